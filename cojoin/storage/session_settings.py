@@ -6,6 +6,7 @@ check, the first use of an unusable one fails with an error of Java's or of the 
 
 from __future__ import annotations
 
+import re
 import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,8 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from cojoin.errors import ConfigurationError, EnvironmentSetupError
 from cojoin.storage.java_classes import java_class
-from cojoin.storage.spark_versions import delta_package, spark_version
+from cojoin.storage.java_versions import java_fault
+from cojoin.storage.spark_versions import delta_package, has_delta, no_delta, spark_version
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,11 +47,14 @@ DELTA_SETTINGS = {
 }
 """The settings that a session needs for Delta's tables."""
 
+_BUILD = re.compile(r"delta-spark_(\d+\.\d+)_2\.\d+-")
+"""The version of Spark in the name of Delta's jar."""
+
 _WITH_DELTA: set[str] = set()
 """The applications whose JVMs have Delta's classes."""
 
 _CHECKED: set[str] = set()
-"""The sessions of Spark Connect whose servers were asked for their version."""
+"""The sessions of Spark Connect whose servers were asked for their version, and the applications whose Java was."""
 
 _IN_PIPELINE = "ATTEMPT_ANALYSIS_IN_PIPELINE_QUERY_FUNCTION"
 """Spark's name of the error for a call within a pipeline's function that would need the server."""
@@ -65,7 +70,7 @@ def check_session(session: Any, what: str) -> None:
     Raises:
         ConfigurationError: The value is not such a session, the session was stopped, or its Spark Connect server can't
             be reached or is of another version than this process's PySpark.
-        EnvironmentSetupError: cojoin does not work with this process's PySpark.
+        EnvironmentSetupError: cojoin does not work with this process's PySpark, or the session's Java gives wrong data.
     """
     spark_version()
     if is_connect(session):
@@ -77,6 +82,19 @@ def check_session(session: Any, what: str) -> None:
     context = session.sparkContext._jsc  # noqa: SLF001 - PySpark has no other way to ask
     if context is None or context.sc().isStopped():
         raise _stopped(what)
+    _check_java(session, what)
+
+
+def _check_java(session: SparkSession, what: str) -> None:
+    """Check the Java of a session's driver, once; that of other hosts is not known."""
+    application = session.sparkContext.applicationId
+    if application in _CHECKED:
+        return
+    version = str(java_class(session, "java.lang.System").getProperty("java.version"))
+    fault = java_fault(version, f"{what}: the Java of its Spark session")
+    if fault is not None:
+        raise EnvironmentSetupError(fault)
+    _CHECKED.add(application)
 
 
 def _check_server(session: Any, what: str) -> None:
@@ -125,20 +143,23 @@ def pipeline_refusals(what: str) -> Iterator[None]:
 
 
 def check_delta(session: Any) -> None:
-    """Check that a session's JVM has Delta's classes; without them its first use of a table ends with Java's stack.
+    """Check that a session's JVM has Delta's classes, of its Spark's build; else a table's first use fails in Java.
 
     Args:
         session: The session; in one of Spark Connect the server has the classes, and says itself what it lacks.
 
     Raises:
-        EnvironmentSetupError: It has not; the message names the package.
+        EnvironmentSetupError: It has none, or those for another version of Spark; the message names the package. Or
+            there is no build of Delta for this Spark.
     """
     if is_connect(session) or session.sparkContext.applicationId in _WITH_DELTA:
         return
     loader = java_class(session, "java.lang.Thread").currentThread().getContextClassLoader()
     try:
-        loader.loadClass(_DELTA_CATALOG)
+        source = loader.loadClass(_DELTA_CATALOG).getProtectionDomain().getCodeSource()
     except Py4JJavaError:
+        if not has_delta(session.version):
+            raise no_delta(session.version) from None
         package = delta_package(session.version)
         msg = (
             f"this Spark {session.version} has no Delta: expected the jars of {package}, found no {_DELTA_CATALOG}; "
@@ -149,7 +170,22 @@ def check_delta(session: Any) -> None:
             f"cojoin.spark_session() fetches the package itself"
         )
         raise EnvironmentSetupError(msg) from None
+    _check_build(session.version, "" if source is None else str(source.getLocation()))
     _WITH_DELTA.add(session.sparkContext.applicationId)
+
+
+def _check_build(version: str, jar: str) -> None:
+    """Check by the name of Delta's jar that it is built for a version of Spark; other names say nothing of it."""
+    built = _BUILD.search(jar)
+    if built is None or built[1] == spark_version(version):
+        return
+    if not has_delta(version):
+        raise no_delta(version)
+    msg = (
+        f"Delta's jar {jar.rpartition('/')[2]} is built for Spark {built[1]}, and this session is of Spark {version}; "
+        f"start it with the package {delta_package(version)} in its place"
+    )
+    raise EnvironmentSetupError(msg)
 
 
 def _stopped(what: str) -> ConfigurationError:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cojoin.errors import CheckpointError
+from cojoin.installed_packages import check_packages
 from cojoin.storage.local_store import LocalStore
 from cojoin.storage.locations import scheme_and_place, without_login
 from cojoin.storage.object_store_settings import settings_of
@@ -45,6 +46,7 @@ def open_store(spark: SparkSession, root: str, what: str = "checkpoint") -> Stor
 
     Raises:
         CheckpointError: There is no way to the directory.
+        EnvironmentSetupError: It is on an object store, and obstore is not installed.
     """
     if is_connect(spark):
         return _open_without_jvm(spark, root, what)
@@ -91,7 +93,10 @@ def places_of(spark: SparkSession, uris: Iterable[str]) -> dict[str, Settings]:
 def _settings(spark: SparkSession, root: str) -> Settings | None:
     if str(spark.conf.get("spark.cojoin.storage", "")).lower() == "hadoop":
         return None
-    return settings_of(root, lambda name: hadoop_setting(spark, name))
+    found = settings_of(root, lambda name: hadoop_setting(spark, name))
+    if found is not None:
+        check_packages(without_login(root), "spark", "obstore")
+    return found
 
 
 def _object_store(spark: SparkSession, root: str, what: str) -> ObjectStore | None:

@@ -15,7 +15,7 @@ import pytest
 import cojoin as cj
 from cojoin.embedded import memory
 from cojoin.embedded.frames import read_frame
-from cojoin.embedded.named_outputs import as_pandas
+from cojoin.embedded.pandas_frames import as_pandas
 
 NOON = datetime(2026, 1, 15, 12, tzinfo=timezone.utc)
 US = pa.timestamp("us", "UTC")

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from cojoin.engine.values.codec import write_table
 from cojoin.errors import ConfigurationError
+from cojoin.installed_packages import check_packages
 from cojoin.testing.determinism.delivery_runner import RunOutput
 from cojoin.testing.determinism.worker import read_frame, write_frame
 from cojoin.testing.events import HarnessError
@@ -61,6 +62,7 @@ def pickle_plan(plan: Plan) -> bytes:
 
 
 def _pickled(value: Any) -> tuple[str | None, bytes | None]:
+    check_packages("check_determinism", "spark", "pyspark")
     from pyspark import cloudpickle  # noqa: PLC0415 - testing never loads Spark by itself
 
     try:
