@@ -14,7 +14,7 @@ from typing import Literal, TypeAlias
 
 from cojoin.errors import EnvironmentSetupError
 
-__all__ = ["Extra", "check_packages", "check_pandas", "missing_packages", "release_of"]
+__all__ = ["Extra", "check_packages", "check_pandas", "is_installed", "missing_packages", "release_of"]
 
 Extra: TypeAlias = Literal["spark", "delta", "kafka", "registry", "metrics", "connect", "plots"]
 """A set of packages that ``pip install "cojoin[...]"`` adds; ``pyproject.toml`` lists them, and so does guide 06."""
@@ -51,7 +51,7 @@ def check_packages(what: str, extra: Extra, *modules: str) -> None:
     Raises:
         EnvironmentSetupError: One is missing, or is too old.
     """
-    missing = [_PACKAGES[each] for each in modules or _OF_SPARK if not _is_there(each)]
+    missing = [_PACKAGES[each] for each in modules or _OF_SPARK if not is_installed(each)]
     if missing:
         raise missing_packages(what, extra, *missing)
     if not modules:
@@ -97,7 +97,12 @@ def release_of(text: str) -> tuple[int, ...]:
     return tuple(map(int, found[0].split("."))) if found else ()
 
 
-def _is_there(module: str) -> bool:
+def is_installed(module: str) -> bool:
+    """Return whether a module can be imported, without importing it; of a part of a package, its parents are.
+
+    >>> is_installed("pyarrow"), is_installed("pyarrow.no_such_part")
+    (True, False)
+    """
     try:
         return find_spec(module) is not None
     except (ModuleNotFoundError, ValueError):

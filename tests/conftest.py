@@ -91,6 +91,8 @@ _OPTIONAL = (
     "matplotlib",
     "obstore",
     "opentelemetry",
+    "pandas",
+    "polars",
     "pyspark",
 )
 """Packages of single test modules."""

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
-from importlib.metadata import requires
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from cojoin import installed_packages
 from cojoin.errors import EnvironmentSetupError
-from cojoin.installed_packages import check_packages, check_pandas
+from cojoin.installed_packages import Extra, check_packages, check_pandas
 
 ROOT = Path(__file__).resolve().parents[1]
 ALONE = """
 import sys
 class Missing:
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in ("pandas", "pyspark", "py4j", "delta", "obstore", "tqdm", "matplotlib"):
+        if name.partition(".")[0] in ("pandas", "pyspark", "py4j", "delta", "obstore", "tqdm", "cloudpickle", "matplotlib"):
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 sys.meta_path.insert(0, Missing())
 import importlib.metadata
@@ -89,6 +90,7 @@ def test_what_needs_a_package_says_how_to_install_it() -> None:
 refused(lambda: pair.asof_join().to_pandas())
 refused(lambda: pair.asof_join().run().to_pandas())
 refused(lambda: cj.lateness(rows, event_time="t").to_pandas())
+refused(lambda: cojoin.testing.check_determinism(pair.asof_join()))
 refused(lambda: cj.spark_session)
 refused(lambda: cj.kafka)
 refused(lambda: cj.plots.plot_timeline(pair.asof_join(), ["a"]))
@@ -96,6 +98,8 @@ refused(lambda: cj.plots.plot_timeline(pair.asof_join(), ["a"]))
     of_spark = 'expected the packages pyspark, pandas, tqdm, found none; run: pip install "cojoin[spark]"'
     assert alone(code).splitlines() == [
         *['to_pandas(): expected pandas 2.2 or later, found none; run: pip install "pandas>=2.2"'] * 3,
+        "check_determinism also runs the function in other processes: expected the package cloudpickle, or pyspark, "
+        "which has its own, found none; run: pip install cloudpickle",
         f"cojoin.spark_session: {of_spark}",
         f"cojoin.kafka: {of_spark}",
         'plot_timeline: expected the package matplotlib, found none; run: pip install "cojoin[plots]"',
@@ -146,6 +150,9 @@ def test_a_part_of_a_package_that_is_missing_is_a_missing_package(monkeypatch: p
 
 
 def test_the_installation_has_no_upper_bounds_and_needs_two_packages_alone() -> None:
-    needed = requires("cojoin") or []
-    assert sorted(each for each in needed if "extra" not in each) == ["numpy>=1.26", "pyarrow>=18"]
-    assert [each for each in needed if "<" in each or "==" in each.replace("extra ==", "")] == []
+    tomllib = pytest.importorskip("tomllib")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    assert project["dependencies"] == ["numpy>=1.26", "pyarrow>=18"]
+    extras = project["optional-dependencies"]
+    assert [each for packages in extras.values() for each in packages if re.search("[<=~!]=|<", each)] == []
+    assert set(get_args(Extra)) == set(extras)
