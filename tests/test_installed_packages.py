@@ -17,9 +17,10 @@ from cojoin.installed_packages import Extra, check_packages, check_pandas
 ROOT = Path(__file__).resolve().parents[1]
 ALONE = """
 import sys
+MISSING = ("pandas", "pyspark", "py4j", "delta", "obstore", "tqdm", "cloudpickle", "matplotlib")
 class Missing:
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in ("pandas", "pyspark", "py4j", "delta", "obstore", "tqdm", "cloudpickle", "matplotlib"):
+        if name.partition(".")[0] in MISSING:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 sys.meta_path.insert(0, Missing())
 import importlib.metadata
@@ -95,11 +96,14 @@ refused(lambda: cj.spark_session)
 refused(lambda: cj.kafka)
 refused(lambda: cj.plots.plot_timeline(pair.asof_join(), ["a"]))
 """
+    pickler = (
+        "check_determinism also runs the function in other processes: expected the package cloudpickle, or pyspark, "
+        "which has its own, found none; run: pip install cloudpickle"
+    )
     of_spark = 'expected the packages pyspark, pandas, tqdm, found none; run: pip install "cojoin[spark]"'
     assert alone(code).splitlines() == [
         *['to_pandas(): expected pandas 2.2 or later, found none; run: pip install "pandas>=2.2"'] * 3,
-        "check_determinism also runs the function in other processes: expected the package cloudpickle, or pyspark, "
-        "which has its own, found none; run: pip install cloudpickle",
+        pickler,
         f"cojoin.spark_session: {of_spark}",
         f"cojoin.kafka: {of_spark}",
         'plot_timeline: expected the package matplotlib, found none; run: pip install "cojoin[plots]"',

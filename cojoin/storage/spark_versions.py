@@ -105,9 +105,9 @@ def no_delta(version: str) -> EnvironmentSetupError:
     number, newest = _delta()
     return EnvironmentSetupError(
         f"Delta {number} has no build for Spark {version}, only for those up to {_text(newest)}, so Delta's sources "
-        f"and tables can't be used: install PySpark {_text(newest)}: pip install 'pyspark=={_text(newest)}.*'; or a "
-        f"later delta-spark once there is one for this Spark: pip install --upgrade delta-spark. Files, topics and "
-        f"to_dataframe() need no Delta"
+        f"and tables can't be used, nor start(), whose checkpoint has such tables: install PySpark {_text(newest)}: "
+        f"pip install 'pyspark=={_text(newest)}.*'; or a later delta-spark once there is one for this Spark: "
+        f"pip install --upgrade delta-spark. to_dataframe() of files and topics needs no Delta"
     )
 
 
