@@ -92,7 +92,6 @@ _OPTIONAL = (
     "obstore",
     "opentelemetry",
     "pandas",
-    "polars",
     "pyspark",
 )
 """Packages of single test modules."""
