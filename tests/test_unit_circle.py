@@ -12,12 +12,12 @@ from tests.conftest import _OPTIONAL
 
 PROJECT = Path(__file__).resolve().parents[1]
 
-
+NAMES = sorted({*_OPTIONAL, "xdist"} - {"pandas"})
 MISSING = f"""
 import importlib.util, sys
 class Missing:
     def find_spec(self, name, path=None, target=None):
-        return importlib.util.spec_from_loader(name, self) if name in {sorted({*_OPTIONAL, "xdist"} - {"pandas"})} else None
+        return importlib.util.spec_from_loader(name, self) if name in {NAMES} else None
     def create_module(self, spec):
         raise ModuleNotFoundError(f"No module named '{{spec.name}}'", name=spec.name)
     def exec_module(self, module):
