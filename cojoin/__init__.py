@@ -9,7 +9,8 @@
     pair.asof_join().to_dataframe()
 
 Names are imported at their first use, so importing the package costs little, and rows in memory are joined without
-loading Spark.
+loading Spark, which need not be installed: ``pip install cojoin`` is for joins in memory, and
+``pip install "cojoin[spark]"`` for those on Spark.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import cojoin.package_files  # noqa: F401 - it notes which files are imported
 from cojoin.errors import did_you_mean
+from cojoin.installed_packages import check_packages
 
 if TYPE_CHECKING:
     from cojoin import kafka, plots, testing
@@ -173,12 +175,17 @@ _LAZY = {
 
 _MODULES = {"kafka", "plots", "sinks", "sources", "testing"}
 
+_OF_SPARK = ("cojoin.spark.", "cojoin.checkpoints.", "cojoin.kafka", "cojoin.api.debug", "cojoin.api.write_state")
+"""The modules that import PySpark; what they begin with."""
+
 
 def __getattr__(name: str) -> Any:
     if name not in _LAZY:
         near = did_you_mean(name, __all__)
         msg = f"module 'cojoin' has no attribute {name!r}{near if 'did you mean' in near else ''}"
         raise AttributeError(msg)
+    if _LAZY[name].startswith(_OF_SPARK):
+        check_packages(f"cojoin.{name}", "spark")
     module = import_module(_LAZY[name])
     return module if name in _MODULES else getattr(module, name)
 

@@ -19,6 +19,7 @@ from cojoin.cli.hints import in_options
 from cojoin.cli.interrupts import INTERRUPTED, Interrupts
 from cojoin.cli.options import read_words
 from cojoin.errors import CojoinError, ConfigurationError
+from cojoin.installed_packages import check_packages
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -68,6 +69,8 @@ def _run(arguments: Arguments) -> int:
         from cojoin.cli.local_demo import run_local_demo  # noqa: PLC0415
 
         return run_local_demo(arguments)
+    if arguments.command != "diff":
+        check_packages(f"cojoin {arguments.command}", "spark")
     if arguments.command == "demo":
         from cojoin.cli.demo import run_demo  # noqa: PLC0415
 

@@ -953,8 +953,8 @@ refusal(count_one, "string", 2_000, old)
 # %% [markdown]
 # **Upgrades of cojoin.** Checkpoints of 0.5.0 can be continued, restored, read and explained by every later release;
 # older ones are refused. A file of a newer format is refused with "upgrade cojoin", so an upgrade can be taken back
-# only with a copy: end the run, copy the checkpoint, upgrade, start. PySpark may be 4.0.1 to 4.2.0, which are the versions
-# that delta-spark 4.4.0 allows; `cj.spark_session()` takes the one that fits. `cojoin.kafka` needs 4.2.
+# only with a copy: end the run, copy the checkpoint, upgrade, start. The versions of
+# Spark and of other packages are listed further below.
 #
 # On several hosts, or with a Spark Connect server, the order is: install the new release beside the old one, in an
 # environment of its own; end the queries (`query.stop()`); copy their checkpoints; point `PYSPARK_PYTHON` of all hosts,
@@ -1125,6 +1125,32 @@ values = {name: spark.conf.get(name).rsplit(".", 1)[-1] for name in WHY}
 table("\n".join(["setting | here | why", *(f"{name} | {values[name]} | {why}" for name, why in WHY.items())]))
 
 # %% [markdown]
+# ## Which packages and versions does it need?
+#
+# | command | for | adds |
+# |---|---|---|
+# | `pip install cojoin` | joins in memory, `diff`, `lateness`, the harness | numpy 1.26, pyarrow 18, or later |
+# | `pip install "cojoin[spark]"` | everything on Spark | PySpark 4.0.1, pandas 2.2, tqdm, obstore (for object stores) |
+# | `pip install "cojoin[delta]"` | an archive of topics in Delta; jars of the Delta that is installed | the same, delta-spark 4.4 |
+# | `cojoin[kafka]`, `[registry]`, `[metrics]`, `[connect]` | topics, schemas of a registry, OpenTelemetry, Spark Connect | the same as `[spark]`, and a client |
+# | `cojoin[plots]` | pictures | matplotlib |
+#
+# Nothing of this has an upper bound, so an installation leaves what is there. delta-spark itself takes PySpark up to
+# 4.2.0: with `[delta]`, pip puts a later one back; without, `cj.spark_session()` fetches the jars of Delta 4.4.0. What is
+# missing is named before anything starts, with the command that installs it. `to_pandas()` and inputs that are
+# DataFrames of pandas need pandas 2.2 or 3. PySpark itself warns of pandas 3.
+#
+# | PySpark | what works |
+# |---|---|
+# | below 4.0.1 | nothing on Spark; refused |
+# | 4.0.1 to 4.1 | all but `cojoin.kafka` |
+# | 4.2 | all |
+# | 4.3 | `to_dataframe()` of files and other sources without Delta, in Spark's own sinks. Delta has no build for it yet, so its sources and tables are refused, and `start()`, whose checkpoint has such tables. `cojoin.kafka` is untried |
+# | later | as 4.3; a warning says what is untested |
+#
+# Java is 17 or later, but not 25.0.0 to 25.0.2, which give wrong data (SPARK-55852) and are refused. Of executors on
+# other hosts, and of a Spark Connect server, the Java is not looked at.
+#
 # ## Does it run with Spark Connect, and on Databricks?
 #
 # With Spark Connect it does: `spark = cj.spark_session(master="sc://host:15002")`, or a session of your own that

@@ -95,6 +95,7 @@ _OPTIONAL = (
     "matplotlib",
     "obstore",
     "opentelemetry",
+    "pandas",
     "pyspark",
 )
 """Packages of single test modules."""
@@ -137,6 +138,7 @@ _UNIT = (
     "tests/storage/test_object_store_settings.py",
     "tests/test_doctests.py",
     "tests/test_errors.py",
+    "tests/test_installed_packages.py",
     "tests/testing/",
 )
 """The files whose tests are `unit`, unless a test has one of ``_OUTSIDE``. None of them imports Spark."""

@@ -22,6 +22,7 @@ MODULES = {
 LAYERS = (
     "cojoin.errors",
     "cojoin.package_files",
+    "cojoin.installed_packages",
     "cojoin.engine.values",
     "cojoin.engine.time",
     "cojoin.engine.state",
@@ -140,7 +141,7 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
 
 def test_the_package_itself_imports_spark_only_when_a_name_asks_for_it() -> None:
     names = {name for name in imports(MODULES["cojoin"]) if name in MODULES and name != "cojoin"}
-    assert all(name in {*ENGINE, "cojoin.package_files"} for name in names)
+    assert all(name in {*ENGINE, "cojoin.package_files", "cojoin.installed_packages"} for name in names)
 
 
 def test_no_module_is_a_drawer() -> None:
@@ -152,6 +153,8 @@ def test_no_module_is_a_drawer() -> None:
 def test_no_bytes_become_code() -> None:
     loaders = {"pickle", "cPickle", "cloudpickle", "dill", "marshal", "shelve", "joblib"}
     loading = {module: loaders & {name.split(".")[0] for name in imports(path)} for module, path in MODULES.items()}
+    # A function that a process sends to one that it has started.
+    assert loading.pop("cojoin.testing.determinism.function_pickling") == {"cloudpickle"}
     calling = {module: {"eval", "exec", "compile", "__import__"} & calls(path) for module, path in MODULES.items()}
     assert {module: found for module, found in loading.items() if found} == {}
     assert {module: found for module, found in calling.items() if found} == {}
@@ -159,19 +162,34 @@ def test_no_bytes_become_code() -> None:
 
 @pytest.mark.push
 def test_joins_of_rows_in_memory_load_no_spark() -> None:
-    """Nor do the harness, steps and differences; the unit circle's own run blocks Spark for all its tests."""
+    """Nor do the harness, steps and differences; the unit circle's own run blocks Spark for all its tests.
+
+    pyarrow itself imports pandas where it is installed; ``test_installed_packages`` runs them where it is not.
+    """
     code = """
 import sys, cojoin as cj, pyarrow as pa, cojoin.engine, cojoin.engine.keyed_process, cojoin.testing
 rows = pa.table({"k": [1, 1], "t": pa.array([0, 0]).cast(pa.timestamp("us", "UTC")), "v": [1, 2]})
 columns = {"key": "k", "event_time": "t"}
 pair = cj.connect(cj.Input(rows, **columns), cj.Input(rows.rename_columns(["k", "t", "w"]), **columns))
-assert pair.asof_join().to_pandas()["w"].tolist() == [2, 2]
+assert pair.asof_join().to_arrow()["w"].to_pylist() == [2, 2]
+assert "output 2" in repr(pair.asof_join().run())
 assert [step.output.num_rows for step in pair.asof_join().steps()] == [0, 2]
 assert cj.diff(pair.asof_join(), pair.asof_join("inner")).equal
-print([name for name in sys.modules if name.startswith(("pyspark", "py4j", "delta"))])
+print([name for name in ("pyspark", "py4j", "delta", "obstore", "tqdm") if name in sys.modules])
 """
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT.parent, capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+def test_pandas_is_imported_where_its_frames_come_in_or_go_out() -> None:
+    """Elsewhere a function imports it, after a check that it is installed."""
+    whole = {
+        module
+        for module, path in MODULES.items()
+        for node in ast.parse(path.read_text("utf-8")).body
+        if isinstance(node, ast.Import) and any(name.name.split(".")[0] == "pandas" for name in node.names)
+    }
+    assert whole == {"cojoin.embedded.object_columns", "cojoin.embedded.pandas_frames", "cojoin.spark.batch.call"}
 
 
 def test_the_codec_serves_the_operator_and_knows_nothing_of_it() -> None:

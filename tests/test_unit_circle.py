@@ -1,4 +1,4 @@
-"""The unit circle needs pytest, and what the engine itself needs: no Java, no Spark, no other package."""
+"""The unit circle needs pytest, pandas, and what the engine itself needs: no Java, no Spark, no other package."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from tests.conftest import _OPTIONAL
 
 PROJECT = Path(__file__).resolve().parents[1]
 
-
+NAMES = sorted({*_OPTIONAL, "xdist"} - {"pandas"})
 MISSING = f"""
 import importlib.util, sys
 class Missing:
     def find_spec(self, name, path=None, target=None):
-        return importlib.util.spec_from_loader(name, self) if name in {[*_OPTIONAL, "xdist"]} else None
+        return importlib.util.spec_from_loader(name, self) if name in {NAMES} else None
     def create_module(self, spec):
         raise ModuleNotFoundError(f"No module named '{{spec.name}}'", name=spec.name)
     def exec_module(self, module):

@@ -15,6 +15,7 @@ from cojoin.engine.time.operator_watermark import TimePolicy
 from cojoin.engine.time.watermarks import AllIdle
 from cojoin.engine.values.choices import check_word
 from cojoin.errors import ConfigurationError
+from cojoin.installed_packages import check_packages
 
 __all__ = ["connect", "is_of_spark", "not_an_input"]
 
@@ -54,6 +55,7 @@ def connect(
     Raises:
         ConfigurationError: The inputs do not fit together, or an argument is invalid.
         SchemaError: A column does not exist or has the wrong type, or the types of the keys differ.
+        EnvironmentSetupError: A package that the inputs need is missing or too old.
 
     Warns:
         UserWarning: Key groups without rows would take seconds per micro-batch, or the collation of a column would be
@@ -71,6 +73,7 @@ def connect(
     if _in_memory(left, right):
         embedded = EmbeddedExecution.of(left, right)
         return ConnectedInputs(embedded, 1, time)
+    check_packages("connect()", "spark")
     from cojoin.spark.binding import bind_inputs  # noqa: PLC0415 - rows in memory are joined without Spark
 
     execution, groups, told = bind_inputs(left, right, key_groups)

@@ -12,6 +12,7 @@ from cojoin.engine.display import Display, display_of
 from cojoin.engine.operator import REJECTED
 from cojoin.engine.side_outputs import OutputTag
 from cojoin.errors import ConfigurationError, MissingRowsWarning
+from cojoin.installed_packages import check_pandas
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -226,7 +227,11 @@ class Joined:
 
         Args:
             output: As in ``to_dataframe``.
+
+        Raises:
+            EnvironmentSetupError: pandas is missing or too old.
         """
+        check_pandas("to_pandas()")
         name = self._plan.output_name(output)
         return self._run("to_pandas()", 'to_pandas("rejected")', warns=name != REJECTED).to_pandas(output)
 

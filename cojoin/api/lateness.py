@@ -10,6 +10,7 @@ from cojoin.embedded.frame_lateness import frame_lateness
 from cojoin.embedded.frames import is_frame
 from cojoin.engine.input import Input
 from cojoin.errors import ConfigurationError
+from cojoin.installed_packages import check_packages
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -109,6 +110,7 @@ def lateness(
         return frame_lateness(source, event_time, arrival, partition, every, max_ahead, now_ms)
     if not is_of_spark(source):
         raise ConfigurationError(not_an_input(source, "lateness"))
+    check_packages("lateness", "spark")
     from cojoin.spark.spark_lateness import spark_lateness  # noqa: PLC0415 - rows in memory need no Spark
 
     return spark_lateness(source, event_time, arrival, partition, every, max_ahead, now_ms)

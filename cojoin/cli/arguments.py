@@ -18,6 +18,7 @@ from cojoin.engine.joins.asof import AsofJoin
 from cojoin.engine.time.durations import milliseconds
 from cojoin.engine.time.watermark_strategies import WatermarkStrategy
 from cojoin.errors import ConfigurationError
+from cojoin.installed_packages import check_packages
 from cojoin.spark.query.triggers import Trigger
 from cojoin.storage.locations import is_path
 
@@ -89,6 +90,7 @@ def parse_arguments(words: Sequence[str], secrets: Secrets) -> Arguments:
 
 
 def _complete(typed: Arguments) -> None:
+    check_packages(f"cojoin {typed.command}", "spark")
     if typed.max_ahead == "none":
         typed.max_ahead = None
     else:

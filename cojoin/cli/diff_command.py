@@ -15,6 +15,7 @@ from cojoin.cli.jobs import load_job
 from cojoin.cli.run_report import say, tell
 from cojoin.comparison.difference_texts import difference_text
 from cojoin.errors import ConfigurationError
+from cojoin.installed_packages import check_packages
 from cojoin.storage.file_statistics import columns_with_statistics
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ def run_diff(arguments: Arguments) -> int:
 
         def spark() -> Any:
             if not sessions:
+                check_packages("cojoin diff", "spark")
                 from cojoin.cli.embedded_spark import local_session  # noqa: PLC0415 - jobs in memory need no Spark
 
                 folder = Path(held.enter_context(tempfile.TemporaryDirectory(prefix="cojoin-diff-")))

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -24,6 +23,7 @@ from cojoin.engine.time.durations import microseconds
 from cojoin.engine.time.watermarks import NONE
 
 if TYPE_CHECKING:
+    import pandas as pd
     from numpy.typing import NDArray
 
     from cojoin.engine.inputs import InputSpec
@@ -120,6 +120,8 @@ def compare(expected: pa.Table, found: pa.Table) -> Verdict:
 
 def _frame(table: pa.Table, spec: InputSpec) -> pd.DataFrame:
     """Return the times, keys and positions of sorted rows as a pandas DataFrame."""
+    import pandas as pd  # noqa: PLC0415 - `cojoin demo --local` runs without it
+
     keys: dict[str, Any] = {f"key{number}": table.column(name).to_pandas() for number, name in enumerate(spec.key)}
     times = spec.micros(table)
     frame: pd.DataFrame = pd.DataFrame({"time": times, **keys, "position": np.arange(table.num_rows)})
@@ -128,6 +130,8 @@ def _frame(table: pa.Table, spec: InputSpec) -> pd.DataFrame:
 
 def _matches(join: AsofJoin, left: pd.DataFrame, right: pd.DataFrame) -> NDArray[np.int64]:
     """Return the position of each left row's version, or -1 where it has none."""
+    import pandas as pd  # noqa: PLC0415 - as above
+
     if not len(left) or not len(right):
         return np.full(len(left), -1, dtype=np.int64)
     merged = pd.merge_asof(

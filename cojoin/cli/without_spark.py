@@ -10,7 +10,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from cojoin.spark.session.submit_settings import settings_of
+from cojoin.session.submit_settings import settings_of
 from cojoin.storage import object_store_settings
 from cojoin.storage.direct_store import direct_store
 

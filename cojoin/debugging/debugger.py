@@ -18,8 +18,9 @@ from cojoin.debugging.recorded_time import header_at, with_recorded_time
 from cojoin.debugging.replayed_rows import ReplayedRows, Span
 from cojoin.debugging.row_steps import callbacks_of, cuts_of, run_batch
 from cojoin.debugging.watched_function import WatchedProcess
-from cojoin.embedded.named_outputs import as_pandas
+from cojoin.embedded.row_texts import text_rows
 from cojoin.embedded.stepper import Stepper
+from cojoin.engine.display import html_table
 from cojoin.engine.keyed_process import KeyedCoProcess
 from cojoin.engine.plan import Plan
 from cojoin.errors import CheckpointError, ConfigurationError
@@ -42,6 +43,9 @@ if TYPE_CHECKING:
 __all__ = ["Debugger"]
 
 By: TypeAlias = Literal["batch", "row"]
+_MOST_ROWS = 60
+"""How many rows of each table a notebook shows."""
+
 _WINDOW = 16
 """How many batches are read together: each is a source of its own in Spark's plan."""
 
@@ -257,12 +261,17 @@ class Debugger:
             "timers": self.timers,
         }
         shown = [
-            f"<h4>{html.escape(name)}</h4>{as_pandas(table).to_html(index=False)}"
+            f"<h4>{html.escape(name)}{_left_out(table)}</h4>{html_table(text_rows(table, _MOST_ROWS))}"
             for name, table in tables.items()
             if table.num_rows
         ] or ["<p>it has nothing</p>"]
         end = "" if self._replay is None else f"<p>{html.escape(self._replay.told())}</p>"
         return f"<p>{head}</p>{''.join(shown)}{end}"
+
+
+def _left_out(table: pa.Table) -> str:
+    more = table.num_rows - _MOST_ROWS
+    return f" (and {more:,} more)" if more > 0 else ""
 
 
 class _Replay:

@@ -8,13 +8,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from cojoin.embedded.bound_frames import cast_voids
 from cojoin.embedded.frames import read_frame, size_of
-from cojoin.embedded.libraries import library_of
+from cojoin.embedded.libraries import is_pandas, library_of
 from cojoin.embedded.memory import check_memory
 from cojoin.engine.input import Input
 from cojoin.engine.input_columns import InputColumns
@@ -67,7 +66,7 @@ def frame_lateness(
 
 def _narrowed(source: Any, names: Sequence[str]) -> Any:
     """Return rows with the named columns alone, where the library drops columns without cost; else the same rows."""
-    if isinstance(source, pd.DataFrame):
+    if is_pandas(source):
         return source[names] if source.columns.is_unique and set(names) <= set(source.columns) else source
     has_all = isinstance(source, pa.Table) and set(names) <= set(source.column_names)
     return source.select(names) if has_all and len(set(source.column_names)) == source.num_columns else source

@@ -1,30 +1,24 @@
 """Rows in memory as Arrow tables with Spark's types: pandas, pyarrow, and whatever has ``__arrow_c_stream__``.
 
-The levels of a pandas index that have names become columns, the others are dropped. Rows keep their order. It costs one
-copy where a type must change, and none where it is Spark's already.
+Rows keep their order. It costs one copy where a type must change, and none where it is Spark's already; of a pandas
+DataFrame always one (``pandas_frames``).
 """
 
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import WeakSet
 
-import pandas as pd
 import pyarrow as pa
 
-from cojoin.embedded.libraries import library_of, value_faults
+from cojoin.embedded.libraries import is_pandas, library_of, value_faults
 from cojoin.embedded.memory import check_memory
-from cojoin.embedded.object_columns import check_objects
 from cojoin.engine.input_columns import check_names
 from cojoin.engine.values.spark_types import as_spark_column
 from cojoin.engine.values.types import type_to_ddl
 from cojoin.errors import ConfigurationError, SchemaError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from cojoin.embedded.libraries import Library
+from cojoin.installed_packages import check_pandas
 
 __all__ = ["is_frame", "read_frame", "size_of"]
 
@@ -36,14 +30,12 @@ def is_frame(source: Any) -> bool:
     """Return whether a value is rows in memory: a frame, a table, or a stream of Arrow batches."""
     if any(each.__module__.split(".")[0] == "pyspark" for each in type(source).__mro__):
         return False
-    return isinstance(source, pd.DataFrame) or any(
-        hasattr(source, name) for name in ("__arrow_c_stream__", "__arrow_c_array__")
-    )
+    return is_pandas(source) or any(hasattr(source, name) for name in ("__arrow_c_stream__", "__arrow_c_array__"))
 
 
 def size_of(source: Any) -> int:
     """Return the size of rows in memory in bytes, as far as it is known before they are read; 0 if it is not."""
-    if isinstance(source, pd.DataFrame):
+    if is_pandas(source):
         return int(source.memory_usage(index=False).sum())
     if not isinstance(source, (pa.Table, pa.RecordBatch)):
         return 0
@@ -66,8 +58,11 @@ def read_frame(source: Any, what: str) -> pa.Table:
         SchemaError: A column has a name or a type that is not allowed.
     """
     library = library_of(source, what)
-    if isinstance(source, pd.DataFrame):
-        columns = dict(_pandas_columns(source, what, library))
+    if is_pandas(source):
+        check_pandas(what)
+        from cojoin.embedded.pandas_frames import pandas_columns  # noqa: PLC0415 - it imports pandas
+
+        columns = dict(pandas_columns(source, what, library))
     else:
         table = _read_arrow(source, what)
         check_names(table.column_names, what)
@@ -104,44 +99,6 @@ def _is_variant(field: pa.Field) -> bool:
     """Return whether a field, or one within it, is a variant, which Arrow marks in the field's metadata."""
     marked = (field.metadata or {}).get(b"ARROW:extension:name") == b"arrow.parquet.variant"
     return marked or any(map(_is_variant, (field.type.field(place) for place in range(field.type.num_fields))))
-
-
-def _pandas_columns(frame: pd.DataFrame, what: str, library: Library) -> Iterator[tuple[str, pa.ChunkedArray]]:
-    unnamed = [place for place, name in enumerate(frame.index.names) if name is None]
-    if len(unnamed) < frame.index.nlevels:
-        try:
-            frame = frame.set_axis(frame.index.droplevel(unnamed), axis="index").reset_index()
-        except ValueError as error:
-            msg = f"{what}: its index has the name of a column: {error}; use .reset_index(drop=True)"
-            raise SchemaError(msg) from error
-    for name in frame.columns:
-        if not isinstance(name, str):
-            msg = f"{what}: column {name!r}: expected a text as its name; rename it, such as with .rename(columns=str)"
-            raise SchemaError(msg)
-    check_names(list(frame.columns), what)
-    # A copy, since the frame may be changed after the inputs are connected, and some columns would share its memory.
-    frame = frame.copy()
-    for name in frame.columns:
-        yield name, _pandas_column(frame[name], f"{what}: column {name!r}", library)
-
-
-def _pandas_column(values: pd.Series[Any], place: str, library: Library) -> pa.ChunkedArray:
-    name = str(values.name)
-    if isinstance(values.dtype, pd.SparseDtype):
-        dense = library.code(name, "{c}.sparse.to_dense()")
-        msg = f"{place} has pandas' type {values.dtype}, which Arrow does not have; fill its gaps: {dense}"
-        raise SchemaError(msg)
-    if values.dtype == object:
-        check_objects(values, place)
-    elif isinstance(values.dtype, pd.CategoricalDtype) and values.cat.categories.dtype == object:
-        check_objects(values.cat.categories.to_series(), place)
-    try:
-        made = pa.array(values, from_pandas=True)
-    except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
-        texts = library.text(name, values.dtype)
-        msg = f"{place} ({values.dtype}) can't become an Arrow column: {error}; give all its values one type: {texts}"
-        raise SchemaError(msg) from error
-    return made if isinstance(made, pa.ChunkedArray) else pa.chunked_array([made])
 
 
 def _read_arrow(source: Any, what: str) -> pa.Table:

@@ -6,9 +6,9 @@ library may export a column as something other than its values, so the columns' 
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import pandas as pd
 import pyarrow as pa
 
 from cojoin.engine.values.advice import Advice, Kind, kind_of
@@ -17,7 +17,9 @@ from cojoin.errors import SchemaError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-__all__ = ["Library", "library_of", "value_faults"]
+    import pandas as pd
+
+__all__ = ["Library", "is_pandas", "library_of", "value_faults"]
 
 
 class _Words(NamedTuple):
@@ -166,6 +168,8 @@ class Library(Advice):
         """Return what to do about a column of times that may be a level of the index without a name."""
         if self._index is None or role not in {"event time", "valid from", "valid to"}:
             return None
+        import pandas as pd  # noqa: PLC0415 - the index is one of pandas'
+
         levels = [self._index.get_level_values(place) for place in range(self._index.nlevels)]
         unnamed = [isinstance(level, pd.DatetimeIndex) and level.name is None for level in levels]
         if not any(unnamed):
@@ -239,6 +243,12 @@ def _quoted(column: str) -> str:
     return '"' + column.replace('"', '""') + '"'
 
 
+def is_pandas(source: Any) -> bool:
+    """Return whether a value is a DataFrame of pandas', without importing pandas."""
+    pandas = sys.modules.get("pandas")
+    return pandas is not None and isinstance(source, pandas.DataFrame)
+
+
 def library_of(source: Any, what: str) -> Library:
     """Return the library of rows in memory.
 
@@ -249,7 +259,7 @@ def library_of(source: Any, what: str) -> Library:
     Raises:
         SchemaError: The library would export a column as something else than its values.
     """
-    if isinstance(source, pd.DataFrame):
+    if is_pandas(source):
         return Library(_PANDAS, list(source.columns), source.index)
     root = type(source).__module__.partition(".")[0]
     if root == "polars" and hasattr(source, "schema"):

@@ -5,16 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import pandas as pd
-
-from cojoin.embedded.named_outputs import Outputs, as_pandas
+from cojoin.embedded.named_outputs import Outputs
+from cojoin.embedded.row_texts import text_rows
 from cojoin.engine.descriptions import describe_operation
-from cojoin.engine.display import Display, display_of, html_text
-from cojoin.engine.values.rows import decode_column
-from cojoin.engine.values.texts import show_text
+from cojoin.engine.display import Display, display_of, html_table, html_text
+from cojoin.engine.formats import text_table
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     import pyarrow as pa
 
@@ -42,12 +40,11 @@ class Result(Outputs):
     report: BatchReport
 
     def __repr__(self) -> str:
-        rows: str = _first_rows(self.output).to_string(index=False, max_cols=_COLUMNS)
-        return f"{display_of(self._display, 'Result').text()}\n{self._rows_said()}\n{rows}"
+        return f"{display_of(self._display, 'Result').text()}\n{self._rows_said()}\n{text_table(self._first_rows())}"
 
     def _repr_html_(self) -> str:
-        rows: str = _first_rows(self.output).to_html(index=False, border=0, max_cols=_COLUMNS)
-        return f"{display_of(self._display, 'Result').html()}<p>{html_text(self._rows_said())}</p>{rows}"
+        said = html_text(self._rows_said())
+        return f"{display_of(self._display, 'Result').html()}<p>{said}</p>{html_table(self._first_rows())}"
 
     def _display(self) -> Display:
         left, right = self.plan.inputs
@@ -59,13 +56,10 @@ class Result(Outputs):
         count = self.output.num_rows
         return "Output:" if count <= _ROWS else f"Output, the first {_ROWS} of {count:,} rows:"
 
-
-def _first_rows(table: pa.Table) -> pd.DataFrame:
-    first = table.slice(0, _ROWS)
-    try:
-        frame: pd.DataFrame = as_pandas(first)
-        frame.to_string()
-    except Exception:  # noqa: BLE001 - what pandas can't hold is shown as text
-        columns = {name: decode_column(first.column(name), str) for name in first.column_names}
-        frame = pd.DataFrame({name: [show_text(str(each)) for each in column] for name, column in columns.items()})
-    return frame
+    def _first_rows(self) -> list[Sequence[str]]:
+        """Return the output's names and first rows; of many columns the middle is left out."""
+        rows = text_rows(self.output, _ROWS)
+        if len(rows[0]) <= _COLUMNS:
+            return rows
+        half = _COLUMNS // 2
+        return [[*row[:half], "...", *row[-half:]] for row in rows]

@@ -7,36 +7,36 @@ first what is new or has changed in the step.
 
 from __future__ import annotations
 
-import html
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
-import pyarrow as pa
 
-from cojoin.engine.formats import format_time, show_value, text_table
+from cojoin.embedded.row_texts import text_rows
+from cojoin.engine.display import html_table, html_text
+from cojoin.engine.formats import format_time, text_table
 from cojoin.engine.keyed_process import KeyedCoProcess
 from cojoin.engine.operator import REJECTED
 from cojoin.engine.values.row_digest import row_hashes
-from cojoin.engine.values.rows import decode_column
 from cojoin.engine.values.tables import take_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    import pyarrow as pa
+
     from cojoin.embedded.step import Kept, Step
 
 __all__ = ["step_html", "step_text"]
 
-_MOST_ROWS, _MOST_CHARACTERS = 10, 100
+_MOST_ROWS = 10
 
 
 @dataclass(frozen=True)
 class _Section:
     title: str
-    columns: Sequence[str]
-    rows: Sequence[Sequence[str]]
+    rows: Sequence[Sequence[str]] = ()
+    """The names of its columns, and its rows; none where there is nothing."""
     left_out: int = 0
 
 
@@ -46,8 +46,7 @@ def step_text(step: Step) -> str:
     for section in _sections(step):
         lines += ["", section.title]
         if section.rows:
-            table = text_table([section.columns, *section.rows])
-            lines += [f"  {line}" for line in table.splitlines()]
+            lines += [f"  {line}" for line in text_table(section.rows).splitlines()]
         if section.left_out:
             lines.append(f"  ... and {section.left_out:,} more")
     return "\n".join(lines)
@@ -55,13 +54,10 @@ def step_text(step: Step) -> str:
 
 def step_html(step: Step) -> str:
     """Return a step as HTML tables."""
-    header, *counts = step.report.table_rows()
-    parts = [f"<p><b>{html.escape(_head(step))}</b></p>", _html_table(header, counts)]
+    parts = [f"<p><b>{html_text(_head(step))}</b></p>", html_table(step.report.table_rows())]
     for section in _sections(step):
         more = f" (and {section.left_out:,} more)" if section.left_out else ""
-        parts.append(f"<p>{html.escape(section.title)}{more}</p>")
-        if section.rows:
-            parts.append(_html_table(section.columns, section.rows))
+        parts.append(f"<p>{html_text(section.title)}{more}</p>{html_table(section.rows)}")
     return f"<div>{''.join(parts)}</div>"
 
 
@@ -78,7 +74,7 @@ def _sections(step: Step) -> Iterator[_Section]:
     for name, table in zip(names, step.rows, strict=True):
         yield from _section(f"rows of {name!r} that came in", table)
     emitted = list(_section("output", step.output))
-    yield from emitted or [_Section("output: no rows", (), ())]
+    yield from emitted or [_Section("output: no rows")]
     for tag, table in step.side_outputs.items():
         yield from _section(f"side output {tag.tag_id!r}", table)
     yield from _section(REJECTED, step.rejected)
@@ -106,29 +102,7 @@ def _kept(title: str, step: Step, read: Callable[[Kept], pa.Table]) -> Iterator[
 def _section(title: str, table: pa.Table, left_out: int = 0) -> Iterator[_Section]:
     """Yield a table as texts, unless it has no rows; ``left_out`` rows are left out of it already."""
     if table.num_rows:
-        shown = table.slice(0, _MOST_ROWS)
-        texts = [
-            _column(column, is_watermark=title == REJECTED and name == "watermark")
-            for name, column in zip(table.column_names, shown.columns, strict=True)
-        ]
+        millis = ["watermark"] if title == REJECTED else []
         yield _Section(
-            title, table.column_names, list(zip(*texts, strict=True)), left_out + table.num_rows - shown.num_rows
+            title, text_rows(table, _MOST_ROWS, millis=millis), left_out + max(table.num_rows - _MOST_ROWS, 0)
         )
-
-
-def _column(column: pa.ChunkedArray, *, is_watermark: bool) -> list[str]:
-    """Return a column's values as texts; watermarks and timers' timestamps are epoch milliseconds."""
-    if is_watermark or column.type == pa.timestamp("ms", "UTC"):
-        return ["none" if each is None else format_time(each) for each in column.cast(pa.int64()).to_pylist()]
-    return [_cut(show_value(each)) for each in decode_column(column, str)]
-
-
-def _cut(text: str) -> str:
-    one_line = text.replace("\n", "\\n").replace("\r", "\\r")
-    return one_line if len(one_line) <= _MOST_CHARACTERS else f"{one_line[: _MOST_CHARACTERS - 3]}..."
-
-
-def _html_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    frame: pd.DataFrame = pd.DataFrame(list(rows), columns=list(columns), dtype=object)
-    with pd.option_context("display.max_colwidth", None):
-        return frame.to_html(index=False, border=0, escape=True)

@@ -21,17 +21,18 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 
 from cojoin.engine.display import Display, display_of
 from cojoin.engine.formats import format_span
 from cojoin.engine.time.durations import Duration, microseconds, milliseconds
 from cojoin.engine.time.watermarks import NONE
 from cojoin.errors import ConfigurationError, SchemaError, did_you_mean
+from cojoin.installed_packages import check_pandas
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    import pandas as pd
     from numpy.typing import NDArray
 
 __all__ = ["ArrivalOrder", "Lateness", "LatenessCounter", "arrival_order", "round_up"]
@@ -325,7 +326,13 @@ class Lateness:
         """Return the table: ``bound`` (a timedelta), ``late`` (rows) and ``share_late`` (from 0 to 1).
 
         Its last bound is the first of the usual ones with which no row is late, or 30 days.
+
+        Raises:
+            EnvironmentSetupError: pandas is missing or too old.
         """
+        check_pandas("to_pandas()")
+        import pandas as pd  # noqa: PLC0415 - it takes half a second, and is not always installed
+
         late = [(each, self.late(timedelta(milliseconds=each))) for each in self._shown_bounds()]
         columns: dict[str, Any] = {
             "bound": pd.to_timedelta([bound for bound, _ in late], unit="ms"),

@@ -14,6 +14,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from cojoin.installed_packages import check_packages
+
 if TYPE_CHECKING:
     from cojoin.kafka.formats.record_formats import (
         AvroFormat,
@@ -88,6 +90,7 @@ def __getattr__(name: str) -> Any:
         msg = f"module 'cojoin.kafka' has no attribute {name!r}"
         raise AttributeError(msg)
     if _MODULES[name] in _NEEDS_THE_DATA_SOURCE:
+        check_packages(f"cojoin.kafka.{name}", "spark")
         from cojoin.session.spark_versions import check_kafka  # noqa: PLC0415
 
         check_kafka()

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from cojoin.engine.time.durations import milliseconds
-from cojoin.errors import ConfigurationError, EnvironmentSetupError
+from cojoin.errors import ConfigurationError
+from cojoin.installed_packages import check_packages
 from cojoin.spark.sources.secrets import Secrets
 
 if TYPE_CHECKING:
@@ -107,6 +107,4 @@ def check_installed(what: str) -> None:
     Raises:
         EnvironmentSetupError: confluent-kafka is not installed.
     """
-    if find_spec("confluent_kafka") is None:
-        msg = f'{what}: expected the package confluent-kafka, found none; run: pip install "cojoin[kafka]"'
-        raise EnvironmentSetupError(msg)
+    check_packages(what, "kafka", "confluent_kafka")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from datetime import datetime, timezone
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from cojoin.errors import ConfigurationError, EnvironmentSetupError
+from cojoin.errors import ConfigurationError
+from cojoin.installed_packages import check_packages
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -59,9 +59,7 @@ def check_axes(ax: Any, what: str) -> None:
         EnvironmentSetupError: matplotlib is not installed.
         ConfigurationError: ``ax`` is something else, such as the array that ``plt.subplots(2)`` returns.
     """
-    if find_spec("matplotlib") is None:
-        msg = f'{what}: expected the package matplotlib, found none; run: pip install "cojoin[plots]"'
-        raise EnvironmentSetupError(msg)
+    check_packages(what, "plots", "matplotlib")
     from matplotlib.axes import Axes  # noqa: PLC0415 - an extra
 
     if ax is not None and not isinstance(ax, Axes):

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
-import pandas as pd
+import numpy as np
 import pyarrow as pa
 
+from cojoin.embedded.libraries import is_pandas
 from cojoin.engine.batch_report import BatchReport
 from cojoin.engine.time.watermarks import END_OF_TIME, NONE
 from cojoin.errors import ConfigurationError
@@ -57,7 +58,7 @@ def read_points(progress: Any) -> list[Point]:
     """
     if isinstance(progress, BatchReport) or isinstance(getattr(progress, "report", None), BatchReport):
         points = [_of_report(progress)]
-    elif isinstance(progress, (pd.DataFrame, pa.Table)) or hasattr(progress, "toArrow"):
+    elif isinstance(progress, pa.Table) or is_pandas(progress) or hasattr(progress, "toArrow"):
         points = [_of_row(row) for row in _rows(progress)]
     elif isinstance(progress, Iterable) and not isinstance(progress, (str, bytes, Mapping)):
         points = [_of_report(each) for each in progress]
@@ -131,13 +132,13 @@ def _known(millis: int) -> int | None:
 
 def _millis(value: Any) -> int | None:
     """Return a time of a progress table in epoch milliseconds; pandas and Spark give times without a zone as well."""
-    if value is None or value is pd.NaT:
+    if value is None or value != value:  # noqa: PLR0124 - pandas' NaT is unequal to itself
         return None
-    moment = pd.Timestamp(value)
-    if moment.tzinfo is None:
-        moment = moment.tz_localize("UTC")
-    since: timedelta = moment.to_pydatetime(warn=False) - _EPOCH
-    return since // timedelta(milliseconds=1)
+    if isinstance(value, np.datetime64):
+        return int(value.astype("datetime64[ms]").astype(np.int64))
+    # A pandas Timestamp is a datetime, too.
+    moment = value if value.tzinfo is not None else value.replace(tzinfo=timezone.utc)
+    return int((moment - _EPOCH) // timedelta(milliseconds=1))
 
 
 def _unknown(value: Any) -> str:

@@ -17,9 +17,10 @@ from cojoin.errors import ConfigurationError, EnvironmentSetupError
 from cojoin.session.execution_listener import ExecutionListener
 from cojoin.session.hadoop_store import HadoopStore, qualified
 from cojoin.session.java_classes import java_class, java_session
+from cojoin.session.java_versions import java_fault
 from cojoin.session.session_adapter import SessionAdapter, StreamSource
 from cojoin.session.spark_errors import SPARK_ERRORS
-from cojoin.session.spark_versions import DELTA_SETTINGS, delta_package
+from cojoin.session.spark_versions import DELTA_SETTINGS, delta_package, has_delta, no_delta, spark_version
 from cojoin.storage.direct_store import FILE, direct_store
 from cojoin.storage.locations import is_path
 
@@ -34,6 +35,12 @@ __all__ = ["ClassicSession", "stopped"]
 
 _WITH_DELTA: set[str] = set()
 """The applications whose JVMs have Delta's classes."""
+
+_CHECKED: set[str] = set()
+"""The applications whose Java was asked for its version."""
+
+_BUILD = re.compile(r"delta-spark_(\d+\.\d+)_2\.\d+-")
+"""The version of Spark in the name of Delta's jar."""
 
 _PLAIN_FILE = re.compile(r"file:(/(?!\.{1,2}(/|$))[^/]+)+")
 _LOCAL_CLASSES = frozenset({"LocalFileSystem", "RawLocalFileSystem"})
@@ -76,16 +83,29 @@ class ClassicSession(SessionAdapter):
             raise ConfigurationError(msg)
         if self.is_stopped:
             raise stopped(what)
+        self._check_java(what)
+
+    def _check_java(self, what: str) -> None:
+        """Check the Java of the driver, once; that of other hosts is not known."""
+        if self.application_id in _CHECKED:
+            return
+        version = str(java_class(self.spark, "java.lang.System").getProperty("java.version"))
+        fault = java_fault(version, f"{what}: the Java of its Spark session")
+        if fault is not None:
+            raise EnvironmentSetupError(fault)
+        _CHECKED.add(self.application_id)
 
     def check_delta(self) -> None:
-        """Check that the JVM has Delta's classes."""
+        """Check that the JVM has Delta's classes, of its Spark's build."""
         if self.application_id in _WITH_DELTA:
             return
         catalog, version = DELTA_SETTINGS["spark.sql.catalog.spark_catalog"], self.spark.version
         loader = java_class(self.spark, "java.lang.Thread").currentThread().getContextClassLoader()
         try:
-            loader.loadClass(catalog)
+            source = loader.loadClass(catalog).getProtectionDomain().getCodeSource()
         except Py4JJavaError:
+            if not has_delta(version):
+                raise no_delta(version) from None
             package = delta_package(version)
             msg = (
                 f"this Spark {version} has no Delta: expected the jars of {package}, found no {catalog}; "
@@ -96,6 +116,7 @@ class ClassicSession(SessionAdapter):
                 f"cojoin.spark_session() fetches the package itself"
             )
             raise EnvironmentSetupError(msg) from None
+        _check_build(version, "" if source is None else str(source.getLocation()))
         _WITH_DELTA.add(self.application_id)
 
     def check_checkpoint(self, files: Store) -> None:
@@ -234,3 +255,17 @@ def stopped(what: str) -> ConfigurationError:
     return ConfigurationError(
         f"{what}: its Spark session was stopped; make another with cojoin.spark_session(), and its DataFrames anew"
     )
+
+
+def _check_build(version: str, jar: str) -> None:
+    """Check by the name of Delta's jar that it is built for a version of Spark; other names say nothing of it."""
+    built = _BUILD.search(jar)
+    if built is None or built[1] == spark_version(version):
+        return
+    if not has_delta(version):
+        raise no_delta(version)
+    msg = (
+        f"Delta's jar {jar.rpartition('/')[2]} is built for Spark {built[1]}, and this session is of Spark {version}; "
+        f"start it with the package {delta_package(version)} in its place"
+    )
+    raise EnvironmentSetupError(msg)

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cojoin.session.jar_folders import fetch_jars, tell
-from cojoin.session.spark_versions import delta_package, kafka_package
+from cojoin.session.spark_versions import delta_package, has_delta, kafka_package
 from cojoin.session.submit_settings import find_spark_home, settings_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-__all__ = ["IN_SPARK", "jar_settings"]
+__all__ = ["IN_SPARK", "gets_delta", "jar_settings"]
 
 IN_SPARK = (
     "com.fasterxml.jackson.core:*",
@@ -35,8 +35,8 @@ def jar_settings(conf: Mapping[str, Any], *, kafka: bool, say: Callable[[str], N
     """Return the Spark settings that add a session's jars; jars that are not in the cache are fetched.
 
     They include the user's own jars and packages from ``conf``, ``PYSPARK_SUBMIT_ARGS`` and ``spark-defaults.conf``.
-    They exclude Delta and Kafka if Spark's own folder has them, if the user names them, or if ``conf`` sets
-    ``spark.jars.packages`` to an empty string.
+    They exclude Delta where it has no build for this Spark, and Delta and Kafka if Spark's own folder has them, if the
+    user names them, or if ``conf`` sets ``spark.jars.packages`` to an empty string.
 
     Args:
         conf: The user's settings.
@@ -58,7 +58,9 @@ def jar_settings(conf: Mapping[str, Any], *, kafka: bool, say: Callable[[str], N
     jars, packages = _parts(settings, "spark.jars"), _parts(settings, "spark.jars.packages")
     excludes = _parts(settings, "spark.jars.excludes")
     there = list(_names_there(jars, settings))
-    ours = [] if conf.get("spark.jars.packages") == "" else [delta_package(), *([kafka_package()] if kafka else [])]
+    ours = [*([delta_package()] if has_delta() else []), *([kafka_package()] if kafka else [])]
+    if conf.get("spark.jars.packages") == "":
+        ours = []
     ours = [each for each in ours if not _is_there(each, there, packages)]
     if not packages:
         excludes = [*excludes, *IN_SPARK]
@@ -66,6 +68,15 @@ def jar_settings(conf: Mapping[str, Any], *, kafka: bool, say: Callable[[str], N
         jars += [str(jar) for jar in fetch_jars(wanted, excludes=excludes, settings=settings, say=say)]
     # An empty string keeps Spark from taking the packages in spark-defaults.conf again.
     return {"spark.jars": ",".join(dict.fromkeys(jars)), "spark.jars.packages": ""}
+
+
+def gets_delta(conf: Mapping[str, Any]) -> bool:
+    """Return whether a session has Delta: there is a build for this Spark, or the user names a jar or package of it."""
+    if has_delta():
+        return True
+    settings = settings_of(conf)
+    names = _names_there(_parts(settings, "spark.jars"), settings)
+    return _is_there("io.delta:delta-spark:", list(names), _parts(settings, "spark.jars.packages"))
 
 
 def _parts(settings: Mapping[str, str], name: str) -> list[str]:

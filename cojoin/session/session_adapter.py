@@ -9,6 +9,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
+from cojoin.installed_packages import check_packages
+from cojoin.storage.locations import without_login
 from cojoin.storage.object_store_settings import settings_of
 
 if TYPE_CHECKING:
@@ -231,4 +233,7 @@ class SessionAdapter(ABC):
         """
         if str(self.spark.conf.get(_STORAGE, "")).lower() == "hadoop":
             return None
-        return settings_of(root, self.hadoop_setting)
+        found = settings_of(root, self.hadoop_setting)
+        if found is not None:
+            check_packages(without_login(root), "spark", "obstore")
+        return found

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from cojoin.errors import EnvironmentSetupError
+from cojoin.installed_packages import missing_packages
 from cojoin.session.installed_java import check_java
-from cojoin.session.jars import jar_settings
+from cojoin.session.jars import gets_delta, jar_settings
 from cojoin.session.jvm_settings import jvm_settings
 from cojoin.session.submit_settings import without_jars
 
@@ -28,6 +29,8 @@ def spark_session(
     app_name: str = "cojoin", *, master: str | None = None, kafka: bool = False, conf: Mapping[str, Any] | None = None
 ) -> SparkSession:
     """Return a Spark session with Delta and, if requested, Spark's Kafka source.
+
+    Where Delta has no build for the installed Spark, the session has no Delta, and what needs it is refused by name.
 
     An active session is returned unchanged. cojoin also works with a session that the user made. A new one logs
     warnings and errors, without those that come at every start, unless the user has a Log4j configuration. Its JVM's
@@ -52,9 +55,9 @@ def spark_session(
         The session.
 
     Raises:
-        EnvironmentSetupError: Java 17 or later is missing, or the jars can't be fetched; a program that
-            ``spark-submit`` has started has no Delta; or Spark Connect's packages are missing
-            (``pip install "cojoin[connect]"``), or no server answers.
+        EnvironmentSetupError: Java 17 or later is missing, or the one that is there gives wrong data; PySpark is too
+            old; the jars can't be fetched; a program that ``spark-submit`` has started has no Delta; or Spark Connect's
+            packages are missing (``pip install "cojoin[connect]"``), or no server answers.
 
     Example:
         ``spark = cj.spark_session("enrich", master="local[4]", conf={"spark.driver.memory": "4g"})``
@@ -71,6 +74,7 @@ def spark_session(
     if str(master or "").startswith("sc://"):
         return _remote_session(str(master), given)
     check_java()
+    with_delta = gets_delta(given)
     given |= jar_settings(given, kafka=kafka)
     given |= jvm_settings(given)
     # Spark would use the python3 on PATH, which may lack the packages of this interpreter.
@@ -79,7 +83,7 @@ def spark_session(
     os.environ.setdefault("MALLOC_ARENA_MAX", "2")
     cores = os.cpu_count() or 1
     settings: dict[str, Any] = {
-        **DELTA_SETTINGS,
+        **(DELTA_SETTINGS if with_delta else {}),
         # Spark's default of 200 is for large clusters, and the number can't change after a query's first batch.
         "spark.sql.shuffle.partitions": cores,
         # The logs of small tables need few tasks, not Delta's default of 50.
@@ -104,7 +108,7 @@ def spark_session(
     with without_jars():
         session: SparkSession = builder.getOrCreate()
     # An empty string says that the user wants no packages of ours.
-    if (conf or {}).get("spark.jars.packages") != "":
+    if with_delta and (conf or {}).get("spark.jars.packages") != "":
         adapter_of(session).check_delta()
     return session
 
@@ -128,8 +132,8 @@ def _remote_session(address: str, conf: Mapping[str, Any]) -> SparkSession:
         for name, value in conf.items():
             session.conf.set(name, str(value))
     except PySparkImportError as error:
-        msg = f"Spark Connect needs packages that are not installed: pip install 'cojoin[connect]' ({error})"
-        raise EnvironmentSetupError(msg) from error
+        what = f"Spark Connect ({error})"
+        raise missing_packages(what, "connect", "pyspark[connect]") from error
     except PySparkException as error:
         reason = str(error).strip().partition("\n")[0]
         msg = f"Spark Connect: no session at {where}: {reason}"

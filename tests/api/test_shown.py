@@ -44,7 +44,7 @@ def test_a_result_shows_counts_and_its_first_rows(pair: cj.ConnectedInputs) -> N
     text, page = repr(result), result._repr_html_()
     assert text.startswith("Result: asof_join() of 'trades' with 'customers'\ninput ")
     assert "Rows by output: output 3, rejected 0\nOutput:\n" in text
-    assert text.count("2026-01-15 12:00:00+00:00") == page.count("2026-01-15 12:00:00+00:00") == 5
+    assert text.count("2026-01-15 12:00:00 ") == page.count(">2026-01-15 12:00:00<") == 5
     assert "&lt;b&gt;" in page
     assert "<b>" not in page.split("Output:")[1]
 
@@ -55,17 +55,17 @@ def test_a_long_result_shows_its_beginning_alone() -> None:
     joined = cj.connect(cj.Input(rows, **columns), cj.Input(rows, **columns)).asof_join()
     text = repr(joined.run())
     assert "Output, the first 5 of 2,000 rows:" in text
-    assert len(text.splitlines()) == 13
+    assert len(text.splitlines()) == 14
 
 
 @pytest.mark.parametrize(
     ("values", "text"),
     [
-        (pa.array([-(1 << 62)], pa.timestamp("us", "UTC")), "-144169-06-28"),
+        (pa.array([-(1 << 62)], pa.timestamp("us", "UTC")), "-53375996 days and 35972 seconds since 1970"),
         (pa.array([b"\xffA"]).view(pa.string()), "\\xffA"),
     ],
 )
-def test_what_pandas_can_hardly_hold_is_shown(values: pa.Array, text: str) -> None:
+def test_odd_values_are_shown(values: pa.Array, text: str) -> None:
     rows = pa.table({"id": [1], "event_time": [NOON], "odd": values})
     columns = {"key": "id", "event_time": "event_time"}
     joined = cj.connect(cj.Input(rows, **columns), cj.Input(rows.drop_columns("odd"), **columns)).asof_join()

@@ -15,7 +15,7 @@ import pytest
 import cojoin as cj
 from cojoin.embedded import memory
 from cojoin.embedded.frames import read_frame
-from cojoin.embedded.named_outputs import as_pandas
+from cojoin.embedded.pandas_frames import as_pandas
 
 NOON = datetime(2026, 1, 15, 12, tzinfo=timezone.utc)
 US = pa.timestamp("us", "UTC")
@@ -154,7 +154,10 @@ def test_polars_and_duckdb_are_read_by_arrows_interface() -> None:
             frame(v=pd.Series([pd.Timestamp("2026-01-01T00:00:00.000000001Z")] * 2, dtype=object)),
             "has nanoseconds, and Spark's times have microseconds; round it",
         ),
-        (frame(v=["a", "\ud800"]), "input 'trades': column 'v' (object) can't become an Arrow column"),
+        (
+            frame(v=pd.Series(["a", "\ud800"], dtype=object)),
+            "input 'trades': column 'v' (object) can't become an Arrow column",
+        ),
         (frame(k=pd.PeriodIndex(["2026-01"] * 2, freq="M").astype("category")), "input 'trades': column 'k'"),
         (pa.array([1, 2]), "input 'trades': its rows can't be read"),
         (frame(v=[1j, 2j]), "input 'trades': column 'v' (complex128) can't become an Arrow column"),

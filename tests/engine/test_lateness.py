@@ -75,6 +75,7 @@ def test_the_bound_for_a_share_is_the_smallest(rows: list[int], share: float) ->
 
 
 def test_the_table_ends_with_the_first_bound_that_is_enough() -> None:
+    pytest.importorskip("pandas")
     assert lateness_of([0, 0, 60_000]).to_pandas().to_dict("list") == {
         "bound": [timedelta(seconds=each) for each in (0, 1, 10, 60)],
         "late": [1, 1, 1, 0],

@@ -145,6 +145,6 @@ def frames() -> Any:
 
 
 def test_without_matplotlib_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cojoin.plots.time_axes.find_spec", lambda _: None)
+    monkeypatch.setattr("cojoin.installed_packages.find_spec", lambda _: None)
     with pytest.raises(cj.EnvironmentSetupError, match=r'pip install "cojoin\[plots\]"'):
         plot_timeline(pair(TRADES, CUSTOMERS).asof_join(), "ann")

@@ -56,12 +56,34 @@ def test_a_java_that_is_too_old_is_told(nowhere: Path, version: str, major: int)
     assert str(caught.value).startswith(f"Spark needs Java 17 or later, and {java} is Java {major}: `")
 
 
-@pytest.mark.parametrize("version", ["17.0.15", "21", "25-ea"])
+@pytest.mark.parametrize("version", ["17.0.15", "21", "25.0.3", "26-ea"])
 def test_a_java_that_is_new_enough_is_taken_from_java_home_first(
     nowhere: Path, monkeypatch: pytest.MonkeyPatch, version: str
 ) -> None:
     fake_java(nowhere, "1.8.0_275")
     fake_java(nowhere / "jdk" / "bin", version)
+    monkeypatch.setenv("JAVA_HOME", f"{nowhere}/jdk")
+    check_java()
+
+
+@pytest.mark.parametrize("version", ["25", "25-ea", "25.0.1", "25.0.2"])
+def test_a_java_that_gives_wrong_data_is_refused_by_name(
+    nowhere: Path, monkeypatch: pytest.MonkeyPatch, version: str
+) -> None:
+    """Also by the file beside it, without a start of it, and through a link on the PATH."""
+    java = fake_java(nowhere, version)
+    told = f"{java} is Java {version}, whose garbage collector gives wrong data (SPARK-55852); install Java 25.0.3 or "
+    with pytest.raises(cj.EnvironmentSetupError) as caught:
+        check_java()
+    assert str(caught.value) == f"{told}later, or Java 17 or 21"
+    java.unlink()
+    fake_java(nowhere / "jdk" / "bin", "17.0.15")
+    java.symlink_to(nowhere / "jdk" / "bin" / "java")
+    (nowhere / "jdk" / "release").write_text(f'IMPLEMENTOR="Ours"\nJAVA_VERSION="{version}"\n')
+    with pytest.raises(cj.EnvironmentSetupError) as caught:
+        check_java()
+    assert str(caught.value) == f"{told}later, or Java 17 or 21"
+    (nowhere / "jdk" / "release").write_text('JAVA_VERSION="25.0.3"\n')
     monkeypatch.setenv("JAVA_HOME", f"{nowhere}/jdk")
     check_java()
 

@@ -23,7 +23,9 @@ __all__ = ["EVERY", "Environment"]
 
 _PROJECT = Path(__file__).resolve().parents[2]
 _LIST = "packages.txt"
-_NEEDED = [Requirement(each) for each in requires("cojoin") or [] if "extra ==" not in each]
+_ALL = [Requirement(each) for each in requires("cojoin") or []]
+_NEEDED = [each for each in _ALL if each.marker is None or each.marker.evaluate({"extra": "delta"})]
+"""What queries on Spark need."""
 
 
 @dataclass(frozen=True)
@@ -83,10 +85,11 @@ _LIBRARIES = [each for each in _NEEDED if each.name not in {"pyspark", "delta-sp
 EVERY = (
     Environment("spark-4-0", ("pyspark==4.0.*", _PY4J)),
     Environment("spark-4-1", ("pyspark==4.1.*", _PY4J)),
+    Environment("spark-4-2", ("pyspark==4.2.*", _PY4J)),
     Environment(
         "oldest",
         (f"pyspark=={_at_least('pyspark')}", _PY4J, *(f"{each.name}=={_at_least(each.name)}" for each in _LIBRARIES)),
     ),
     Environment("newest", tuple(f"{each.name}{each.specifier}" for each in _LIBRARIES)),
 )
-"""Each older Spark, the oldest version of each package that cojoin allows, and the newest of each library."""
+"""The newest of each Spark that Delta has a build for, the oldest of each package, and the newest of each library."""

@@ -2,9 +2,9 @@
 
     python -m tests.versions.matrix [NAME ...]
 
-The names are ``spark-4-0``, ``spark-4-1``, ``oldest`` and ``newest``; without one, all are run, which takes about ten
-minutes for each. Topics, a cluster and Connect are left out: the first need Spark 4.2, the others have versions of
-their own to agree upon.
+The names are ``spark-4-0``, ``spark-4-1``, ``spark-4-2``, ``oldest`` and ``newest``; without one, all are run, which
+takes about ten minutes for each. Topics, a cluster and Connect are left out: the first need Spark 4.2, the others have
+versions of their own to agree upon.
 """
 
 from __future__ import annotations

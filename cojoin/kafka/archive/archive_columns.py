@@ -10,10 +10,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from delta.tables import DeltaTable
-
 from cojoin.engine.values.types import parse_schema
 from cojoin.errors import ConfigurationError, SchemaError
+from cojoin.installed_packages import check_packages
 from cojoin.kafka.archive.archive_index import Layout
 from cojoin.kafka.records import HEADERS, KEY, TIME, VALUE
 from cojoin.session.arrow_types import spark_data_type
@@ -120,6 +119,9 @@ def folder_columns(source: Source, frame: DataFrame, layout: Layout, what: str) 
 
 def _folders(source: Source, frame: DataFrame, what: str) -> set[str]:
     if source.format == "delta":
+        check_packages(what, "delta", "delta")
+        from delta.tables import DeltaTable  # noqa: PLC0415 - other archives need no delta-spark
+
         location, spark = str(source.location), frame.sparkSession
         table = DeltaTable.forPath(spark, location) if is_path(location) else DeltaTable.forName(spark, location)
         row = table.detail().select("partitionColumns", "properties").collect()[0]

@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import pyarrow as pa
 
 from cojoin.errors import SchemaError
-from cojoin.kafka.formats.schema_lookup import check_packages
+from cojoin.kafka.formats.schema_lookup import check_registry
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -132,7 +132,7 @@ class _Documents:
         """Return the resolver of the schema itself."""
         if self._own is not None:
             return self._own
-        check_packages(self._what, ("jsonschema",))
+        check_registry(self._what, "jsonschema")
         from referencing import Registry  # noqa: PLC0415 - optional; jsonschema needs it
 
         named = [(name, _resource(contents)) for name, contents in self._parsed.items()]

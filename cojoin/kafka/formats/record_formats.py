@@ -21,7 +21,7 @@ from cojoin.kafka.formats.debezium_envelope import CHANGED_AT, Placeholder, Unav
 from cojoin.kafka.formats.debezium_json import DebeziumJson, needs_schema
 from cojoin.kafka.formats.decoding import FramedJson, RegistryDecoder
 from cojoin.kafka.formats.registry import Registry, as_registry
-from cojoin.kafka.formats.schema_lookup import SchemaLookup, check_packages
+from cojoin.kafka.formats.schema_lookup import SchemaLookup, check_registry
 
 if TYPE_CHECKING:
     from cojoin.kafka.formats.decoding import Decoder
@@ -348,7 +348,7 @@ def _reader(chosen: Any, subject: str | None, what: str) -> FoundSchema:
     if name is None:
         msg = f"{what}: expected subject=, the subject of the reader's schema, because it reads several topics"
         raise ConfigurationError(msg)
-    check_packages(what, ())
+    check_registry(what)
     found = SchemaLookup(chosen.registry, what, at_start=True).of_subject(name, chosen.schema)
     kind = "JSON" if isinstance(chosen, JsonSchemaFormat) else _BY_REGISTRY[type(chosen)][0]
     if found.kind != kind:
@@ -365,12 +365,12 @@ def _columns(chosen: Any, found: FoundSchema | None, part: str, what: str) -> pa
     """Return the columns of a reader's schema."""
     assert found is not None
     if isinstance(chosen, AvroFormat):
-        check_packages(what, ("fastavro",))
+        check_registry(what, "fastavro")
         from cojoin.kafka.formats.avro_decoder import avro_columns  # noqa: PLC0415 - optional
 
         columns = avro_columns(found, part, what)
     elif isinstance(chosen, ProtobufFormat):
-        check_packages(what, ("google.protobuf",))
+        check_registry(what, "google.protobuf")
         from cojoin.kafka.formats.proto_decoder import proto_columns  # noqa: PLC0415 - optional
 
         columns = proto_columns(found, chosen.message, what)
@@ -386,10 +386,10 @@ def _decoder(chosen: Any, columns: pa.StructType, found: FoundSchema | None, par
     if isinstance(chosen, JsonFormat):
         return None
     if isinstance(chosen, JsonSchemaFormat):
-        check_packages(what, ())
+        check_registry(what)
         return FramedJson(chosen.registry, part, what)
     kind, packages = _BY_REGISTRY[type(chosen)]
-    check_packages(what, packages)
+    check_registry(what, *packages)
     make: Any
     if isinstance(chosen, AvroFormat):
         from cojoin.kafka.formats.avro_decoder import AvroReadings  # noqa: PLC0415 - optional

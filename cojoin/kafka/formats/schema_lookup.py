@@ -11,10 +11,10 @@ from __future__ import annotations
 import threading
 import time
 from dataclasses import dataclass
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from cojoin.errors import ConfigurationError, EnvironmentSetupError, QueryFailedError
+from cojoin.errors import ConfigurationError, QueryFailedError
+from cojoin.installed_packages import check_packages
 from cojoin.kafka.formats.registry import TokenFunctionError
 from cojoin.kafka.formats.registry_refusals import answer_problem, client_problem, no_answer
 
@@ -24,21 +24,13 @@ if TYPE_CHECKING:
     from cojoin.kafka.formats.registry import Registry
     from cojoin.kafka.formats.wire_format import SchemaName
 
-__all__ = ["FoundSchema", "MissingReferenceError", "SchemaLookup", "check_packages"]
+__all__ = ["FoundSchema", "MissingReferenceError", "SchemaLookup", "check_registry"]
 
 _AT_START = {"timeout": 4, "max.retries": 1, "retries.wait.ms": 200}
 _RUNNING = {"timeout": 10, "max.retries": 8, "retries.wait.ms": 500, "retries.max.wait.ms": 8_000}
 _UNKNOWN_SECONDS = 30.0
 _NO_SUBJECT, _NO_VERSION, _NO_SCHEMA = 40401, 40402, 40403
 _MOST_KEPT = 10_000
-
-_PACKAGES = {
-    "confluent_kafka": "confluent-kafka",
-    "httpx2": "confluent-kafka[schemaregistry]",
-    "fastavro": "fastavro",
-    "google.protobuf": "protobuf",
-    "jsonschema": "jsonschema",
-}
 
 _CLIENTS: dict[tuple[object, ...], Any] = {}
 _FOUND: dict[tuple[object, ...], FoundSchema] = {}
@@ -240,21 +232,14 @@ def _forget_some(kept: dict[Any, Any]) -> None:
         kept.clear()
 
 
-def check_packages(what: str, needed: tuple[str, ...]) -> None:
-    """Check that the packages of a format are installed.
+def check_registry(what: str, *needed: str) -> None:
+    """Check that the packages for a registry's schemas are installed.
 
     Args:
         what: The input, for the message.
-        needed: The modules.
+        needed: The further modules that the format needs.
 
     Raises:
         EnvironmentSetupError: One is missing.
     """
-    for module in ("confluent_kafka", "httpx2", *needed):
-        try:
-            is_there = find_spec(module) is not None
-        except ModuleNotFoundError:
-            is_there = False
-        if not is_there:
-            msg = f'{what}: expected the package {_PACKAGES[module]}, found none; run: pip install "cojoin[registry]"'
-            raise EnvironmentSetupError(msg)
+    check_packages(what, "registry", "confluent_kafka", "httpx2", *needed)

@@ -19,7 +19,7 @@ from cojoin.kafka.formats.avro_schema import avro_schema, can_be_written_as
 from cojoin.kafka.formats.json_schema_texts import fits_json_type, json_schema_text
 from cojoin.kafka.formats.proto_schema import fits_field_type, proto_schema
 from cojoin.kafka.formats.record_formats import AvroFormat, JsonSchemaFormat, ProtobufFormat
-from cojoin.kafka.formats.schema_lookup import FoundSchema, SchemaLookup, check_packages
+from cojoin.kafka.formats.schema_lookup import FoundSchema, SchemaLookup, check_registry
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -92,7 +92,7 @@ def find_schema(chosen: RegistryFormat, schema: pa.Schema, topic: str, what: str
     """
     kind, subject = _KINDS[type(chosen)], str(chosen.subject)
     message = chosen.message if isinstance(chosen, ProtobufFormat) else None
-    check_packages(what, kind.packages)
+    check_registry(what, *kind.packages)
     version = chosen.schema if isinstance(chosen.schema, int) else None
     answer = SchemaLookup(chosen.registry, what, at_start=True).newest_of(subject, version)
     if answer is None:

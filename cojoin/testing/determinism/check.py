@@ -124,6 +124,7 @@ def check_determinism(
         FunctionError: The function failed with all rows at once.
         ConfigurationError: The inputs are Spark's or have no rows, the function can't be pickled or imported in another
             process, the time ran out before any seed ran, or an argument is invalid.
+        EnvironmentSetupError: Neither PySpark nor cloudpickle is installed.
 
     Example:
         >>> check_determinism(pair.process(EnrichTrades(), "trade_id long, tier string"))  # doctest: +SKIP

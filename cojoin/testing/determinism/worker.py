@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from cojoin.engine.values.codec import read_table
 from cojoin.testing.determinism.deliveries import Delivery
 from cojoin.testing.determinism.delivery_runner import DeliveryRunner
+from cojoin.testing.determinism.function_pickling import loads
 from cojoin.testing.determinism.shifted_clock import Clock, install, set_clock
 
 if TYPE_CHECKING:
@@ -60,10 +61,8 @@ def serve() -> None:
 def _answer(requests: IO[bytes], answers: IO[bytes]) -> None:
     install()
     pickled, tables = read_frame(requests), (read_table(read_frame(requests)), read_table(read_frame(requests)))
-    from pyspark import cloudpickle  # noqa: PLC0415 - testing never loads Spark by itself
-
     try:
-        runner = DeliveryRunner(cloudpickle.loads(pickled), tables)
+        runner = DeliveryRunner(loads(pickled), tables)
     except Exception:  # noqa: BLE001 - unpickling imports the user's modules
         write_frame(answers, json.dumps({"refusal": traceback.format_exc(limit=-2)}).encode())
         return

@@ -14,8 +14,9 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from cojoin.engine.values.codec import write_table
-from cojoin.errors import ConfigurationError
+from cojoin.errors import ConfigurationError, EnvironmentSetupError
 from cojoin.testing.determinism.delivery_runner import RunOutput
+from cojoin.testing.determinism.function_pickling import dumps
 from cojoin.testing.determinism.worker import read_frame, write_frame
 from cojoin.testing.events import HarnessError
 
@@ -61,10 +62,10 @@ def pickle_plan(plan: Plan) -> bytes:
 
 
 def _pickled(value: Any) -> tuple[str | None, bytes | None]:
-    from pyspark import cloudpickle  # noqa: PLC0415 - testing never loads Spark by itself
-
     try:
-        return None, cloudpickle.dumps(value)
+        return None, dumps(value)
+    except EnvironmentSetupError:
+        raise
     except Exception as error:  # noqa: BLE001 - pickling runs the value's own code
         return str(error), None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from datetime import date, datetime, timezone
 from decimal import Decimal
 from typing import Any
@@ -10,7 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from cojoin.engine.values.key_hashes import key_hashes
+from cojoin.engine.values.key_hashes import key_hashes, mixed
+from tests.seeds import SEED
 
 NOON = datetime(2026, 1, 15, 12, tzinfo=timezone.utc)
 VALUES: dict[str, tuple[pa.DataType, list[Any]]] = {
@@ -46,3 +48,16 @@ def test_the_order_of_columns_matters_and_their_names_and_widths_do_not() -> Non
 def test_they_are_those_of_every_process_and_version() -> None:
     keys = pa.table({"id": [7], "name": ["gold"], "day": [date(2026, 1, 15)]})
     assert key_hashes(keys).tolist() == [46_824_386_288_403_524]
+
+
+def test_texts_have_the_hashes_of_pandas() -> None:
+    """Segments of earlier releases have them."""
+    pandas = pytest.importorskip("pandas")
+    drawn = random.Random(SEED)
+    lengths = [*range(20), 255, 256, 257, 1_000, *(drawn.randrange(60) for _ in range(5_000))]
+    texts = ["".join(drawn.choices("ab\0ß€😀", k=length)) for length in lengths]
+    for values in (pa.array(texts), pa.array([each.encode() for each in texts])):
+        expected = pandas.util.hash_array(np.array(values.to_pylist(), dtype=object), categorize=False)
+        found = [key_hashes(pa.table({"k": piece})) for piece in (values, values.slice(7, 300))]
+        words = [mixed(each) for each in (expected, expected[7:307])]
+        assert [each.tolist() for each in found] == [each.tolist() for each in words]

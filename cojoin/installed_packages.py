@@ -1,0 +1,118 @@
+"""The packages beside numpy and pyarrow: what each is for, whether it is installed, and the command that installs it.
+
+Joins in memory need none of them. What does need one checks it here before it starts, so that a missing package is one
+of cojoin's errors. A check imports nothing, and costs some 0.1 ms for each package.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from typing import Literal, TypeAlias
+
+from cojoin.errors import EnvironmentSetupError
+
+__all__ = ["Extra", "check_packages", "check_pandas", "is_installed", "missing_packages", "release_of"]
+
+Extra: TypeAlias = Literal["spark", "delta", "kafka", "registry", "metrics", "connect", "plots"]
+"""A set of packages that ``pip install "cojoin[...]"`` adds; ``pyproject.toml`` lists them, and so does guide 06."""
+
+_PACKAGES = {
+    "confluent_kafka": "confluent-kafka",
+    "delta": "delta-spark",
+    "fastavro": "fastavro",
+    "google.protobuf": "protobuf",
+    "httpx2": "confluent-kafka[schemaregistry]",
+    "jsonschema": "jsonschema",
+    "matplotlib": "matplotlib",
+    "obstore": "obstore",
+    "pandas": "pandas",
+    "pyspark": "pyspark",
+    "tqdm": "tqdm",
+}
+"""The modules that are checked, and the packages that have them."""
+
+_OF_SPARK = ("pyspark", "pandas", "tqdm")
+"""What every use of Spark needs. Object stores alone need obstore, and are checked where one is opened."""
+
+_OLDEST_PANDAS = (2, 2)
+
+
+def check_packages(what: str, extra: Extra, *modules: str) -> None:
+    """Check that the packages of an extra are installed.
+
+    Args:
+        what: What needs them, for the message, such as ``"input 'trades'"``.
+        extra: The extra that the message says to install.
+        modules: The modules that are needed; by default those that every use of Spark needs.
+
+    Raises:
+        EnvironmentSetupError: One is missing, or is too old.
+    """
+    missing = [_PACKAGES[each] for each in modules or _OF_SPARK if not is_installed(each)]
+    if missing:
+        raise missing_packages(what, extra, *missing)
+    if not modules:
+        check_pandas(what)
+
+
+def missing_packages(what: str, extra: Extra, *packages: str) -> EnvironmentSetupError:
+    """Return the error for packages that are not installed.
+
+    >>> print(missing_packages("plot_watermarks", "plots", "matplotlib"))
+    plot_watermarks: expected the package matplotlib, found none; run: pip install "cojoin[plots]"
+    """
+    several = "s" if len(packages) > 1 else ""
+    return EnvironmentSetupError(
+        f'{what}: expected the package{several} {", ".join(packages)}, found none; run: pip install "cojoin[{extra}]"'
+    )
+
+
+def check_pandas(what: str) -> None:
+    """Check that pandas is installed, and new enough, before rows come from a DataFrame of pandas' or become one.
+
+    Args:
+        what: What needs it, for the message, such as ``"to_pandas()"``.
+
+    Raises:
+        EnvironmentSetupError: It is missing or too old.
+    """
+    oldest = ".".join(map(str, _OLDEST_PANDAS))
+    found = _version("pandas")
+    if found is not None and (release_of(found) or _OLDEST_PANDAS) >= _OLDEST_PANDAS:
+        return
+    msg = f'{what}: expected pandas {oldest} or later, found {found or "none"}; run: pip install "pandas>={oldest}"'
+    raise EnvironmentSetupError(msg)
+
+
+def release_of(text: str) -> tuple[int, ...]:
+    """Return the numbers at the beginning of a version; none if it begins with no number.
+
+    >>> release_of("4.3.0.dev1"), release_of("25"), release_of("odd")
+    ((4, 3, 0), (25,), ())
+    """
+    found = re.match(r"\d+(?:\.\d+)*", text)
+    return tuple(map(int, found[0].split("."))) if found else ()
+
+
+def is_installed(module: str) -> bool:
+    """Return whether a module can be imported, without importing it; of a part of a package, its parents are.
+
+    >>> is_installed("pyarrow"), is_installed("pyarrow.no_such_part")
+    (True, False)
+    """
+    try:
+        return find_spec(module) is not None
+    except (ModuleNotFoundError, ValueError):
+        # The package that would contain it is missing, or a program has put something into its place.
+        return False
+
+
+@cache
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
