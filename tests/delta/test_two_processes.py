@@ -37,9 +37,7 @@ def main(folder: Path, number: int) -> None:
     for batch_id in range(1_000 * number, 1_000 * number + _COMMITS):
         while True:
             try:
-                append(
-                    ours, folder, batch_id, app_id=f"process {number}", properties={"delta.checkpointInterval": "20"}
-                )
+                append(ours, folder, batch_id, app_id=f"process {number}", properties=often)
             except TableConflictError:
                 continue
             break
