@@ -130,7 +130,7 @@ class Committed:
 
 
 class TableWriter:
-    """The writer of one Delta table.
+    """The writer of one Delta table; a thread uses one of its own.
 
     Args:
         store: The store.
@@ -155,6 +155,7 @@ class TableWriter:
         self._place, self._reads_back = place, place.is_overwritten if reads_back is None else reads_back
         self._handle: Any = None
         self._last: bytes | None = None
+        self._txn_id = ""
 
     def commit(self, change: Change, compare: Compare, *, new: NewTable | None = None) -> Committed:
         """Make a commit, unless the comparison finds that it is made already.

@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import cojoin as cj
-from cojoin.checkpoints.checkpoint import find_snapshot
+from cojoin.checkpoints.checkpoint import find_snapshot, open_files
 from cojoin.checkpoints.identity import claim_checkpoint, note_sources, read_query
 from cojoin.checkpoints.lease import Lease, end
 from cojoin.checkpoints.lease_liveness import is_live
@@ -205,7 +205,11 @@ def test_whatever_is_asked_the_damaged_file_is_named(
 
     def typed(action: str) -> None:
         getattr(
-            _Command(parse_arguments(words := ["checkpoints", action, path], secrets_of(words)), spark),
+            _Command(
+                parse_arguments(words := ["checkpoints", action, path], secrets_of(words)),
+                spark,
+                open_files(spark, path),
+            ),
             action.replace("list", "snapshots"),
         )()
 

@@ -47,7 +47,7 @@ def append(
     """Append a batch of one row, the batch's number, unless the table has it."""
     change = Change({app_id: batch_id}, SCHEMA, [data_file(folder, [batch_id])], metadata=f"batch {batch_id}")
     new = NewTable(SCHEMA, properties=properties or {})
-    return to.commit(change, lambda version: (version(app_id) or -1) >= batch_id, new=new)
+    return to.commit(change, lambda version: (found := version(app_id)) is not None and found >= batch_id, new=new)
 
 
 def ids(folder: Path) -> list[int]:
