@@ -36,6 +36,12 @@ IS_CONNECT: dict[str, int] = {}
 """Questions for the kind of a session."""
 
 
+LOGS: dict[str, int] = {}
+"""Texts that are a folder or file of Spark's own logs."""
+
+_LOG = re.compile(r"spark/(offsets|commits|sources|metadata)(/.*)?")
+
+
 def _private(node: ast.AST) -> Iterator[str]:
     if isinstance(node, ast.Attribute) and _ATTRIBUTE.fullmatch(node.attr) and not _is_self(node.value):
         yield node.attr
@@ -57,9 +63,20 @@ def _java(node: ast.AST) -> Iterator[str]:
         yield node.value
 
 
+def _logs(node: ast.AST) -> Iterator[str]:
+    if isinstance(node, ast.Constant) and isinstance(node.value, str) and _LOG.fullmatch(node.value):
+        yield node.value
+
+
 def _is_connect(node: ast.AST) -> Iterator[str]:
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "is_connect":
         yield "is_connect"
+
+
+def private_names(folder: str) -> set[str]:
+    """Return the private names in a folder, without those of modules: the last part of each."""
+    inside = [path for path in MODULES.values() if _folder(path) == folder]
+    return {name.rpartition(".")[2] for path in inside for node in nodes(path) for name in _private(node)}
 
 
 def _counted(names: Callable[[ast.AST], Iterator[str]]) -> dict[str, int]:
@@ -82,6 +99,10 @@ def test_private_names_become_fewer() -> None:
 
 def test_names_of_java_classes_become_fewer() -> None:
     assert _counted(_java) == _ceiling(JAVA)
+
+
+def test_folders_of_sparks_logs_become_fewer() -> None:
+    assert _counted(_logs) == _ceiling(LOGS)
 
 
 def test_questions_for_the_kind_of_a_session_become_fewer() -> None:

@@ -10,13 +10,13 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from cojoin.errors import CheckpointError
+from cojoin.session.offset_log import COMMITS, OFFSETS, SOURCES
 
 if TYPE_CHECKING:
     from cojoin.storage.store import Store
 
 __all__ = ["delete_abandoned_files"]
 
-_SOURCES = "spark/sources"
 _DIRECTORIES = (
     "",
     "beats",
@@ -27,8 +27,8 @@ _DIRECTORIES = (
     "snapshots",
     "snapshots_removed",
     "spark",
-    "spark/commits",
-    "spark/offsets",
+    COMMITS,
+    OFFSETS,
 )
 """The directories in which cojoin itself writes files."""
 
@@ -40,6 +40,6 @@ def delete_abandoned_files(files: Store) -> None:
         files: The checkpoint.
     """
     with contextlib.suppress(CheckpointError):
-        sources = [f"{_SOURCES}/{name}" for name in files.names(_SOURCES)]
+        sources = [f"{SOURCES}/{name}" for name in files.names(SOURCES)]
         for directory in (*_DIRECTORIES, *sources):
             files.delete_abandoned(directory)

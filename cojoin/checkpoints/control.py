@@ -33,6 +33,7 @@ from cojoin.session.offset_log import (
     NOTHING_READ,
     OFFSETS,
     PUT_BACK,
+    SOURCES,
     log_offset,
     newest_id,
     planned_lines,
@@ -70,7 +71,6 @@ LOADED_DDL = f"{CONTROL_DDL}, tag tinyint, load binary, checksum bigint"
 _COMPACT = ".compact"
 CONTROL_FOLDER, _END_FILE = "control", "control/end_of_input.parquet"
 _CLOCK_FILE = "clock-"
-_SOURCES = "spark/sources"
 _READING = re.compile(r"reading-(\d+)\.parquet")
 _KEPT_READINGS = 2
 _SCHEMA = pa.schema([("key_group", pa.int32()), ("payload", pa.binary())])
@@ -147,7 +147,7 @@ def plan_drain(files: Store, epoch: int, check: Callable[[], None] = lambda: Non
     planned = _Planned.read(files)
     if planned is None:
         return False
-    names = (f"{_SOURCES}/{planned.control}/{planned.read_up_to}{suffix}" for suffix in ("", _COMPACT))
+    names = (f"{SOURCES}/{planned.control}/{planned.read_up_to}{suffix}" for suffix in ("", _COMPACT))
     if planned.read_up_to is not None and any(_END_FILE in (files.read(name) or "") for name in names):
         return True
     if not planned.is_committed:
@@ -267,9 +267,9 @@ class _Planned:
             return None
         lines = planned_lines(files, newest)
         # Not the number of lines: a source that is read twice has two lines and one folder.
-        control = newest_id(files, _SOURCES)
+        control = newest_id(files, SOURCES)
         if control is None:
-            msg = f"checkpoint {files.root}: {_SOURCES} is gone, in which Spark keeps what it read; {PUT_BACK}"
+            msg = f"checkpoint {files.root}: {SOURCES} is gone, in which Spark keeps what it read; {PUT_BACK}"
             raise CheckpointError(msg)
         return cls(newest, lines, control, newest == committed)
 
@@ -349,9 +349,9 @@ def register_messages(
         json.dumps({"path": _as_listed(files.url(name)), "timestamp": files.modified(name), "batchId": log_id})
         for name in names
     ]
-    name = f"{_SOURCES}/{source}/{log_id}"
+    name = f"{SOURCES}/{source}/{log_id}"
     if (log_id + 1) % interval == 0:
-        entries, name = [*_lines_before(files, f"{_SOURCES}/{source}", log_id), *entries], f"{name}{_COMPACT}"
+        entries, name = [*_lines_before(files, f"{SOURCES}/{source}", log_id), *entries], f"{name}{_COMPACT}"
     files.write_checked(name, "\n".join([LOG_VERSION, *entries]), check)
     return log_offset(log_id)
 

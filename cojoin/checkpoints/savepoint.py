@@ -16,11 +16,12 @@ from cojoin.checkpoints.identity import read_query
 from cojoin.checkpoints.lease_record import read_lease
 from cojoin.checkpoints.manifest import Manifests
 from cojoin.checkpoints.snapshots import BeingRemovedError, Snapshots
-from cojoin.checkpoints.spark_state_store import check_segments, committed_batches, snapshot_rows
+from cojoin.checkpoints.spark_state_store import check_segments, snapshot_rows
 from cojoin.checkpoints.state_claims import end_savepoints, is_conflict, next_savepoint
 from cojoin.checkpoints.state_cleaner import STATE_LOCK, StateCleaner
 from cojoin.checkpoints.state_table import StateTable
 from cojoin.errors import CheckpointError
+from cojoin.session.offset_log import committed_batches
 from cojoin.session.spark_errors import SPARK_ERRORS
 
 if TYPE_CHECKING:

@@ -27,6 +27,7 @@ from cojoin.engine.state.segments import Segment
 from cojoin.engine.values import codec
 from cojoin.errors import CheckpointError, CodecError
 from cojoin.session.arrow_types import spark_schema
+from cojoin.session.offset_log import committed_batches
 from cojoin.session.sealed import for_workers
 from cojoin.session.spark_errors import SPARK_ERRORS
 
@@ -37,16 +38,11 @@ if TYPE_CHECKING:
 
     from cojoin.storage.store import Store
 
-__all__ = ["check_segments", "committed_batches", "open_batch", "snapshot_rows"]
+__all__ = ["check_segments", "open_batch", "snapshot_rows"]
 
 
 _ENCODED = re.compile(r"[\s%\[\]{}^`|\"<>\\#?]")
 """The characters in a path that Spark's reader of state encodes, and then looks for."""
-
-
-def committed_batches(files: Store) -> list[int]:
-    """Return the batches in Spark's commit log, oldest first."""
-    return sorted(int(name) for name in files.names("spark/commits") if name.isdigit())
 
 
 def open_batch(spark: SparkSession, files: Store, batch_id: int) -> StoredState:

@@ -31,7 +31,7 @@ from cojoin.errors import CheckpointError, ConfigurationError
 from cojoin.session import source_logs
 from cojoin.session.failures import explain
 from cojoin.session.kinds import adapter_of
-from cojoin.session.offset_log import NOTHING_READ, planned_entry
+from cojoin.session.offset_log import NOTHING_READ, plan_interrupted
 from cojoin.session.stores import open_store
 from cojoin.spark.query.history import snapshot_of
 from cojoin.storage.locations import literally
@@ -207,7 +207,8 @@ class ReplayedRows:
             for number, leaf in enumerate(leaves):
                 if leaf.entries:
                     source_logs.write_log(place, number, leaf.entries, 0, interval=interval)
-            _plan(self.spark, place, leaves)
+            begins, ends = zip(*(leaf.positions for leaf in leaves), strict=True)
+            plan_interrupted(self.spark, place, begins, ends)
             try:
                 # With Spark Connect the function is called in another process.
                 to = take if adapter_of(self.spark).runs_batches else write
@@ -267,17 +268,6 @@ class _Leaf:
         if self.entries:
             return NOTHING_READ, json.dumps({"logOffset": 0})
         return (NOTHING_READ if self.begin in _NOTHING else self.begin), self.end
-
-
-def _plan(spark: SparkSession, place: Store, leaves: Sequence[_Leaf]) -> None:
-    """Write Spark's logs as if a micro-batch from the begins to the ends was planned and then interrupted."""
-    entry = planned_entry(spark, place)
-    begins, ends = [leaf.positions[0] for leaf in leaves], [leaf.positions[1] for leaf in leaves]
-    # Without this file, Spark takes the logs for damaged.
-    place.write("spark/metadata", json.dumps({"id": str(uuid.uuid4())}))
-    place.write("spark/offsets/0", "\n".join(["v1", entry, *begins]))
-    place.write("spark/commits/0", "\n".join(["v1", json.dumps({"nextBatchWatermarkMs": 0})]))
-    place.write("spark/offsets/1", "\n".join(["v1", entry, *ends]))
 
 
 def _source_of(bound: BoundInput) -> Source:

@@ -68,8 +68,11 @@ class ClassicSession(SessionAdapter):
     @property
     def is_stopped(self) -> bool:
         """Whether the session was stopped."""
-        context = self.spark.sparkContext._jsc  # noqa: SLF001 - PySpark has no other way to ask
-        return context is None or bool(context.sc().isStopped())
+        try:
+            return bool(self._context.isStopped())
+        except Py4JError:
+            # The JVM itself has ended.
+            return True
 
     @property
     def workers(self) -> str:
@@ -133,7 +136,7 @@ class ClassicSession(SessionAdapter):
 
     def hadoop_setting(self, name: str) -> str | None:
         """Return a setting of Hadoop's; None if it is not set."""
-        found = self.spark._jsc.hadoopConfiguration().get(name)  # noqa: SLF001 - PySpark has no way to it
+        found = self._context.hadoopConfiguration().get(name)
         return None if found is None or found == "" else str(found)
 
     @contextlib.contextmanager
@@ -149,7 +152,7 @@ class ClassicSession(SessionAdapter):
 
     def executors(self) -> frozenset[str]:
         """Return the addresses of the driver and of the executors that it knows."""
-        status = self.spark.sparkContext._jsc.sc().getExecutorMemoryStatus()  # noqa: SLF001 - there is no public way
+        status = self._context.getExecutorMemoryStatus()
         return frozenset(str(status.keySet().mkString("\n")).splitlines())
 
     @property
@@ -223,11 +226,16 @@ class ClassicSession(SessionAdapter):
 
     def await_listeners(self, milliseconds: int) -> None:
         """Wait until the listeners were called for all that has ended."""
-        self.spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty(milliseconds)  # noqa: SLF001
+        self._context.listenerBus().waitUntilEmpty(milliseconds)
 
     @property
     def _java(self) -> Any:
         return java_session(self.spark)
+
+    @property
+    def _context(self) -> Any:
+        """The JVM's ``SparkContext``."""
+        return self._java.sparkContext()
 
     def _hadoop(self) -> Any:
         """Return Hadoop's configuration with the session's own settings."""

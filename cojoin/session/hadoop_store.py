@@ -16,7 +16,7 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 from cojoin.errors import CheckpointError
-from cojoin.session.java_classes import java_class
+from cojoin.session.java_classes import java_class, java_session
 from cojoin.session.spark_errors import JAVA_ERRORS, java_message
 from cojoin.storage.locations import without_login
 from cojoin.storage.store import (
@@ -52,7 +52,7 @@ def qualified(spark: SparkSession, root: str, what: str) -> str:
 
 
 def _system_and_root(spark: SparkSession, root: str, what: str) -> tuple[Any, Any]:
-    configuration = spark._jsc.hadoopConfiguration()  # noqa: SLF001 - PySpark has no way to Hadoop's file systems
+    configuration = java_session(spark).sparkContext().hadoopConfiguration()
     try:
         path = java_class(spark, "org.apache.hadoop.fs.Path")(root)
         system = path.getFileSystem(configuration)

@@ -26,7 +26,7 @@ def java_class(spark: SparkSession, name: str) -> Any:
         spark: The session.
         name: The class with its package; a nested class, or the class of a Scala object, is written with a ``$``.
     """
-    return JavaClass(name, spark._jvm._gateway_client)  # noqa: SLF001 - there is no public way
+    return JavaClass(name, java_session(spark)._gateway_client)  # noqa: SLF001 - there is no public way
 
 
 def java_session(spark: SparkSession) -> Any:

@@ -28,11 +28,14 @@ __all__ = [
     "NOTHING_READ",
     "OFFSETS",
     "PUT_BACK",
+    "SOURCES",
     "begin_after",
     "check_offsets",
+    "committed_batches",
     "log_offset",
     "newest_id",
     "plan_first_batch",
+    "plan_interrupted",
     "plan_look_at_the_clock",
     "planned_batch",
     "planned_entry",
@@ -43,7 +46,9 @@ __all__ = [
 NOTHING_READ = "-"
 """The offset of a source of which nothing was read, in Spark's offset log."""
 
-OFFSETS, COMMITS = "spark/offsets", "spark/commits"
+OFFSETS, COMMITS, SOURCES = "spark/offsets", "spark/commits", "spark/sources"
+"""The folders of Spark's logs in a checkpoint."""
+
 LOG_VERSION = "v1"
 PUT_BACK = (
     "put it back from a backup of the checkpoint, or restore a snapshot into a new checkpoint with restore_from= "
@@ -52,6 +57,7 @@ PUT_BACK = (
 """What to do where a log of Spark is damaged, as the end of a sentence."""
 
 _METADATA = "spark/metadata"
+"""Without this file, Spark takes the logs for damaged."""
 
 
 def source_offsets(files: Store, batch_id: int) -> list[str]:
@@ -86,7 +92,6 @@ def plan_first_batch(
         control: The number of the entry in the control input's log.
         check: Raises an error where another start has taken over.
     """
-    # Without this file, Spark takes the logs for damaged.
     files.write_checked(_METADATA, json.dumps({"id": str(uuid.uuid4())}), check)
     offsets = [*sources, log_offset(control)]
     files.write_checked(f"{OFFSETS}/0", "\n".join([LOG_VERSION, planned_entry(spark, files), *offsets]), check)
@@ -170,6 +175,22 @@ def check_offsets(files: Store, batch_id: int, expected: Sequence[str]) -> None:
         raise CheckpointError(msg)
 
 
+def plan_interrupted(spark: SparkSession, files: Store, begins: Sequence[str], ends: Sequence[str]) -> None:
+    """Write the logs of a query as if its batch from some offsets to others was planned and then interrupted.
+
+    Args:
+        spark: The session.
+        files: An empty directory.
+        begins: Where each source begins, as its line in the offset log.
+        ends: Where it ends.
+    """
+    entry = planned_entry(spark, files)
+    files.write(_METADATA, json.dumps({"id": str(uuid.uuid4())}))
+    files.write(f"{OFFSETS}/0", "\n".join([LOG_VERSION, entry, *begins]))
+    files.write(f"{COMMITS}/0", "\n".join([LOG_VERSION, json.dumps({"nextBatchWatermarkMs": 0})]))
+    files.write(f"{OFFSETS}/1", "\n".join([LOG_VERSION, entry, *ends]))
+
+
 def planned_lines(files: Store, batch_id: int) -> list[str]:
     """Return the lines of a batch's entry in Spark's offset log."""
     name = f"{OFFSETS}/{batch_id}"
@@ -192,6 +213,11 @@ def _is_object(line: str) -> bool:
     with contextlib.suppress(ValueError):
         return isinstance(json.loads(line), dict)
     return False
+
+
+def committed_batches(files: Store) -> list[int]:
+    """Return the batches in Spark's commit log, oldest first."""
+    return sorted(int(name) for name in files.names(COMMITS) if name.isdigit())
 
 
 def newest_id(files: Store, directory: str) -> int | None:

@@ -16,6 +16,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from cojoin.errors import CheckpointError
+from cojoin.session.offset_log import COMMITS, SOURCES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -105,7 +106,7 @@ def write_log(
         texts[f"{compact_at}{_COMPACT}"] = [line for number in range(compact_at + 1) for line in by_id[number]]
     folder = _folder(n)
     others = [name for name in files.names(folder) if name not in texts]
-    if others and (check is None or files.names("spark/commits")):
+    if others and (check is None or files.names(COMMITS)):
         msg = (
             f"checkpoint {files.root}: {folder} holds {_shown(others)}, so a query has already run here; "
             f"choose an empty directory"
@@ -148,7 +149,7 @@ class LogDigests:
             it has two lines and one log.
         """
         if self._has_all is None:
-            folders = [int(name) for name in self._files.names("spark/sources") if name.isdigit()]
+            folders = [int(name) for name in self._files.names(SOURCES) if name.isdigit()]
             self._has_all = max(folders, default=-1) + 1 == len(offsets)
         if not self._has_all:
             return {}
@@ -276,7 +277,7 @@ def _line(entry: Mapping[str, Any]) -> str:
 
 
 def _folder(n: int) -> str:
-    return f"spark/sources/{n}"
+    return f"{SOURCES}/{n}"
 
 
 def _shown(values: Iterable[Any]) -> str:

@@ -19,11 +19,12 @@ from cojoin.checkpoints.inspect.read import as_checkpoint, read_state
 from cojoin.checkpoints.inspect.sentences import Since, state_findings
 from cojoin.checkpoints.inspect.state_rows import as_key, as_values, find
 from cojoin.checkpoints.manifest import Manifests
-from cojoin.checkpoints.spark_state_store import committed_batches, open_batch
+from cojoin.checkpoints.spark_state_store import open_batch
 from cojoin.engine.formats import format_time, show_row
 from cojoin.engine.rescaling import key_columns
 from cojoin.engine.time.watermarks import NONE
 from cojoin.errors import CheckpointError, ConfigurationError, did_you_mean
+from cojoin.session.offset_log import committed_batches
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

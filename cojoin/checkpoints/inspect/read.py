@@ -19,7 +19,7 @@ from cojoin.checkpoints.manifest import Manifests
 from cojoin.checkpoints.progress_rows import PROGRESS_SCHEMA, has_progress_table, progress_row
 from cojoin.checkpoints.savepoint import take_savepoint
 from cojoin.checkpoints.snapshots import Snapshots
-from cojoin.checkpoints.spark_state_store import committed_batches, open_batch
+from cojoin.checkpoints.spark_state_store import open_batch
 from cojoin.checkpoints.state_table import StateTable
 from cojoin.checkpoints.stored_state import StoredState
 from cojoin.engine.inputs import InputSpec
@@ -28,6 +28,7 @@ from cojoin.engine.values.encoding import encode_rows
 from cojoin.engine.values.types import parse_schema
 from cojoin.errors import CheckpointError, ConfigurationError
 from cojoin.session.arrow_types import spark_schema
+from cojoin.session.offset_log import committed_batches
 from cojoin.storage.locations import as_location
 
 if TYPE_CHECKING:

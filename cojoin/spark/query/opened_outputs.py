@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cojoin.checkpoints.drain_promise import keep_former_runs_from_draining
-from cojoin.checkpoints.spark_state_store import committed_batches
 from cojoin.checkpoints.state_claims import fence_runs
 from cojoin.checkpoints.state_table import STATE_TABLE
 from cojoin.delta_jvm.newest_batch import FencedOffError
 from cojoin.errors import CheckpointError
+from cojoin.session.offset_log import OFFSETS, committed_batches
 from cojoin.spark.query.batch_protocol import OpenOutput
 from cojoin.spark.sinks.sink import OutputId, Position
 
@@ -54,7 +54,7 @@ def open_outputs(
     if lease.takes_over:
         fence_runs(spark, files.path(STATE_TABLE), lease.epoch)
     # The first batch of a restored query is planned before it has ever run.
-    is_planned = files.exists(f"spark/offsets/{next_batch}") and (next_batch > 0 or checkpoint.begins_at is None)
+    is_planned = files.exists(f"{OFFSETS}/{next_batch}") and (next_batch > 0 or checkpoint.begins_at is None)
     opened = {}
     try:
         for name, sink in sinks.items():

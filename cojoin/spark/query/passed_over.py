@@ -19,11 +19,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
-from cojoin.checkpoints.spark_state_store import committed_batches
 from cojoin.engine.formats import format_time
 from cojoin.errors import CheckpointError
 from cojoin.session.kinds import adapter_of
-from cojoin.session.offset_log import source_offsets
+from cojoin.session.offset_log import committed_batches, source_offsets
 from cojoin.session.source_logs import entries
 from cojoin.session.spark_errors import SPARK_ERRORS
 from cojoin.session.stores import open_store

@@ -20,12 +20,11 @@ from pyspark.errors import AnalysisException
 
 from cojoin.checkpoints.control import drain_is_promised, plan_clock_message, plan_drain, plan_readings
 from cojoin.checkpoints.savepoint import take_savepoint
-from cojoin.checkpoints.spark_state_store import committed_batches
 from cojoin.engine.display import display_of
 from cojoin.errors import ConfigurationError, QueryFailedError
 from cojoin.session.failures import explain
 from cojoin.session.kinds import adapter_of
-from cojoin.session.offset_log import plan_look_at_the_clock
+from cojoin.session.offset_log import committed_batches, plan_look_at_the_clock
 from cojoin.session.source_logs import compact_interval
 from cojoin.session.spark_errors import JAVA_ERRORS, has_own_class
 from cojoin.spark.progress.line import ProgressLine

@@ -33,7 +33,6 @@ from cojoin.checkpoints.query_changes import check_output_meaning, check_same_qu
 from cojoin.checkpoints.run_starts import resumed_batches
 from cojoin.checkpoints.segment_files import SegmentFolder, open_segments
 from cojoin.checkpoints.snapshot_row import SnapshotCadence
-from cojoin.checkpoints.spark_state_store import committed_batches
 from cojoin.engine.key_groups import group_labels
 from cojoin.engine.operator import REJECTED
 from cojoin.engine.plan_settings import plan_settings
@@ -41,7 +40,7 @@ from cojoin.engine.values.types import schema_to_ddl
 from cojoin.errors import CheckpointError, ConfigurationError, MissingRowsWarning, QueryFailedError
 from cojoin.session.failures import explain
 from cojoin.session.kinds import adapter_of
-from cojoin.session.offset_log import check_offsets
+from cojoin.session.offset_log import OFFSETS, check_offsets, committed_batches
 from cojoin.session.sealed import for_workers
 from cojoin.session.shared_places import begun
 from cojoin.session.source_logs import check_logs
@@ -128,7 +127,7 @@ def start_query(
         restoration = seen = unfinished(spark, files, options.restore_from)
         if options.restore_from is not None and (restoration is None or restoration.stage == "begun"):
             restoration = check_restore(new, options.restore_from, restoration)
-        is_new = not files.exists("spark/offsets")
+        is_new = not files.exists(OFFSETS)
         check_source_columns(inputs)
         if restoration is None:
             _check_sources(new, inputs, is_new=is_new)

@@ -33,7 +33,7 @@ from cojoin.engine.values.texts import back_quoted
 from cojoin.errors import CheckpointError, ConfigurationError, QueryFailedError
 from cojoin.session import source_logs
 from cojoin.session.failures import explain
-from cojoin.session.offset_log import COMMITS, newest_id
+from cojoin.session.offset_log import COMMITS, SOURCES, newest_id
 from cojoin.session.spark_errors import JAVA_ERRORS
 from cojoin.spark.batch.loaded_table import closing_messages, packed_load
 from cojoin.spark.query.present_validity import check_rows_validity
@@ -55,7 +55,6 @@ _LOG = logging.getLogger(__name__)
 
 _NAME = re.compile(r"load-(\d+)-[0-9a-f]{32}")
 _CLOSED = ".closed.parquet"
-_SOURCES = "spark/sources"
 
 
 @dataclass(frozen=True)
@@ -222,7 +221,7 @@ class TableLoads:
 
     def _read(self) -> tuple[set[str], set[str]]:
         """Return the loads of which Spark's log has files, and those of which it has the closing messages."""
-        control = newest_id(self._files, _SOURCES)
+        control = newest_id(self._files, SOURCES)
         paths = [] if control is None else [each["path"] for each in source_logs.entries(self._files, control)]
         found = {path: name[0] for path in paths if (name := _NAME.search(path)) is not None}
         return {*found.values()}, {name for path, name in found.items() if path.endswith(_CLOSED)}

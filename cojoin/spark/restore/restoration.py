@@ -13,6 +13,7 @@ from cojoin.checkpoints.manifest import Manifests
 from cojoin.checkpoints.snapshots import Snapshots
 from cojoin.engine.values.choices import check_flag
 from cojoin.errors import CheckpointError, QueryFailedError
+from cojoin.session.offset_log import OFFSETS
 from cojoin.session.stores import open_store
 from cojoin.storage.document_text import Form, damaged
 from cojoin.storage.documents import read_document, write_fenced
@@ -133,7 +134,7 @@ def unfinished(spark: SparkSession, files: Store, restore_from: Checkpoint | Non
         CheckpointError: The checkpoint's query began differently, or the start needs ``restore_from`` again.
     """
     # These are looked for first: a start at the same moment writes restored.json before them.
-    last, is_planned = max(Manifests(files).batch_ids(), default=-1), files.exists("spark/offsets")
+    last, is_planned = max(Manifests(files).batch_ids(), default=-1), files.exists(OFFSETS)
     found = Restoration.read(files)
     _check_stage(files, found, last)
     if restore_from is not None:

@@ -26,7 +26,6 @@ from cojoin.checkpoints.lease_liveness import is_live
 from cojoin.checkpoints.lease_record import holder
 from cojoin.checkpoints.manifest import Manifests
 from cojoin.checkpoints.snapshots import Snapshots
-from cojoin.checkpoints.spark_state_store import committed_batches
 from cojoin.checkpoints.written_state import WrittenState, check_free
 from cojoin.engine import rescaling
 from cojoin.engine.batch_report import BatchReport
@@ -37,6 +36,7 @@ from cojoin.engine.time.watermarks import NONE
 from cojoin.engine.values.entries import encode_entries
 from cojoin.engine.values.tables import take_rows
 from cojoin.errors import CheckpointError, ConfigurationError
+from cojoin.session.offset_log import committed_batches
 from cojoin.session.sealed import for_workers
 from cojoin.session.stores import open_store
 from cojoin.spark.savepoints.erasure import Erasure

@@ -1,0 +1,351 @@
+"""Probes of what cojoin uses of Spark and is not public: whether the installed Spark has each name, and it behaves.
+
+``python -m cojoin.session.probes`` starts a small session of its own, prints a line for each, and ends with 1 if one
+fails: the first thing to do with a new version of Spark. Every private name in this folder has a probe here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import inspect
+import json
+import sys
+import tempfile
+import threading
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyspark
+from pyspark import TaskContext, cloudpickle
+from pyspark.serializers import CloudPickleSerializer
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from cojoin.engine.formats import text_table
+from cojoin.session.arrow_types import arrow_schema, spark_schema
+from cojoin.session.classic_session import ClassicSession
+from cojoin.session.connect_session import ConnectSession
+from cojoin.session.hadoop_store import HadoopStore
+from cojoin.session.java_classes import frame_of, java_class, java_session
+from cojoin.session.offset_log import committed_batches, planned_lines
+from cojoin.session.source_logs import entries
+from cojoin.session.spark_errors import java_message
+from cojoin.session.submit_settings import find_spark_home
+from cojoin.storage.local_store import LocalStore
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from pyspark.sql import DataFrame
+
+__all__ = ["PROBES", "Probe", "Sample", "main", "run_probes"]
+
+_ALL = "4.0"
+"""The oldest version that cojoin works with: such a name was there before."""
+
+_LISTENER_SECONDS = 30.0
+_ERRORS = (
+    "CONCURRENT_STREAM_LOG_UPDATE",
+    "FOREACH_BATCH_USER_FUNCTION_ERROR",
+    "SCHEMA_NOT_FOUND",
+    "STREAM_FAILED",
+    "TABLE_OR_VIEW_NOT_FOUND",
+)
+"""The names of Spark's errors by which cojoin tells one failure from another."""
+
+
+class Sample:
+    """What the probes look at: a session, a stream of files in it, and the logs and the state of a small query.
+
+    Args:
+        spark: A session with a JVM in this process.
+        folder: An empty folder.
+    """
+
+    def __init__(self, spark: SparkSession, folder: Path) -> None:
+        self.spark, self.folder, self.adapter = spark, folder, ClassicSession(spark)
+
+    @cached_property
+    def stream(self) -> DataFrame:
+        """A stream of one folder of files."""
+        self.spark.range(4).write.parquet(f"{self.folder}/rows")
+        return self.spark.readStream.schema("id long").parquet(f"{self.folder}/rows")
+
+    @cached_property
+    def query(self) -> tuple[LocalStore, list[str]]:
+        """The checkpoint of a query with state that has run one batch, and the batch's id as its tasks had it."""
+        told: list[str] = []
+
+        def take(rows: DataFrame, _: int) -> None:
+            told.extend(row.batch for row in rows.collect())
+
+        keyed = self.stream.groupBy((F.col("id") % 2).alias("key_group"))
+        states = keyed.applyInPandasWithState(_remember, "batch string", "state binary", "append", "NoTimeout")
+        writer = states.writeStream.foreachBatch(take).option("checkpointLocation", f"{self.folder}/checkpoint/spark")
+        writer.trigger(availableNow=True).start().awaitTermination()
+        return LocalStore(f"{self.folder}/checkpoint"), told
+
+
+def _remember(key: Any, frames: Iterable[Any], state: Any) -> Iterator[Any]:
+    """Return the name of the task's batch, and keep the number of the key's rows."""
+    rows = sum(len(frame) for frame in frames)
+    state.update((str(rows).encode(),))
+    batch: Any = TaskContext.get()
+    import pandas as pd  # noqa: PLC0415 - in the worker
+
+    del key
+    yield pd.DataFrame({"batch": [str(batch.getLocalProperty("streaming.sql.batchId"))]})
+
+
+@dataclass(frozen=True)
+class Probe:
+    """Something of Spark that is not public.
+
+    Attributes:
+        name: Its name; several that stand or fall together are separated by commas.
+        needed_by: What needs it.
+        since: The first version of Spark that cojoin works with and that has it.
+        instead: What can replace it; empty where nothing public can.
+        works: Returns whether it is there and behaves; any error says that it does not.
+    """
+
+    name: str
+    needed_by: str
+    since: str
+    instead: str
+    works: Callable[[Sample], bool]
+
+    def failure(self, sample: Sample) -> str | None:
+        """Return why it does not work; None if it does."""
+        try:
+            return None if self.works(sample) else "it is there, and does something else"
+        except Exception as error:  # noqa: BLE001 - whatever is missing raises an error of its own
+            return f"{type(error).__name__}: {java_message(error)}".partition("\n")[0]
+
+
+def _session(sample: Sample) -> bool:
+    return str(java_session(sample.spark).sparkContext().applicationId()) == sample.adapter.application_id
+
+
+def _classes(sample: Sample) -> bool:
+    return bool(java_class(sample.spark, "java.lang.Long").parseLong("17") == 17)
+
+
+def _copies(sample: Sample) -> bool:
+    name = "spark.sql.caseSensitive"
+    with sample.adapter.with_setting(name, "true") as copy:
+        return (str(copy.conf.get(name)), str(sample.spark.conf.get(name))) == ("true", "false")
+
+
+def _frames(sample: Sample) -> bool:
+    return int(frame_of(sample.spark, java_session(sample.spark).range(3).toDF()).count()) == 3
+
+
+def _sizes(sample: Sample) -> bool:
+    return 0 < sample.adapter.plan_bytes(sample.spark.range(9)) < sys.maxsize
+
+
+def _patterns(sample: Sample) -> bool:
+    runs = sample.spark.range(1).mapInArrow(_same, "id long")
+    return sample.adapter.runs_python(runs) and not sample.adapter.runs_python(sample.spark.range(1))
+
+
+def _same(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    yield from batches
+
+
+def _leaves(sample: Sample) -> bool:
+    (found,) = sample.adapter.stream_sources(sample.stream)
+    return found is not None and found.options["path"] == f"{sample.folder}/rows"
+
+
+def _plan_texts(sample: Sample) -> bool:
+    # The texts of plans are the same in both kinds of sessions.
+    texts = ConnectSession(sample.spark)
+    return texts.plan_bytes(sample.spark.range(9)) < sys.maxsize and texts.stream_sources(sample.stream) == [None]
+
+
+def _settings(sample: Sample) -> bool:
+    unset = "spark.sql.autoBroadcastJoinThreshold"
+    return sample.adapter.is_set("spark.app.id") and not sample.adapter.is_set(unset)
+
+
+def _catalog(sample: Sample) -> bool:
+    return str(sample.adapter.table_location("cojoin_probe")).endswith("/cojoin_probe")
+
+
+def _hadoop(sample: Sample) -> bool:
+    store = HadoopStore(sample.spark, f"{sample.folder}/hadoop")
+    store.write_bytes("file", b"content")
+    path = sample.adapter.local_path(str(sample.folder))
+    return store.read_bytes("file") == b"content" and path == str(sample.folder) and not sample.adapter.encrypts_files()
+
+
+def _executors(sample: Sample) -> bool:
+    return len(sample.adapter.executors()) > 0 and not sample.adapter.is_stopped
+
+
+def _listeners(sample: Sample) -> bool:
+    found, done = {}, threading.Event()
+
+    def take(name: str, counts: dict[str, Any]) -> None:
+        found[name] = counts
+        done.set()
+
+    sample.adapter.add_listener(lambda: ["probe"], take)
+    sample.spark.range(3).observe("probe", F.count(F.lit(1)).alias("rows")).collect()
+    done.wait(_LISTENER_SECONDS)
+    sample.adapter.await_listeners(int(1000 * _LISTENER_SECONDS))
+    return found == {"probe": {"rows": 3}}
+
+
+def _metadata(sample: Sample) -> bool:
+    files, _ = sample.query
+    lines = planned_lines(files, 0)[1], sample.adapter.planned_metadata(files)
+    logged, planned = map(json.loads, lines)
+    return bool(logged.keys() == planned.keys() and logged["conf"].keys() == planned["conf"].keys())
+
+
+def _logs(sample: Sample) -> bool:
+    files, _ = sample.query
+    read = entries(files, 0)
+    return committed_batches(files) == [0] and bool(read) and all(each["batchId"] == 0 for each in read)
+
+
+def _state(sample: Sample) -> bool:
+    files, _ = sample.query
+    rows = sample.spark.read.format("statestore").option("batchId", 0).load(files.path("spark"))
+    found = rows.selectExpr("key.key_group", "CAST(value.groupState.state AS string) AS state").collect()
+    return sorted((row.key_group, row.state) for row in found) == [(0, "2"), (1, "2")]
+
+
+def _batch_id(sample: Sample) -> bool:
+    return set(sample.query[1]) == {"0"}
+
+
+def _errors(sample: Sample) -> bool:
+    loader = java_class(sample.spark, "java.lang.Thread").currentThread().getContextClassLoader()
+    place = loader.getResource("error/error-conditions.json")
+    known = json.loads(java_class(sample.spark, "org.apache.commons.io.IOUtils").toString(place, "UTF-8"))
+    return all(name in known for name in _ERRORS)
+
+
+def _pickles(_: Sample) -> bool:
+    factor = 7
+    times = CloudPickleSerializer().loads(CloudPickleSerializer().dumps(lambda value: factor * value))
+    return bool(times(6) == 42) and "cojoin.session.sealed" in cloudpickle.list_registry_pickle_by_value()
+
+
+def _types(_: Sample) -> bool:
+    schema = pa.schema([("id", pa.int64()), ("at", pa.timestamp("us", "UTC")), ("local", pa.timestamp("us"))])
+    return bool(arrow_schema(spark_schema(schema)) == schema)
+
+
+def _launcher(_: Sample) -> bool:
+    home = find_spark_home()
+    source = inspect.getsource(importlib.import_module("pyspark.java_gateway"))
+    reads = all(name in source for name in ("PYSPARK_SUBMIT_ARGS", "PYSPARK_GATEWAY_PORT"))
+    return reads and (home / "bin" / "spark-submit").is_file() and (home / "jars").is_dir()
+
+
+def _workers(_: Sample) -> bool:
+    daemon, worker = (importlib.import_module(f"pyspark.{name}") for name in ("daemon", "worker"))
+    return callable(daemon.manager) and callable(worker.main)
+
+
+def _connect(_: Sample) -> bool:
+    return importlib.util.find_spec("pyspark.sql.connect.session") is not None
+
+
+PROBES = (
+    Probe("SparkSession._jsparkSession", "everything that asks the JVM", _ALL, "", _session),
+    Probe("py4j: JavaClass, JavaObject._gateway_client", "calls of the JVM's classes", _ALL, "", _classes),
+    Probe("SparkSession(context, java session)", "time travel with a setting of its own", _ALL, "", _copies),
+    Probe("DataFrame(java frame, session)", "a table's files from Delta's classes", _ALL, "Delta's log", _frames),
+    Probe("DataFrame._jdf, QueryExecution", "the size of static inputs", _ALL, "the text of explain", _sizes),
+    Probe("catalyst.trees.TreePattern", "limits of Arrow batches by rows alone", _ALL, "to limit by bytes", _patterns),
+    Probe("leaves of plans: sourceName, dataSource", "a user's own stream of a Delta table", _ALL, "", _leaves),
+    Probe("the text of explain", "the same with Spark Connect", _ALL, "", _plan_texts),
+    Probe("SparkSession.conf of the JVM", "whether a setting is the user's", _ALL, "conf.getAll, slower", _settings),
+    Probe("SessionState: sqlParser, catalog", "where a new table will lie", _ALL, "", _catalog),
+    Probe("SessionState.newHadoopConf, Hadoop's Path", "HDFS, and paths of workers", _ALL, "", _hadoop),
+    Probe("SparkContext of the JVM: isStopped, getExecutorMemoryStatus", "checks of hosts", _ALL, "", _executors),
+    Probe(
+        "QueryExecutionListener, SparkContext._gateway, pyspark.java_gateway.ensure_callback_server_started",
+        "the warning of rejected rows in static joins",
+        _ALL,
+        "no warning",
+        _listeners,
+    ),
+    Probe("OffsetSeqMetadata", "planning a restored query's first batch", _ALL, "a query that shows it", _metadata),
+    Probe("logs: offsets, commits, sources", "manifests, restore, drain", _ALL, "", _logs),
+    Probe("state store: key.*, value.groupState.state", "savepoints and read_state", _ALL, "", _state),
+    Probe("task property streaming.sql.batchId", "the id of a call's batch", _ALL, "a local property", _batch_id),
+    Probe("names of errors", "errors told apart", _ALL, "", _errors),
+    Probe(
+        "pyspark.serializers.CloudPickleSerializer, pyspark.cloudpickle",
+        "functions for the workers",
+        _ALL,
+        "the package cloudpickle",
+        _pickles,
+    ),
+    Probe(
+        "pyspark.sql.pandas.types: to_arrow_type, from_arrow_type, from_arrow_schema",
+        "schemas of Arrow and Spark",
+        _ALL,
+        "a table of types",
+        _types,
+    ),
+    Probe(
+        "pyspark.find_spark_home._find_spark_home, PYSPARK_SUBMIT_ARGS, spark-submit",
+        "jars and settings of a session",
+        _ALL,
+        "SPARK_HOME",
+        _launcher,
+    ),
+    Probe("pyspark.daemon.manager, pyspark.worker", "workers that start at once", _ALL, "a second more", _workers),
+    Probe("pyspark.sql.connect (a module's name)", "which kind a session is", _ALL, "", _connect),
+)
+"""All that is used of Spark and is not public."""
+
+
+def run_probes(spark: SparkSession) -> dict[str, str | None]:
+    """Return why each probe fails, by its name; None where it works.
+
+    Args:
+        spark: A session with a JVM in this process.
+
+    Example:
+        ``{name: why for name, why in run_probes(spark).items() if why}``
+    """
+    with tempfile.TemporaryDirectory(prefix="cojoin-probes-") as folder:
+        sample = Sample(spark, Path(folder))
+        return {probe.name: probe.failure(sample) for probe in PROBES}
+
+
+def main() -> int:
+    """Run the probes in a session of their own, print a line for each, and return 1 if one fails."""
+    builder: Any = SparkSession.builder.master("local[2]").appName("cojoin probes")
+    settings = {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2", "spark.log.level": "ERROR"}
+    spark: SparkSession = builder.config(map=settings).getOrCreate()
+    try:
+        found = run_probes(spark)
+    finally:
+        with contextlib.suppress(Exception):
+            spark.stop()
+    header = ["name", "works", "needed by", "since", "replaced by"]
+    rows = [
+        [each.name, "yes" if found[each.name] is None else "NO", each.needed_by, each.since, each.instead]
+        for each in PROBES
+    ]
+    failed = [f"{name}: {why}" for name, why in found.items() if why is not None]
+    sys.stdout.write("\n".join([f"PySpark {pyspark.__version__}", "", text_table([header, *rows]), "", *failed]) + "\n")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
