@@ -42,7 +42,7 @@ def test_a_worker_has_the_modules_at_once_and_its_collector_leaves_them_out() ->
     """In a session of a process of its own, as a user's; that of the tests has Spark's daemon."""
     done = subprocess.run([sys.executable, "-c", _SCRIPT], capture_output=True, text=True, check=True)
     found, frozen, is_there, paths = json.loads(done.stdout.splitlines()[-1])
-    assert Path(found) == Path(pyspark.__file__), "not of an archive"
+    assert Path(found).resolve() == Path(pyspark.__file__).resolve(), "not of an archive"
     assert is_there
     assert frozen > 10_000
     (installed,) = installed_folders(paths)
