@@ -7,7 +7,7 @@ of cojoin's errors. A check imports nothing, and costs some 0.1 ms for each pack
 from __future__ import annotations
 
 import re
-from functools import cache
+import sys
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from typing import Literal, TypeAlias
@@ -37,7 +37,8 @@ _PACKAGES = {
 _OF_SPARK = ("pyspark", "pandas", "tqdm")
 """What every use of Spark needs. Object stores alone need obstore, and are checked where one is opened."""
 
-_OLDEST_PANDAS = (2, 2)
+_OLDEST = {"pyspark": (4, 0, 1), "pandas": (2, 2)}
+"""The oldest versions that cojoin works with, as in ``pyproject.toml``."""
 
 
 def check_packages(what: str, extra: Extra, *modules: str) -> None:
@@ -54,8 +55,10 @@ def check_packages(what: str, extra: Extra, *modules: str) -> None:
     missing = [_PACKAGES[each] for each in modules or _OF_SPARK if not is_installed(each)]
     if missing:
         raise missing_packages(what, extra, *missing)
-    if not modules:
-        check_pandas(what)
+    for package in () if modules else _OLDEST:
+        found = _version(package)
+        if _is_too_old(package, found):
+            raise _too_old(what, package, found, f"cojoin[{extra}]")
 
 
 def missing_packages(what: str, extra: Extra, *packages: str) -> EnvironmentSetupError:
@@ -79,12 +82,20 @@ def check_pandas(what: str) -> None:
     Raises:
         EnvironmentSetupError: It is missing or too old.
     """
-    oldest = ".".join(map(str, _OLDEST_PANDAS))
-    found = _version("pandas")
-    if found is not None and (release_of(found) or _OLDEST_PANDAS) >= _OLDEST_PANDAS:
-        return
-    msg = f'{what}: expected pandas {oldest} or later, found {found or "none"}; run: pip install "pandas>={oldest}"'
-    raise EnvironmentSetupError(msg)
+    found = _version("pandas") if is_installed("pandas") else "none"
+    if found == "none" or _is_too_old("pandas", found):
+        raise _too_old(what, "pandas", found, "pandas>=2.2")
+
+
+def _is_too_old(package: str, found: str) -> bool:
+    return () < release_of(found) < _OLDEST[package]
+
+
+def _too_old(what: str, package: str, found: str, cure: str) -> EnvironmentSetupError:
+    oldest = ".".join(map(str, _OLDEST[package]))
+    return EnvironmentSetupError(
+        f'{what}: expected {package} {oldest} or later, found {found}; run: pip install "{cure}"'
+    )
 
 
 def release_of(text: str) -> tuple[int, ...]:
@@ -110,9 +121,11 @@ def is_installed(module: str) -> bool:
         return False
 
 
-@cache
-def _version(package: str) -> str | None:
+def _version(package: str) -> str:
+    """Return the version of a package; "" if it is not known, as where it was not installed by pip."""
+    # Of an imported one the module knows it, in no time.
+    imported = getattr(sys.modules.get(package), "__version__", None)
     try:
-        return version(package)
+        return version(package) if imported is None else str(imported)
     except PackageNotFoundError:
-        return None
+        return ""

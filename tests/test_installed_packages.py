@@ -23,13 +23,6 @@ class Missing:
         if name.partition(".")[0] in MISSING:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 sys.meta_path.insert(0, Missing())
-import importlib.metadata
-known = importlib.metadata.version
-def version(name):
-    if name == "pandas":
-        raise importlib.metadata.PackageNotFoundError(name)
-    return known(name)
-importlib.metadata.version = version
 """
 """What a process runs so that it finds none of these packages."""
 
@@ -144,6 +137,19 @@ def test_pandas_that_is_too_old_is_refused(monkeypatch: pytest.MonkeyPatch, foun
     assert str(caught.value) == (
         "input 'trades': expected pandas 2.2 or later, found 2.1.4; run: pip install \"pandas>=2.2\""
     )
+
+
+def test_spark_that_is_too_old_is_refused_before_it_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(installed_packages, "is_installed", lambda _: True)
+    monkeypatch.setattr(installed_packages, "_version", {"pyspark": "4.0.0", "pandas": "3.1.1"}.get)
+    with pytest.raises(EnvironmentSetupError) as caught:
+        check_packages("connect()", "spark")
+    assert str(caught.value) == (
+        'connect(): expected pyspark 4.0.1 or later, found 4.0.0; run: pip install "cojoin[spark]"'
+    )
+    # Spark's own folder has no metadata; the session's version is checked later.
+    monkeypatch.setattr(installed_packages, "_version", {"pyspark": "", "pandas": "2.2.0"}.get)
+    check_packages("connect()", "spark")
 
 
 def test_a_part_of_a_package_that_is_missing_is_a_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:

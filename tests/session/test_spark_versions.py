@@ -113,11 +113,13 @@ def test_a_newer_version_is_warned_of_once(monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.spark
 def test_a_session_of_another_version_is_refused(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A user's own session needs no jars of cojoin's, so this is where its version is looked at."""
+    """A user's own session needs no jars of cojoin's; its version is looked at before Spark's modules are imported."""
     frame = spark.range(1).selectExpr("id", "timestamp_micros(id) at")
     monkeypatch.setattr(pyspark, "__version__", "4.0.0")
-    with pytest.raises(EnvironmentSetupError, match=r"and this is 4\.0\.0: it lacks"):
+    with pytest.raises(EnvironmentSetupError, match=r"^connect\(\): expected pyspark 4\.0\.1 or later, found 4\.0\.0"):
         cj.connect(cj.Input(frame, key="id", event_time="at"), cj.Input(frame, key="id", event_time="at"))
+    with pytest.raises(EnvironmentSetupError, match=r"and this is 4\.0\.0: it lacks"):
+        session_settings.check_session(spark, "input 'trades'")
 
 
 @pytest.mark.spark

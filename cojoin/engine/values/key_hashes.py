@@ -110,8 +110,8 @@ def _sip_hashes(data: NDArray[np.uint8], starts: NDArray[np.int64], lengths: NDA
 
 def _words_at(data: NDArray[np.uint8], places: NDArray[np.int64]) -> NDArray[np.uint64]:
     """Return the eight bytes at each place as a little-endian word."""
-    words: NDArray[np.uint64] = data[places[:, None] + np.arange(_WORD_BYTES)].view("<u8").reshape(-1).astype(np.uint64)
-    return words
+    words: NDArray[np.uint64] = data[places[:, None] + np.arange(_WORD_BYTES)].view("<u8").reshape(-1)
+    return words.astype(np.uint64)
 
 
 def _sip_rounds(state: list[NDArray[np.uint64]], count: int) -> None:
