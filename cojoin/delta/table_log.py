@@ -154,18 +154,23 @@ class TableLog:
         """Return the name below the store's root of a file of the table."""
         return f"{self._folder}/{file}" if self._folder else file
 
-    def newest(self) -> TableVersion | None:
+    def is_as_it_was(self) -> bool:
+        """Return whether the last commit that was read is in the log as it was: the table is the same one."""
+        return self._known is not None and self._content(self._known[0].version) == self._known[1]
+
+    def newest(self, at: int | None = None) -> TableVersion | None:
         """Return the table at its newest version; None where there is no table.
+
+        Args:
+            at: The newest version of the same table, where the caller knows it: no look for a later one is made.
 
         Raises:
             UnreadableLogError: A part of the log is gone or damaged.
             CheckpointError: The store can't be reached.
         """
-        if self._known is not None:
-            found, content = self._known
-            if self._content(found.version) == content:
-                self._known = self._advanced(found, content)
-                return self._known[0]
+        if self._known is not None and (at is not None or self.is_as_it_was()):
+            self._known = self._advanced(*self._known, at)
+            return self._known[0]
         self._known = None
         listed = self._listed()
         if listed.newest < 0:
@@ -219,8 +224,13 @@ class TableLog:
         for version in range(after + 1, last + 1):
             yield self.commit(version)
 
-    def commit(self, version: int) -> Commit:
-        """Return one commit; errors are those of ``commits``."""
+    def commit(self, version: int, *, has_files: bool = True) -> Commit:
+        """Return one commit; errors are those of ``commits``.
+
+        Args:
+            version: The version.
+            has_files: Whether its files are needed; without them, a commit of thousands is read sooner.
+        """
         content = self._content(version)
         if content is None:
             first = self.earliest()
@@ -230,7 +240,7 @@ class TableLog:
                 f"keeps follows the table's property delta.logRetentionDuration"
             )
             raise UnreadableLogError(msg)
-        return self._parsed(version, content)
+        return self._parsed(version, content if has_files else _state_lines(content))
 
     def earliest(self) -> int | None:
         """Return the version of the oldest commit that the log still has; None where it has none."""
@@ -256,11 +266,11 @@ class TableLog:
             )
             raise UnreadableLogError(msg) from error
 
-    def _advanced(self, known: TableVersion, content: bytes) -> tuple[TableVersion, bytes]:
+    def _advanced(self, known: TableVersion, content: bytes, until: int | None) -> tuple[TableVersion, bytes]:
         """Return the newest version and its commit, from a known version whose commit is still in the log."""
         # A log has no gaps after a commit that it still has, so the first that is missing is not there yet.
-        while (more := self._content(known.version + 1)) is not None:
-            known, content = known.after(self._parsed(known.version + 1, more)), more
+        while known.version != until and (more := self._content(known.version + 1)) is not None:
+            known, content = known.after(self._parsed(known.version + 1, _state_lines(more))), more
         return known, content
 
     def _built(self, listed: _Listed, version: int) -> TableVersion:
@@ -300,7 +310,7 @@ class TableLog:
         missing = next((each for each in needed if each not in set(listed.commits)), None)
         if missing is not None and damaged is not None:
             raise damaged
-        return begin, rows, (self.commit(each) for each in needed)
+        return begin, rows, (self.commit(each, has_files="add" in kinds) for each in needed)
 
     def _of_checkpoint(self, names: Sequence[str], kinds: Sequence[str]) -> list[dict[str, Any]]:
         """Return a checkpoint's actions of some kinds, by its files and those that it names."""
@@ -339,6 +349,13 @@ def commit_name(version: int) -> str:
     '_delta_log/00000000000000000007.json'
     """
     return f"{LOG}/{version:020d}.json"
+
+
+def _state_lines(content: bytes) -> bytes:
+    """Return the lines of a commit without those of its files alone."""
+    kinds = [f'"{kind}"'.encode() for kind in _STATE]
+    lines = [line for line in content.splitlines() if any(kind in line for kind in kinds)]
+    return b"\n".join(lines)
 
 
 def _key(file: DataFile) -> tuple[str, str]:

@@ -1,11 +1,14 @@
 """Makes the commits of a Delta table: creates it, appends, replaces and removes files, and fences it.
 
 ``deltalake`` makes each commit (put if absent, at the version after its handle's), the log's checkpoints and its
-cleaning. It compares neither an application's version nor a file with anything, so that is done here, on the handle on
-which the commit is made: the application ids that the caller compares, the table's columns, its NOT NULL columns, the
-partition values, that each file is there in its size. No commit is repeated by ``deltalake`` on a newer version
-(``max_commit_retries=0``): with any commit in between, the table is read and compared anew, at most five times. So
-an append beside another's DELETE, OPTIMIZE or new property is made on what these left, or refused by its name.
+cleaning. It compares neither an application's version nor a file with anything, so that is done here, by ``TableLog``
+at the very version of the handle on which the commit is made: the application ids that the caller compares, the table's
+columns, its NOT NULL columns, the partition values, that each file is there in its size. (For each id that it is asked
+for, the handle would read the commits since the last checkpoint: on an object store, dozens of requests.)
+
+No commit is repeated by ``deltalake`` on a newer version (``max_commit_retries=0``): with any commit in between, the
+table is read and compared anew, at most five times. So an append beside another's DELETE, OPTIMIZE or new property is
+made on what these left, or refused by its name.
 
 A commit of which no answer came is settled the same way: read anew, the application ids say whether it was made.
 
@@ -26,11 +29,9 @@ import logging
 import time
 import uuid
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-from cojoin.delta.actions import Protocol
 from cojoin.delta.delta_errors import (
     LostCommitError,
     TableConflictError,
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from cojoin.delta.actions import DataFile
+    from cojoin.delta.table_log import TableVersion
     from cojoin.storage.store import Store
 
     Compare: TypeAlias = Callable[[Callable[[str], "int | None"]], bool]
@@ -154,7 +156,7 @@ class TableWriter:
             raise self._error(QueryFailedError, f"{why_unreachable(store, folder)}; Spark writes it")
         self._place, self._reads_back = place, place.is_overwritten if reads_back is None else reads_back
         self._handle: Any = None
-        self._last: bytes | None = None
+        self._log = TableLog(store, folder)
         self._txn_id = ""
 
     def commit(self, change: Change, compare: Compare, *, new: NewTable | None = None) -> Committed:
@@ -176,22 +178,21 @@ class TableWriter:
         failed: Exception | None = None
         tried = -2
         for _ in range(_TRIES):
-            handle = self._current()
-            version = -1 if handle is None else int(handle.version())
-            if handle is None and new is None:
+            found = self._current()
+            version = -1 if found is None else found.version
+            if found is None and new is None:
                 raise self._error(QueryFailedError, "there is no table; expected one that is there")
-            if compare(partial(_version_of, handle)):
-                return Committed("" if handle is None else str(handle.metadata().id), version, is_new=False)
+            if compare(_none if found is None else found.transaction):
+                return Committed("" if found is None else found.table_id, version, is_new=False)
             if failed is not None and version == tried:
                 # Nobody was first, so this was no conflict.
                 secrets = self._place.secrets
                 raise QueryFailedError(explained_error(failed, self._path, "written", secrets)) from None
-            self._check(handle, change, new)
-            failed, tried = self._put(handle, change, new), version
+            self._check(found, change, new)
+            failed, tried = self._put(version, change, new), version
             if failed is None:
-                return self._made(handle, version + 1)
-        why = f"others commit to it at the same time, in each of {_TRIES} tries; stop other runs of this query"
-        raise self._error(TableConflictError, why)
+                return self._made(found, version + 1)
+        raise self._busy()
 
     def refusal(self, *, removes: bool = False) -> str | None:
         """Return why the table takes no commits of this writer; None where it does, or where there is no table.
@@ -203,10 +204,14 @@ class TableWriter:
             UnreadableLogError: A part of the table's log is gone or damaged.
         """
         found = TableLog(self._store, self._folder).newest()
-        return None if found is None else _refusal(found.protocol, found.metadata, removes=removes)
+        return None if found is None else _refusal(found, removes=removes)
 
     def _error(self, kind: type[QueryFailedError], why: str) -> QueryFailedError:
         return kind(f"Delta table {without_login(self._path)}: {why}")
+
+    def _busy(self) -> QueryFailedError:
+        why = f"others commit to it at the same time, in each of {_TRIES} tries; stop other runs of this query"
+        return self._error(TableConflictError, why)
 
     def _not_allowed(self, why: str) -> QueryFailedError:
         return self._error(TableRefusedError, f"{why} does not allow this commit; Spark writes it")
@@ -219,28 +224,27 @@ class TableWriter:
             version,
         )
 
-    def _name(self, file: str) -> str:
-        return f"{self._folder}/{file}" if self._folder else file
+    def _current(self) -> TableVersion | None:
+        """Return the table at its newest version, which is that of the handle of ``deltalake``; None without a table.
 
-    def _content(self, version: int) -> bytes | None:
-        return self._store.read_bytes(self._name(commit_name(version)))
-
-    def _current(self) -> Any:
-        """Return the handle of ``deltalake`` at the newest version; None where there is no table.
-
-        A handle stays in use while the last commit that it has read is in the log as it was: to open one reads the
-        list of all files. Otherwise the table may have been deleted and made again.
+        A handle stays in use while the last commit that was read is in the log as it was: to open one reads the list
+        of all files. Otherwise the table may have been deleted and made again.
         """
-        if self._handle is not None and self._content(int(self._handle.version())) != self._last:
+        for _ in range(_TRIES):
+            if self._handle is not None and self._log.is_as_it_was():
+                with translated(self._path, "read", self._place.secrets):
+                    self._handle.update_incremental()
+            else:
+                self._handle, self._log = self._opened(), TableLog(self._store, self._folder)
+            if self._handle is None:
+                return None
+            version = int(self._handle.version())
+            found = self._log.newest(version)
+            if found is not None and (found.version, found.table_id) == (version, str(self._handle.metadata().id)):
+                return found
+            # Another commit came between the two looks, or another table.
             self._handle = None
-        if self._handle is None:
-            self._handle = self._opened()
-        else:
-            with translated(self._path, "read", self._place.secrets):
-                self._handle.update_incremental()
-        if self._handle is not None:
-            self._last = self._content(int(self._handle.version())) or b""
-        return self._handle
+        raise self._busy()
 
     def _opened(self) -> Any:
         from deltalake import DeltaTable  # noqa: PLC0415 - it takes a third of a second
@@ -254,36 +258,42 @@ class TableWriter:
                 why = self.refusal()
                 if why is not None:
                     raise self._not_allowed(why) from None
-                if not isinstance(error, TableNotFoundError) or self._store.names(self._name(LOG)):
+                if not isinstance(error, TableNotFoundError) or self._store.names(self._log.name(LOG)):
                     raise
         return None
 
-    def _check(self, handle: Any, change: Change, new: NewTable | None) -> None:
-        """Check that the table takes a change in the handle's version, or as it is made.
+    def _check(self, found: TableVersion | None, change: Change, new: NewTable | None) -> None:
+        """Check that the table takes a change in its newest version, or as it is made.
 
         Raises:
             TableRefusedError: It does not.
         """
-        if handle is not None:
-            why = _refusal(_protocol(handle), _metadata(handle), removes=bool(change.removed))
+        if found is not None:
+            why = _refusal(found, removes=bool(change.removed))
             if why is not None:
                 raise self._not_allowed(why)
-            gone = _gone(handle, change.removed)
+            gone = self._gone(change.removed)
             if gone:
                 why = f"{len(gone)} files that this commit removes are not there any more, such as {gone[0]}"
                 raise self._error(TableRefusedError, f"{why}: another writer has removed or replaced them")
         if change.added:
-            described = _metadata_of_new(new) if handle is None and new is not None else _metadata(handle)
-            features = frozenset[str]() if handle is None else _protocol(handle).features
+            described = found.metadata if found is not None else {} if new is None else _metadata_of_new(new)
+            features = frozenset[str]() if found is None else found.protocol.features
             check_files(self._store, self._folder, described, features, change.schema, change.added)
 
-    def _put(self, handle: Any, change: Change, new: NewTable | None) -> Exception | None:
+    def _gone(self, removed: Sequence[DataFile]) -> list[str]:
+        """Return those of some files that are not files of the handle's version: another writer has removed them."""
+        if not removed:
+            return []
+        there = {unquote(each.as_py()) for each in self._handle.get_add_actions().column("path")}
+        return [each.path for each in removed if each.path not in there]
+
+    def _put(self, version: int, change: Change, new: NewTable | None) -> Exception | None:
         """Make a commit on the handle's version; return the error of ``deltalake`` where it was not made."""
         from deltalake import Schema, transaction  # noqa: PLC0415
         from deltalake.exceptions import DeltaError  # noqa: PLC0415
 
         self._txn_id = str(uuid.uuid4())
-        version = -1 if handle is None else int(handle.version())
         properties = _commit_properties(change, version, self._txn_id)
         hooks = transaction.PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
         actions = [
@@ -291,7 +301,7 @@ class TableWriter:
             *(_addition(each, change) for each in change.added),
         ]
         try:
-            if handle is None:
+            if self._handle is None:
                 assert new is not None
                 transaction.create_table_with_add_actions(
                     self._place.url,
@@ -304,11 +314,11 @@ class TableWriter:
                     post_commithook_properties=hooks,
                 )
             else:
-                handle.create_write_transaction(
+                self._handle.create_write_transaction(
                     actions,
                     mode="append",
-                    schema=handle.schema(),
-                    partition_by=list(handle.metadata().partition_columns),
+                    schema=self._handle.schema(),
+                    partition_by=list(self._handle.metadata().partition_columns),
                     commit_properties=properties,
                     post_commithook_properties=hooks,
                 )
@@ -317,58 +327,34 @@ class TableWriter:
             return error
         return None
 
-    def _made(self, handle: Any, version: int) -> Committed:
+    def _made(self, found: TableVersion | None, version: int) -> Committed:
         """Return the commit that was just made, once it was read back, and take care of the log."""
         if self._reads_back:
-            content = self._content(version)
+            content = self._store.read_bytes(self._log.name(commit_name(version)))
             if content is None or self._txn_id.encode() not in content:
                 self._handle = None
                 raise self._lost(version, "gone" if content is None else "that of another writer")
-        if handle is None:
-            handle = self._current()
-        elif version % _interval(handle.metadata().configuration) == 0:
+        if found is None:
+            made = self._current()
+            return Committed("" if made is None else made.table_id, version, is_new=True)
+        if version % _interval(found) == 0:
             self._care(version)
-        return Committed(str(handle.metadata().id), version, is_new=True)
+        return Committed(found.table_id, version, is_new=True)
 
     def _care(self, version: int) -> None:
         """Write a checkpoint of the log, and clean it as the table's properties say."""
         try:
-            handle = self._current()
-            handle.create_checkpoint()
-            if (handle.metadata().configuration or {}).get(_CLEANS, "true").lower() != "false":
-                handle.cleanup_metadata()
+            found = self._current()
+            self._handle.create_checkpoint()
+            if found is not None and found.properties.get(_CLEANS, "true").lower() != "false":
+                self._handle.cleanup_metadata()
         except Exception as error:  # noqa: BLE001 - the commit was made, and the next checkpoint makes up for this one
-            why = explained_error(error, self._path, f"given a checkpoint of its log at version {version}")
-            _log.warning("%s", why)
+            what = f"given a checkpoint of its log at version {version}"
+            _log.warning("%s", explained_error(error, self._path, what, self._place.secrets))
 
 
-def _version_of(handle: Any, app_id: str) -> int | None:
-    """Return the version of an application in the version of a handle; None for none."""
-    found = None if handle is None else handle.transaction_version(app_id)
-    return None if found is None else int(found)
-
-
-def _protocol(handle: Any) -> Protocol:
-    found = handle.protocol()
-    return Protocol.of(
-        {
-            "minReaderVersion": found.min_reader_version,
-            "minWriterVersion": found.min_writer_version,
-            "readerFeatures": found.reader_features,
-            "writerFeatures": found.writer_features,
-        }
-    )
-
-
-def _metadata(handle: Any) -> dict[str, Any]:
-    """Return the ``metaData`` action of a handle's version."""
-    found = handle.metadata()
-    return {
-        "id": found.id,
-        "schemaString": handle.schema().to_json(),
-        "partitionColumns": list(found.partition_columns),
-        "configuration": dict(found.configuration or {}),
-    }
+def _none(_: str) -> None:
+    """Return the version of an application where there is no table."""
 
 
 def _metadata_of_new(new: NewTable) -> dict[str, Any]:
@@ -376,21 +362,13 @@ def _metadata_of_new(new: NewTable) -> dict[str, Any]:
     return {"schemaString": described, "partitionColumns": list(new.partition_by), "configuration": {}}
 
 
-def _refusal(protocol: Protocol, metadata: Mapping[str, Any], *, removes: bool) -> str | None:
-    return (why_not_removable if removes else why_not_plain)(protocol, metadata)
+def _refusal(found: TableVersion, *, removes: bool) -> str | None:
+    return (why_not_removable if removes else why_not_plain)(found.protocol, found.metadata)
 
 
-def _interval(configuration: Mapping[str, str] | None) -> int:
-    found = (configuration or {}).get(_INTERVAL, "")
-    return int(found) if found.isdigit() and int(found) > 0 else _DELTAS_INTERVAL
-
-
-def _gone(handle: Any, removed: Sequence[DataFile]) -> list[str]:
-    """Return those of some files that are not files of the handle's version: another writer has removed them."""
-    if not removed:
-        return []
-    there = {unquote(each.as_py()) for each in handle.get_add_actions().column("path")}
-    return [each.path for each in removed if each.path not in there]
+def _interval(found: TableVersion) -> int:
+    text = found.properties.get(_INTERVAL, "")
+    return int(text) if text.isdigit() and int(text) > 0 else _DELTAS_INTERVAL
 
 
 def _commit_properties(change: Change, version: int, txn_id: str) -> Any:
