@@ -11,7 +11,6 @@ checksums, which do not say whether a file is a former one.
 from __future__ import annotations
 
 import json
-import re
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +29,7 @@ from cojoin.session.arrow_types import spark_schema
 from cojoin.session.offset_log import committed_batches
 from cojoin.session.sealed import for_workers
 from cojoin.session.spark_errors import SPARK_ERRORS
+from cojoin.session.state_store import ENCODED, STATE_COLUMNS, load_states, names_missing_state
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -39,10 +39,6 @@ if TYPE_CHECKING:
     from cojoin.storage.store import Store
 
 __all__ = ["check_segments", "open_batch", "snapshot_rows"]
-
-
-_ENCODED = re.compile(r"[\s%\[\]{}^`|\"<>\\#?]")
-"""The characters in a path that Spark's reader of state encodes, and then looks for."""
 
 
 def open_batch(spark: SparkSession, files: Store, batch_id: int) -> StoredState:
@@ -127,22 +123,18 @@ def snapshot_rows(
 
 
 def _load(spark: SparkSession, files: Store, batch_id: int) -> DataFrame:
-    # The format needs classes that a session loads only with its first stream.
-    _ = spark.streams
     try:
-        store = spark.read.format("statestore").option("batchId", batch_id).load(files.path("spark"))
-        # Spark Connect looks at the files only when it is asked something.
-        _ = store.columns
+        states = load_states(spark, files, batch_id)
     except SPARK_ERRORS as error:
         raise _missing(files, batch_id) from error
-    return store.selectExpr("key.key_group AS label", "value.groupState.state AS content").where("content IS NOT NULL")
+    return states.selectExpr(*STATE_COLUMNS).where("content IS NOT NULL")
 
 
 def _collect(frame: DataFrame, files: Store, batch_id: int) -> list[Any]:
     try:
         rows: list[Any] = frame.collect()
     except SPARK_ERRORS as error:
-        if "STATE_STORE" in str(error) or "FileNotFound" in str(error):
+        if names_missing_state(error):
             raise _missing(files, batch_id) from error
         raise
     return rows
@@ -150,7 +142,7 @@ def _collect(frame: DataFrame, files: Store, batch_id: int) -> list[Any]:
 
 def _missing(files: Store, batch_id: int) -> CheckpointError:
     known = committed_batches(files)
-    if batch_id in known and (found := _ENCODED.search(files.root)) is not None:
+    if batch_id in known and (found := ENCODED.search(files.root)) is not None:
         msg = (
             f"checkpoint {files.root}: Spark's reader of its own state finds nothing below a path with {found[0]!r}, "
             f"which it encodes; read or restore a snapshot instead (`cojoin checkpoints list` shows them). Savepoints "

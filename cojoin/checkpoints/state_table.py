@@ -25,7 +25,7 @@ from cojoin.engine.values.types import schema_to_ddl
 from cojoin.errors import CheckpointError, CodecError, QueryFailedError
 from cojoin.session.arrow_types import spark_schema
 from cojoin.session.sealed import for_workers
-from cojoin.session.spark_errors import SPARK_ERRORS
+from cojoin.session.spark_errors import SPARK_ERRORS, names_missing_file
 from cojoin.storage.locations import literally
 
 if TYPE_CHECKING:
@@ -320,8 +320,7 @@ class StateTable:
         try:
             rows: list[Row] = frame.collect()
         except SPARK_ERRORS as error:
-            text = str(error)
-            if "FILE_NOT_EXIST" in text or "FileNotFound" in text or "does not exist" in text:
+            if names_missing_file(error):
                 raise self._gone(snapshot, f"files of its table {STATE_TABLE} are gone, vacuumed or deleted") from error
             msg = f"{self._what(snapshot)}: {self._unreadable(error)}; restore another snapshot"
             raise CheckpointError(msg) from error

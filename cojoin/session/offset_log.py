@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from cojoin.storage.store import Store
 
 __all__ = [
+    "BATCH_ID_PROPERTY",
     "COMMITS",
     "LOG_VERSION",
     "NOTHING_READ",
@@ -55,6 +56,9 @@ PUT_BACK = (
     "(`cojoin checkpoints list` shows them)"
 )
 """What to do where a log of Spark is damaged, as the end of a sentence."""
+
+BATCH_ID_PROPERTY = "streaming.sql.batchId"
+"""The property of a batch's jobs that has the batch's id."""
 
 _METADATA = "spark/metadata"
 """Without this file, Spark takes the logs for damaged."""

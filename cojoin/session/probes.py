@@ -31,9 +31,11 @@ from cojoin.session.classic_session import ClassicSession
 from cojoin.session.connect_session import ConnectSession
 from cojoin.session.hadoop_store import HadoopStore
 from cojoin.session.java_classes import frame_of, java_class, java_session
-from cojoin.session.offset_log import committed_batches, planned_lines
+from cojoin.session.offset_log import BATCH_ID_PROPERTY, committed_batches, planned_lines
+from cojoin.session.sealed import for_workers
 from cojoin.session.source_logs import entries
 from cojoin.session.spark_errors import java_message
+from cojoin.session.state_store import STATE_COLUMNS, load_states
 from cojoin.session.submit_settings import find_spark_home
 from cojoin.storage.local_store import LocalStore
 
@@ -83,8 +85,10 @@ class Sample:
         def take(rows: DataFrame, _: int) -> None:
             told.extend(row.batch for row in rows.collect())
 
-        keyed = self.stream.groupBy((F.col("id") % 2).alias("key_group"))
-        states = keyed.applyInPandasWithState(_remember, "batch string", "state binary", "append", "NoTimeout")
+        keyed = self.stream.withColumn("key_group", F.col("id") % 2).groupBy("key_group")
+        states = keyed.applyInPandasWithState(
+            for_workers(_remember), "batch string", "state binary", "append", "NoTimeout"
+        )
         writer = states.writeStream.foreachBatch(take).option("checkpointLocation", f"{self.folder}/checkpoint/spark")
         writer.trigger(availableNow=True).start().awaitTermination()
         return LocalStore(f"{self.folder}/checkpoint"), told
@@ -98,7 +102,7 @@ def _remember(key: Any, frames: Iterable[Any], state: Any) -> Iterator[Any]:
     import pandas as pd  # noqa: PLC0415 - in the worker
 
     del key
-    yield pd.DataFrame({"batch": [str(batch.getLocalProperty("streaming.sql.batchId"))]})
+    yield pd.DataFrame({"batch": [str(batch.getLocalProperty(BATCH_ID_PROPERTY))]})
 
 
 @dataclass(frozen=True)
@@ -150,7 +154,7 @@ def _sizes(sample: Sample) -> bool:
 
 
 def _patterns(sample: Sample) -> bool:
-    runs = sample.spark.range(1).mapInArrow(_same, "id long")
+    runs = sample.spark.range(1).mapInArrow(for_workers(_same), "id long")
     return sample.adapter.runs_python(runs) and not sample.adapter.runs_python(sample.spark.range(1))
 
 
@@ -218,9 +222,8 @@ def _logs(sample: Sample) -> bool:
 
 def _state(sample: Sample) -> bool:
     files, _ = sample.query
-    rows = sample.spark.read.format("statestore").option("batchId", 0).load(files.path("spark"))
-    found = rows.selectExpr("key.key_group", "CAST(value.groupState.state AS string) AS state").collect()
-    return sorted((row.key_group, row.state) for row in found) == [(0, "2"), (1, "2")]
+    found = load_states(sample.spark, files, 0).selectExpr(*STATE_COLUMNS).collect()
+    return sorted((row.label, bytes(row.content)) for row in found) == [(0, b"2"), (1, b"2")]
 
 
 def _batch_id(sample: Sample) -> bool:

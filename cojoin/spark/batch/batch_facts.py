@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark import TaskContext
 
 from cojoin.errors import CheckpointError, QueryFailedError
+from cojoin.session.offset_log import BATCH_ID_PROPERTY
 from cojoin.storage.place_tokens import Tokens, told_faults
 
 if TYPE_CHECKING:
@@ -119,7 +120,7 @@ def batch_facts(told_by: str | None) -> BatchFacts:
             msg = f"the setting {told_by} of the micro-batch's session did not reach the workers; start the query again"
             raise QueryFailedError(msg)
         return BatchFacts.read(told)
-    batch_id = _property("streaming.sql.batchId")
+    batch_id = _property(BATCH_ID_PROPERTY)
     names = (HOLDS_PROPERTY, STATE_PROPERTY, LOADS_PROPERTY, FILES_PROPERTY)
     holds, state, loads, files = (json.loads(_property(name) or "{}") for name in names)
     places = {int(kind): place for kind, place in files.items()}

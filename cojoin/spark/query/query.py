@@ -26,7 +26,7 @@ from cojoin.session.failures import explain
 from cojoin.session.kinds import adapter_of
 from cojoin.session.offset_log import committed_batches, plan_look_at_the_clock
 from cojoin.session.source_logs import compact_interval
-from cojoin.session.spark_errors import JAVA_ERRORS, has_own_class
+from cojoin.session.spark_errors import JAVA_ERRORS, has_own_class, names_other_run
 from cojoin.spark.progress.line import ProgressLine
 from cojoin.spark.query.query_display import query_display
 
@@ -53,7 +53,6 @@ _Phase: TypeAlias = "Callable[[], bool]"
 
 _COMMIT_SECONDS = 10.0
 _POLL_SECONDS = 1
-_ANOTHER_RUN = "CONCURRENT_STREAM_LOG_UPDATE"
 _EMPTY_BATCHES = "spark.sql.streaming.noDataMicroBatches.enabled"
 # Threads share a session, and two starts must not see each other's setting.
 _STARTING = threading.Lock()
@@ -357,7 +356,7 @@ class Query:
     def _own_words(self, error: BaseException) -> BaseException:
         """Return the error that stopped the query as one of cojoin's errors, with the message of the cause."""
         failed = QueryFailedError(explain(error))
-        if _ANOTHER_RUN in str(error):
+        if names_other_run(error):
             # Spark's error only says that another run wrote to its log; the lease's error names that run.
             try:
                 self._lease.check()
