@@ -27,7 +27,7 @@ LAYERS = (
     "cojoin.engine.state",
     "cojoin.engine",
     "cojoin.engine.joins",
-    "cojoin.testing",
+    "cojoin.engine.local",
     "cojoin.embedded",
     "cojoin.storage",
     "cojoin.checkpoints",
@@ -48,6 +48,7 @@ LAYERS = (
     "cojoin.api",
     "cojoin.capture",
     "cojoin.plots",
+    "cojoin.testing",
     "cojoin.cli",
     "cojoin.__main__",
 )
@@ -76,11 +77,8 @@ def imports(path: Path) -> set[str]:
     """Return the modules that a file imports when it is used; not what only a type checker reads."""
     found: set[str] = set()
     for node in nodes(path):
-        if isinstance(node, ast.Import):
-            found |= {name.name for name in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}: import from cojoin, not from '.'"
-            found |= {str(node.module)} | {f"{node.module}.{name.name}" for name in node.names}
+        assert not isinstance(node, ast.ImportFrom) or node.level == 0, f"{path}: import from cojoin, not from '.'"
+        found |= named(node)
     return found
 
 
@@ -106,6 +104,33 @@ def test_nothing_imports_upward() -> None:
     place = {module: LAYERS.index(layer(module)) for module in MODULES if module != "cojoin"}
     upward = {(module, name) for module in place for name in used(module) if place[name] > place[module]}
     assert upward == set()
+
+
+def test_nothing_below_the_test_kit_imports_it() -> None:
+    """The harness stands on what runs queries in memory, not the other way round, for type checkers too.
+
+    The package itself has the test kit as one of its names.
+    """
+    found = {
+        (module, name)
+        for module, path in MODULES.items()
+        if not f"{module}.".startswith("cojoin.testing.") and module != "cojoin"
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        for name in named(node)
+        if f"{name}.".startswith("cojoin.testing.")
+    }
+    assert found == set()
+
+
+def named(node: ast.AST) -> set[str]:
+    """Return the modules that an import names, or a call of ``import_module`` with a text."""
+    if isinstance(node, ast.Import):
+        return {name.name for name in node.names}
+    if isinstance(node, ast.ImportFrom):
+        return {str(node.module)} | {f"{node.module}.{name.name}" for name in node.names}
+    if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
+        return {str(each.value) for each in node.args if isinstance(each, ast.Constant)}
+    return set()
 
 
 def test_no_modules_import_each_other_in_a_circle() -> None:

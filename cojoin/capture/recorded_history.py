@@ -14,24 +14,24 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from cojoin.embedded.step import Step, restored_operators
+from cojoin.capture.captured_file import CapturedBatch
 from cojoin.engine.inputs import reject_reasons
+from cojoin.engine.local.group_states import restored_operators
 from cojoin.engine.observed import control_of
 from cojoin.engine.time.operator_watermark import TimePolicy
 from cojoin.engine.time.watermark_strategies import WatermarkStrategy
 from cojoin.engine.time.watermarks import END_OF_TIME, NONE
+from cojoin.engine.values.json_values import row_to_json
 from cojoin.engine.values.keys import encode_keys
 from cojoin.engine.values.rows import decode_rows
 from cojoin.errors import ConfigurationError
-from cojoin.testing.harness_key_groups import decode_states
-from cojoin.testing.json_values import row_to_json
-from cojoin.testing.replay import CapturedBatch
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from numpy.typing import NDArray
 
+    from cojoin.embedded.step import Step
     from cojoin.engine.inputs import InputSpec
     from cojoin.engine.operator import Sides
     from cojoin.engine.plan import Plan
@@ -147,7 +147,7 @@ class History:
         """Return which rows of each input are late, whether they are rejected or applied."""
         before = np.array([NONE, *(min(each.watermarks) for each in self.batches)], dtype=np.int64)
         if self.state is not None:
-            before[0] = restored_operators(self.plan, decode_states(self.state).states)[0].watermark.current()
+            before[0] = restored_operators(self.plan, self.state)[0].watermark.current()
         left, right = (
             (spec.timestamps(table) <= before[places]) & ~others & (spec.event_time is not None)
             for spec, table, places, others in zip(
@@ -245,7 +245,7 @@ def _history(
 
 def _reached(plan: Plan, before: bytes | None, rows: Sides, processing_time: int) -> tuple[int, int]:
     """Return both inputs' watermarks after some rows, which follow on a snapshot."""
-    operator = plan.create_operator() if before is None else restored_operators(plan, decode_states(before).states)[0]
+    operator = plan.create_operator() if before is None else restored_operators(plan, before)[0]
     try:
         watermark = operator.watermark
         watermark.begin(processing_time)

@@ -1,7 +1,6 @@
-"""A function whose callbacks are looked at one by one, while the operator runs a batch as it always does.
+"""A function whose callbacks are noted one by one: what each got, what it yielded, and the key's states and timers.
 
-After each callback it notes what was given, what came out, and the key's states and timers. Looking changes nothing:
-no state is read through its handle, so no time-to-live is prolonged.
+Noting changes nothing: no state is read through its handle, so no time-to-live is prolonged.
 """
 
 from __future__ import annotations
@@ -9,16 +8,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from cojoin.engine.functions import KeyedCoProcessFunction
 from cojoin.engine.keyed_process import KeyedCoProcess
+from cojoin.engine.local.watched_function import watch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
     from cojoin.engine.functions import Context
     from cojoin.engine.inputs import InputSpec
     from cojoin.engine.keyed_process_operator import KeyedCoProcessOperator
-    from cojoin.engine.keyed_state_backend import KeyedStateBackend
+    from cojoin.engine.local.watched_function import Callback
     from cojoin.engine.time.operator_watermark import TimePolicy
 
 __all__ = ["Call", "WatchedProcess"]
@@ -64,41 +61,22 @@ class WatchedProcess(KeyedCoProcess):
     ) -> KeyedCoProcessOperator:
         """Return the operator of one key group."""
         operator = super().create_operator(left, right, time)
-        # The operator names the function's class in its messages.
-        watched = type(type(self.function).__name__, (_Watched,), {})
-        operator.watch(lambda function: watched(function, operator.state_backend, self.calls))
+        backend = operator.state_backend
+
+        def note(callback: Callback, ctx: Context) -> None:
+            side, value, yielded = callback
+            self.calls.append(
+                Call(
+                    side,
+                    None if side is None else value,
+                    value if side is None else ctx.timestamp(),
+                    ctx.time_domain().value if side is None else None,
+                    ctx.timer_service().current_watermark(),
+                    yielded,
+                    backend.current_entries(),
+                    backend.current_timers(),
+                )
+            )
+
+        watch(operator, note)
         return operator
-
-
-class _Watched(KeyedCoProcessFunction):
-    def __init__(self, function: KeyedCoProcessFunction, backend: KeyedStateBackend, calls: list[Call]) -> None:
-        self._function, self._backend, self._calls = function, backend, calls
-
-    def open(self, ctx: Any) -> Any:
-        return self._function.open(ctx)
-
-    def close(self) -> Any:
-        return self._function.close()
-
-    def process_element1(self, value: Any, ctx: Context) -> Any:
-        return self._call(self._function.process_element1, value, ctx, 0)
-
-    def process_element2(self, value: Any, ctx: Context) -> Any:
-        return self._call(self._function.process_element2, value, ctx, 1)
-
-    def on_timer(self, timestamp: int, ctx: Context) -> Any:
-        return self._call(self._function.on_timer, timestamp, ctx, None)
-
-    def _call(self, callback: Callable[..., Iterable[Any] | None], value: Any, ctx: Context, side: int | None) -> Any:
-        timestamp = value if side is None else ctx.timestamp()
-        domain = ctx.time_domain().value if side is None else None
-        watermark = ctx.timer_service().current_watermark()
-        result = callback(value, ctx)
-        if result is not None and not hasattr(result, "__iter__"):
-            # The operator says what is wrong with it.
-            return result
-        yielded = list(result or ())
-        row = None if side is None else value
-        state, timers = self._backend.current_entries(), self._backend.current_timers()
-        self._calls.append(Call(side, row, timestamp, domain, watermark, yielded, state, timers))
-        return yielded

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from cojoin.engine.formats import format_time
 from cojoin.engine.operator import OUTPUT, REJECTED
+from cojoin.engine.row_tables import cells, format_table
 from cojoin.engine.time.watermarks import NONE
 from cojoin.engine.values.rows import decode_rows
-from cojoin.testing.harness_tables import cells, format_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
