@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cojoin.capture.captured_file import write_captured
-from cojoin.capture.captured_sources import is_checkpoint, opened
 from cojoin.capture.coverage import CASES, Case, applicable
 from cojoin.capture.found_keys import Reduction, keys_of_checkpoint, keys_of_run
 from cojoin.capture.imported_function import imported_function
 from cojoin.capture.key_replay import name_of
+from cojoin.capture.recorded_history import is_checkpoint, opened
 from cojoin.capture.written_test import Purpose, test_text
 from cojoin.engine.formats import text_table
 from cojoin.engine.keyed_process import KeyedCoProcess

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cojoin.capture.captured_file import CapturedKey
-from cojoin.capture.captured_sources import history_of, key_histories
 from cojoin.capture.coverage import classify, observe
 from cojoin.capture.key_replay import name_of, replay_key
 from cojoin.capture.masking import mask_columns, select_columns
+from cojoin.capture.recorded_history import history_of, key_histories
 from cojoin.engine.keyed_process import KeyedCoProcess
 from cojoin.engine.values.coercion import coercer
 from cojoin.engine.values.json_values import value_to_json

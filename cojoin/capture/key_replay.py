@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -147,8 +146,7 @@ def _sorted(outcomes: Outcomes) -> list[str]:
 
 def _new_run(plan: Plan) -> LocalRun:
     """Return a run as a harness makes it, whose inputs' rows are what they are."""
-    left, right = (replace(spec, static=False, refreshes=False, changes=None, reading=None) for spec in plan.inputs)
-    return LocalRun(replace(plan, left=left, right=right), notes_rows=True)
+    return LocalRun(plan.with_inputs(static=False, refreshes=False, changes=None, reading=None), notes_rows=True)
 
 
 def _difference(emitted: Mapping[str, Sequence[Any]], outcomes: Outcomes) -> str:

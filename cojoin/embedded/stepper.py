@@ -6,7 +6,6 @@ state of the step before. A step that fails changes nothing.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -90,7 +89,8 @@ class Stepper:
             raise ConfigurationError(msg)
         now = self._clock(processing_time)
         left, right = (_typed(table, spec) for table, spec in zip(rows, self.plan.inputs, strict=True))
-        plan = _without_limits(self.plan) if now == 0 else self.plan
+        # While the clock is unknown, no row is too far ahead of it.
+        plan = self.plan if now else self.plan.with_inputs(max_ahead_ms=None)
         if controls is None:
             observed = zip((1, 2), (left, right), plan.inputs, strict=True)
             controls = [control_of(number, each, spec, now) for number, each, spec in observed if each.num_rows]  # type: ignore[arg-type]
@@ -211,9 +211,3 @@ def _typed(table: pa.Table, spec: InputSpec) -> pa.Table:
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         msg = f"input {spec.name!r}: its rows can't be cast to its columns: {error}"
         raise SchemaError(msg) from error
-
-
-def _without_limits(plan: Plan) -> Plan:
-    """Return a plan for a clock that is unknown: no row is too far ahead of it."""
-    left, right = (replace(spec, max_ahead_ms=None) for spec in plan.inputs)
-    return replace(plan, left=left, right=right)

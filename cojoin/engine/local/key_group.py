@@ -7,8 +7,9 @@ nothing to a row.
 
 from __future__ import annotations
 
+import gc
 from collections import Counter
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from cojoin.errors import CojoinError
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from cojoin.engine.operator import Batch, Emission, Operator
     from cojoin.engine.plan import Plan
 
-__all__ = ["ConservationError", "KeyGroup", "check_conservation"]
+__all__ = ["ConservationError", "KeyGroup", "check_conservation", "without_garbage_collection"]
 
 
 class ConservationError(CojoinError):
@@ -93,3 +94,18 @@ def check_conservation(operator: Operator) -> None:
                 f"done + {counts['buffered']} buffered + {rejected} rejected"
             )
             raise ConservationError(msg)
+
+
+@contextmanager
+def without_garbage_collection() -> Iterator[None]:
+    """Disable the process's garbage collection within a ``with`` block, also while a generator in it is suspended.
+
+    The rows of a batch stay alive until its end, and scanning them would take a fifth of its time.
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()

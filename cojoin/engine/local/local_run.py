@@ -21,11 +21,10 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from cojoin.engine.batch_report import BatchReport
-from cojoin.engine.garbage_collection import without_garbage_collection
 from cojoin.engine.keyed_process_operator import KeyedCoProcessOperator
 from cojoin.engine.local.emitted_rows import GroupOutput, RowNotes
 from cojoin.engine.local.group_states import groups_of, restore_parts, restore_states
-from cojoin.engine.local.key_group import KeyGroup, check_conservation
+from cojoin.engine.local.key_group import KeyGroup, check_conservation, without_garbage_collection
 from cojoin.engine.local.watched_function import watch
 from cojoin.engine.operator import Batch
 from cojoin.engine.time.control_rows import Control

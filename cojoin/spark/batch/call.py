@@ -26,10 +26,9 @@ import pandas as pd
 import pyarrow as pa
 
 from cojoin.checkpoints.snapshot_row import SnapshotCadence, snapshot_row
-from cojoin.engine.garbage_collection import without_garbage_collection
 from cojoin.engine.inputs import stamped
 from cojoin.engine.key_groups import group_labels
-from cojoin.engine.local.key_group import KeyGroup
+from cojoin.engine.local.key_group import KeyGroup, without_garbage_collection
 from cojoin.engine.operator import REJECTED, Batch
 from cojoin.engine.state.segments import SegmentContext
 from cojoin.engine.user_frames import UserFrames

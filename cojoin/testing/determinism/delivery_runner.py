@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -85,8 +85,7 @@ class DeliveryRunner:
     """
 
     def __init__(self, plan: Plan, rows: Sides) -> None:
-        left, right = (replace(spec, watermark=WatermarkStrategy.no_watermarks()) for spec in plan.inputs)
-        self.plan = replace(plan, left=left, right=right)
+        self.plan = plan.with_inputs(watermark=WatermarkStrategy.no_watermarks())
         self.tables: Sides = (rows[0].combine_chunks(), rows[1].combine_chunks())
         self.left = rows[0].num_rows
         known: list[int | None] = []
