@@ -28,7 +28,7 @@ LAYERS = (
     "cojoin.engine.state",
     "cojoin.engine",
     "cojoin.engine.joins",
-    "cojoin.testing",
+    "cojoin.engine.local",
     "cojoin.embedded",
     "cojoin.storage",
     "cojoin.delta",
@@ -51,6 +51,7 @@ LAYERS = (
     "cojoin.api",
     "cojoin.capture",
     "cojoin.plots",
+    "cojoin.testing",
     "cojoin.cli",
     "cojoin.__main__",
 )
@@ -79,11 +80,8 @@ def imports(path: Path) -> set[str]:
     """Return the modules that a file imports when it is used; not what only a type checker reads."""
     found: set[str] = set()
     for node in nodes(path):
-        if isinstance(node, ast.Import):
-            found |= {name.name for name in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}: import from cojoin, not from '.'"
-            found |= {str(node.module)} | {f"{node.module}.{name.name}" for name in node.names}
+        assert not isinstance(node, ast.ImportFrom) or node.level == 0, f"{path}: import from cojoin, not from '.'"
+        found |= named(node)
     return found
 
 
@@ -130,6 +128,33 @@ def test_the_room_of_deltas_tables_knows_no_spark() -> None:
             waiting += used(module)
     roots = {module: {name.split(".")[0] for name in imports(MODULES[module])} for module in needed}
     assert {module for module, found in roots.items() if found & {"pyspark", "py4j", "delta"}} == set()
+
+
+def test_nothing_below_the_test_kit_imports_it() -> None:
+    """The harness stands on what runs queries in memory, not the other way round, for type checkers too.
+
+    The package itself has the test kit as one of its names.
+    """
+    found = {
+        (module, name)
+        for module, path in MODULES.items()
+        if not f"{module}.".startswith("cojoin.testing.") and module != "cojoin"
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        for name in named(node)
+        if f"{name}.".startswith("cojoin.testing.")
+    }
+    assert found == set()
+
+
+def named(node: ast.AST) -> set[str]:
+    """Return the modules that an import names, or a call of ``import_module`` with a text."""
+    if isinstance(node, ast.Import):
+        return {name.name for name in node.names}
+    if isinstance(node, ast.ImportFrom):
+        return {str(node.module)} | {f"{node.module}.{name.name}" for name in node.names}
+    if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
+        return {str(each.value) for each in node.args if isinstance(each, ast.Constant)}
+    return set()
 
 
 def test_no_modules_import_each_other_in_a_circle() -> None:

@@ -15,17 +15,17 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cojoin.capture.captured_sources import is_checkpoint, opened
+from cojoin.capture.captured_file import write_captured
 from cojoin.capture.coverage import CASES, Case, applicable
 from cojoin.capture.found_keys import Reduction, keys_of_checkpoint, keys_of_run
 from cojoin.capture.imported_function import imported_function
 from cojoin.capture.key_replay import name_of
+from cojoin.capture.recorded_history import is_checkpoint, opened
 from cojoin.capture.written_test import Purpose, test_text
 from cojoin.engine.formats import text_table
 from cojoin.engine.keyed_process import KeyedCoProcess
 from cojoin.engine.values.choices import check_word
 from cojoin.errors import ConfigurationError
-from cojoin.testing.captured_file import write_captured
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

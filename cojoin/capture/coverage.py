@@ -12,19 +12,27 @@ The cases are:
 - *timer*: a timer of the function that fired;
 - *side_output*: a row of a side output.
 
+One run of a function over all keys notes, for each key, what it emitted and how many timers fired. The notes also show
+whether a key's rows alone make the same rows come out: if not, the function depends on something else, and a test of
+one key would prove nothing.
+
 It costs a sort of all rows by key and time, and one run of the join or of the function over them.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections import defaultdict
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
-from cojoin.capture.observed_run import run_history
 from cojoin.engine.keyed_process import KeyedCoProcess
+from cojoin.engine.local.group_states import decode_states
+from cojoin.engine.local.local_run import LocalRun
 from cojoin.engine.operator import OUTPUT
+from cojoin.engine.side_outputs import OutputTag, encode_outputs
+from cojoin.engine.values.json_values import row_to_json
 from cojoin.engine.values.rows import decode_rows
 
 if TYPE_CHECKING:
@@ -33,11 +41,13 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-    from cojoin.capture.observed_run import Notes
     from cojoin.capture.recorded_history import History
+    from cojoin.engine.functions import Context
+    from cojoin.engine.local.local_run import BatchOutput
+    from cojoin.engine.local.watched_function import Callback, Observer
     from cojoin.engine.plan import Plan
 
-__all__ = ["CASES", "Case", "Coverage", "applicable", "classify"]
+__all__ = ["CASES", "Case", "Coverage", "Notes", "applicable", "classify", "observe"]
 
 Case: TypeAlias = Literal["match", "no_match", "tie", "late", "rejected", "versions", "null", "timer", "side_output"]
 """A case that a key can be an example of; the module describes each."""
@@ -48,6 +58,33 @@ CASES: tuple[Case, ...] = get_args(Case)
 
 _EXAMPLES = 3
 """How many chosen keys are examples of each case."""
+
+
+@dataclass
+class Notes:
+    """What a function did for one key.
+
+    Attributes:
+        yielded: What its callbacks yielded, in order.
+        timers: How many timers fired.
+    """
+
+    yielded: list[Any] = field(default_factory=list)
+    timers: int = 0
+
+    @property
+    def uses_side_outputs(self) -> bool:
+        """Whether a row went to a side output."""
+        return any(type(each) is tuple and len(each) == 2 and isinstance(each[0], OutputTag) for each in self.yielded)
+
+    def outputs(self, process: KeyedCoProcess) -> dict[str, list[Any]]:
+        """Return the rows of each output that has any, as JSON objects; the main output is ``output``."""
+        pieces = encode_outputs(self.yielded, process.output, process.side_outputs, "function")
+        return {
+            name or "output": [row_to_json(row, table.schema, sort_maps=True) for row in decode_rows(table)]
+            for name, table in pieces
+            if table.num_rows
+        }
 
 
 @dataclass(frozen=True)
@@ -197,17 +234,52 @@ def _matches_of_join(
         str(right.event_time)
     )
     found: tuple[set[tuple[Any, ...]], set[tuple[Any, ...]]] = (set(), set())
-    for emission in run_history(plan, history):
-        if emission.kind == OUTPUT:
-            table = emission.table
-            keys = table.select([left.schema.names.index(name) for name in left.key])
-            is_matched = table.column(place).is_valid()
-            for members, mask in zip(found, (is_matched, _inverted(is_matched)), strict=True):
-                distinct = keys.filter(mask).group_by(keys.column_names).aggregate([])
-                members.update(map(tuple, decode_rows(distinct)))
+    for output in _outputs(plan, history):
+        table = output.tables()[OUTPUT]
+        keys = table.select([left.schema.names.index(name) for name in left.key])
+        is_matched = table.column(place).is_valid()
+        for members, mask in zip(found, (is_matched, _inverted(is_matched)), strict=True):
+            distinct = keys.filter(mask).group_by(keys.column_names).aggregate([])
+            members.update(map(tuple, decode_rows(distinct)))
     return _codes(found[0], numbers), _codes(found[1], numbers)
 
 
 def _inverted(mask: pa.ChunkedArray) -> NDArray[np.bool_]:
     inverted: NDArray[np.bool_] = ~mask.to_numpy()
     return inverted
+
+
+def observe(history: History) -> dict[Any, Notes]:
+    """Return what a function did for each key that had a timer or a row of output.
+
+    Args:
+        history: The rows; its plan's operation is a ``KeyedCoProcess``.
+
+    Raises:
+        FunctionError: The function raised an error, or returned an invalid value.
+    """
+    notes: defaultdict[Any, Notes] = defaultdict(Notes)
+
+    def note(callback: Callback, context: Context) -> None:
+        if callback.side is None or callback.yielded:
+            own = notes[context.get_current_key()]
+            own.timers += callback.side is None
+            own.yielded += callback.yielded
+
+    for _ in _outputs(history.plan, history, note):
+        pass
+    return dict(notes)
+
+
+def _outputs(plan: Plan, history: History, observer: Observer | None = None) -> Iterator[BatchOutput]:
+    """Run a plan over a history, and yield what each micro-batch emits."""
+    with LocalRun(plan, keeps_operators=True, observer=observer) as run:
+        if history.state is not None:
+            run.restore(decode_states(history.state).states, resumed=False)
+        for number, batch in enumerate(history.batches):
+            yield run.process(
+                history.of_batch(number),
+                batch.controls(),
+                processing_time=batch.processing_time,
+                end_of_input=batch.last_event is not None,
+            )

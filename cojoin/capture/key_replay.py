@@ -6,31 +6,86 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from cojoin.capture.captured_file import Outcomes, TimedRow
 from cojoin.engine.keyed_process import KeyedCoProcess
+from cojoin.engine.local.group_states import decode_states
+from cojoin.engine.local.local_run import LocalRun
+from cojoin.engine.observed import control_of
+from cojoin.engine.operator import OUTPUT
+from cojoin.engine.row_tables import difference
+from cojoin.engine.values.encoding import encode_rows
+from cojoin.engine.values.json_values import row_from_json, row_to_json
 from cojoin.engine.values.texts import dump_json
-from cojoin.errors import ConfigurationError
-from cojoin.testing.expectations import difference
-from cojoin.testing.harness import Harness
-from cojoin.testing.harness_inputs import HarnessInput
-from cojoin.testing.replay import Outcomes, replay
+from cojoin.errors import ConfigurationError, FunctionError, SchemaError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    import pyarrow as pa
     from numpy.typing import NDArray
 
+    from cojoin.capture.captured_file import CapturedBatch
     from cojoin.capture.recorded_history import History
     from cojoin.engine.inputs import InputSpec
+    from cojoin.engine.local.emitted_rows import EmittedRow, Rejected
     from cojoin.engine.plan import Plan
-    from cojoin.testing.replay import CapturedBatch
 
-__all__ = ["name_of", "replay_key"]
+__all__ = ["name_of", "replay", "replay_key"]
+
+
+def replay(
+    run: LocalRun, batches: Iterable[CapturedBatch], state: bytes | None = None, *, processing_time: int = 0
+) -> Outcomes:
+    """Run a key's captured batches, and return what came out.
+
+    Args:
+        run: A new run that notes rows, whose inputs have the columns of the rows and make no watermarks of their own.
+        batches: The micro-batches in their order.
+        state: What was kept before them, as a snapshot of a harness or stepper; None if there was nothing.
+        processing_time: The clock in epoch milliseconds until a batch says another; 0 if it is unknown.
+
+    Raises:
+        CheckpointError: The state can't become that of the run.
+        SchemaError: A row does not fit its input's columns.
+        FunctionError: The function raised an error.
+    """
+    now = processing_time
+    if state is not None:
+        states, now, _ = decode_states(state)
+        run.restore(states)
+    rows: list[EmittedRow] = []
+    rejected: list[Rejected] = []
+    for number, batch in enumerate(batches):
+        now = batch.processing_time or now
+        left, right = (
+            _table(given, spec, f"batch {number}: input {spec.name!r}")
+            for given, spec in zip(batch.rows, run.plan.inputs, strict=True)
+        )
+        timed = zip((1, 2), (left, right), run.plan.inputs, strict=True)
+        observed = [control_of(side, table, spec, now) for side, table, spec in timed if table.num_rows]  # type: ignore[arg-type]
+        controls, ends = [*observed, *batch.controls()], batch.last_event is not None
+        output = run.process((left, right), controls, processing_time=now, end_of_input=ends)
+        rows += [row for group in output.groups for row in group.rows()]
+        rejected += [row for group in output.groups for row in group.rejected()]
+    schemas = {OUTPUT: run.plan.output, **{tag.tag_id: tag.schema for tag in run.plan.side_outputs}}
+    found: dict[str, list[TimedRow]] = {name: [] for name in schemas}
+    for row in rows:
+        found[row.output].append(TimedRow(row.timestamp, row_to_json(row.value, schemas[row.output], sort_maps=True)))
+    return Outcomes(found.pop(OUTPUT), found, rejected)
+
+
+def _table(rows: Sequence[Mapping[str, Any]], spec: InputSpec, what: str) -> pa.Table:
+    values = [row_from_json(row, spec.schema, what) for row in rows]
+    try:
+        return encode_rows(values, spec.schema, f"input {spec.name!r}")
+    except FunctionError as error:
+        raise SchemaError(str(error).replace(": output field ", ": column ")) from None
 
 
 def replay_key(
     history: History, emitted: Mapping[str, Sequence[Any]] | None, what: str
 ) -> tuple[tuple[CapturedBatch, ...], Outcomes]:
-    """Return a key's micro-batches, and what they make come out of a new harness.
+    """Return a key's micro-batches, and what they make come out.
 
     Micro-batches are merged as far as the same rows are rejected and the same rows come out.
 
@@ -45,8 +100,7 @@ def replay_key(
     """
     told = ""
     for batches in _cuts(history):
-        with _harness(history.plan) as harness:
-            outcomes = replay(harness, batches, history.state)
+        outcomes = replay(_new_run(history.plan), batches, history.state)
         if emitted is None:
             return _checked_join(history, batches, outcomes)
         told = _difference(emitted, outcomes)
@@ -81,8 +135,7 @@ def _checked_join(
     whole = history.captured_batches()
     if len(whole) == len(batches):
         return batches, outcomes
-    with _harness(history.plan) as harness:
-        expected = replay(harness, whole, history.state)
+    expected = replay(_new_run(history.plan), whole, history.state)
     same = _sorted(expected) == _sorted(outcomes) and list(expected.rejected) == list(outcomes.rejected)
     return (batches, outcomes) if same else (whole, expected)
 
@@ -91,22 +144,9 @@ def _sorted(outcomes: Outcomes) -> list[str]:
     return sorted(dump_json([each.timestamp, each.row]) for each in outcomes.output)
 
 
-def _harness(plan: Plan) -> Harness:
-    first, second = (_declared(spec) for spec in plan.inputs)
-    return Harness.of(plan.operation, input1=first, input2=second)
-
-
-def _declared(spec: InputSpec) -> HarnessInput:
-    return HarnessInput(
-        spec.schema,
-        key=spec.key,
-        event_time=spec.event_time,
-        name=spec.name,
-        sequence=spec.sequence,
-        max_ahead=None if spec.max_ahead_ms is None else f"{spec.max_ahead_ms} milliseconds",
-        late=spec.late,
-        null_key=spec.null_key,
-    )
+def _new_run(plan: Plan) -> LocalRun:
+    """Return a run as a harness makes it, whose inputs' rows are what they are."""
+    return LocalRun(plan.with_inputs(static=False, refreshes=False, changes=None, reading=None), notes_rows=True)
 
 
 def _difference(emitted: Mapping[str, Sequence[Any]], outcomes: Outcomes) -> str:

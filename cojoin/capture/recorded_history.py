@@ -1,31 +1,42 @@
 """The rows of a run with the times at which they came: cut into micro-batches, each with the watermarks after it.
 
-A run to the end of time is one micro-batch, before which there is no watermark, so nothing in it is late. The steps of
-a stream keep their cuts, watermarks and processing times. Rows whose key has a null belong to no key and are left out;
-the watermarks that they have moved stay.
+They come from a join's inputs, from the steps of a stream, or from a query's checkpoint:
+
+- The inputs of a join in memory are one run to the end of time, and so are inputs of Spark, of which only the rows of
+  the wanted keys are collected. It is one micro-batch, before which there is no watermark, so nothing in it is late.
+- The steps of ``Joined.steps`` keep their cuts, watermarks and processing times.
+- Of a checkpoint each key's state at the snapshot is taken, and the key's rows in the batches that came next, with the
+  watermarks of the real run (``cojoin.debug``).
+
+Rows whose key has a null belong to no key and are left out; the watermarks that they have moved stay.
 """
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass, replace
 from datetime import datetime
+from os import PathLike
+from types import GeneratorType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
-from cojoin.embedded.step import Step, restored_operators
+from cojoin.api.joined import Joined
+from cojoin.capture.captured_file import CapturedBatch
+from cojoin.embedded.embedded_execution import EmbeddedExecution
+from cojoin.embedded.step import Step
 from cojoin.engine.inputs import reject_reasons
+from cojoin.engine.local.group_states import restored_operators
 from cojoin.engine.observed import control_of
 from cojoin.engine.time.operator_watermark import TimePolicy
 from cojoin.engine.time.watermark_strategies import WatermarkStrategy
 from cojoin.engine.time.watermarks import END_OF_TIME, NONE
+from cojoin.engine.values.json_values import row_to_json
 from cojoin.engine.values.keys import encode_keys
 from cojoin.engine.values.rows import decode_rows
 from cojoin.errors import ConfigurationError
-from cojoin.testing.harness_key_groups import decode_states
-from cojoin.testing.json_values import row_to_json
-from cojoin.testing.replay import CapturedBatch
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -36,7 +47,7 @@ if TYPE_CHECKING:
     from cojoin.engine.operator import Sides
     from cojoin.engine.plan import Plan
 
-__all__ = ["History", "history_of_run", "history_of_steps"]
+__all__ = ["History", "history_of", "is_checkpoint", "key_histories", "opened"]
 
 Span = tuple[datetime, datetime]
 """A span of event time: the first moment in it, and the first moment after it, both with a time zone."""
@@ -147,7 +158,7 @@ class History:
         """Return which rows of each input are late, whether they are rejected or applied."""
         before = np.array([NONE, *(min(each.watermarks) for each in self.batches)], dtype=np.int64)
         if self.state is not None:
-            before[0] = restored_operators(self.plan, decode_states(self.state).states)[0].watermark.current()
+            before[0] = restored_operators(self.plan, self.state)[0].watermark.current()
         left, right = (
             (spec.timestamps(table) <= before[places]) & ~others & (spec.event_time is not None)
             for spec, table, places, others in zip(
@@ -245,7 +256,7 @@ def _history(
 
 def _reached(plan: Plan, before: bytes | None, rows: Sides, processing_time: int) -> tuple[int, int]:
     """Return both inputs' watermarks after some rows, which follow on a snapshot."""
-    operator = plan.create_operator() if before is None else restored_operators(plan, decode_states(before).states)[0]
+    operator = plan.create_operator() if before is None else restored_operators(plan, before)[0]
     try:
         watermark = operator.watermark
         watermark.begin(processing_time)
@@ -260,10 +271,7 @@ def _reached(plan: Plan, before: bytes | None, rows: Sides, processing_time: int
 
 def _limited(plan: Plan, processing_time: int) -> Plan:
     """Return a plan for a processing time; while the clock is unknown, no row is too far ahead of it."""
-    if processing_time:
-        return plan
-    left, right = (replace(spec, max_ahead_ms=None) for spec in plan.inputs)
-    return replace(plan, left=left, right=right)
+    return plan if processing_time else plan.with_inputs(max_ahead_ms=None)
 
 
 def _agreed(inputs: tuple[int, int], operator: int) -> tuple[int, int]:
@@ -294,3 +302,104 @@ def _json_rows(schema: pa.Schema, table: pa.Table) -> list[dict[str, Any]]:
             f"column out with columns=, or choose other keys"
         )
         raise ConfigurationError(msg) from error
+
+
+def is_checkpoint(source: Any) -> bool:
+    """Return whether a source is a checkpoint: its directory, or a ``Checkpoint``."""
+    return isinstance(source, (str, PathLike)) or type(source).__name__ == "Checkpoint"
+
+
+def opened(source: Any, joined: Joined | None) -> tuple[Any, Plan]:
+    """Return a source, with steps that come lazily as a list, and what was run.
+
+    Raises:
+        ConfigurationError: It is no source of rows, or a checkpoint's join is missing.
+    """
+    if is_checkpoint(source):
+        if not isinstance(joined, Joined):
+            msg = f"joined: a checkpoint does not keep its join; give it as it was started, got {joined!r}"
+            raise ConfigurationError(msg)
+        return source, joined.plan
+    if joined is not None:
+        msg = "joined: only a checkpoint needs it; leave it out"
+        raise ConfigurationError(msg)
+    if isinstance(source, Joined):
+        return source, source.plan
+    steps = list(source) if hasattr(source, "__iter__") else []
+    if not steps and isinstance(source, GeneratorType):
+        msg = "capture: the steps were used already, and come once; call joined.steps(...) again"
+        raise ConfigurationError(msg)
+    if not steps or not all(isinstance(each, Step) for each in steps):
+        msg = (
+            f"capture: expected a join or function such as pair.process(...), the steps of joined.steps(...), or a "
+            f"checkpoint, got {source!r}"
+        )
+        raise ConfigurationError(msg)
+    return steps, steps[0].plan
+
+
+def history_of(
+    source: Joined | list[Step], keys: Sequence[tuple[Any, ...]] | None, span: tuple[datetime, datetime] | None
+) -> History:
+    """Return the history of a join's inputs, or of the steps of a stream.
+
+    Args:
+        source: The join, or the steps.
+        keys: The keys whose rows are wanted, if these are known; other keys' rows may be in the history, too.
+        span: A span of event time; other rows may be in the history, too.
+
+    Raises:
+        ConfigurationError: The rows can't be collected, or steps are missing.
+    """
+    plan = source.plan if isinstance(source, Joined) else source[0].plan
+    names = f"the inputs {plan.left.name!r} and {plan.right.name!r}"
+    if not isinstance(source, Joined):
+        count = f"{len(source)} micro-batches" if len(source) > 1 else "one micro-batch"
+        return history_of_steps(source, f"{count} of {names}")
+    execution = source._execution  # noqa: SLF001 - what runs the join knows its rows
+    if isinstance(execution, EmbeddedExecution):
+        return history_of_run(plan, execution.rows, f"{names} in memory")
+    from cojoin.capture.spark_rows import collect_rows  # noqa: PLC0415 - rows in memory need no Spark
+
+    rows = collect_rows(source._spark("capture"), keys, span)  # noqa: SLF001
+    return history_of_run(plan, rows, f"{names}, read by Spark")
+
+
+def key_histories(source: Any, joined: Joined, keys: Sequence[Any]) -> list[History]:
+    """Return the history of each key since a checkpoint's snapshot.
+
+    Args:
+        source: The checkpoint.
+        joined: The join or function that the query ran.
+        keys: The keys, each a value, or a tuple of several columns.
+
+    Raises:
+        ConfigurationError: The checkpoint has nothing of a key.
+        CheckpointError: The checkpoint can't be read, or is that of another query.
+    """
+    from cojoin.api.debug import debug  # noqa: PLC0415 - rows in memory need no Spark
+
+    found = []
+    for key in keys:
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always", UserWarning)
+            debugger = debug(source, joined, key=key[0] if len(key) == 1 else key)
+        steps = list(debugger.steps())
+        has_rows = any(table.num_rows for step in steps for table in step.rows)
+        if not has_rows and told:
+            msg = f"keys: {told[0].message}; nor had the batches that came next any row of it"
+            raise ConfigurationError(msg)
+        if not steps:
+            msg = (
+                f"keys: no batch came after the snapshot of batch {debugger.batch_id}, so there is nothing to replay; "
+                f"take an older snapshot: Checkpoint(path, at=...)"
+            )
+            raise ConfigurationError(msg)
+        state = debugger._stepper().snapshot()  # noqa: SLF001 - the key's state as a harness reads it
+        batches = f"batches {steps[0].batch_id} to {steps[-1].batch_id}"
+        if len(steps) == 1:
+            batches = f"batch {steps[0].batch_id}"
+        name = str(getattr(source, "path", source)).rstrip("/").rpartition("/")[2]
+        origin = f"{batches} of the query with the checkpoint {name!r}, and its state before them"
+        found.append(history_of_steps(steps, origin, state))
+    return found

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from cojoin.api.diff import diff
 from cojoin.cli.jobs import load_job
 from cojoin.cli.run_report import say, tell
-from cojoin.comparison.difference_texts import difference_text
+from cojoin.comparison.difference import difference_text
 from cojoin.errors import ConfigurationError
 from cojoin.installed_packages import check_packages
 from cojoin.storage.file_statistics import columns_with_statistics

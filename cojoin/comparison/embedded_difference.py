@@ -42,7 +42,7 @@ def embedded_difference(comparison: Comparison, a: EmbeddedExecution, b: Embedde
     # Each version has its own event time and watermark, and so its own view of time over the rows of a.
     of_a = a.controls()
     controls = of_a, of_a if _tell_alike(comparison) else replace(a, inputs=comparison.b.inputs).controls()
-    found_by_output = compare_key_group(comparison, a.rows, controls, 0)
+    found_by_output = compare_key_group(comparison, a.rows, controls)
     outputs, examples = {}, []
     for output in comparison.outputs:
         found = found_by_output[output.name]

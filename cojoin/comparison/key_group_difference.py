@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from cojoin.comparison.examples import Explainer
 from cojoin.comparison.row_matching import compare_rows
-from cojoin.embedded.embedded_execution import run_key_group
+from cojoin.engine.local.local_run import LocalRun
 from cojoin.engine.user_frames import user_traceback
 from cojoin.errors import FunctionError
 
@@ -52,7 +52,6 @@ def compare_key_group(
     comparison: Comparison,
     rows: Sides,
     controls: tuple[Sequence[Control], Sequence[Control]],
-    number: int,
 ) -> dict[str, KeyGroupDifference]:
     """Return how each compared output of two versions differs in one key group.
 
@@ -60,42 +59,40 @@ def compare_key_group(
         comparison: What is compared.
         rows: The rows of both inputs, which both versions process.
         controls: What is known of time in version a, and in version b.
-        number: The key group's number.
 
     Raises:
         FunctionError: A function raised an error, or returned an invalid value; the message says in which version.
     """
     made = [
-        _run(which, plan, rows, known, number)
+        _run(which, plan, rows, known)
         for which, plan, known in zip("ab", (comparison.a, comparison.b), controls, strict=True)
     ]
     found = {}
     for output in comparison.outputs:
-        a, b = (_table(pieces.get(output.name, []), output) for pieces in made)
+        a, b = (_compared(tables[output.name], output) for tables in made)
         differing = compare_rows(a, b, output.identity)
         explainer = Explainer(comparison, output, rows, (a, b))
         found[output.name] = _difference(output, a, b, differing, _explained(explainer, differing, comparison.examples))
     return found
 
 
-def _run(which: str, plan: Plan, rows: Sides, controls: Sequence[Control], number: int) -> dict[str, list[pa.Table]]:
+def _run(which: str, plan: Plan, rows: Sides, controls: Sequence[Control]) -> dict[str, pa.Table]:
     # The columns of an input may stand in another order, which breaks its ties otherwise.
     left, right = (
         table.select(spec.schema.names).cast(spec.schema) for spec, table in zip(plan.inputs, rows, strict=True)
     )
     try:
-        return run_key_group(plan, (left, right), controls, number)[0]
+        with LocalRun(plan, keeps_operators=True) as run:
+            return run.process((left, right), controls, end_of_input=True).tables()
     except FunctionError as error:
         msg = f"version {which}: {error}"
         raise FunctionError(msg).with_traceback(user_traceback(error)) from None
 
 
-def _table(pieces: Sequence[pa.Table], output: ComparedOutput) -> pa.Table:
-    names = output.columns.names
-    chosen = [piece.select(names) for piece in pieces]
+def _compared(table: pa.Table, output: ComparedOutput) -> pa.Table:
+    chosen = table.select(output.columns.names)
     # Arrow can't cast some columns to their own type, such as a list of nulls.
-    chosen = [piece if piece.schema.equals(output.columns) else piece.cast(output.columns) for piece in chosen]
-    return pa.concat_tables([output.columns.empty_table(), *chosen])
+    return chosen if chosen.schema.equals(output.columns) else chosen.cast(output.columns)
 
 
 def _explained(explainer: Explainer, differing: Differing, examples: int) -> list[str | None]:

@@ -16,8 +16,7 @@ from cojoin.checkpoints.query_changes import check_evolution
 from cojoin.debugging.recorded_batches import batches_after
 from cojoin.debugging.recorded_time import header_at, with_recorded_time
 from cojoin.debugging.replayed_rows import ReplayedRows, Span
-from cojoin.debugging.row_steps import callbacks_of, cuts_of, run_batch
-from cojoin.debugging.watched_function import WatchedProcess
+from cojoin.debugging.row_steps import WatchedProcess, callbacks_of, cuts_of, run_batch
 from cojoin.embedded.row_texts import text_rows
 from cojoin.embedded.stepper import Stepper
 from cojoin.engine.display import html_table
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
     from cojoin.checkpoints.inspect.key_state import KeyState
     from cojoin.debugging.loaded_key import LoadedKey
     from cojoin.debugging.recorded_batches import RecordedBatch
-    from cojoin.debugging.row_step import RowStep
+    from cojoin.debugging.row_steps import RowStep
     from cojoin.embedded.step import Step
     from cojoin.engine.functions import KeyedCoProcessFunction
     from cojoin.engine.operator import Sides

@@ -27,8 +27,7 @@ __all__ = ["controls_until", "header_at", "recorded_controls", "with_recorded_ti
 
 def with_recorded_time(plan: Plan) -> Plan:
     """Return a plan whose watermarks only follow what ``recorded_controls`` says."""
-    left, right = (replace(spec, watermark=WatermarkStrategy()) for spec in plan.inputs)
-    return replace(plan, left=left, right=right, key_groups=1)
+    return replace(plan.with_inputs(watermark=WatermarkStrategy()), key_groups=1)
 
 
 def header_at(header: Mapping[str, Any], batch: RecordedBatch) -> dict[str, Any]:

@@ -1,18 +1,25 @@
 """A replayed batch in small steps: a function's by its callbacks, a join's by its rows and by the advance of time.
 
-A function's batch runs once, as always, and is only looked at; so the steps are exactly what happened. A join's batch
-is cut: each row comes alone, with time at rest, and then the watermark advances from the time of one waiting row to
-that of the next. That gives the same rows, since a join's results do not depend on how batches are cut.
+A function's batch runs once, as always, and is only looked at; so the steps are exactly what happened. After each
+callback it is noted what it got, what it yielded, and the key's states and timers. No state is read through its handle,
+so no time-to-live is prolonged.
+
+A join's batch is cut: each row comes alone, with time at rest, and then the watermark advances from the time of one
+waiting row to that of the next. That gives the same rows, since a join's results do not depend on how batches are cut.
 """
 
 from __future__ import annotations
 
+import html
 import json
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from cojoin.checkpoints.inspect.key_state import KeyTimer
 from cojoin.debugging.recorded_time import controls_until, recorded_controls
-from cojoin.debugging.row_step import RowStep
+from cojoin.engine.formats import format_time, show_row, show_value
+from cojoin.engine.keyed_process import KeyedCoProcess
+from cojoin.engine.local.watched_function import watch
 from cojoin.engine.operator import OUTPUT, REJECTED
 from cojoin.engine.side_outputs import encode_outputs
 from cojoin.engine.time.watermarks import NONE
@@ -24,17 +31,147 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from cojoin.debugging.recorded_batches import RecordedBatch
-    from cojoin.debugging.watched_function import Call, WatchedProcess
     from cojoin.embedded.step import Step
     from cojoin.embedded.stepper import Stepper
+    from cojoin.engine.functions import Context
     from cojoin.engine.inputs import InputSpec
-    from cojoin.engine.keyed_process import KeyedCoProcess
+    from cojoin.engine.keyed_process_operator import KeyedCoProcessOperator
+    from cojoin.engine.local.watched_function import Callback
     from cojoin.engine.operator import Sides
     from cojoin.engine.plan import Plan
     from cojoin.engine.time.control_rows import Control
+    from cojoin.engine.time.operator_watermark import TimePolicy
     from cojoin.engine.values.rows import Row
 
-__all__ = ["callbacks_of", "cuts_of", "run_batch"]
+__all__ = ["RowStep", "WatchedProcess", "callbacks_of", "cuts_of", "run_batch"]
+
+
+@dataclass(frozen=True, repr=False)
+class RowStep:
+    """What one row, one timer or one advance of the watermark did; ``Debugger.steps(by="row")`` yields it.
+
+    Attributes:
+        batch_id: The real query's batch.
+        kind: ``"row"``: a row was given to the function, or to the join; ``"timer"``: a timer fired; ``"rejected"``: a
+            row was not admitted; ``"watermark"``: a join's watermark advanced.
+        timestamp: The event time of the row, or the time of the timer, in epoch milliseconds; None without one.
+        watermark: The operator's watermark that the function saw, or the join's after it, in epoch milliseconds.
+        input: The name of the row's input.
+        row: The row.
+        domain: The timer's time domain, ``"event_time"`` or ``"processing_time"``.
+        reason: Why the row was rejected, such as ``"late"``.
+        outputs: The rows that came out, by output: ``"output"``, or a side output's tag id.
+        state: A function's states of the key afterwards, by name.
+        versions: In as-of and temporal joins, the rows of the right input that later rows can match, afterwards.
+        timers: The key's timers afterwards.
+        waiting: In a join, the rows of each input that wait afterwards, by the input's name.
+    """
+
+    batch_id: int
+    kind: Literal["row", "timer", "rejected", "watermark"]
+    timestamp: int | None
+    watermark: int
+    input: str | None = None
+    row: Row | None = None
+    domain: str | None = None
+    reason: str | None = None
+    outputs: Mapping[str, Sequence[Row]] = field(default_factory=dict)
+    state: Mapping[str, Any] = field(default_factory=dict)
+    versions: Sequence[Row] = ()
+    timers: Sequence[KeyTimer] = ()
+    waiting: Mapping[str, Sequence[Row]] = field(default_factory=dict)
+
+    @property
+    def output(self) -> list[Row]:
+        """The rows of the main output."""
+        return list(self.outputs.get(OUTPUT, ()))
+
+    def __repr__(self) -> str:
+        lines = [f"batch {self.batch_id}: {self._cause()} (watermark {format_time(self.watermark)})"]
+        for name, rows in self.outputs.items():
+            lines += [f"  {name}: {show_row(row.as_dict())}" for row in rows]
+        for name, value in self.state.items():
+            lines.append(f"  state {name}: {show_value(value)}")
+        lines += [f"  version in force: {show_row(row.as_dict())}" for row in self.versions]
+        for name, rows in self.waiting.items():
+            lines += [f"  {name} that waits: {show_row(row.as_dict())}" for row in rows]
+        timers = ", ".join(f"{each.domain.replace('_', ' ')} {format_time(each.timestamp)}" for each in self.timers)
+        return "\n".join([*lines, *([f"  timers: {timers}"] if timers else [])])
+
+    def _repr_html_(self) -> str:
+        """Return the step as HTML, for notebooks."""
+        return f"<pre>{html.escape(repr(self))}</pre>"
+
+    def _cause(self) -> str:
+        when = "" if self.timestamp is None else f" at {format_time(self.timestamp)}"
+        if self.kind == "watermark":
+            return "the watermark advanced"
+        if self.kind == "timer":
+            return f"{str(self.domain).replace('_', ' ')} timer{when}"
+        row = "" if self.row is None else f": {show_row(self.row.as_dict())}"
+        why = f" was rejected as {self.reason}" if self.kind == "rejected" else ""
+        return f"row of {self.input!r}{when}{why}{row}"
+
+
+class Call(NamedTuple):
+    """One callback.
+
+    Attributes:
+        side: 0 or 1 for a row of the left or the right input; None for a timer.
+        row: The row.
+        timestamp: The event time of the row, or the time of the timer, in epoch milliseconds.
+        domain: The timer's time domain.
+        watermark: The watermark that the callback saw.
+        yielded: What it yielded, not yet converted.
+        state: The key's states afterwards.
+        timers: The key's timers afterwards: domain and time.
+    """
+
+    side: int | None
+    row: Any
+    timestamp: int | None
+    domain: str | None
+    watermark: int
+    yielded: list[Any]
+    state: dict[str, Any]
+    timers: list[tuple[str, int]]
+
+
+@dataclass(frozen=True)
+class WatchedProcess(KeyedCoProcess):
+    """A process whose operators note each callback in ``calls``."""
+
+    calls: list[Call] = field(default_factory=list, compare=False)
+
+    @classmethod
+    def of(cls, process: KeyedCoProcess) -> WatchedProcess:
+        """Return the same process, watched."""
+        return cls(**{each.name: getattr(process, each.name) for each in fields(KeyedCoProcess)})
+
+    def create_operator(
+        self, left: InputSpec, right: InputSpec, time: TimePolicy | None = None
+    ) -> KeyedCoProcessOperator:
+        """Return the operator of one key group."""
+        operator = super().create_operator(left, right, time)
+        backend = operator.state_backend
+
+        def note(callback: Callback, ctx: Context) -> None:
+            side, value, yielded = callback
+            self.calls.append(
+                Call(
+                    side,
+                    None if side is None else value,
+                    value if side is None else ctx.timestamp(),
+                    ctx.time_domain().value if side is None else None,
+                    ctx.timer_service().current_watermark(),
+                    yielded,
+                    backend.current_entries(),
+                    backend.current_timers(),
+                )
+            )
+
+        watch(operator, note)
+        return operator
 
 
 def callbacks_of(stepper: Stepper, batch: RecordedBatch, rows: Sides) -> Iterator[RowStep]:

@@ -7,25 +7,19 @@ them. All rows are one key group: to split them for a second core costs a join m
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-
 from cojoin.embedded.bound_frames import bind_frames
 from cojoin.embedded.result import Result
-from cojoin.engine.batch_report import BatchReport
-from cojoin.engine.garbage_collection import without_garbage_collection
+from cojoin.engine.local.local_run import LocalRun
 from cojoin.engine.observed import control_of
-from cojoin.engine.operator import Batch
 from cojoin.engine.time.durations import milliseconds
-from cojoin.engine.user_frames import user_traceback
+from cojoin.engine.user_frames import UserFrames
 from cojoin.engine.values.choices import check_flag
-from cojoin.errors import FunctionError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from cojoin.embedded.cuts import Arrival, Batches, Clock
     from cojoin.embedded.step import Step
@@ -37,7 +31,7 @@ if TYPE_CHECKING:
     from cojoin.engine.time.control_rows import Control
     from cojoin.engine.time.durations import Duration
 
-__all__ = ["EmbeddedExecution", "run_key_group"]
+__all__ = ["EmbeddedExecution"]
 
 
 @dataclass(frozen=True)
@@ -86,13 +80,9 @@ class EmbeddedExecution:
         Raises:
             FunctionError: A function raised an error, or returned an invalid value.
         """
-        emitted, statistics = run_key_group(plan, self.rows, self.controls(), 0)
-        tables = {
-            name: pa.concat_tables([schema.empty_table(), *emitted.get(name, ())])
-            for name, (_, schema) in plan.outputs.items()
-        }
-        names = (self.inputs[0].name, self.inputs[1].name)
-        return Result(plan, tables, BatchReport.merge(0, names, [statistics]))
+        with UserFrames(), LocalRun(plan, keeps_operators=True) as run:
+            tables = run.process(self.rows, self.controls(), end_of_input=True).tables()
+        return Result(plan, tables, run.report(0, with_sizes=False))
 
     def controls(self) -> list[Control]:
         """Return what the rows of both inputs tell of time."""
@@ -115,7 +105,7 @@ class EmbeddedExecution:
             ConfigurationError: An argument is invalid.
             SchemaError: A column by which rows arrive does not exist, has the wrong type, or has a null.
         """
-        # The harness, on which steps are built, would take a third of the time of a first join.
+        # A first join does without them.
         from cojoin.embedded.cuts import cut_batches, processing_times  # noqa: PLC0415
         from cojoin.embedded.stepper import Stepper, run_steps  # noqa: PLC0415
 
@@ -126,36 +116,6 @@ class EmbeddedExecution:
             replace(spec, max_ahead_ms=limit) for spec, limit in zip(plan.inputs, self.max_ahead_ms, strict=True)
         )
         return run_steps(Stepper(replace(plan, left=left, right=right)), cuts, times, drain=drain)
-
-
-def run_key_group(
-    plan: Plan, rows: Sides, controls: Sequence[Control], number: int
-) -> tuple[dict[str, list[pa.Table]], dict[str, Any]]:
-    """Run one key group's rows in one batch, to the end of time.
-
-    Args:
-        plan: What is run.
-        rows: The rows of both inputs.
-        controls: What is known of time.
-        number: The key group's number.
-
-    Returns:
-        The pieces of each output by its name, and the statistics.
-    """
-    emitted: defaultdict[str, list[pa.Table]] = defaultdict(list)
-    counts: Counter[str] = Counter()
-    operator = plan.create_operator()
-    try:
-        with without_garbage_collection():
-            for emission in operator.process(Batch(rows, controls, end_of_input=True)):
-                emitted[emission.kind].append(emission.table)
-                counts[emission.kind] += emission.table.num_rows
-        statistics = {"key_group": number, "state_bytes": 0, "emitted": dict(counts), **operator.report()}
-    except FunctionError as error:
-        raise error.with_traceback(user_traceback(error)) from None
-    finally:
-        operator.close()
-    return emitted, statistics
 
 
 def _max_ahead(declared: Input) -> int | None:

@@ -12,46 +12,19 @@ from typing import TYPE_CHECKING
 
 from cojoin.embedded.named_outputs import Outputs
 from cojoin.embedded.step_texts import step_html, step_text
-from cojoin.testing.harness_key_groups import decode_states
-from cojoin.testing.state_tables import state_table, timer_table, waiting_table
+from cojoin.engine.local.group_states import restored_operators
+from cojoin.engine.local.kept_tables import KeptTables
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     import pyarrow as pa
 
     from cojoin.engine.batch_report import BatchReport
-    from cojoin.engine.operator import Operator, Sides
+    from cojoin.engine.operator import Sides
     from cojoin.engine.plan import Plan
 
-__all__ = ["Kept", "Step", "restored_operators"]
-
-
-class Kept:
-    """What a snapshot of a stepper holds, as the tables of ``Step``.
-
-    Args:
-        plan: What is run.
-        snapshot: The snapshot.
-    """
-
-    def __init__(self, plan: Plan, snapshot: bytes) -> None:
-        self._operators = restored_operators(plan, decode_states(snapshot).states)
-
-    @cached_property
-    def waiting(self) -> Sides:
-        """The rows of both inputs that wait."""
-        return waiting_table(self._operators, 0), waiting_table(self._operators, 1)
-
-    @cached_property
-    def timers(self) -> pa.Table:
-        """The timers that wait."""
-        return timer_table(self._operators)
-
-    @cached_property
-    def state(self) -> pa.Table:
-        """What is kept of each key, besides waiting rows and timers."""
-        return state_table(self._operators)
+__all__ = ["Step"]
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -118,23 +91,15 @@ class Step(Outputs):
         return self._kept.state
 
     @cached_property
-    def _kept(self) -> Kept:
-        return Kept(self.plan, self.snapshot)
+    def _kept(self) -> KeptTables:
+        return KeptTables(restored_operators(self.plan, self.snapshot))
 
     @cached_property
-    def _kept_before(self) -> Kept:
-        return Kept(self.plan, self.before)
+    def _kept_before(self) -> KeptTables:
+        return KeptTables(restored_operators(self.plan, self.before))
 
     def __repr__(self) -> str:
         return step_text(self)
 
     def _repr_html_(self) -> str:
         return step_html(self)
-
-
-def restored_operators(plan: Plan, states: Sequence[bytes]) -> list[Operator]:
-    """Return new operators, one for each key group, restored from their states."""
-    operators = [plan.create_operator() for _ in states]
-    for operator, state in zip(operators, states, strict=True):
-        operator.restore(state)
-    return operators

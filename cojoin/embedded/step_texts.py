@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from cojoin.embedded.step import Kept, Step
+    from cojoin.embedded.step import Step
+    from cojoin.engine.local.kept_tables import KeptTables
 
 __all__ = ["step_html", "step_text"]
 
@@ -85,7 +86,7 @@ def _sections(step: Step) -> Iterator[_Section]:
     yield from _kept("states" if is_function else f"rows of {names[1]!r} in force", step, lambda kept: kept.state)
 
 
-def _kept(title: str, step: Step, read: Callable[[Kept], pa.Table]) -> Iterator[_Section]:
+def _kept(title: str, step: Step, read: Callable[[KeptTables], pa.Table]) -> Iterator[_Section]:
     """Yield a table of what is kept after a step; where it is cut, rows that were not kept before come first."""
     table = read(step._kept)  # noqa: SLF001 - its own texts
     if table.num_rows > _MOST_ROWS:

@@ -1,44 +1,31 @@
-"""A stream without Spark, one micro-batch at a time.
+"""A stream without Spark, one micro-batch at a time, which comes back as a ``Step``.
 
-A step runs as on Spark: in new operators with new copies of the function, restored from the encoded state of the step
-before, so what a function keeps in its attributes is lost. A step that fails changes nothing. Results do not depend on
-the number of key groups.
-
-It keeps the state as bytes, and nothing else. Each step decodes and encodes the whole state, as Spark's calls do, so a
-step costs what its rows cost and a pass over the state.
+A step runs as on Spark (``engine.local``): in new operators with new copies of the function, restored from the encoded
+state of the step before. A step that fails changes nothing.
 """
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pyarrow as pa
 
-from cojoin.embedded.step import Step, restored_operators
-from cojoin.engine.batch_report import BatchReport
+from cojoin.embedded.step import Step
 from cojoin.engine.formats import format_time
-from cojoin.engine.garbage_collection import without_garbage_collection
+from cojoin.engine.local.group_states import decode_states, encode_states
+from cojoin.engine.local.local_run import LocalRun, epoch_millis
 from cojoin.engine.observed import control_of
-from cojoin.engine.operator import Batch
-from cojoin.engine.time.control_rows import Control
-from cojoin.engine.user_frames import user_traceback
-from cojoin.errors import ConfigurationError, FunctionError, SchemaError, did_you_mean
-from cojoin.testing.checks import epoch_millis
-from cojoin.testing.harness_key_groups import decode_states, encode_states, groups_of, restore_parts, restore_states
-from cojoin.testing.runner import check_conservation
+from cojoin.engine.user_frames import UserFrames
+from cojoin.errors import ConfigurationError, SchemaError, did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from numpy.typing import NDArray
-
     from cojoin.embedded.cuts import Cuts
     from cojoin.engine.inputs import InputSpec
-    from cojoin.engine.operator import Operator, Sides
+    from cojoin.engine.operator import Sides
     from cojoin.engine.plan import Plan
+    from cojoin.engine.time.control_rows import Control
 
 __all__ = ["Stepper", "run_steps"]
 
@@ -60,13 +47,9 @@ class Stepper:
     """
 
     def __init__(self, plan: Plan, key_groups: int = 1) -> None:
-        if type(key_groups) is not int or key_groups < 1:
-            msg = f"key_groups: expected a whole number above zero, got {key_groups!r}"
-            raise ConfigurationError(msg)
+        self._run = LocalRun(plan, key_groups)
         self.plan = plan
         self.batch_id, self.processing_time = -1, 0
-        self._resumed, self._ended = False, False
-        self._states = _encoded([plan.create_operator() for _ in range(key_groups)])
         # Each step and the one after it share these bytes.
         self._last = self.snapshot()
 
@@ -99,63 +82,39 @@ class Stepper:
             ConfigurationError: The inputs have ended, or the clock goes back.
             SchemaError: The rows do not have their input's columns.
             FunctionError: The function raised an error, or returned an invalid value. The stepper is unchanged.
-            HarnessError: A row was lost, or counted twice.
+            ConservationError: A row was lost, or counted twice.
         """
-        if self._ended:
+        if self._run.watermark.status() == "finished":
             msg = "step: the inputs have ended, and nothing can follow; restore a snapshot, or make a new stepper"
             raise ConfigurationError(msg)
         now = self._clock(processing_time)
         left, right = (_typed(table, spec) for table, spec in zip(rows, self.plan.inputs, strict=True))
-        plan = _without_limits(self.plan) if now == 0 else self.plan
+        # While the clock is unknown, no row is too far ahead of it.
+        plan = self.plan if now else self.plan.with_inputs(max_ahead_ms=None)
         if controls is None:
             observed = zip((1, 2), (left, right), plan.inputs, strict=True)
             controls = [control_of(number, each, spec, now) for number, each, spec in observed if each.num_rows]  # type: ignore[arg-type]
-        operators = restored_operators(plan, self._states)
-        batches = _split(plan, (left, right), controls, len(operators))
-        tables, statistics = defaultdict(list), []
-        try:
-            with without_garbage_collection():
-                for group, (operator, batch) in enumerate(zip(operators, batches, strict=True)):
-                    ready = replace(
-                        batch,
-                        end_of_input=end_of_input,
-                        processing_time=now,
-                        resumed=self._resumed,
-                        holds=holds or {},
-                        snapshots=snapshots or {},
-                    )
-                    counts: Counter[str] = Counter()
-                    for emission in operator.process(ready):
-                        tables[emission.kind].append(emission.table)
-                        counts[emission.kind] += emission.table.num_rows
-                    check_conservation(operator)
-                    statistics.append({"key_group": group, "emitted": dict(counts), **operator.report()})
-            states = [operator.snapshot() for operator in operators]
-        except FunctionError as error:
-            raise error.with_traceback(user_traceback(error)) from None
-        finally:
-            for operator in operators:
-                operator.close()
-        self._states, self._resumed = states, False
+        with UserFrames():
+            output = self._run.process(
+                (left, right),
+                controls,
+                processing_time=now,
+                end_of_input=end_of_input,
+                holds=holds,
+                snapshots=snapshots,
+                plan=plan,
+            )
         self.processing_time, self.batch_id = now, self.batch_id + 1
-        self._ended = operators[0].watermark.status() == "finished"
-        for each, state in zip(statistics, states, strict=True):
-            each["state_bytes"] = len(state)
-        outputs = {
-            name: pa.concat_tables([schema.empty_table(), *tables[name]])
-            for name, (_, schema) in self.plan.outputs.items()
-        }
-        names = (self.plan.left.name, self.plan.right.name)
-        report = BatchReport.merge(self.batch_id, names, statistics)
         before, self._last = self._last, self.snapshot()
-        return Step(self.plan, (left, right), outputs, report, self._last, before)
+        report = self._run.report(self.batch_id)
+        return Step(self.plan, (left, right), output.tables(), report, self._last, before)
 
     def snapshot(self) -> bytes:
         """Return all that is kept, as bytes without pickle: states, timers, waiting rows, watermarks, counters, clock.
 
         A ``Harness`` of the same operation can restore it, too.
         """
-        return encode_states(self._states, self.processing_time, self.batch_id)
+        return encode_states(self._run.states(), self.processing_time, self.batch_id)
 
     def restore(self, data: bytes, *, resumed: bool = True) -> None:
         """Restore a snapshot of this stepper, of a step or of a harness.
@@ -172,9 +131,8 @@ class Stepper:
                 plan.
         """
         saved = decode_states(data)
-        operators = self._new_operators()
-        restore_states(operators, saved.states)
-        self._take(operators, saved.batch_id, saved.processing_time, resumed=resumed)
+        self._run.restore(saved.states, resumed=resumed, checks_states=True)
+        self._go_on(saved.batch_id, saved.processing_time)
 
     def restore_parts(
         self,
@@ -200,24 +158,11 @@ class Stepper:
         Raises:
             CheckpointError: The state is of another operation, or can't become that of this plan.
         """
-        operators = self._new_operators()
-        restore_parts(operators, header, tables, keeps_counts=keeps_counts)
-        self._take(operators, batch_id, header["processing_time"], resumed=resumed)
+        self._run.restore_parts(header, tables, keeps_counts=keeps_counts, resumed=resumed)
+        self._go_on(batch_id, header["processing_time"])
 
-    def _new_operators(self) -> list[Operator]:
-        return [self.plan.create_operator() for _ in self._states]
-
-    def _take(self, operators: Sequence[Operator], batch_id: int, now: int, *, resumed: bool) -> None:
-        try:
-            for operator in operators:
-                operator.check_states()
-            states = _encoded(operators)
-        finally:
-            for operator in operators:
-                operator.close()
-        self._states, self._resumed = states, resumed
-        self.batch_id, self.processing_time = batch_id, now
-        self._ended = operators[0].watermark.status() == "finished"
+    def _go_on(self, batch_id: int, processing_time: int) -> None:
+        self.batch_id, self.processing_time = batch_id, processing_time
         self._last = self.snapshot()
 
     def _clock(self, processing_time: int) -> int:
@@ -247,10 +192,6 @@ def run_steps(stepper: Stepper, cuts: Cuts, times: Sequence[int], *, drain: bool
         yield stepper.step((left, right), end_of_input=True)
 
 
-def _encoded(operators: Sequence[Operator]) -> list[bytes]:
-    return [operator.snapshot() for operator in operators]
-
-
 def _typed(table: pa.Table, spec: InputSpec) -> pa.Table:
     """Return rows with exactly the columns of their input, checked."""
     if not isinstance(table, pa.Table):
@@ -270,31 +211,3 @@ def _typed(table: pa.Table, spec: InputSpec) -> pa.Table:
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         msg = f"input {spec.name!r}: its rows can't be cast to its columns: {error}"
         raise SchemaError(msg) from error
-
-
-def _without_limits(plan: Plan) -> Plan:
-    """Return a plan for a clock that is unknown: no row is too far ahead of it."""
-    left, right = (replace(spec, max_ahead_ms=None) for spec in plan.inputs)
-    return replace(plan, left=left, right=right)
-
-
-def _split(plan: Plan, rows: Sides, controls: Sequence[Control], count: int) -> list[Batch]:
-    """Return each key group's part of a micro-batch; the group that gets a row counts it."""
-    groups = [groups_of(spec.keys(table), count) for spec, table in zip(plan.inputs, rows, strict=True)]
-    return [
-        Batch(
-            (_of_group(rows[0], groups[0], group, count), _of_group(rows[1], groups[1], group, count)),
-            _of_group_controls(controls, [int(np.count_nonzero(each == group)) for each in groups], group),
-        )
-        for group in range(count)
-    ]
-
-
-def _of_group(table: pa.Table, groups: NDArray[np.int64], group: int, count: int) -> pa.Table:
-    return table if count == 1 else table.filter(pa.array(groups == group))
-
-
-def _of_group_controls(controls: Sequence[Control], rows: Sequence[int], group: int) -> list[Control]:
-    """Return what one key group gets to know: all times, its own rows, and for the first group what was no row."""
-    told = [replace(each, rows=0, faults=each.faults if group == 0 else ()) for each in controls]
-    return [*told, *(Control(number, rows=count) for number, count in enumerate(rows, start=1) if count)]  # type: ignore[arg-type]

@@ -83,10 +83,6 @@ class KeyedCoProcessOperator(Operator):
         """The states and timers."""
         return self._state_backend
 
-    def gather(self, make: Callable[[Context], list[Any]]) -> None:
-        """Replace the list that collects what callbacks yield with one that reads the context; for test harnesses."""
-        self._yielded = make(self._context)
-
     def watch(self, make: Callable[[KeyedCoProcessFunction], KeyedCoProcessFunction]) -> None:
         """Replace the function with one that calls it, before any batch; for tools that look at each callback."""
         self._function = make(self._function)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
@@ -71,6 +71,11 @@ class Plan:
     def inputs(self) -> tuple[InputSpec, InputSpec]:
         """The two inputs, left first."""
         return self.left, self.right
+
+    def with_inputs(self, **changes: Any) -> Plan:
+        """Return the plan with some attributes of both inputs changed."""
+        left, right = (replace(spec, **changes) for spec in self.inputs)
+        return replace(self, left=left, right=right)
 
     @property
     def output(self) -> pa.Schema:

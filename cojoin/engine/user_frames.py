@@ -9,10 +9,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from cojoin.errors import FunctionError
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["defined_at", "is_user_file", "user_line", "user_traceback"]
+__all__ = ["UserFrames", "defined_at", "is_user_file", "user_line", "user_traceback"]
 
 # With the separator: a folder beside the package may have a name that begins with its name.
 _OURS = str(Path(__file__).parents[1]) + os.sep
@@ -67,6 +69,17 @@ def user_traceback(error: BaseException) -> TracebackType | None:
         if is_user_file(each.tb_frame.f_code.co_filename):
             found = TracebackType(found, each.tb_frame, each.tb_lasti, each.tb_lineno)
     return found
+
+
+class UserFrames:
+    """A ``with`` block out of which an error of the user's function comes with the frames of that function alone."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if isinstance(error, FunctionError):
+            raise error.with_traceback(user_traceback(error)) from None
 
 
 def _frames(traceback: TracebackType | None) -> Iterable[TracebackType]:

@@ -1,8 +1,8 @@
 """A function's run over one key's rows: its output rows with their times, and the timers from being set to the end.
 
-It runs in the harness, whose output carries event times, on the key's rows alone. All rows come in one micro-batch, as
-in a run to the end of time. Then time advances from one row or timer to the next, and after each the timers are looked
-at. Timers that a function sets again and again without end are followed for a while after the last row.
+It runs on the key's rows alone. All rows come in one micro-batch, as in a run to the end of time. Then time advances
+from one row or timer to the next, and after each the timers are looked at. Timers that a function sets again and again
+without end are followed for a while after the last row.
 """
 
 from __future__ import annotations
@@ -11,21 +11,26 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from cojoin.engine.formats import show_value
-from cojoin.engine.values.rows import Row, decode_rows
+from cojoin.engine.inputs import InputSpec
+from cojoin.engine.local.kept_tables import KeptTables
+from cojoin.engine.local.local_run import LocalRun
+from cojoin.engine.observed import control_of
+from cojoin.engine.plan import Plan
+from cojoin.engine.time.control_rows import ONE_PARTITION, Control
+from cojoin.engine.time.timers import TimeDomain
+from cojoin.engine.time.watermark_strategies import WatermarkStrategy
+from cojoin.engine.values.rows import Row
 from cojoin.plots.timeline_rows import TimedRow
-from cojoin.testing.events import Record, SideRecord
-from cojoin.testing.harness import Harness
-from cojoin.testing.harness_inputs import HarnessInput
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
-    from cojoin.engine.inputs import InputSpec
+    from cojoin.engine.local.local_run import BatchOutput
     from cojoin.engine.operator import Sides
-    from cojoin.engine.plan import Plan
-    from cojoin.testing.events import Event
 
 __all__ = ["FunctionRun", "SeenTimer", "run_function"]
 
@@ -70,15 +75,16 @@ def run_function(plan: Plan, rows: Sides) -> FunctionRun:
     Raises:
         FunctionError: The function raised an error, or returned an invalid value.
     """
-    inputs = [_declared(spec) for spec in plan.inputs]
     run = FunctionRun({"output": []})
+    hidden = {*plan.left.key, *plan.right.key}
     times = np.concatenate([spec.millis(table) for spec, table in zip(plan.inputs, rows, strict=True)])
     moments = sorted({int(each) for each in times})
     waiting: dict[int, SeenTimer] = {}
-    options: dict[str, Any] = {"input1": inputs[0], "input2": inputs[1], "fresh_calls": False}
-    with Harness.of(plan.operation, **options) as harness:
-        harness.process_batch(*map(decode_rows, rows))
-        _look(harness, None, waiting, run)
+    with LocalRun(_without_watermarks(plan), keeps_operators=True, notes_rows=True) as local:
+        left, right = local.plan.inputs
+        _take(local.process(rows, [control_of(1, rows[0], left), control_of(2, rows[1], right)]), run, hidden)
+        _look(local, None, waiting, run)
+        nothing = rows[0].slice(0, 0), rows[1].slice(0, 0)
         after_last = 0
         while moments or waiting:
             now = min([*moments[:1], *waiting])
@@ -86,16 +92,33 @@ def run_function(plan: Plan, rows: Sides) -> FunctionRun:
             if after_last > _STEPS_AFTER_LAST_ROW:
                 break
             moments = [each for each in moments if each > now]
-            harness.process_watermark(now)
-            _look(harness, now, waiting, run)
-        hidden = {*plan.left.key, *plan.right.key}
-        _take(harness.take(), run, hidden)
+            reached = [Control(number, watermarks={ONE_PARTITION: now}) for number in (1, 2)]
+            _take(local.process(nothing, reached), run, hidden)
+            _look(local, now, waiting, run)
     return run
 
 
-def _look(harness: Harness, now: int | None, waiting: dict[int, SeenTimer], run: FunctionRun) -> None:
+def _without_watermarks(plan: Plan) -> Plan:
+    """Return a plan whose watermarks come from outside, and which takes each row as it is."""
+    left, right = (
+        InputSpec(
+            spec.name,
+            spec.schema,
+            spec.key,
+            spec.event_time,
+            sequence=spec.source_order,
+            watermark=WatermarkStrategy.no_watermarks(),
+        )
+        for spec in plan.inputs
+    )
+    return Plan(plan.operation, left, right, 1)
+
+
+def _look(local: LocalRun, now: int | None, waiting: dict[int, SeenTimer], run: FunctionRun) -> None:
     """Note which timers are new and which are gone since the last look."""
-    there = {each.timestamp for each in harness.timers() if each.time_domain == "event_time"}
+    timers = KeptTables(local.operators).timers
+    is_timed = pc.equal(timers.column(timers.num_columns - 2), TimeDomain.EVENT_TIME.value)
+    there = set(timers.column(timers.num_columns - 1).filter(is_timed).cast(pa.int64()).to_pylist())
     for gone in waiting.keys() - there:
         waiting.pop(gone).outcome = "fired" if now is not None and gone <= now else "deleted"
     for timestamp in sorted(there - waiting.keys()):
@@ -103,17 +126,12 @@ def _look(harness: Harness, now: int | None, waiting: dict[int, SeenTimer], run:
         run.timers.append(waiting[timestamp])
 
 
-def _take(events: Iterable[Event], run: FunctionRun, hidden: set[str]) -> None:
-    for event in events:
-        if isinstance(event, (Record, SideRecord)) and event.timestamp is not None:
-            name = event.tag if isinstance(event, SideRecord) else "output"
-            label = _label(event.value.as_dict() if isinstance(event.value, Row) else {"": event.value}, hidden)
-            run.outputs.setdefault(name, []).append(TimedRow(1_000 * event.timestamp, label))
+def _take(output: BatchOutput, run: FunctionRun, hidden: set[str]) -> None:
+    for row in (row for group in output.groups for row in group.rows()):
+        if row.timestamp is not None:
+            label = _label(row.value.as_dict() if isinstance(row.value, Row) else {"": row.value}, hidden)
+            run.outputs.setdefault(row.output, []).append(TimedRow(1_000 * row.timestamp, label))
 
 
 def _label(values: Mapping[str, Any], hidden: set[str]) -> str:
     return ", ".join(show_value(value) for name, value in values.items() if name not in hidden)
-
-
-def _declared(spec: InputSpec) -> HarnessInput:
-    return HarnessInput(spec.schema, spec.key, spec.event_time, spec.name, sequence=spec.source_order)

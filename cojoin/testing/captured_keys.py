@@ -10,20 +10,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cojoin.capture.captured_file import CapturedKey, Outcomes, TimedRow, read_captured, time_to_json
+from cojoin.capture.key_replay import replay
+from cojoin.engine.row_tables import cells, difference
+from cojoin.engine.values.json_values import row_from_json, row_to_json
 from cojoin.engine.values.texts import dump_json
 from cojoin.errors import ConfigurationError, did_you_mean
-from cojoin.testing.captured_file import CapturedKey, read_captured
-from cojoin.testing.expectations import difference
-from cojoin.testing.harness_tables import cells
-from cojoin.testing.json_values import row_from_json, row_to_json
-from cojoin.testing.replay import Outcomes, TimedRow, replay, time_to_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     import pyarrow as pa
 
-    from cojoin.testing.events import Rejected
+    from cojoin.engine.local.emitted_rows import Rejected
     from cojoin.testing.harness import Harness
 
 __all__ = ["CapturedKeys"]
@@ -95,7 +94,9 @@ class CapturedKeys:
             raise ConfigurationError(msg)
         captured = self.by_key[key]
         with harness:
-            found = replay(harness, captured.batches, captured.state)
+            harness._check_ready()  # noqa: SLF001 - this and what follows are of the same kit
+            run, now = harness._run, harness._now  # noqa: SLF001
+            found = replay(run, captured.batches, captured.state, processing_time=now)
         told = list(_differences(captured.expected, found, harness))
         if told:
             covers = f" ({', '.join(captured.covers)})" if captured.covers else ""

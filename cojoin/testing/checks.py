@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
-from cojoin.engine.time.watermarks import END_OF_TIME, NONE
+from cojoin.engine.local import local_run
 from cojoin.engine.values.coercion import coercer
 from cojoin.engine.values.types import type_to_ddl
 from cojoin.errors import ConfigurationError, FunctionError, SchemaError, did_you_mean
@@ -91,15 +91,10 @@ def epoch_millis(value: Any, what: str, *, clock: bool = False) -> int:
     Raises:
         HarnessError: It is not a whole number of 64 bits, or is negative as a processing time.
     """
-    index = getattr(value, "__index__", None)
-    least = 0 if clock else NONE
-    if index is None or isinstance(value, bool) or not least <= index() <= END_OF_TIME:
-        from_zero = " from 0 on" if clock else " of 64 bits"
-        msg = (
-            f"{what}: expected a whole number of epoch milliseconds{from_zero}, got {value!r} ({type(value).__name__})"
-        )
-        raise HarnessError(msg)
-    return int(index())
+    try:
+        return local_run.epoch_millis(value, what, clock=clock)
+    except ConfigurationError as error:
+        raise HarnessError(str(error)) from None
 
 
 def key_values(key: Any, spec: InputSpec) -> tuple[Any, ...]:

@@ -7,11 +7,10 @@ from datetime import datetime
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
+from cojoin.engine.local.emitted_rows import Rejected
 from cojoin.errors import CojoinError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from cojoin.engine.time.watermarks import Status
 
 __all__ = [
@@ -95,26 +94,6 @@ class SideRecord:
     tag: str
     value: Any
     timestamp: int | None = None
-
-
-@dataclass(frozen=True)
-class Rejected:
-    """A rejected row.
-
-    Attributes:
-        input: The name of its input.
-        reason: ``"late"``, ``"null_key"``, ``"null_event_time"``, ``"too_far_ahead"``, ``"time_beyond_python"`` or
-            ``"ends_before_it_begins"``.
-        row: Its columns, as JSON values.
-        timestamp: Its event time in epoch milliseconds; None if it has none.
-        watermark: The operator's watermark before the row's batch, in epoch milliseconds; None if there was none yet.
-    """
-
-    input: str
-    reason: str
-    row: Mapping[str, Any]
-    timestamp: int | None = None
-    watermark: int | None = None
 
 
 @dataclass(frozen=True)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from difflib import SequenceMatcher
 from typing import TYPE_CHECKING, Any
 
+from cojoin.engine.row_tables import cells, difference
 from cojoin.engine.values.types import as_schema
 from cojoin.errors import ConfigurationError
 from cojoin.testing.harness import Harness
-from cojoin.testing.harness_tables import cells, format_table, header_of, parse_table
+from cojoin.testing.harness_tables import header_of, parse_table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from cojoin.engine.side_outputs import OutputTag
 
-__all__ = ["assert_output", "difference"]
+__all__ = ["assert_output"]
 
 
 def assert_output(
@@ -72,58 +72,6 @@ def assert_output(
     if told is not None:
         msg = f"the output differs: - is missing, + is too much\n{told}"
         raise AssertionError(msg)
-
-
-def difference(
-    names: Sequence[str],
-    wanted: Sequence[tuple[str, ...]],
-    found: Sequence[tuple[str, ...]],
-    context: int | None = None,
-) -> str | None:
-    """Return a table of the rows in which two outputs differ; None if they are equal.
-
-    Args:
-        names: The columns.
-        wanted: The expected rows, as cells; those that are missing get the mark ``-``.
-        found: The rows that came, as cells; those that are too much get the mark ``+``.
-        context: How many equal rows are shown before and after each difference; None shows all.
-
-    >>> print(difference(["tier"], [("gold",), ("silver",), ("none",)], [("gold",), ("silver",)], context=1))
-      tier
-      ---------------
-      ... 1 equal row
-      silver
-    - none
-    """
-    if list(found) == list(wanted):
-        return None
-    lines: list[tuple[str, ...]] = []
-    marks: list[str] = []
-    pieces = SequenceMatcher(None, wanted, found, autojunk=False).get_opcodes()
-    for place, (kind, start, stop, first, last) in enumerate(pieces):
-        if kind == "equal":
-            kept = _shortened(wanted[start:stop], context, place > 0, place < len(pieces) - 1)
-            lines += kept
-            marks += [" "] * len(kept)
-        else:
-            lines += [*wanted[start:stop], *found[first:last]]
-            marks += ["-"] * (stop - start) + ["+"] * (last - first)
-    return format_table(names, lines, marks)
-
-
-def _shortened(
-    rows: Sequence[tuple[str, ...]], context: int | None, after: bool, before: bool
-) -> Sequence[tuple[str, ...]]:
-    """Return equal rows that stand after or before a difference without those that are far from it."""
-    if context is None:
-        return rows
-    head, tail = context if after else 0, context if before else 0
-    left_out = len(rows) - head - tail
-    if left_out <= 0:
-        return rows
-    width = len(rows[0])
-    told = (f"... {left_out} equal row{'s' if left_out > 1 else ''}", *[""] * (width - 1))
-    return [*rows[:head], told, *rows[len(rows) - tail :]]
 
 
 def _rows(actual: Harness | Sequence[Any], tag: OutputTag | str | None, schema: Any) -> tuple[pa.Schema, Sequence[Any]]:

@@ -20,7 +20,6 @@ Arrays, maps and structs can't be written as cells; leave their columns out.
 from __future__ import annotations
 
 import json
-import math
 import re
 from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal, InvalidOperation
@@ -35,7 +34,7 @@ from cojoin.errors import SchemaError, did_you_mean
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["cells", "format_table", "header_of", "parse_table"]
+__all__ = ["header_of", "parse_table"]
 
 _CELL = re.compile(r'\s*(?:"(?:[^"\\]|\\.)*"|[^|"](?:[^|])*?)?\s*(?:\||$)')
 _RULE = re.compile(r"[-+\s|]+")
@@ -189,52 +188,3 @@ def _moment(cell: str, dtype: pa.TimestampType) -> datetime:
         microseconds=int((fraction or "").ljust(6, "0")),
     )
     return (start + since).replace(tzinfo=timezone.utc if dtype.tz else None)
-
-
-def cells(row: Sequence[Any]) -> tuple[str, ...]:
-    """Return a row's values as cells that ``parse_table`` reads; equal values give equal cells.
-
-    >>> cells([None, "null", 2.0, "gold"])
-    ('null', '"null"', '2.0', 'gold')
-    """
-    return tuple(map(_spell, row))
-
-
-def _spell(value: Any) -> str:  # noqa: PLR0911 - one return per type
-    if value is None:
-        return "null"
-    if isinstance(value, str):
-        is_plain = value and value != "null" and value == value.strip() and not re.search(r'["|\n\r\\]', value)
-        return value if is_plain else json.dumps(value, ensure_ascii=False)
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, datetime):
-        fraction = "" if not value.microsecond else f".{value.microsecond:06d}"
-        short = fraction.removesuffix("000") if len(fraction) == 7 else fraction
-        day = "" if value.date() == _DAY_ZERO else f"{value:%Y-%m-%d} "
-        return f"{day}{value:%H:%M:%S}{short}"
-    if isinstance(value, bytes):
-        return value.hex()
-    if isinstance(value, float) and math.isnan(value):
-        return "nan"
-    return str(value)
-
-
-def format_table(names: Sequence[str], rows: Sequence[Sequence[str]], marks: Sequence[str] = ()) -> str:
-    """Return a table of aligned cells under their column names, each row after its mark if marks are given.
-
-    >>> print(format_table(["tier", "visits"], [("gold", "12"), ("null", "3")]))
-    tier | visits
-    -----+-------
-    gold | 12
-    null | 3
-    """
-    widths = [max(len(line[column]) for line in (names, *rows)) for column in range(len(names))]
-    lines = [
-        " | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-        for line in (names, *rows)
-    ]
-    lines.insert(1, "-+-".join("-" * width for width in widths))
-    if not marks:
-        return "\n".join(lines)
-    return "\n".join(f"{mark} {line}".rstrip() for mark, line in zip([" ", " ", *marks], lines, strict=True))

@@ -11,10 +11,10 @@ import pytest
 
 import cojoin as cj
 from cojoin.embedded.stepper import Stepper
+from cojoin.engine.local.group_states import decode_states
 from cojoin.engine.rescaling import assemble, merged_header
 from cojoin.engine.time.control_rows import Control
 from cojoin.engine.values import codec
-from cojoin.testing.harness_key_groups import decode_states
 from tests.embedded.stepped import JOINS, MORNING, Case, draw_case, rows_of
 from tests.seeds import SEED
 

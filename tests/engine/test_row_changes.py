@@ -227,7 +227,10 @@ def joined_with(
         outputs.append(running.step((rows(TRADE, asked), made), processing_time=CLOCK // 1_000, holds=holds).output)
         asked = []
         kept = [
-            table for state in running._states for name, table in codec.decode(state)[1].items() if name == "rejected2"
+            table
+            for state in running._run.states()
+            for name, table in codec.decode(state)[1].items()
+            if name == "rejected2"
         ]
         assert is_within or not kept, "remembered only until the commit is read"
         for table in kept:

@@ -77,7 +77,7 @@ def run(
         step = running.step((rows(TRADES, trades[:count]), expanded(right, customers)), **told)
         trades = trades[count:]
         found.append(step.output)
-        for state in running._states:
+        for state in running._run.states():
             rejected = codec.decode(state)[1].get("rejected2")
             assert rejected is None or pc.count_distinct(rejected[COMMIT]).as_py() == 1, "only of the newest commit"
     ended = (rows(TRADES, trades), right.schema.empty_table())

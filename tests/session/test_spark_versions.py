@@ -10,7 +10,7 @@ import pytest
 
 import cojoin as cj
 from cojoin.errors import EnvironmentSetupError
-from cojoin.session import classic_session, spark_versions
+from cojoin.session import classic_session, session_settings, spark_versions
 from cojoin.session.java_versions import java_fault
 from cojoin.session.spark_versions import check_kafka, delta_package, has_delta, kafka_package, spark_version
 

@@ -139,7 +139,7 @@ def test_lost_rows_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "cojoin.engine.keyed_process_operator.KeyedCoProcessOperator.held_rows", lambda self: self._held
     )
-    admit = type(harness._operators[0])._admit
+    admit = type(harness._run.operators[0])._admit
 
     def loses(self: Any, *arguments: Any) -> Any:
         admitted, rejected = admit(self, *arguments)

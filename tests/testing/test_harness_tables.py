@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cojoin.engine.row_tables import cells, format_table
 from cojoin.engine.values.rows import Row
 from cojoin.errors import ConfigurationError, SchemaError
 from cojoin.testing import assert_output, parse_table
-from cojoin.testing.harness_tables import cells, format_table
 from tests.testing.functions import enrich
 
 ALL = (

@@ -137,7 +137,7 @@ def test_what_is_no_snapshot_of_a_harness_is_refused() -> None:
     with pytest.raises(CodecError, match="expected them to begin with"):
         harness.restore(b"something else, long enough")
     with pytest.raises(CodecError, match="got the state of a single operator"):
-        harness.restore(harness._operators[0].snapshot())
+        harness.restore(harness._run.operators[0].snapshot())
     with pytest.raises(CheckpointError, match="the checkpoint was written by AsofJoinOperator"):
         harness.restore(make("asof", 1).snapshot())
     other = HarnessInput("customer_id string, tier long", key="customer_id", name="customers")
@@ -148,8 +148,8 @@ def test_what_is_no_snapshot_of_a_harness_is_refused() -> None:
 def test_key_groups_share_the_keys_and_the_watermark() -> None:
     harness = make("function", 3)
     first_half(harness)
-    held = [operator.report()["inputs"][0]["rows_in"] for operator in harness._operators]
+    held = [operator.report()["inputs"][0]["rows_in"] for operator in harness._run.operators]
     assert sum(held) == 9
     assert all(count < 9 for count in held)
-    assert {operator.report()["watermark"] for operator in harness._operators} == {13}
+    assert {operator.report()["watermark"] for operator in harness._run.operators} == {13}
     assert [event for event in harness.log if isinstance(event, Watermark)] == [Watermark(13)]

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -27,18 +26,18 @@ import pandas as pd
 import pyarrow as pa
 
 from cojoin.checkpoints.snapshot_row import SnapshotCadence, snapshot_row
-from cojoin.engine.garbage_collection import without_garbage_collection
 from cojoin.engine.inputs import stamped
 from cojoin.engine.key_groups import group_labels
+from cojoin.engine.local.key_group import KeyGroup, without_garbage_collection
 from cojoin.engine.operator import REJECTED, Batch
 from cojoin.engine.state.segments import SegmentContext
-from cojoin.engine.user_frames import user_traceback
+from cojoin.engine.user_frames import UserFrames
 from cojoin.engine.values import codec
 from cojoin.engine.values.ipc import binary_column, read_message, write_messages
 from cojoin.engine.values.row_digest import add_digests, rows_digest
 from cojoin.engine.values.schema_evolution import evolve
 from cojoin.engine.values.tables import concat
-from cojoin.errors import CheckpointError, FunctionError
+from cojoin.errors import CheckpointError
 from cojoin.spark.batch.batch_facts import BatchFacts, batch_facts, check_places, check_state
 from cojoin.spark.batch.loaded_table import LoadedRows
 from cojoin.spark.batch.packing import CONTROL_TAG, LOADED_TAG, read_control
@@ -118,12 +117,10 @@ class StreamingCall:
         stamp = (facts.batch_id, state.getCurrentProcessingTimeMs()) if self._plan.stamps_rejected else None
         emitted = _Emitted(self._outputs, facts.files, stamp, self._plan.emitted_columns)
         try:
-            with without_garbage_collection():
+            # Spark would show the frames of cojoin and not those of the user's function.
+            with UserFrames(), without_garbage_collection():
                 yield from self._run(key, frames, state, facts, emitted)
             emitted.keep()
-        except FunctionError as error:
-            # Spark would show the frames of cojoin and not those of the user's function.
-            raise error.with_traceback(user_traceback(error)) from None
         finally:
             emitted.close()
 
@@ -136,14 +133,14 @@ class StreamingCall:
         emitted: _Emitted,
     ) -> Iterator[pd.DataFrame]:
         started = time.perf_counter()
-        group = self._numbers[int(key[0])]
-        operator = self._plan.create_operator()
+        running = KeyGroup(self._plan, self._numbers[int(key[0])])
+        group, operator = running.number, running.operator
         now, batch_id = state.getCurrentProcessingTimeMs(), facts.batch_id
         if self._segments is not None:
             operator.segmenting = SegmentContext(self._segments, self._plan.segments, group, batch_id)
         expected = facts.state
         restored = RestoredState(int(key[0]), expected.get("query_id"))
-        try:
+        with running:
             if state.exists:
                 header, tables = codec.decode(state.get[0])
                 check_state(header.get(_WRITTEN), group, expected)
@@ -166,14 +163,12 @@ class StreamingCall:
             batch = replace(
                 batch, processing_time=now, resumed=resumed, holds=facts.holds, snapshots=facts.loads.snapshots
             )
-            yield from emitted.frames(operator.process(batch))
+            yield from emitted.frames(running.process(batch))
             header, tables, written = operator.flush()
             saved, content_batch_id = header["saved"], None
             # A drained query can't continue, so it needs no snapshot.
             is_due = operator.watermark.status() != "finished" and self._cadence.is_due(saved, batch_id, now)
             whole = operator.parts() if restored or is_due else None
-        finally:
-            operator.close()
         if whole is not None:
             row, header["saved"] = snapshot_row(group, batch_id, *whole)
             content_batch_id = header["saved"]["content_batch_id"]
@@ -188,18 +183,15 @@ class StreamingCall:
             # All key groups must be called in the next batch, as only all of them together make up its report.
             state.setTimeoutDuration(1)
         statistics = {
-            "key_group": group,
-            "state_bytes": len(encoded) + sum(segment.bytes for segment in segments),
+            **running.report(len(encoded) + sum(segment.bytes for segment in segments)),
             "segments": [segment.name for segment in segments],
             "segment_bytes_written": written,
             "call_ms": round(1000 * (time.perf_counter() - started), 1),
-            "emitted": dict(emitted.rows),
             "digests": emitted.digests,
             "row_bytes": row_bytes,
             "content_batch_id": content_batch_id,
             "saved": {name: header["saved"][name] for name in ("batch_id", "time")},
             "loads": facts.loads.as_dict()["rows"],
-            **operator.report(),
         }
         yield _frame(STATISTICS, [json.dumps(statistics).encode()])
 
@@ -221,7 +213,6 @@ class _Emitted:
         stamp: tuple[int, int] | None = None,
         columns: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
-        self.rows: Counter[str] = Counter()
         self._stamp, self._columns = stamp, columns or {}
         self.digests: dict[str, int] = {}
         self._kinds = {name: kind for name, (kind, _) in outputs.items()}
@@ -231,7 +222,6 @@ class _Emitted:
     def frames(self, emissions: Iterable[Emission]) -> Iterator[pd.DataFrame]:
         """Yield rows of ``(kind, payload)``; files are complete at the end."""
         for emission in emissions:
-            self.rows[emission.kind] += emission.table.num_rows
             kind, table = self._kinds[emission.kind], emission.table
             if emission.kind in self._columns:
                 table = table.select(list(self._columns[emission.kind]))
@@ -263,29 +253,23 @@ class StaticCall:
 
     def __call__(self, packed: pa.Table) -> pa.Table:
         """Run the operator over all packed rows of a key group; return rows of ``(kind, payload)``."""
-        try:
-            with without_garbage_collection():
-                emitted = self._run(packed)
-        except FunctionError as error:
-            raise error.with_traceback(user_traceback(error)) from None
+        with UserFrames(), without_garbage_collection():
+            emitted = self._run(packed)
         kinds, outputs = [kind for kind, _ in emitted], [payload for _, payload in emitted]
         return pa.Table.from_arrays([pa.array(kinds, pa.int8()), binary_column(outputs)], schema=_EMITTED_SCHEMA)
 
     def _run(self, packed: pa.Table) -> list[tuple[int, pa.Buffer]]:
-        operator = self._plan.create_operator()
         tags, payloads = packed.column("tag").to_pylist(), packed.column("payload")
-        try:
+        with KeyGroup(self._plan) as running:
             batch, _ = _unpack_batch(self._plan, zip(tags, payloads, strict=True), RestoredState())
             to_the_end = Batch(batch.rows, batch.controls, end_of_input=True)
             emitted = [
                 (self._kinds[emission.kind], payload)
-                for emission in operator.process(to_the_end)
+                for emission in running.process(to_the_end)
                 for payload in write_messages(emission.table)
             ]
-            counts = {"inputs": operator.report()["inputs"]}
+            counts = {"inputs": running.operator.report()["inputs"]}
             return [*emitted, (STATISTICS, pa.py_buffer(json.dumps(counts).encode()))]
-        finally:
-            operator.close()
 
 
 def _unpack_batch(

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from cojoin.comparison.key_group_difference import compare_key_group
-from cojoin.engine.key_groups import group_labels
 from cojoin.engine.values.ipc import binary_column, read_message, write_messages
 from cojoin.engine.values.tables import concat
 from cojoin.spark.batch.packing import CONTROL_TAG, read_control
@@ -66,8 +65,7 @@ class ComparingCall:
                 rows = read_message(buffer, specs[tag - 1].schema)
                 tables[tag - 1].append(pa.Table.from_batches([rows]))
         left, right = (concat(each) for each in tables)
-        number = group_labels(self.comparison.a.key_groups).index(packed.column("key_group")[0].as_py())
-        return self._emitted(compare_key_group(self.comparison, (left, right), (a, b), number))
+        return self._emitted(compare_key_group(self.comparison, (left, right), (a, b)))
 
     def _emitted(self, found: dict[str, KeyGroupDifference]) -> pa.Table:
         counts = {name: [each.counts, each.by_column] for name, each in found.items()}

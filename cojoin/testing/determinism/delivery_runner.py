@@ -1,8 +1,7 @@
 """Runs deliveries on the operators of a plan, and returns each output's rows by key, as texts that compare.
 
-A row of a function's output belongs to the key whose callback yielded it, which a list that the operator fills notes.
-A row of a join belongs to the key in its columns. Watermarks come from the delivery, so the inputs' strategies are
-replaced by one that makes none.
+A row of a function's output belongs to the key whose callback yielded it, a row of a join to the key in its columns.
+Watermarks come from the delivery, so the inputs' strategies are replaced by one that makes none.
 
 It costs some milliseconds for each micro-batch and key group.
 """
@@ -10,44 +9,36 @@ It costs some milliseconds for each micro-batch and key group.
 from __future__ import annotations
 
 from collections import defaultdict
-from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field, replace
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
-from cojoin.engine.keyed_process_operator import KeyedCoProcessOperator
-from cojoin.engine.operator import OUTPUT, REJECTED, Batch
-from cojoin.engine.side_outputs import OutputTag
+from cojoin.engine.local.local_run import LocalRun
+from cojoin.engine.operator import REJECTED
+from cojoin.engine.row_tables import cells
 from cojoin.engine.time.control_rows import ONE_PARTITION, Control
 from cojoin.engine.time.watermark_strategies import WatermarkStrategy
 from cojoin.engine.time.watermarks import NONE
 from cojoin.engine.values.rows import decode_rows
 from cojoin.errors import CojoinError
 from cojoin.testing.determinism.deliveries import RowTimes
-from cojoin.testing.harness_key_groups import groups_of, restore_states
-from cojoin.testing.harness_tables import cells
-from cojoin.testing.runner import check_conservation
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Sequence
 
-    from numpy.typing import NDArray
-    from typing_extensions import Self
-
-    from cojoin.engine.functions import Context
-    from cojoin.engine.operator import Operator, Sides
+    from cojoin.engine.local.emitted_rows import GroupOutput
+    from cojoin.engine.operator import Sides
     from cojoin.engine.plan import Plan
     from cojoin.testing.determinism.deliveries import Delivery, MicroBatch
 
 __all__ = ["DeliveryRunner", "RowText", "RunOutput"]
 
 RowText: TypeAlias = "tuple[str, ...]"
-"""A row's cells, as ``harness_tables`` spells them."""
-
-_ALL_HASHES = 1 << 32
+"""A row's cells, as ``row_tables`` spells them."""
 
 
 @dataclass(frozen=True)
@@ -94,8 +85,7 @@ class DeliveryRunner:
     """
 
     def __init__(self, plan: Plan, rows: Sides) -> None:
-        left, right = (replace(spec, watermark=WatermarkStrategy.no_watermarks()) for spec in plan.inputs)
-        self.plan = replace(plan, left=left, right=right)
+        self.plan = plan.with_inputs(watermark=WatermarkStrategy.no_watermarks())
         self.tables: Sides = (rows[0].combine_chunks(), rows[1].combine_chunks())
         self.left = rows[0].num_rows
         known: list[int | None] = []
@@ -118,11 +108,6 @@ class DeliveryRunner:
         tables = zip(self.plan.inputs, self.tables, strict=True)
         return [_key_text(key) for spec, table in tables for key in decode_rows(spec.keys(table), str)]
 
-    @cached_property
-    def _hashes(self) -> NDArray[np.int64]:
-        tables = zip(self.plan.inputs, self.tables, strict=True)
-        return np.concatenate([groups_of(spec.keys(table), _ALL_HASHES) for spec, table in tables])
-
     def run(self, delivery: Delivery) -> RunOutput:
         """Return what a delivery emits, or the error of the function."""
         try:
@@ -135,43 +120,39 @@ class DeliveryRunner:
 
         Raises:
             FunctionError: The function raised an error, or returned an invalid value.
-            HarnessError: A row was lost or counted twice.
+            ConservationError: A row was lost or counted twice.
         """
         found: dict[str, dict[str, list[RowText]]] = defaultdict(lambda: defaultdict(list))
-        states: list[bytes] = []
-        groups: list[_Group] = []
         with ExitStack() as stack:
+            run = stack.enter_context(self._new_run(delivery.batches[0].key_groups))
             for number, batch in enumerate(delivery.batches):
-                if number == 0 or batch.restarts:
-                    states = [group.operator.snapshot() for group in groups]
+                if number and batch.restarts:
+                    states = run.states()
                     stack.close()
-                    groups = [stack.enter_context(_Group(self.plan, found)) for _ in range(batch.key_groups)]
-                    if states:
-                        restore_states([group.operator for group in groups], states)
-                ends = number == len(delivery.batches) - 1
-                for group, engine_batch in zip(groups, self._batches(delivery, batch, len(groups), ends), strict=True):
-                    group.process(engine_batch)
+                    run = stack.enter_context(self._new_run(batch.key_groups))
+                    run.restore(states, resumed=False)
+                rows, controls, ends = self._batch(delivery, number)
+                output = run.process(rows, controls, processing_time=batch.processing_time, end_of_input=ends)
+                for group in output.groups:
+                    _add(group, found)
         # ``defaultdict``s compare and iterate as dicts do, but would grow when they are read.
-        rows = {output: dict(keys) for output, keys in found.items()}
-        if REJECTED in rows:
-            rows[REJECTED] = {"": sorted(rows[REJECTED][""])}
-        return RunOutput(rows)
+        rows_of = {output: dict(keys) for output, keys in found.items()}
+        if REJECTED in rows_of:
+            rows_of[REJECTED] = {"": sorted(rows_of[REJECTED][""])}
+        return RunOutput(rows_of)
 
-    def _batches(self, delivery: Delivery, batch: MicroBatch, groups: int, ends: bool) -> Iterator[Batch]:
+    def _new_run(self, key_groups: int) -> LocalRun:
+        return LocalRun(self.plan, key_groups, keeps_operators=True, notes_rows=True)
+
+    def _batch(self, delivery: Delivery, number: int) -> tuple[Sides, list[Control], bool]:
+        """Return a batch's rows, the watermarks after them, and whether the inputs end."""
+        batch, ends = delivery.batches[number], number == len(delivery.batches) - 1
         rows = np.array(batch.rows, dtype=np.int64)
-        own = self._hashes[rows] % groups if groups > 1 else np.zeros(len(rows), dtype=np.int64)
-        of_left = rows < self.left
-        for group in range(groups):
-            mine = own == group
-            left, right = rows[mine & of_left], rows[mine & ~of_left] - self.left
-            yield Batch(
-                (self.tables[0].take(pa.array(left)), self.tables[1].take(pa.array(right))),
-                [self._control(delivery, batch, side, len(part), ends) for side, part in enumerate((left, right))],
-                end_of_input=ends,
-                processing_time=batch.processing_time,
-            )
+        places = rows[rows < self.left], rows[rows >= self.left] - self.left
+        left, right = (table.take(pa.array(place)) for table, place in zip(self.tables, places, strict=True))
+        return (left, right), [self._control(delivery, batch, side, ends) for side in (0, 1)], ends
 
-    def _control(self, delivery: Delivery, batch: MicroBatch, side: int, count: int, ends: bool) -> Control:
+    def _control(self, delivery: Delivery, batch: MicroBatch, side: int, ends: bool) -> Control:
         number: Literal[1, 2] = 2 if side else 1
         mark, last = batch.watermarks[side], delivery.last_events[side]
         return Control(
@@ -179,83 +160,16 @@ class DeliveryRunner:
             # The drain must know the last event; with this mark it does not move the watermark.
             partitions={ONE_PARTITION: last} if ends and last > NONE else {},
             marks={ONE_PARTITION: NONE},
-            rows=count,
             watermarks={ONE_PARTITION: mark} if mark > NONE else {},
         )
 
 
-class _Group:
-    """One key group's operator, from its start or restart until the next restart."""
-
-    def __init__(self, plan: Plan, found: dict[str, dict[str, list[RowText]]]) -> None:
-        self.operator: Operator = plan.create_operator()
-        self._found = found
-        self._key_width = len(plan.left.key)
-        self._key_places = [plan.left.schema.names.index(name) for name in plan.left.key]
-        self._yields: list[tuple[str, str]] = []
-        if isinstance(self.operator, KeyedCoProcessOperator):
-            self.operator.gather(lambda context: _KeyedYields(context, self._yields))
-
-    def process(self, batch: Batch) -> None:
-        """Run a batch and add its rows to what was found."""
-        tables: dict[str, list[pa.Table]] = defaultdict(list)
-        for emission in self.operator.process(batch):
-            tables[emission.kind].append(emission.table)
-        check_conservation(self.operator)
-        rows = {kind: decode_rows(pa.concat_tables(pieces), str) for kind, pieces in tables.items()}
-        for row in rows.pop(REJECTED, ()):
-            spelled = {name: value for name, value in row.as_dict().items() if name != "watermark"}
-            self._found[REJECTED][""].append(cells(list(spelled.values())))
-        if isinstance(self.operator, KeyedCoProcessOperator):
-            sources = {kind: iter(values) for kind, values in rows.items()}
-            keyed: Iterable[tuple[str, str, Any]] = [(kind, key, next(sources[kind])) for kind, key in self._yields]
-            self._yields.clear()
-        else:
-            places = self._key_places
-            keyed = [
-                (kind, _key_text([row[place] for place in places]), row)
-                for kind, values in rows.items()
-                for row in values
-            ]
-        for kind, key, row in keyed:
-            self._found[kind][key].append(cells(row))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
-        # A function that has failed already may fail again when it is closed, and the first error counts.
-        with suppress(*([] if kind is None else [CojoinError])):
-            self.operator.close()
-
-
-class _KeyedYields(list[Any]):
-    """The list of rows that callbacks yield, which also notes each row's output and key."""
-
-    def __init__(self, context: Context, noted: list[tuple[str, str]]) -> None:
-        super().__init__()
-        self._context, self._noted = context, noted
-        self._done, self._key = 0, ""
-
-    @property
-    def extend(self) -> Callable[[Iterable[Any]], None]:
-        """Note the rows added before, and return the list's own ``extend``; a property adds no frame to errors."""
-        self._note()
-        key = self._context.get_current_key()
-        self._key = _key_text(key if isinstance(key, tuple) else (key,))
-        return super().extend
-
-    def clear(self) -> None:
-        """Empty the list and keep the notes."""
-        self._note()
-        self._done = 0
-        super().clear()
-
-    def _note(self) -> None:
-        for item in self[self._done :]:
-            is_beside = type(item) is tuple and len(item) == 2 and isinstance(item[0], OutputTag)
-            self._noted.append((item[0].tag_id if is_beside else OUTPUT, self._key))
-        self._done = len(self)
+def _add(group: GroupOutput, found: dict[str, dict[str, list[RowText]]]) -> None:
+    """Add what a key group emitted in a batch to what was found."""
+    for table in group.rejected_tables():
+        found[REJECTED][""] += map(cells, decode_rows(table.drop_columns("watermark"), str))
+    for row in group.rows(str):
+        found[row.output][_key_text(row.key)].append(cells(row.value))
 
 
 def _key_text(key: Sequence[Any]) -> str:

@@ -2,6 +2,10 @@
 
 The causes are tried in an order in which none is mistaken for another one. A run that differs when it is repeated
 explains all that follows, so nothing else is tried then. Of the other causes the first is looked at.
+
+The example is the smallest contrast that still differs: fewer rows, then fewer batches, key groups, restarts and
+watermarks. Rows are taken away in halves, quarters and so on, down to single ones, until none can be spared (delta
+debugging). What makes an error of a difference is not accepted, nor the other way round.
 """
 
 from __future__ import annotations
@@ -12,30 +16,112 @@ from itertools import chain, islice, pairwise
 from typing import TYPE_CHECKING
 
 from cojoin.engine.time.watermarks import NONE
-from cojoin.testing.determinism.causes import (
-    ARRIVAL,
-    CHANCE,
-    CLOCK,
-    CUTS,
-    HASH_SEED,
-    KEYS,
-    LEFTOVERS,
-    MIXED,
-    RESTARTS,
-    Cause,
-)
 from cojoin.testing.determinism.deliveries import Delivery, MicroBatch, draw_delivery, seeded
 from cojoin.testing.determinism.laboratory import HASH_SEEDS, Contrast, Run, Seen
 from cojoin.testing.determinism.shifted_clock import Clock
-from cojoin.testing.determinism.shrinking import shrink
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     from cojoin.testing.determinism.deliveries import Aspect, RowTimes
     from cojoin.testing.determinism.laboratory import Laboratory
 
-__all__ = ["Diagnosis", "diagnose"]
+__all__ = ["Cause", "Diagnosis", "diagnose"]
+
+
+@dataclass(frozen=True)
+class Cause:
+    """What a result depends on.
+
+    Attributes:
+        name: It in a few words, which follow "depends on".
+        usually: What usually causes it.
+        cure: What to do about it.
+        first: What the first of two runs is that differ.
+        second: What the second run is.
+    """
+
+    name: str
+    usually: str
+    cure: str
+    first: str
+    second: str
+
+
+CLOCK = Cause(
+    "the clock",
+    "the function calls time.time(), datetime.now(), date.today() or current_processing_time(); or it sets timers of "
+    "processing time, or keeps state with a time-to-live in processing time.",
+    "take the time from the rows: ctx.timestamp(), or ctx.timer_service().current_watermark(); and use timers and "
+    "time-to-live in event time.",
+    "at one time of the clock",
+    "at another time",
+)
+CHANCE = Cause(
+    "random numbers",
+    "the function calls random, numpy.random, uuid4() or os.urandom().",
+    "draw from a generator with a seed that is made of the row, such as random.Random(trade.trade_id); make an id from "
+    "the row's columns, such as with uuid5().",
+    "the first run",
+    "the same run again",
+)
+LEFTOVERS = Cause(
+    "what earlier runs left behind in the process",
+    "the function changes an attribute of its class or a global variable of its module, or uses id() or the default "
+    "hash() of objects, which are memory addresses.",
+    "keep what must last in a keyed state, which open() gets from its context; nothing else may change what it yields.",
+    "the first run",
+    "the same run again in the same process",
+)
+HASH_SEED = Cause(
+    "the order in which a set is iterated",
+    "the function iterates over a set or frozenset of strings, or calls hash() on one. Python orders them differently "
+    "in each process, by PYTHONHASHSEED.",
+    "iterate over sorted(the_set), or keep a dict or a list, which have an order.",
+    "one hash seed",
+    "another hash seed",
+)
+KEYS = Cause(
+    "which keys are processed together, and so on the number of key groups",
+    "the function keeps something of one key for the next one in an attribute, such as a counter, a dict or the last "
+    "row in self.",
+    "keep it in a keyed state, which open() gets from its context. If it is meant to span keys, put these rows under "
+    "one key.",
+    "the key alone",
+    "the key beside other keys",
+)
+RESTARTS = Cause(
+    "where micro-batches begin, and where it is restarted",
+    "the function keeps something in an attribute from one row to the next, or does something in open() for every "
+    "batch. On Spark each micro-batch has a new copy of the function, and after a restart it is new everywhere.",
+    "keep it in a keyed state, which open() gets from its context.",
+    "the function kept from batch to batch",
+    "a new copy of the function in some batches",
+)
+ARRIVAL = Cause(
+    "the order in which rows arrive",
+    'with order="arrival" a row is processed as soon as it arrives, with whatever has arrived before it.',
+    'use order="event_time"; or make the function indifferent to the order, such as with sets, sums and largest times. '
+    'With order="arrival" this is the contract: if it is meant, don\'t check this function.',
+    "in the order of event time",
+    "in another order",
+)
+CUTS = Cause(
+    "where the stream is cut into micro-batches",
+    "the function looks at current_watermark(), which advances only between micro-batches in arrival order; or it "
+    "counts its calls in open() or close().",
+    'use order="event_time", where time advances row by row; and compare event times, such as ctx.timestamp().',
+    "in one micro-batch",
+    "in several micro-batches",
+)
+MIXED = Cause(
+    "how its rows are delivered",
+    "the function keeps something in an attribute, or goes by the order of arrival.",
+    'keep it in a keyed state, which open() gets from its context, and use order="event_time".',
+    "all rows in one micro-batch",
+    "the delivery below",
+)
+
 
 _REPETITIONS, _TRIES, _MOST_KEYS, _MOST_BATCHES = 3, 12, 60, 25
 _MOST_SECONDS = 30.0
@@ -219,3 +305,99 @@ def _drawn(rows: Sequence[int], times: RowTimes, aspects: Collection[Aspect]) ->
     random = seeded(_SOME_TIME)
     for _ in range(_TRIES):
         yield draw_delivery(random, rows, times, aspects)
+
+
+_SHRINKING_SECONDS = 20.0
+
+
+def shrink(laboratory: Laboratory, seen: Seen) -> Seen:
+    """Return the smallest contrast found that differs as the given one does, within 20 seconds."""
+    deadline = time.monotonic() + _SHRINKING_SECONDS
+    kinds = [output.error is None for output in seen[1:]]
+
+    def attempt(contrast: Contrast) -> Seen | None:
+        if time.monotonic() > deadline:
+            return None
+        found = laboratory.compare(contrast)
+        same_kind = found is not None and [output.error is None for output in found[1:]] == kinds
+        return found if same_kind else None
+
+    while True:
+        before = seen.contrast
+        seen = _fewer_rows(seen, laboratory.runner.times, attempt)
+        seen = _simpler(seen, attempt)
+        if seen.contrast == before:
+            return seen
+
+
+def _fewer_rows(seen: Seen, times: RowTimes, attempt: Callable[[Contrast], Seen | None]) -> Seen:
+    rows = seen.contrast.rows
+    piece = max(1, len(rows) // 2)
+    while True:
+        start, before = 0, len(rows)
+        while start < len(rows):
+            kept = rows[:start] + rows[start + piece :]
+            found = attempt(seen.contrast.of_rows(set(kept), times.last_events(kept))) if kept else None
+            if found is None:
+                start += piece
+            else:
+                seen, rows = found, kept
+        if piece == 1 and len(rows) == before:
+            return seen
+        piece = max(1, piece // 2)
+
+
+def _simpler(seen: Seen, attempt: Callable[[Contrast], Seen | None]) -> Seen:
+    """Try each simpler contrast, and begin again from each that still differs."""
+    tried = {seen.contrast}
+    while True:
+        for contrast in _simpler_contrasts(seen.contrast):
+            if contrast in tried:
+                continue
+            tried.add(contrast)
+            found = attempt(contrast)
+            if found is not None:
+                seen = found
+                break
+        else:
+            return seen
+
+
+def _simpler_contrasts(contrast: Contrast) -> Iterator[Contrast]:
+    """Yield contrasts with one thing less: in both runs, if they have as many batches, else in one of them."""
+    first, second = contrast.first, contrast.second
+    alike = len(first.delivery.batches) == len(second.delivery.batches)
+    for simpler in _simplifications(second.delivery):
+        changed = replace(second, delivery=simpler(second.delivery))
+        other = replace(first, delivery=simpler(first.delivery)) if alike else first
+        yield Contrast(other, changed, contrast.key)
+    if not alike:
+        for simpler in _simplifications(first.delivery):
+            yield Contrast(replace(first, delivery=simpler(first.delivery)), second, contrast.key)
+
+
+def _simplifications(delivery: Delivery) -> Iterator[Callable[[Delivery], Delivery]]:
+    for number in reversed(range(len(delivery.batches) - 1)):
+        yield lambda each, number=number: each.merged(number)  # type: ignore[misc]
+    yield lambda each: _each_batch(each, key_groups=1)
+    yield lambda each: _each_batch(each, processing_time=0)
+    yield lambda each: _each_batch(each, watermarks=(NONE, NONE))
+    for number in range(1, len(delivery.batches)):
+        yield lambda each, number=number: _one_batch(each, number, restarts=False)  # type: ignore[misc]
+    for number in range(len(delivery.batches)):
+        yield lambda each, number=number: _one_batch(each, number, watermarks=(NONE, NONE))  # type: ignore[misc]
+    groups = max(batch.key_groups for batch in delivery.batches)
+    if groups > 2:
+        yield lambda each: replace(
+            each, batches=tuple(replace(batch, key_groups=min(2, batch.key_groups)) for batch in each.batches)
+        )
+
+
+def _each_batch(delivery: Delivery, **changes: object) -> Delivery:
+    return replace(delivery, batches=tuple(replace(batch, **changes) for batch in delivery.batches))  # type: ignore[arg-type]
+
+
+def _one_batch(delivery: Delivery, number: int, **changes: object) -> Delivery:
+    batches = list(delivery.batches)
+    batches[number] = replace(batches[number], **changes)  # type: ignore[arg-type]
+    return replace(delivery, batches=tuple(batches))

@@ -1,6 +1,7 @@
-"""The key groups of a harness or of a stepper: the assignment of keys to them, and their states as bytes.
+"""The key groups of a local run: the assignment of keys to them, and their states as one snapshot of bytes.
 
-A restore into another number of key groups merges the states and splits them by key again (``rescaling``).
+A restore into another number of key groups merges the states and splits them by key again (``rescaling``). A harness
+and a stepper restore each other's snapshots.
 """
 
 from __future__ import annotations
@@ -22,8 +23,17 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from cojoin.engine.operator import Operator
+    from cojoin.engine.plan import Plan
 
-__all__ = ["SavedStates", "decode_states", "encode_states", "groups_of", "restore_parts", "restore_states"]
+__all__ = [
+    "SavedStates",
+    "decode_states",
+    "encode_states",
+    "groups_of",
+    "restore_parts",
+    "restore_states",
+    "restored_operators",
+]
 
 
 class SavedStates(NamedTuple):
@@ -69,6 +79,14 @@ def decode_states(data: bytes) -> SavedStates:
         raise CodecError(msg)
     states = tables["states"].column(0).to_pylist()
     return SavedStates(states, header["processing_time"], header.get("batch_id", -1))
+
+
+def restored_operators(plan: Plan, snapshot: bytes) -> list[Operator]:
+    """Return new operators, one for each key group of a snapshot, restored from it."""
+    states = decode_states(snapshot).states
+    operators = [plan.create_operator() for _ in states]
+    restore_states(operators, states)
+    return operators
 
 
 def restore_states(operators: Sequence[Operator], states: Sequence[bytes]) -> None:

@@ -1,4 +1,4 @@
-"""What operators keep, as tables for people: rows that wait, timers, and states or versions by key.
+"""What operators keep, as tables: rows that wait, timers, and states or versions by key.
 
 Reading changes nothing, except that it may call a function's ``open`` and ``close``: a state's time-to-live is known
 only once ``open`` has declared it. It costs a pass over what is kept, and a sort.
@@ -7,6 +7,7 @@ only once ``open`` has declared it. It costs a pass over what is kept, and a sor
 from __future__ import annotations
 
 from contextlib import contextmanager
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,14 +23,49 @@ if TYPE_CHECKING:
 
     from cojoin.engine.inputs import InputSpec
     from cojoin.engine.keyed_state_backend import KeyedStateBackend
-    from cojoin.engine.operator import Operator
+    from cojoin.engine.operator import Operator, Sides
 
-__all__ = ["WAITING", "opened", "state_table", "timer_table", "waiting_table"]
+__all__ = ["WAITING", "KeptTables", "opened", "waiting_table"]
 
 WAITING = (("waiting", "left"), ("right",))
 """The tables of a join's state that hold waiting rows, for each input."""
 
 _VERSIONS = "versions"
+
+
+class KeptTables:
+    """What the operators of all key groups keep.
+
+    Args:
+        operators: The operators; none is in a batch.
+    """
+
+    def __init__(self, operators: Sequence[Operator]) -> None:
+        self._operators = operators
+
+    @cached_property
+    def waiting(self) -> Sides:
+        """The rows of both inputs that wait for the watermark or for matching rows, in total order."""
+        return waiting_table(self._operators, 0), waiting_table(self._operators, 1)
+
+    @cached_property
+    def timers(self) -> pa.Table:
+        """The registered timers of all keys, by time, domain and key; a join has none.
+
+        The table has the key columns under the left input's names, ``domain`` (``"event_time"`` or
+        ``"processing_time"``) and ``timestamp`` in UTC, to the millisecond.
+        """
+        return _timer_table(self._operators)
+
+    @cached_property
+    def state(self) -> pa.Table:
+        """What is kept of each key, besides waiting rows and timers, in the order of the keys.
+
+        For a function one row for each key that has a state: the key columns, and a column for each state, null where
+        the key has none or an expired one. For a join with versions, these with the right input's columns, each key's
+        by event time. For other joins a table without rows.
+        """
+        return _state_table(self._operators)
 
 
 @contextmanager
@@ -69,16 +105,7 @@ def waiting_table(operators: Sequence[Operator], side: int) -> pa.Table:
     return _in_order(pa.concat_tables(tables), spec)
 
 
-def timer_table(operators: Sequence[Operator]) -> pa.Table:
-    """Return the registered timers of all keys, by time, domain and key; a join has none.
-
-    Args:
-        operators: The operators of all key groups.
-
-    Returns:
-        The key columns under the left input's names, ``domain`` (``"event_time"`` or ``"processing_time"``) and
-        ``timestamp`` in UTC, to the millisecond.
-    """
+def _timer_table(operators: Sequence[Operator]) -> pa.Table:
     spec = operators[0].inputs[0]
     names = [_apart(name, "timer", spec.key) for name in ("domain", "timestamp")]
     pieces = [_keys_of(spec).empty_table()]
@@ -95,17 +122,7 @@ def timer_table(operators: Sequence[Operator]) -> pa.Table:
     return table.sort_by([(name, "ascending") for name in (names[1], names[0], *spec.key)])
 
 
-def state_table(operators: Sequence[Operator]) -> pa.Table:
-    """Return what operators keep of each key, besides waiting rows and timers, in the order of the keys.
-
-    Args:
-        operators: The operators of all key groups.
-
-    Returns:
-        For a function one row for each key that has a state: the key columns, and a column for each state, null where
-        the key has none or an expired one. For a join with versions, these with the right input's columns, each key's
-        by event time. For other joins a table without rows.
-    """
+def _state_table(operators: Sequence[Operator]) -> pa.Table:
     left, right = operators[0].inputs
     if any(isinstance(each, KeyedCoProcessOperator) for each in operators):
         return _states(operators, left)

@@ -2,26 +2,99 @@
 
 It has the format's number, the inputs' names, and for each key which cases it covers, its micro-batches, and the rows
 that came out, each with its event time. It is read as it was written, and anything else is refused.
+
+A captured batch runs as one micro-batch: its rows, the watermarks that both inputs have reached, and the processing
+time. So a row that was late is late again, and a timer fires between the same rows. The batch in which the inputs end
+says the largest event time of all keys' rows, because a drain fires timers up to it.
 """
 
 from __future__ import annotations
 
 import json
 from base64 import b64decode, b64encode
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from cojoin.engine.local.emitted_rows import Rejected
+from cojoin.engine.time.control_rows import ONE_PARTITION, Control
+from cojoin.engine.time.watermarks import END_OF_TIME, NONE
 from cojoin.engine.values.texts import dump_json
-from cojoin.errors import ConfigurationError
-from cojoin.testing.events import Rejected
-from cojoin.testing.replay import CapturedBatch, Outcomes, TimedRow, time_from_json, time_to_json
+from cojoin.errors import ConfigurationError, SchemaError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-__all__ = ["CapturedKey", "read_captured", "write_captured"]
+__all__ = [
+    "CapturedBatch",
+    "CapturedKey",
+    "Outcomes",
+    "TimedRow",
+    "read_captured",
+    "time_from_json",
+    "time_to_json",
+    "write_captured",
+]
 
 _VERSION = 1
+_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - times are written as UTC
+_MILLISECOND = timedelta(milliseconds=1)
+_END = "end of time"
+
+
+@dataclass(frozen=True)
+class CapturedBatch:
+    """A micro-batch of one key.
+
+    Attributes:
+        rows: The rows of both inputs, left first, as JSON objects by column name, in the order in which they came.
+        watermarks: Both inputs' watermarks after these rows, in epoch milliseconds; ``-2**63`` before the first.
+        processing_time: The micro-batch's processing time in epoch milliseconds; 0 if it is unknown.
+        last_event: If the inputs end after this batch, the largest event time of all rows, in epoch milliseconds; None
+            if they do not end.
+    """
+
+    rows: tuple[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]]] = ((), ())
+    watermarks: tuple[int, int] = (NONE, NONE)
+    processing_time: int = 0
+    last_event: int | None = None
+
+    def controls(self) -> list[Control]:
+        """Return what the operator gets to know of time after these rows, besides what the rows themselves say."""
+        seen = {} if self.last_event is None else {ONE_PARTITION: self.last_event}
+        return [
+            Control(
+                number,  # type: ignore[arg-type]
+                seen,
+                processing_time=self.processing_time,
+                marks=dict.fromkeys(seen, NONE),
+                watermarks={} if watermark == NONE else {ONE_PARTITION: watermark},
+            )
+            for number, watermark in enumerate(self.watermarks, start=1)
+        ]
+
+
+@dataclass(frozen=True)
+class TimedRow:
+    """An emitted row: its event time in epoch milliseconds, None if it has none, and its JSON object."""
+
+    timestamp: int | None
+    row: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Outcomes:
+    """What a history of one key made a join or a function emit, each output in its own order.
+
+    Attributes:
+        output: The rows of the main output.
+        side_outputs: The rows of each side output, by its tag's id.
+        rejected: The rejected rows.
+    """
+
+    output: Sequence[TimedRow] = ()
+    side_outputs: Mapping[str, Sequence[TimedRow]] = field(default_factory=dict)
+    rejected: Sequence[Rejected] = ()
 
 
 @dataclass(frozen=True)
@@ -32,7 +105,7 @@ class CapturedKey:
         covers: The cases that its rows are an example of, such as ``"late"``.
         batches: Its micro-batches.
         expected: What they made come out.
-        state: What was kept of the key before them, as a harness's snapshot; None if there was nothing.
+        state: What was kept of the key before them, as a snapshot of a harness or stepper; None if there was nothing.
     """
 
     covers: tuple[str, ...]
@@ -85,6 +158,44 @@ def read_captured(text: str) -> tuple[tuple[str, str], dict[str, CapturedKey]]:
         raise ConfigurationError(msg) from error
     msg = f"expected format {_VERSION} of captured rows, got {version!r}; capture again with this version of cojoin"
     raise ConfigurationError(msg)
+
+
+def time_to_json(millis: int | None) -> str | None:
+    """Return a time in epoch milliseconds as a text in UTC; None where there is none.
+
+    >>> time_to_json(1_500), time_to_json(-(2**63))
+    ('1970-01-01T00:00:01.500Z', None)
+    """
+    if millis is None or millis == NONE:
+        return None
+    if millis == END_OF_TIME:
+        return _END
+    try:
+        return f"{(_EPOCH + millis * _MILLISECOND).isoformat(timespec='milliseconds')}Z"
+    except OverflowError:
+        return str(millis)
+
+
+def time_from_json(text: str | None) -> int:
+    """Return the epoch milliseconds of what ``time_to_json`` returned; ``-2**63`` for None.
+
+    Raises:
+        SchemaError: It is no such text.
+
+    >>> time_from_json("1970-01-01T00:00:01.500Z")
+    1500
+    """
+    if text is None:
+        return NONE
+    try:
+        if text == _END:
+            return END_OF_TIME
+        if not text.endswith("Z"):
+            return int(text)
+        return (datetime.fromisoformat(text.removesuffix("Z")) - _EPOCH) // _MILLISECOND
+    except (TypeError, ValueError, AttributeError):
+        msg = f"expected a time such as '2026-01-15T09:00:00.000Z', got {text!r}"
+        raise SchemaError(msg) from None
 
 
 def _batch_to_json(batch: CapturedBatch, names: Sequence[str]) -> dict[str, Any]:

@@ -1,0 +1,312 @@
+"""``LocalRun``: a plan run in this process, one micro-batch after the other, over any number of key groups.
+
+Steps of a stream, runs to the end of time, the harness, checks of determinism, captures and comparisons are its users.
+Each batch's rows are split by key group, each key group's operator runs its part, and every row is accounted for.
+
+As on Spark, each batch runs in new operators with new copies of the function, restored from the encoded states after
+the batch before, so what a function keeps in its attributes is lost; and a batch that fails changes nothing. It keeps
+the states as bytes, and a batch costs what its rows cost and a pass over the states. With ``keeps_operators`` the
+operators stay from batch to batch, as in Flink, and nothing is encoded; after a failed batch only a restore is
+possible.
+
+Results do not depend on the number of key groups.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from cojoin.engine.batch_report import BatchReport
+from cojoin.engine.keyed_process_operator import KeyedCoProcessOperator
+from cojoin.engine.local.emitted_rows import GroupOutput, RowNotes
+from cojoin.engine.local.group_states import groups_of, restore_parts, restore_states
+from cojoin.engine.local.key_group import KeyGroup, check_conservation, without_garbage_collection
+from cojoin.engine.local.watched_function import watch
+from cojoin.engine.operator import Batch
+from cojoin.engine.time.control_rows import Control
+from cojoin.engine.time.watermarks import END_OF_TIME, NONE
+from cojoin.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import numpy as np
+    from numpy.typing import NDArray
+    from typing_extensions import Self
+
+    from cojoin.engine.local.watched_function import Observer
+    from cojoin.engine.operator import Operator, Sides
+    from cojoin.engine.plan import Plan
+
+__all__ = ["BatchOutput", "LocalRun", "epoch_millis"]
+
+
+@dataclass(frozen=True)
+class BatchOutput:
+    """What a batch emitted.
+
+    Attributes:
+        plan: What was run.
+        groups: The output of each key group.
+    """
+
+    plan: Plan
+    groups: Sequence[GroupOutput]
+
+    def tables(self) -> dict[str, pa.Table]:
+        """Return each output's rows by its name: ``"output"``, ``"rejected"`` and the side outputs' tag ids."""
+        pieces = {name: [schema.empty_table()] for name, (_, schema) in self.plan.outputs.items()}
+        for group in self.groups:
+            for emission in group.emissions:
+                pieces[emission.kind].append(emission.table)
+        return {name: pa.concat_tables(tables) for name, tables in pieces.items()}
+
+
+class LocalRun:
+    """Runs a plan in this process; the end of a ``with`` block closes the operators that it keeps.
+
+    Args:
+        plan: The operation and its inputs.
+        key_groups: The number of key groups; each has its own operator.
+        keeps_operators: Whether operators, and the function, stay from batch to batch.
+        notes_rows: Whether the output, event time and key of a function's rows are noted, for ``GroupOutput.rows``.
+        observer: What observes the function's callbacks instead.
+
+    Attributes:
+        plan: The same plan.
+        watermark: The operator's watermark and those of its inputs, equal in all key groups; not to be changed.
+        failed: Whether a batch failed half way and the operators that are kept can't go on.
+
+    Raises:
+        ConfigurationError: The number of key groups is not a whole number above zero.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        key_groups: int = 1,
+        *,
+        keeps_operators: bool = False,
+        notes_rows: bool = False,
+        observer: Observer | None = None,
+    ) -> None:
+        if type(key_groups) is not int or key_groups < 1:
+            msg = f"key_groups: expected a whole number above zero, got {key_groups!r}"
+            raise ConfigurationError(msg)
+        self.plan, self.failed = plan, False
+        self._count, self._keeps = key_groups, keeps_operators
+        self._notes_rows, self._observer = notes_rows, observer
+        self._groups: list[KeyGroup] = []
+        self._take(self._new_groups(), resumed=False)
+
+    def process(
+        self,
+        rows: Sides,
+        controls: Sequence[Control] = (),
+        *,
+        processing_time: int = 0,
+        end_of_input: bool = False,
+        holds: Mapping[int, int] | None = None,
+        snapshots: Mapping[int, int] | None = None,
+        plan: Plan | None = None,
+    ) -> BatchOutput:
+        """Run one micro-batch.
+
+        Args:
+            rows: The rows of both inputs, in the order in which they come.
+            controls: What is known of time. The numbers of their rows are not used: each key group counts its own.
+            processing_time: The clock in epoch milliseconds; 0 if it is unknown.
+            end_of_input: Whether both inputs end after these rows.
+            holds: The upper bounds of the inputs' watermarks in this batch, in epoch milliseconds, by input number.
+            snapshots: The versions of tables that are the initial snapshots of change feeds, by input number.
+            plan: What new operators run in this batch, instead of the run's own plan.
+
+        Raises:
+            FunctionError: The function raised an error, or returned an invalid value.
+            ConservationError: A row was lost, or counted twice.
+        """
+        shared = Batch(
+            rows,
+            end_of_input=end_of_input,
+            processing_time=processing_time,
+            resumed=self._resumed,
+            holds=holds or {},
+            snapshots=snapshots or {},
+        )
+        with ExitStack() as stack:
+            groups = self._groups if self._keeps else self._restored(plan or self.plan, stack)
+            self.failed = self._keeps
+            with without_garbage_collection():
+                batches = _split(self.plan, shared, controls, self._count)
+                outputs = [self._run(group, batch) for group, batch in zip(groups, batches, strict=True)]
+            self._take(groups, resumed=False)
+        self.failed = False
+        return BatchOutput(self.plan, outputs)
+
+    def _run(self, group: KeyGroup, batch: Batch) -> GroupOutput:
+        if group.notes is not None:
+            group.notes.clear()
+        emissions = list(group.process(batch))
+        check_conservation(group.operator)
+        return GroupOutput(self.plan, emissions, None if group.notes is None else RowNotes(group.notes))
+
+    def _new_groups(self, plan: Plan | None = None) -> list[KeyGroup]:
+        groups = [KeyGroup(plan or self.plan, number) for number in range(self._count)]
+        for group in groups:
+            if isinstance(group.operator, KeyedCoProcessOperator):
+                if self._notes_rows:
+                    group.notes = RowNotes()
+                    watch(group.operator, group.notes.add)
+                elif self._observer is not None:
+                    watch(group.operator, self._observer)
+        return groups
+
+    def _restored(self, plan: Plan, stack: ExitStack) -> list[KeyGroup]:
+        groups = self._new_groups(plan)
+        for group, state in zip(groups, self._states, strict=True):
+            stack.enter_context(group)
+            group.operator.restore(state)
+        return groups
+
+    def _take(self, groups: list[KeyGroup], *, resumed: bool) -> None:
+        """Go on from what the operators have after a batch or a restore."""
+        states = [] if self._keeps else [group.operator.snapshot() for group in groups]
+        self._reports = [group.report() for group in groups]
+        self._groups, self._states = groups if self._keeps else [], states
+        self._inspected: list[Operator] | None = None
+        self.watermark, self._resumed = groups[0].operator.watermark, resumed
+
+    @property
+    def operators(self) -> list[Operator]:
+        """The operators after the last batch, for inspection: those that are kept, or restored ones."""
+        if self._keeps:
+            return [group.operator for group in self._groups]
+        if self._inspected is None:
+            self._inspected = [self.plan.create_operator() for _ in self._states]
+            restore_states(self._inspected, self._states)
+        return self._inspected
+
+    @property
+    def output_delay_ms(self) -> int:
+        """How far an output row's event time may be behind the watermark when it is emitted, in milliseconds."""
+        return int(self._reports[0]["output_delay_ms"])
+
+    def states(self) -> list[bytes]:
+        """Return the state of each key group."""
+        return [group.operator.snapshot() for group in self._groups] if self._keeps else self._states
+
+    def report(self, batch_id: int, *, with_sizes: bool = True) -> BatchReport:
+        """Return the counts and watermarks after the last batch, as in a query's progress.
+
+        Args:
+            batch_id: The batch's number.
+            with_sizes: Whether the sizes of the states are in it; operators that are kept encode theirs for it.
+        """
+        sizes = [len(state) for state in self.states()] if with_sizes else [0] * self._count
+        groups = [{**report, "state_bytes": size} for report, size in zip(self._reports, sizes, strict=True)]
+        return BatchReport.merge(batch_id, (self.plan.left.name, self.plan.right.name), groups)
+
+    def restore(self, states: Sequence[bytes], *, resumed: bool = True, checks_states: bool = False) -> None:
+        """Go on from the states of a run with the same or another number of key groups.
+
+        The function may have changed, and inputs may have more columns. If it fails, nothing has changed.
+
+        Args:
+            states: The state of each key group.
+            resumed: Whether the next batch is the first one after a pause, so that idleness starts anew.
+            checks_states: Whether the function is opened, and the states are checked against those that it declares.
+
+        Raises:
+            CheckpointError: The states are of another operation, or can't become those of this plan.
+        """
+        groups = self._new_groups()
+        restore_states([group.operator for group in groups], states)
+        self._go_on(groups, resumed=resumed, checks_states=checks_states)
+
+    def restore_parts(
+        self, header: Mapping[str, Any], tables: Mapping[str, pa.Table], *, keeps_counts: bool, resumed: bool
+    ) -> None:
+        """Go on from a state, or a part of one, that was read from a checkpoint; it is checked, as in ``restore``.
+
+        Args:
+            header: The header of all key groups together (``engine.rescaling.merged_header``).
+            tables: The state's tables, of all keys or of some; a missing one is empty.
+            keeps_counts: Whether the counters of rows done and rejected go on.
+            resumed: As in ``restore``.
+
+        Raises:
+            CheckpointError: The state is of another operation, or can't become that of this plan.
+        """
+        groups = self._new_groups()
+        restore_parts([group.operator for group in groups], header, tables, keeps_counts=keeps_counts)
+        self._go_on(groups, resumed=resumed, checks_states=True)
+
+    def _go_on(self, groups: list[KeyGroup], *, resumed: bool, checks_states: bool) -> None:
+        with ExitStack() as stack:
+            for group in groups:
+                if not self._keeps:
+                    stack.enter_context(group)
+                if checks_states:
+                    group.operator.check_states()
+            self.close()
+            self._take(groups, resumed=resumed)
+        self.failed = False
+
+    def close(self) -> None:
+        """Close the operators that are kept; the states stay."""
+        for group in self._groups:
+            group.operator.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        for group in self._groups:
+            group.__exit__(kind, *error)
+
+
+def epoch_millis(value: Any, what: str, *, clock: bool = False) -> int:
+    """Return a watermark or a processing time as an int, in epoch milliseconds.
+
+    Args:
+        value: A whole number.
+        what: What the number is, for the message.
+        clock: Whether it is a processing time, which must not be negative.
+
+    Raises:
+        ConfigurationError: It is not a whole number of 64 bits, or is negative as a processing time.
+    """
+    index = getattr(value, "__index__", None)
+    least = 0 if clock else NONE
+    if index is None or isinstance(value, bool) or not least <= index() <= END_OF_TIME:
+        from_zero = " from 0 on" if clock else " of 64 bits"
+        msg = (
+            f"{what}: expected a whole number of epoch milliseconds{from_zero}, got {value!r} ({type(value).__name__})"
+        )
+        raise ConfigurationError(msg)
+    return int(index())
+
+
+def _split(plan: Plan, batch: Batch, controls: Sequence[Control], count: int) -> list[Batch]:
+    """Return each key group's part of a micro-batch; the group that gets a row counts it."""
+    groups = [groups_of(spec.keys(table), count) for spec, table in zip(plan.inputs, batch.rows, strict=True)]
+    parts = []
+    for group in range(count):
+        left, right = (_of_group(table, each, group, count) for table, each in zip(batch.rows, groups, strict=True))
+        parts.append(replace(batch, rows=(left, right), controls=_controls_of(controls, (left, right), group)))
+    return parts
+
+
+def _of_group(table: pa.Table, groups: NDArray[np.int64], group: int, count: int) -> pa.Table:
+    return table if count == 1 else table.filter(pa.array(groups == group))
+
+
+def _controls_of(controls: Sequence[Control], rows: Sides, group: int) -> list[Control]:
+    """Return what one key group gets to know: all times, its own rows, and for the first group what was no row."""
+    times = [replace(each, rows=0, faults=each.faults if group == 0 else ()) for each in controls]
+    counts = enumerate((table.num_rows for table in rows), start=1)
+    return [*times, *(Control(number, rows=count) for number, count in counts if count)]  # type: ignore[arg-type]
