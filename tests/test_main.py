@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from cojoin import __main__ as command_line
 from cojoin import Checkpoint, Trigger, __version__
+from cojoin import __main__ as command_line
 from cojoin.cli.arguments import parse_arguments
 from cojoin.cli.command_secrets import secrets_of
 from cojoin.errors import CheckpointError

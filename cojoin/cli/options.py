@@ -44,7 +44,7 @@ _JOBS = """\
 jobs:
   FILE.py:NAME or MODULE:NAME names a join in Python: the result of asof_join(), process() or
   another method of connect(), or a function that returns one. The function's argument without
-  a default gets the Spark session; --set NAME=VALUE gives another one a text. The modules
+  a default gets the Spark session; --set NAME=VALUE sets another one to a text. The modules
   beside a file are loaded with it.
 """
 
@@ -81,10 +81,11 @@ examples:
   Options from a file, quoted as in a shell, which keeps a password off the command line:
     cojoin run job.py:enriched @enriched.args
 
-Messages name the arguments of Joined.start, which the options have in their names:
-restore_from=cojoin.Checkpoint('PATH', at=12) is --restore-from PATH --at 12. Option values
-that may be secret are never printed. Exits with 0; with 2 for an error that you can correct;
-with 3 for an unexpected error; with 130 after Ctrl-C.
+Messages name the arguments of Joined.start; the options have the same names, such as
+--cut-back-output for cut_back_output=True, and --restore-from PATH --at 12 for
+restore_from=cojoin.Checkpoint('PATH', at=12). Option values that may be secret are never
+printed. Exits with 0; with 2 for an error that you can correct; with 3
+for an unexpected error; with 130 after Ctrl-C.
 (cojoin {__version__})
 """
 
@@ -172,6 +173,7 @@ def build_parser(secrets: Secrets) -> tuple[argparse.ArgumentParser, argparse.Ar
     _add_demo(demo)
     _add_init(_command(commands, "init", "write a job file to begin with", _INIT_ABOUT, _INIT_EXAMPLES))
     run = _command(commands, "run", "run the join of a job file", _RUN_ABOUT, _RUN_EXAMPLES)
+    run.usage = "cojoin run JOB --output OUTPUT --checkpoint PATH [further options]"
     _add_run(run)
     _add_diff(_command(commands, "diff", "compare two versions of a join", _DIFF_ABOUT, _DIFF_EXAMPLES))
     _add_checkpoints(commands)
@@ -197,11 +199,15 @@ def _command(commands: Any, name: str, summary: str, about: str, examples: str) 
         allow_abbrev=False,
     )
     parser.add_argument("--verbose", action="store_true", help="show a traceback with an error")
-    parser.add_argument("--log", type=Path, metavar="FILE", help="write Spark's log to this file")
     return parser
 
 
+def _add_log(group: Any) -> None:
+    group.add_argument("--log", type=Path, metavar="FILE", help="write Spark's log to this file")
+
+
 def _add_demo(parser: argparse.ArgumentParser) -> None:
+    _add_log(parser)
     parser.add_argument(
         "--rows", type=values.positive, default=200_000, metavar="N", help="how many trades (default: 200000)"
     )
@@ -326,6 +332,7 @@ def _add_set(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_spark(group: Any) -> None:
+    _add_log(group)
     group.add_argument(
         "--master",
         metavar="URL",
