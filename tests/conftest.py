@@ -65,6 +65,7 @@ _GROUPS = {
         "tests/checkpoints/",
         "tests/releases/",
         "tests/test_notebooks.py",
+        "tests/cli/test_init.py",
         "tests/cli/test_run.py",
         "tests/cli/test_run_of_topics.py",
         "tests/cli/test_checkpoints.py",
