@@ -122,7 +122,8 @@ def session_on_demand(say: Callable[[str], None], arguments: Arguments) -> Itera
 
 def _has_session() -> bool:
     """Return whether there is an active session, without importing Spark."""
-    return "pyspark" in sys.modules and sys.modules["pyspark.sql"].SparkSession.getActiveSession() is not None
+    loaded = sys.modules.get("pyspark.sql")
+    return loaded is not None and loaded.SparkSession.getActiveSession() is not None
 
 
 @contextmanager

@@ -220,7 +220,7 @@ def _starting_nothing(what: str) -> Iterator[None]:
 
 
 def _running_queries() -> dict[str, Any]:
-    if "pyspark" not in sys.modules:
+    if sys.modules.get("pyspark.sql") is None:
         return {}
     from cojoin.storage.session_settings import active_session  # noqa: PLC0415 - jobs in memory need no Spark
 
