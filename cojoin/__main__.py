@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 from cojoin.cli.arguments import Arguments, parse_arguments
 from cojoin.cli.command_secrets import secrets_of
-from cojoin.cli.hints import in_options
 from cojoin.cli.interrupts import INTERRUPTED, Interrupts
 from cojoin.cli.options import read_words
 from cojoin.errors import CojoinError, ConfigurationError
@@ -75,7 +74,7 @@ def _run(arguments: Arguments) -> int:
         from cojoin.cli.demo import run_demo  # noqa: PLC0415
 
         return run_demo(arguments)
-    if arguments.command == "checkpoints" and arguments.action != "restore":
+    if arguments.command == "checkpoints":
         from cojoin.cli.checkpoints import run_checkpoints  # noqa: PLC0415
 
         return run_checkpoints(arguments)
@@ -83,14 +82,18 @@ def _run(arguments: Arguments) -> int:
         from cojoin.cli.diff_command import run_diff  # noqa: PLC0415
 
         return run_diff(arguments)
-    from cojoin.cli.run import run_join  # noqa: PLC0415
+    if arguments.command == "init":
+        from cojoin.cli.init import write_job  # noqa: PLC0415
 
-    return run_join(arguments)
+        return write_job(arguments)
+    from cojoin.cli.run import run_job  # noqa: PLC0415
+
+    return run_job(arguments)
 
 
 def _message(error: Exception) -> str:
     if isinstance(error, CojoinError):
-        return in_options(str(error))
+        return str(error)
     if _is_sparks(error):
         return str(error).split("\n\nJVM stacktrace")[0].split("\nJVM stacktrace")[0].strip()
     return f"{type(error).__name__}: {error} (--verbose shows where)"

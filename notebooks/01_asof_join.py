@@ -341,8 +341,8 @@ marker = [f"get_json_object(userMetadata, '$.cojoin.{name}') AS {name}" for name
 history.selectExpr("version", "operation", *marker).toPandas()
 
 # %% [markdown]
-# Next: [02_functions.ipynb](02_functions.ipynb) writes functions with timers and state. `cojoin run --help` shows how
-# to join data of your own on the command line.
+# Next: [02_functions.ipynb](02_functions.ipynb) writes functions with timers and state. `cojoin init` writes a join of
+# data of your own as a file, which `cojoin run` runs on the command line.
 
 # %%
 spark.stop()

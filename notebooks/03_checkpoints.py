@@ -421,11 +421,11 @@ print(textwrap.indent(str(done).replace(f"file:{os.getcwd()}/", "").replace(f"{o
 # | `progress PATH` | watermarks and counts of the last micro-batches |
 # | `explain PATH --input trades --row trade_id=17` | what became of a row, and what it waits for |
 # | `savepoint PATH` | take a savepoint |
-# | `restore PATH --at 12 --checkpoint NEW ...` | start a new query (as-of joins), with the options of `cojoin run` |
 # | `erase PATH --key 17 --into NEW` | take keys out of the state of a stopped query, and list what remains where |
 # | `clean PATH --keep 3` | remove snapshots; savepoints stay, unless `--savepoints` is given |
 #
-# The commands that look take `--json` for scripts, and disturb no running query.
+# The commands that look take `--json` for scripts, and disturb no running query. `cojoin run job.py:enriched`, which
+# runs a join of a file, starts a new query with the state of a snapshot: `--restore-from PATH --at 12`.
 #
 # Next: [04_replay_kafka.ipynb](04_replay_kafka.ipynb) replays the history of Kafka topics and then goes live.
 

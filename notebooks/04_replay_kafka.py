@@ -576,22 +576,16 @@ except cj.ConfigurationError as error:
 # ## And on the command line?
 #
 # ```
-# cojoin replay --left kafka:localhost:9092/trades --right kafka:localhost:9092/customers \
-#   --left-schema 'trade_id long, customer_id long, event_time timestamp, amount double' \
-#   --right-schema 'customer_id long, event_time timestamp, tier string' \
-#   --key customer_id --event-time event_time --delay '5 seconds' --suffixes ,_customers \
-#   --from 2026-01-07 --then-live '10 seconds' --idleness '1 minute' \
+# cojoin init --kafka topics.py
+# cojoin run topics.py:enriched --set since=2026-01-07 --then-live '10 seconds' \
 #   --output delta:/lake/enriched --checkpoint /lake/_cojoin/enriched
 # ```
 #
-# It joins the history, and then new records until Ctrl-C (`--then-live`); the same command continues from the checkpoint.
-# Live, a silent partition holds time back until `--idleness`. Where all are silent, the last rows wait for new ones;
-# with `--when-all-idle max` they wait only for `--delay`. Both topics have the columns `topic`, `partition` and
-# `offset`, so `--suffixes` is needed.
+# `cojoin init` writes a file with the join of two topics, to be changed where the comments say: the topics' columns, the
+# watermark, `with_idleness`, the login, with a password from the environment. `cojoin run` gives its function the session
+# and the arguments of `--set`, and starts the join: the history, and then new records until Ctrl-C (`--then-live`); the
+# same command continues from the checkpoint. `--output NAME` writes to a sink of the file, such as a topic.
 #
-# It reads JSON values, or with `--format` Avro, Protobuf or JSON Schema by the registry of `--registry`. Where the key is
-# that of the record, `--left-column customer_id=key:long` makes a column of it. Settings of librdkafka are
-# `--left-option NAME=VALUE`, which a file of arguments (`@topics.args`) keeps out of the list of processes.
 # [06_operations.ipynb](06_operations.ipynb) watches, stops and restarts a query, and [07_speed.ipynb](07_speed.ipynb)
 # sizes it.
 

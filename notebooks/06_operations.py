@@ -1089,11 +1089,13 @@ refusal(count_one, "string", 2_000, old)
 # | `progress PATH --limit 20` | the last batches |
 # | `explain PATH --input trades --row trade_id=30` | what became of a row, or what it waits for |
 # | `savepoint PATH` | keeps the state after the last batch, also of a query that runs, rests or was killed |
-# | `restore OLD --at MOMENT --checkpoint NEW ...` | begins a new query (as-of joins); options as of `cojoin run` |
 # | `erase PATH --key ann --into NEW` | takes keys out of the state of a stopped query, and lists what remains where |
 # | `clean PATH --keep 3` | removes snapshots; `--batch N` one of them; `--dry-run` only says which |
 #
-# All but `savepoint`, `restore`, `erase` and `clean` only read, also while the query runs. `--json` prints JSON for a script.
+# All but `savepoint`, `erase` and `clean` only read, also while the query runs. `--json` prints JSON for a script.
+# `cojoin run JOB.py:NAME --output delta:PATH --checkpoint PATH` runs a join of a file, such as `cojoin init` writes: once
+# over what is there, by a scheduler, or with `--every '10 seconds'` until Ctrl-C. `--restore-from OLD --at MOMENT` begins
+# with a snapshot's state, `--evolve` takes up added columns, and `--set NAME=VALUE` is an argument of the file's function.
 # The exit code is 0, 2 where something must be put right, 3 for an error that nobody foresaw, and 130 after Ctrl-C.
 # Here from Python:
 
@@ -1279,7 +1281,6 @@ QueryFailedError | EnrichTrades.process_element1 raised KeyError: ... (file:line
 #   end.
 # * In a drain, timers that *rows* set fire, however late they are set for. Those that `on_timer` sets beyond the
 #   largest event time seen are counted as `timers_not_fired`, so that timers that set themselves again come to an end.
-# * `--verify` of the command line reads both sources whole into memory.
 
 # %%
 spark.stop()

@@ -8,24 +8,13 @@ import sys
 
 import pytest
 
+from cojoin import Checkpoint, Trigger, __version__
 from cojoin import __main__ as command_line
-from cojoin import __version__
+from cojoin.cli.arguments import parse_arguments
+from cojoin.cli.command_secrets import secrets_of
 from cojoin.errors import CheckpointError
 
-RUN = [
-    *("run", "--left", "parquet:/lake/trades", "--right", "kafka:localhost:9092/customers"),
-    *("--right-schema", "customer_id long, event_time timestamp, tier string"),
-    *(
-        "--key",
-        "customer_id",
-        "--event-time",
-        "event_time",
-        "--output",
-        "delta:/lake/enriched",
-        "--checkpoint",
-        "/lake/c",
-    ),
-]
+RUN = ["run", "job.py:enriched", "--output", "delta:/lake/enriched", "--checkpoint", "/lake/c"]
 
 
 def typed(*words: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
@@ -38,7 +27,7 @@ def typed(*words: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, st
     return code, printed.out, printed.err
 
 
-@pytest.mark.parametrize("words", [["--help"], ["demo", "--help"], ["run", "--help"], ["replay", "--help"]])
+@pytest.mark.parametrize("words", [["--help"], ["demo", "--help"], ["init", "--help"], ["run", "--help"]])
 def test_help_is_there_and_names_an_example(words, capsys):
     code, out, _ = typed(*words, capsys=capsys)
     assert code == 0
@@ -58,30 +47,25 @@ def test_version(capsys):
         (["dmo"], "invalid choice: 'dmo'"),
         (["demo", "--rows", "0"], "expected a whole number of 1 or more, got '0'"),
         (["demo", "--rows", "many"], "expected a whole number, got 'many'"),
-        (["run"], "the following arguments are required: --left, --right, --output, --checkpoint"),
-        ([*RUN, "--left", "trades"], "expected KIND:PLACE, such as delta:/lake/trades, got 'trades'"),
-        ([*RUN, "--left", "parqet:/lake"], "got 'parqet'; did you mean 'parquet'?"),
-        ([*RUN, "--left", "kafka:localhost:9092"], "expected kafka:HOST:PORT/TOPIC"),
-        ([*RUN, "--output", "json:/lake/out"], "expected one of delta, parquet, kafka before the colon, got 'json'"),
+        (["run"], "the following arguments are required: JOB, --output, --checkpoint"),
+        (["run", "job.py", *RUN[2:]], "argument JOB: expected MODULE:NAME or FILE.py:NAME"),
+        ([*RUN, "--output", "/lake/enriched"], "argument --output: expected delta:PATH, parquet:FOLDER, or the name"),
+        ([*RUN, "--output", "delte:/lake"], "got 'delte'; did you mean 'delta'?"),
         ([*RUN, "--output", "delta:enriched"], "write a path, such as delta:./enriched"),
-        ([*RUN, "--delay", "5"], "--delay: expected a duration such as '5 seconds'"),
-        ([*RUN, "--max-ahead", "soon"], "--max-ahead"),
-        ([*RUN, "--how", "outer"], "invalid choice: 'outer'"),
-        ([*RUN, "--tolerance", "-1 hour"], "expected a duration of zero or more"),
-        ([*RUN, "--right-schema", "id lnog"], "did you mean"),
-        ([*RUN, "--suffixes", "_x"], "expected two different suffixes"),
+        ([*RUN, "--rejected", "delta:rejected"], "write a path, such as delta:./rejected"),
+        ([*RUN, "--checkpoint", " "], "argument --checkpoint: expected the path of a directory, got none"),
+        ([*RUN, "--checkpoint-interval", "soon"], "argument --checkpoint-interval: checkpoint_interval: expected"),
+        ([*RUN, "--retained-checkpoints", "0"], "expected a whole number of 1 or more, got '0'"),
+        ([*RUN, "--every", "soon"], "argument --every: duration: expected a duration such as '5 seconds'"),
         ([*RUN, "--drain", "--every", "1 minute"], "not allowed with argument"),
-        ([*RUN[:7], *RUN[9:]], "expected --key, or --left-key"),
-        ([*RUN[:5], *RUN[7:]], "expected --right-schema, such as 'customer_id long"),
-        ([*RUN, "--to", "latest"], "unrecognized arguments: --to"),
-        (
-            [*RUN, "--left-from", "5"],
-            "--left-from applies only to a Kafka topic, and --left parquet:/lake/trades is not one",
-        ),
-        (
-            [*RUN, "--right", "parquet:/lake/c", "--max-drift", "1 hour"],
-            "--max-drift applies only to a Kafka topic, and neither input is one",
-        ),
+        ([*RUN, "--drain", "--then-live", "1 minute"], "not allowed with argument"),
+        ([*RUN, "--conf", "x"], "argument --conf: expected NAME=VALUE"),
+        ([*RUN, "--set", "since"], "argument --set: expected NAME=VALUE"),
+        ([*RUN, "--at", "0"], "--at needs --restore-from, which is missing"),
+        ([*RUN, "--cut-back-output"], "--cut-back-output needs --restore-from, which is missing"),
+        ([*RUN, "--allow-data-loss"], "--allow-data-loss needs --restore-from, which is missing"),
+        ([*RUN, "--restore-from", "/lake/a", "--at", "noon"], "expected a batch's number, or a time with its zone"),
+        (["replay"], "invalid choice: 'replay'"),
         (["run", "@no_such.args"], "@no_such.args: the file of arguments can't be read: No such file"),
     ],
 )
@@ -124,15 +108,15 @@ def test_ctrl_c_ends_with_130(capsys, monkeypatch):
 @pytest.mark.parametrize(
     "words",
     [
-        ["--right-option", 'sasl.oauthbearer.config=principal=me secret="hunter2";'],
-        ["--right-option=ssl.key.password=hunter2"],
         ["--conf", "spark.hadoop.fs.s3a.secret.key=hunter2"],
+        ["--conf=spark.executorEnv.SETTINGS=user=me secret=hunter2"],
+        ["--set", "password=hunter2"],
+        ["--set=registry=http://me:hunter2@localhost:8081"],
     ],
 )
 def test_an_options_value_is_never_printed(words, capsys, monkeypatch):
     def fail(arguments):
-        values = [*arguments.sides[1].options.values(), *arguments.conf.values()]
-        msg = f"could not log in with {values}, not with hunter2"
+        msg = f"could not log in with {[*arguments.conf.values(), *arguments.settings.values()]}"
         raise CheckpointError(msg)
 
     monkeypatch.setattr(command_line, "_run", fail)
@@ -146,10 +130,10 @@ def test_an_options_value_is_never_printed(words, capsys, monkeypatch):
 @pytest.mark.parametrize(
     "words",
     [
-        ["--right-optoin", "ssl.key.password=hunter2"],
-        ["--right-optoin=ssl.key.password=hunter2"],
-        ["--right-option", "hunter2"],
-        ["--rigth", "password=hunter2"],
+        ["--cnof", "ssl.key.password=hunter2"],
+        ["--cofn=ssl.key.password=hunter2"],
+        ["--conf", "hunter2"],
+        ["--left-option", "hunter2"],
     ],
 )
 def test_a_mistyped_option_does_not_print_its_value(words, capsys):
@@ -162,13 +146,28 @@ def test_arguments_come_from_a_file_too(tmp_path, capsys, monkeypatch):
     seen = []
     monkeypatch.setattr(command_line, "_run", lambda arguments: seen.append(arguments) or 0)
     file = tmp_path / "enriched.args"
-    file.write_text("--right-option ssl.key.password='hunter 2'\n--tolerance '1 hour'\n--how inner")
+    file.write_text("--conf ssl.key.password='hunter 2' --set since=2026-01-05\n--then-live '10 seconds' --name 'a b'")
     assert typed(*RUN, f"@{file}", capsys=capsys)[0] == 0
     (arguments,) = seen
-    assert (arguments.join.how, arguments.join.tolerance) == ("inner", "1 hour")
-    assert arguments.sides[1].options == {"ssl.key.password": "hunter 2"}
+    assert (arguments.conf, arguments.settings) == ({"ssl.key.password": "hunter 2"}, {"since": "2026-01-05"})
     assert "hunter" not in repr(arguments)
-    assert (arguments.left.name, arguments.right.name) == ("trades", "customers")
+    assert (arguments.job, arguments.start["name"]) == (("job.py", "enriched"), "a b")
+    assert arguments.start["trigger"] == Trigger.available_now(then=Trigger.processing_time("10 seconds"))
+
+
+@pytest.mark.parametrize(
+    ("words", "given"),
+    [
+        ([], {"trigger": Trigger.available_now(), "name": "enriched", "restore_from": None, "evolve": False}),
+        (["--drain"], {"trigger": Trigger.available_now(drain=True)}),
+        (["--every=2 seconds", "--evolve"], {"trigger": Trigger.processing_time("2 seconds"), "evolve": True}),
+        (["--checkpoint-interval=none"], {"checkpoint_interval": None, "retained_checkpoints": 3}),
+        (["--restore-from=/lake/a", "--at=0"], {"restore_from": Checkpoint("/lake/a", 0), "cut_back_output": False}),
+    ],
+)
+def test_options_are_arguments_of_start(words, given):
+    start = parse_arguments([*RUN, *words], secrets_of(words)).start
+    assert {name: start[name] for name in given} == given
 
 
 def test_missing_java_is_said_in_one_sentence(tmp_path):
@@ -183,29 +182,3 @@ def test_missing_java_is_said_in_one_sentence(tmp_path):
     assert ended.returncode == 2
     assert ended.stderr.startswith("cojoin: Spark needs Java 17 or later")
     assert len(ended.stderr.splitlines()) == 1
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--key-groups", "0"], "argument --key-groups: expected a whole number of 1 or more, got '0'"),
-        (["--key-groups", "40000"], "argument --key-groups: expected a whole number from 1 to 32768, got '40000'"),
-        (["--checkpoint", " "], "argument --checkpoint: expected the path of a directory, got none"),
-        (["--every", "soon"], "argument --every: duration: expected a duration such as '5 seconds'"),
-        (["--tolerance", "-1"], "argument --tolerance: duration: expected a duration such as '5 seconds'"),
-        (["--conf", "x"], "argument --conf: expected NAME=VALUE"),
-    ],
-)
-def test_what_cannot_be_is_said_before_spark_is_started(words, said, capsys):
-    code, out, err = typed(*RUN, *words, capsys=capsys)
-    assert (code, out) == (2, "")
-    assert said in err
-
-
-def test_advice_is_in_the_command_lines_words(capsys, monkeypatch):
-    def fail(arguments):
-        msg = 'inputs both have \'tier\'; tell them apart with suffixes=("", "_customers")'
-        raise CheckpointError(msg)
-
-    monkeypatch.setattr(command_line, "_run", fail)
-    assert typed(*RUN, capsys=capsys)[2].endswith("tell them apart with --suffixes ,_customers\n")

@@ -1,9 +1,9 @@
 """``cojoin checkpoints``: shows the snapshots, state and progress of a query, takes and removes snapshots, erases keys.
 
 All commands but ``savepoint``, ``clean`` and ``erase`` only read, and all but ``erase`` work also while the query runs.
-``restore`` is a run (``run``). ``list``, ``show`` and ``progress`` start no Spark where this process reaches the
-checkpoint by itself (``without_spark``). With ``--json`` the standard output is one JSON document; all other messages
-go to the standard error.
+``list``, ``show`` and ``progress`` start no Spark where this process reaches the checkpoint by itself
+(``without_spark``). With ``--json`` the standard output is one JSON document; all other messages go to the standard
+error.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from cojoin.cli import checkpoint_report, run_report
 from cojoin.cli.checkpoint_texts import as_json, typed_key, typed_row
 from cojoin.cli.embedded_spark import local_session
-from cojoin.cli.hints import in_options
 from cojoin.cli.run_report import say, tell
 from cojoin.cli.without_spark import store_without_spark
 from cojoin.engine.values.rows import decode_rows
@@ -134,7 +133,7 @@ class _Command:
         try:
             return read()
         except CheckpointError as error:
-            _aside(f"cojoin: {in_options(without_login(str(error)))}")
+            _aside(f"cojoin: {without_login(str(error))}")
             return None
 
     def show(self) -> None:
@@ -230,8 +229,8 @@ class _Command:
             return
         tell(
             f"Kept the state after batch {snapshot.batch_id}: {snapshot.rows:,} rows. "
-            f"`cojoin checkpoints restore {shlex.quote(without_login(self._arguments.path))} --at {snapshot.batch_id} "
-            f"...` begins a new query with it."
+            f"`cojoin run JOB --restore-from {shlex.quote(without_login(self._arguments.path))} --at "
+            f"{snapshot.batch_id} ...` begins a new query with it."
         )
 
     def clean(self) -> None:

@@ -1,8 +1,8 @@
 """Finds the secrets among the words of the command line, so that error messages and tracebacks can mask them.
 
-An option's value (``--left-option sasl.oauthbearer.config=...``) may be a password, and Spark, Kafka or the argument
-parser may quote it in an error. A value is treated as secret if its name suggests it, and, with an option that takes
-settings, also if it is long. Misspelled options are recognised, too, as far as their names contain "opt" or "conf".
+An option's value (``--conf spark.hadoop.fs.s3a.secret.key=...``) may be a password, and Spark or the argument parser
+may quote it in an error. A value is treated as secret if its name suggests it, and, with an option that takes settings
+of Spark, also if it is long. Misspelled options are recognised, too, as far as their names contain "opt" or "conf".
 """
 
 from __future__ import annotations

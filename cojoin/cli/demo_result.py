@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from cojoin.cli import run_report
 from cojoin.cli.run_report import say
-from cojoin.cli.verification import Verdict, compare, expected_rows, without_rejected
+from cojoin.cli.verification import Verdict, admitted, compare, expected_rows
 
 if TYPE_CHECKING:
     from cojoin.cli.day import Day
@@ -29,7 +29,7 @@ def verify(plan: Plan, day: Day, output: pa.Table, watermark: int) -> Verdict:
         output: The joined rows.
         watermark: The operator's watermark after the run, in epoch milliseconds.
     """
-    tables = without_rejected(day.trades, plan.left, None), without_rejected(day.customers, plan.right, None)
+    tables = admitted(day.trades, plan.left), admitted(day.customers, plan.right)
     verdict = compare(expected_rows(plan.operation, plan.inputs, tables, watermark), output)  # type: ignore[arg-type]
     say(run_report.verdict(verdict))
     return verdict

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
-from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,11 +9,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from cojoin.api.diff import diff
+from cojoin.cli.embedded_spark import session_on_demand
 from cojoin.cli.jobs import load_job
 from cojoin.cli.run_report import say, tell
 from cojoin.comparison.difference import difference_text
 from cojoin.errors import ConfigurationError
-from cojoin.installed_packages import check_packages
 from cojoin.storage.file_statistics import columns_with_statistics
 
 if TYPE_CHECKING:
@@ -32,21 +30,9 @@ _KINDS = ("changed", "only_in_a", "only_in_b")
 def run_diff(arguments: Arguments) -> int:
     """Compare two jobs, and return the exit code: 0 if there is no difference, else 1."""
     _check_folder(arguments.write)
-    sessions: list[Any] = []
-    with ExitStack() as held:
-
-        def spark() -> Any:
-            if not sessions:
-                check_packages("cojoin diff", "spark")
-                from cojoin.cli.embedded_spark import local_session  # noqa: PLC0415 - jobs in memory need no Spark
-
-                folder = Path(held.enter_context(tempfile.TemporaryDirectory(prefix="cojoin-diff-")))
-                chosen = {"master": arguments.master, "conf": arguments.conf, "log": arguments.log}
-                sessions.append(held.enter_context(local_session(folder, tell, **chosen)))
-            return sessions[0]
-
-        a = load_job(arguments.a, spark)
-        b = a if arguments.a == arguments.b else load_job(arguments.b, spark)
+    with session_on_demand(tell, arguments) as spark:
+        a = load_job(arguments.a, spark, arguments.settings)
+        b = a if arguments.a == arguments.b else load_job(arguments.b, spark, arguments.settings)
         tell(f"a is {':'.join(arguments.a)}, b is {':'.join(arguments.b)}.")
         found = diff(
             a,

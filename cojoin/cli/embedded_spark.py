@@ -10,11 +10,14 @@ from __future__ import annotations
 import os
 import re
 import sys
-from contextlib import contextmanager
+import tempfile
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cojoin.cli.interrupts import Interrupts
-from cojoin.errors import CojoinError, EnvironmentSetupError
+from cojoin.errors import CojoinError, ConfigurationError, EnvironmentSetupError
+from cojoin.installed_packages import check_packages
 from cojoin.session.installed_java import check_java
 from cojoin.session.jars import jar_settings
 from cojoin.session.spark_session import spark_session
@@ -22,11 +25,12 @@ from cojoin.session.submit_settings import settings_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
-    from pathlib import Path
 
     from pyspark.sql import SparkSession
 
-__all__ = ["local_session"]
+    from cojoin.cli.arguments import Arguments
+
+__all__ = ["local_session", "session_on_demand"]
 
 _SETTINGS = {
     "spark.log.level": "ERROR",
@@ -61,6 +65,8 @@ def local_session(
     from pyspark.sql import SparkSession  # noqa: PLC0415 - so that --help is quick
 
     if SparkSession.getActiveSession() is not None:
+        # The code that has made it may have made it just now, with PySpark's own handler of Ctrl-C.
+        Interrupts.take_back(folder)
         yield spark_session()
         return
     check_java()
@@ -82,6 +88,44 @@ def local_session(
         yield spark
     finally:
         spark.stop()
+
+
+@contextmanager
+def session_on_demand(say: Callable[[str], None], arguments: Arguments) -> Iterator[Callable[[], SparkSession]]:
+    """Yield a function that returns a session, the same at each call; the first call starts it.
+
+    Args:
+        say: A function that prints a line for the user.
+        arguments: The options of a command that has those of Spark.
+
+    Raises:
+        ConfigurationError: At a call: the job has made a session, and the options have settings for one.
+    """
+    sessions: list[SparkSession] = []
+    had_one = _has_session()
+    with ExitStack() as held:
+
+        def session() -> SparkSession:
+            if not sessions:
+                check_packages(f"cojoin {arguments.command}", "spark")
+                if (arguments.master or arguments.conf) and not had_one and _has_session():
+                    msg = (
+                        "the job makes a Spark session itself, so --master and --conf come too late; have its function "
+                        "take the session as an argument, or leave the options out"
+                    )
+                    raise ConfigurationError(msg)
+                folder = tempfile.TemporaryDirectory(prefix="cojoin-", ignore_cleanup_errors=True)
+                chosen = {"master": arguments.master, "conf": arguments.conf, "log": arguments.log}
+                sessions.append(held.enter_context(local_session(Path(held.enter_context(folder)), say, **chosen)))
+            return sessions[0]
+
+        yield session
+
+
+def _has_session() -> bool:
+    """Return whether there is an active session, without importing Spark."""
+    loaded = sys.modules.get("pyspark.sql")
+    return loaded is not None and loaded.SparkSession.getActiveSession() is not None
 
 
 @contextmanager

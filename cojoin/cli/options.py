@@ -1,30 +1,18 @@
-"""The parser of the command line, with its help texts.
-
-``kafka_options`` has the options for Kafka topics, ``checkpoint_options`` the parsers of ``cojoin checkpoints``.
-"""
+"""The parser of the command line, with its help texts: one function for the options of each command."""
 
 from __future__ import annotations
 
 import argparse
 import shlex
-from functools import partial
+import textwrap
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from cojoin import __version__
-from cojoin.cli import typed_values
-from cojoin.cli.checkpoint_options import add_checkpoints, add_restore_options
-from cojoin.cli.diff_options import DIFF_ABOUT, DIFF_EXAMPLES, add_diff
-from cojoin.cli.hints import in_options
-from cojoin.cli.kafka_options import (
-    REPLAY_ABOUT,
-    REPLAY_EXAMPLES,
-    REPLAY_USAGE,
-    add_for_both,
-    add_kafka_options,
-    add_then_live,
-)
-from cojoin.cli.typed_locations import Location
+from cojoin.cli import option_values as values
+from cojoin.cli.jobs import parse_job
+from cojoin.cli.outputs import Output
 from cojoin.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -32,7 +20,9 @@ if TYPE_CHECKING:
 
     from cojoin.spark.sources.secrets import Secrets
 
-__all__ = ["build_parser", "read_words"]
+__all__ = ["build_parser", "read_moment", "read_words"]
+
+_WIDTH = 95
 
 _ABOUT = "Deterministic event-time joins of two keyed streams on Spark."
 
@@ -50,46 +40,107 @@ examples:
   cojoin demo --rows 2000000 --directory ./cojoin-demo
 """
 
-_RUN_USAGE = """\
-cojoin run --left KIND:PLACE --right KIND:PLACE --key COLUMNS --event-time COLUMN
-                  --output KIND:PATH --checkpoint PATH [further options]"""
+_JOBS = """\
+jobs:
+  FILE.py:NAME or MODULE:NAME names a join in Python: the result of asof_join(), process() or
+  another method of connect(), or a function that returns one. The function's argument without
+  a default gets the Spark session; --set NAME=VALUE sets another one to a text. The modules
+  beside a file are loaded with it.
+"""
 
 _RUN_ABOUT = """\
-Joins each row of the left input with the row of the right input in force at its
-event time: the newest of the same key that is not later. Runs on an embedded Spark over
-the rows that exist now, and pauses: the same command continues from the checkpoint."""
+Runs the join of a job file on an embedded Spark over the rows that exist now, and pauses: the
+same command continues from the checkpoint. `cojoin init` writes a job file to begin with."""
 
 _RUN_EXAMPLES = f"""\
-inputs:
-  kafka:HOST:PORT[,HOST:PORT]/TOPIC[,TOPIC]   records; JSON values need a schema
-  'kafka:HOST:PORT/^PATTERN'                  all topics whose names match, also later ones
-  delta:PATH                                  a Delta table
-  parquet:FOLDER  orc:FOLDER                  files that contain their schema
-  json:FOLDER  csv:FOLDER                     files that need a schema
-  --left-schema and --right-schema take a schema as Spark DDL, such as
-  'customer_id long, event_time timestamp, tier string'.
+{_JOBS}
+outputs:
+  delta:PATH      a Delta table, exactly once
+  parquet:FOLDER  a folder of parquet files
+  NAME            a sink in the job's file, such as a topic, exactly once, with its login:
+                  NAME = cojoin.sinks.kafka("host:9092", "enriched", key="customer_id")
 
 examples:
-  All rows of two folders of files, checked against pandas:
-    cojoin run --left parquet:/lake/trades --right parquet:/lake/customers \\
-      --key customer_id --event-time event_time --delay '5 seconds' \\
-      --output delta:/lake/enriched --checkpoint /lake/_cojoin/enriched --drain --verify
+  All rows that exist, then the end; without --drain it pauses, and goes on with the next run:
+    cojoin run job.py:enriched --output delta:/lake/enriched \\
+      --checkpoint /lake/_cojoin/enriched --drain
 
-  A Delta table with a Kafka topic, until Ctrl-C, one batch every 10 seconds:
-    cojoin run --left delta:/lake/trades --right kafka:localhost:9092/customers \\
-      --right-schema 'id long, changed_at timestamp, tier string' \\
-      --left-key customer_id --right-key id \\
-      --left-event-time event_time --right-event-time changed_at --delay '5 seconds' \\
-      --output delta:/lake/enriched --checkpoint /lake/_cojoin/enriched --every '10 seconds'
+  The history of topics, then new records until Ctrl-C, one batch every 10 seconds:
+    cojoin run job.py:enriched --output delta:/lake/enriched \\
+      --checkpoint /lake/_cojoin/enriched --then-live '10 seconds'
 
-  Arguments from a file, quoted as in a shell, which keeps a password off the command line:
-    cojoin run @enriched.args
+  Three weeks of them, where the job's function has the arguments since and to:
+    cojoin run job.py:enriched --set since=2026-01-05 --set to=2026-01-26 --drain \\
+      --output delta:/lake/january --checkpoint /lake/_cojoin/january
 
-Option values that may be secret are never printed. Exits with 0; with 1 if --verify finds
-a difference; with 2 for an error that you can correct; with 3 for an unexpected error;
-with 130 after Ctrl-C.
+  A new query with the state of an old one after its batch 12, in other key groups if the job
+  has them:
+    cojoin run job.py:enriched --restore-from /lake/_cojoin/enriched --at 12 \\
+      --output delta:/lake/enriched_again --checkpoint /lake/_cojoin/again
+
+  Options from a file, quoted as in a shell, which keeps a password off the command line:
+    cojoin run job.py:enriched @enriched.args
+
+Messages name the arguments of Joined.start; the options have the same names, such as
+--cut-back-output for cut_back_output=True, and --restore-from PATH --at 12 for
+restore_from=cojoin.Checkpoint('PATH', at=12). Option values that may be secret are never
+printed. Exits with 0; with 2 for an error that you can correct; with 3
+for an unexpected error; with 130 after Ctrl-C.
 (cojoin {__version__})
 """
+
+_INIT_ABOUT = """\
+Writes a job file to begin with: a join of trades with the customer record in force, commented,
+for `cojoin run FILE:enriched`. Its inputs are the files of `cojoin demo --directory
+./cojoin-demo`, Delta tables, or Kafka topics."""
+
+_INIT_EXAMPLES = """\
+examples:
+  Files, as the demo makes them, joined into a Delta table:
+    cojoin demo --directory ./cojoin-demo
+    cojoin init job.py
+    cojoin run job.py:enriched --output delta:./enriched --checkpoint ./_cojoin/enriched
+
+  Two topics:
+    cojoin init --kafka topics.py
+"""
+
+_DIFF_ABOUT = """\
+Runs two versions of a join or function over the same history, and shows the rows in
+which they differ: which rows, which columns, and why, for some of them."""
+
+_DIFF_EXAMPLES = f"""\
+{_JOBS}
+  Both jobs read the same inputs: rows in memory, static DataFrames, Delta tables, or Kafka
+  topics with to=.
+
+examples:
+  The version in production with that of a branch:
+    cojoin diff ../main/enrich.py:enriched enrich.py:enriched
+
+  Two functions of one module; the rows of a function are told apart by a column:
+    cojoin diff jobs:scores jobs:new_scores --keys trade_id --examples 3
+
+Exits with 0 if there is no difference; with 1 if there is one; with 2 for an error that you
+can correct; with 3 for an unexpected error.
+"""
+
+_CHECKPOINTS_ABOUT = """\
+Shows and keeps the checkpoints of a query: the snapshots that can be restored, the contents
+of the state, the progress of the watermarks, and what happened to a row; and takes a
+person's key out of the state. Reading does not disturb a running query."""
+
+_CHECKPOINTS_EXAMPLES = """\
+examples:
+  cojoin checkpoints list /lake/_cojoin/enriched
+  cojoin checkpoints state /lake/_cojoin/enriched --key 17
+  cojoin checkpoints explain /lake/_cojoin/enriched --input trades --row trade_id=4711
+  cojoin checkpoints erase /lake/_cojoin/enriched --key 17 --into /lake/_cojoin/without_17
+
+`cojoin run JOB --restore-from PATH --at 12 ...` begins a new query with a snapshot's state.
+
+`cojoin checkpoints COMMAND --help` shows a command's options. Exits with 0; with 2 for an
+error that you can correct; with 3 for an unexpected error; with 130 after Ctrl-C."""
 
 
 def read_words(argv: Sequence[str]) -> list[str]:
@@ -112,32 +163,30 @@ def read_words(argv: Sequence[str]) -> list[str]:
     return words
 
 
-def build_parser(secrets: Secrets) -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
-    """Return the parser, and by name the parsers of the commands whose options are checked further."""
+def build_parser(secrets: Secrets) -> tuple[argparse.ArgumentParser, argparse.ArgumentParser]:
+    """Return the parser, and that of ``cojoin run``, whose options are checked further."""
     _Parser.secrets = secrets
     parser = _Parser(prog="cojoin", description=_ABOUT, allow_abbrev=False)
     parser.add_argument("--version", action="version", version=f"cojoin {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     demo = _command(commands, "demo", "join a day of made-up trades, and check the result", _DEMO_ABOUT, _DEMO_EXAMPLES)
     _add_demo(demo)
-    run = _command(commands, "run", "join two sources of your own", _RUN_ABOUT, _RUN_EXAMPLES)
-    run.usage = _RUN_USAGE
+    _add_init(_command(commands, "init", "write a job file to begin with", _INIT_ABOUT, _INIT_EXAMPLES))
+    run = _command(commands, "run", "run the join of a job file", _RUN_ABOUT, _RUN_EXAMPLES)
+    run.usage = "cojoin run JOB --output OUTPUT --checkpoint PATH [further options]"
     _add_run(run)
-    replay = _command(commands, "replay", "join the history of Kafka topics", REPLAY_ABOUT, REPLAY_EXAMPLES)
-    replay.usage = REPLAY_USAGE
-    _add_run(replay, replays=True)
-    add_diff(_command(commands, "diff", "compare two versions of a join", DIFF_ABOUT, DIFF_EXAMPLES), _add_spark)
-    restore = add_checkpoints(commands, _command, partial(_add_run, restores=True), _add_spark)
-    return parser, {"run": run, "replay": replay, "checkpoints": restore}
+    _add_diff(_command(commands, "diff", "compare two versions of a join", _DIFF_ABOUT, _DIFF_EXAMPLES))
+    _add_checkpoints(commands)
+    return parser, run
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser whose error messages name options, and are masked, since argparse quotes words that it does not know."""
+    """A parser whose error messages are masked, since argparse quotes words that it does not know."""
 
     secrets: Secrets
 
     def error(self, message: str) -> NoReturn:
-        self.exit(2, self.secrets.mask(f"{self.prog}: {in_options(message)}\n`{self.prog} --help` shows the usage.\n"))
+        self.exit(2, self.secrets.mask(f"{self.prog}: {message}\n`{self.prog} --help` shows the usage.\n"))
 
 
 def _command(commands: Any, name: str, summary: str, about: str, examples: str) -> argparse.ArgumentParser:
@@ -150,16 +199,20 @@ def _command(commands: Any, name: str, summary: str, about: str, examples: str) 
         allow_abbrev=False,
     )
     parser.add_argument("--verbose", action="store_true", help="show a traceback with an error")
-    parser.add_argument("--log", type=Path, metavar="FILE", help="write Spark's log to this file")
     return parser
 
 
+def _add_log(group: Any) -> None:
+    group.add_argument("--log", type=Path, metavar="FILE", help="write Spark's log to this file")
+
+
 def _add_demo(parser: argparse.ArgumentParser) -> None:
+    _add_log(parser)
     parser.add_argument(
-        "--rows", type=typed_values.positive, default=200_000, metavar="N", help="how many trades (default: 200000)"
+        "--rows", type=values.positive, default=200_000, metavar="N", help="how many trades (default: 200000)"
     )
     parser.add_argument(
-        "--seed", type=typed_values.count, default=7, metavar="N", help="the seed of the random rows (default: 7)"
+        "--seed", type=values.count, default=7, metavar="N", help="the seed of the random rows (default: 7)"
     )
     parser.add_argument(
         "--directory", metavar="PATH", help="write the files here and keep them (default: a temporary folder)"
@@ -168,202 +221,293 @@ def _add_demo(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--local", action="store_true", help="join in this process, without Spark; writes no files")
 
 
-def _add_run(parser: argparse.ArgumentParser, *, restores: bool = False, replays: bool = False) -> None:
-    inputs = parser.add_argument_group("inputs (see below)")
-    for side in ("left", "right"):
-        inputs.add_argument(f"--{side}", type=typed_values.reader(Location.parse), required=True, metavar="KIND:PLACE")
-    add_for_both(inputs, "key", "COLUMNS", "the key's column, or several separated by commas", typed_values.names)
-    add_for_both(inputs, "event-time", "COLUMN", "the column with the event time, a timestamp")
-    add_for_both(
-        inputs, "delay", "DURATION", "by how much rows may be out of order, such as '5 seconds' (default: not at all)"
-    )
-    add_for_both(
-        inputs,
-        "idleness",
-        "DURATION",
-        "a source partition without rows for this long no longer holds event time back, such as '1 minute', while "
-        "another one has rows; for when none has any, see --when-all-idle (default: no such limit)",
-    )
-    for side in ("left", "right"):
-        add = inputs.add_argument
-        add(
-            f"--{side}-name",
-            metavar="NAME",
-            help="the input's name in messages and columns (default: that of the topic, table or folder)",
-        )
-        add(
-            f"--{side}-schema",
-            type=typed_values.reader(typed_values.schema),
-            metavar="DDL",
-            help="the input's columns, for a source that does not know them",
-        )
-        add(
-            f"--{side}-option",
-            type=typed_values.pair,
-            action="append",
-            default=[],
-            metavar="NAME=VALUE",
-            help="an option of Spark's source, or of librdkafka for a topic, such as security.protocol; repeatable",
-        )
-        add(
-            f"--{side}-partition",
-            type=typed_values.names,
-            default=(),
-            metavar="COLUMNS",
-            help="the columns that identify the source partition of a row",
-        )
-        add(
-            f"--{side}-sequence",
-            type=typed_values.names,
-            default=(),
-            metavar="COLUMNS",
-            help="the columns that order rows at the source; they break ties of event time",
-        )
-    inputs.add_argument(
-        "--max-ahead",
-        default="1 day",
-        metavar="DURATION",
-        help="reject rows whose event time is further ahead of the clock; 'none' rejects none (default: 1 day)",
-    )
-    inputs.add_argument(
-        "--when-all-idle",
-        choices=("hold", "max"),
-        default="hold",
-        help="what event time does once all source partitions have been without rows for --idleness: it stays, and the "
-        "last rows wait for new ones (hold, default), or it advances to the newest rows, less --delay (max)",
-    )
-    add_kafka_options(parser, replays=replays)
+def _add_init(parser: argparse.ArgumentParser) -> None:
+    kinds = parser.add_mutually_exclusive_group()
+    for kind, about in (("files", "folders of files (default)"), ("delta", "Delta tables"), ("kafka", "Kafka topics")):
+        kinds.add_argument(f"--{kind}", dest="kind", action="store_const", const=kind, help=f"a join of {about}")
+    parser.set_defaults(kind="files")
+    parser.add_argument("file", nargs="?", default="job.py", metavar="FILE", help="a new file (default: job.py)")
 
-    join = parser.add_argument_group("the join")
-    join.add_argument(
-        "--how",
-        choices=("left", "inner"),
-        default="left",
-        help="what happens to left rows without a match: kept with nulls (left, default), or dropped (inner)",
-    )
-    join.add_argument(
-        "--tolerance",
-        type=typed_values.reader(typed_values.duration),
-        metavar="DURATION",
-        help="the largest age of a match, such as '1 hour' (default: any age)",
-    )
-    join.add_argument(
-        "--no-exact-matches", action="store_true", help="a right row of the same microsecond does not match"
-    )
-    join.add_argument(
-        "--suffixes",
-        type=typed_values.suffixes,
-        metavar="LEFT,RIGHT",
-        help="suffixes that distinguish equal column names, such as ',_customer'",
-    )
-    join.add_argument(
-        "--key-groups",
-        type=typed_values.key_groups,
-        default=8,
-        metavar="N",
-        help="the number of units of parallel work and state; it can only be changed by restoring the checkpoint "
-        "(default: 8)",
-    )
 
-    outputs = parser.add_argument_group("outputs")
-    outputs.add_argument(
+def _add_run(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("job", type=values.reader(parse_job), metavar="JOB", help="FILE.py:NAME or MODULE:NAME")
+    _add_set(parser)
+    add = parser.add_argument
+    add(
         "--output",
-        type=typed_values.reader(typed_values.sink),
+        type=values.reader(Output.parse),
         required=True,
-        metavar="KIND:PATH",
-        help="delta:PATH, parquet:PATH, or kafka:HOST:PORT/TOPIC for JSON records, exactly once",
+        metavar="OUTPUT",
+        help="delta:PATH, parquet:FOLDER, or the name of a sink in the job's file",
     )
-    outputs.add_argument(
-        "--output-key",
-        type=typed_values.names,
-        metavar="COLUMNS",
-        help="the columns of the key of the records that a topic as --output gets (default: the left input's key)",
-    )
-    outputs.add_argument(
-        "--output-option",
-        type=typed_values.pair,
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="an option of librdkafka for a topic as --output or --rejected, such as security.protocol; repeatable",
-    )
-    outputs.add_argument(
+    add(
         "--rejected",
-        type=typed_values.reader(typed_values.sink),
-        metavar="KIND:PATH",
+        type=values.reader(Output.parse),
+        metavar="OUTPUT",
         help="where rejected rows go (default: the Delta table 'rejected' in the checkpoint)",
     )
-    outputs.add_argument(
+    add(
         "--checkpoint",
-        type=typed_values.path,
+        type=values.path,
         required=True,
         metavar="PATH",
         help="the directory of this query's checkpoint; keep it between runs",
     )
-    outputs.add_argument(
-        "--show", type=typed_values.count, default=5, metavar="N", help="how many joined rows to show (default: 5)"
-    )
-    outputs.add_argument(
-        "--verify",
-        action="store_true",
-        help="compare the output with pandas' merge_asof; reads both sources whole into memory",
-    )
-
-    outputs.add_argument(
+    add(
         "--checkpoint-interval",
-        type=typed_values.reader(typed_values.interval),
+        type=values.reader(values.interval),
         default="10 minutes",
         metavar="HOW_OFTEN",
         help="how often to take a snapshot of the state: a duration, a number of batches, or 'none' "
         "(default: 10 minutes)",
     )
-    outputs.add_argument(
+    add(
         "--retained-checkpoints",
-        type=typed_values.positive,
+        type=values.positive,
         default=3,
         metavar="N",
         help="how many snapshots are kept, besides savepoints (default: 3)",
     )
-    outputs.add_argument(
+    add("--name", metavar="NAME", help="the query's name in Spark's UI and in metrics (default: that of the job)")
+    add(
         "--evolve",
         action="store_true",
-        help="take up columns that were added to the inputs since the checkpoint's last run; a Delta table gets them "
-        "with --conf spark.databricks.delta.schema.autoMerge.enabled=true",
+        help="take up columns that were added to the inputs since the checkpoint's last run",
     )
-    restoring = parser.add_argument_group("beginning with another query's state")
-    add_restore_options(restoring, with_origin=not restores)
+    _add_trigger(parser.add_argument_group("when it ends (default: it pauses after the rows that exist now)"))
+    _add_restore(parser.add_argument_group("beginning with another query's state"))
+    _add_spark(parser.add_argument_group("Spark"))
 
-    running = parser.add_argument_group("running")
-    ends = running.add_mutually_exclusive_group()
+
+def _add_trigger(group: Any) -> None:
+    ends = group.add_mutually_exclusive_group()
     ends.add_argument(
         "--drain",
         action="store_true",
         help="finish both inputs at the end of this run: all waiting rows are written, and the query can't be started "
         "again",
     )
-    if replays:
-        add_then_live(ends)
-    else:
-        ends.add_argument(
-            "--every",
-            type=typed_values.reader(typed_values.duration),
-            metavar="DURATION",
-            help="run until Ctrl-C, with one batch per interval, such as '10 seconds'",
-        )
-    _add_spark(running)
+    ends.add_argument(
+        "--then-live",
+        type=values.reader(values.duration),
+        metavar="DURATION",
+        help="after the rows that exist now, go on with new rows until Ctrl-C, with one batch per interval, such as "
+        "'10 seconds'",
+    )
+    ends.add_argument(
+        "--every",
+        type=values.reader(values.duration),
+        metavar="DURATION",
+        help="run until Ctrl-C, with one batch per interval from the start",
+    )
 
 
-def _add_spark(running: Any) -> None:
-    running.add_argument(
+def _add_restore(group: Any) -> None:
+    group.add_argument("--restore-from", metavar="PATH", help="the checkpoint of the other query")
+    group.add_argument(
+        "--at",
+        type=read_moment,
+        metavar="MOMENT",
+        help="which of its snapshots: a batch's number, or a time such as 2026-01-15T09:00Z for the last one before it "
+        "(default: the newest)",
+    )
+    group.add_argument(
+        "--cut-back-output",
+        action="store_true",
+        help="continue in the other query's output table, and roll back what was written after the snapshot",
+    )
+    group.add_argument("--allow-data-loss", action="store_true", help="skip records that the sources no longer have")
+
+
+def _add_set(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--set",
+        dest="settings",
+        type=values.pair,
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="an argument of a job's function, as a text; repeatable",
+    )
+
+
+def _add_spark(group: Any) -> None:
+    _add_log(group)
+    group.add_argument(
         "--master",
         metavar="URL",
         help="Spark's master (default: that of Spark's own settings, or else all cores of this machine)",
     )
-    running.add_argument(
+    group.add_argument(
         "--conf",
-        type=typed_values.pair,
+        type=values.pair,
         action="append",
         default=[],
         metavar="NAME=VALUE",
         help="a setting of Spark; repeatable",
     )
+
+
+def _add_diff(parser: argparse.ArgumentParser) -> None:
+    for name, about in (("a", "the first version, usually the one in production"), ("b", "the second version")):
+        parser.add_argument(name, type=values.reader(parse_job), metavar=f"JOB_{name.upper()}", help=about)
+    parser.add_argument(
+        "--output",
+        default="all",
+        metavar="NAME",
+        help="compare one output: main, rejected, or a side output's tag id (default: all of them)",
+    )
+    parser.add_argument(
+        "--keys",
+        type=values.names,
+        metavar="COLUMNS",
+        help="the columns of the output that identify a row, separated by commas (default: for joins the left input's)",
+    )
+    parser.add_argument(
+        "--columns",
+        type=values.names,
+        metavar="COLUMNS",
+        help="compare only these columns, besides those of --keys (default: all)",
+    )
+    parser.add_argument(
+        "--examples",
+        type=values.count,
+        default=10,
+        metavar="N",
+        help="how many rows of each output to explain (default: 10)",
+    )
+    parser.add_argument(
+        "--write",
+        type=values.path,
+        metavar="PATH",
+        help="write all rows that differ as Parquet files into this directory, which must be empty or new",
+    )
+    _add_set(parser)
+    _add_spark(parser.add_argument_group("Spark, for jobs that take a session"))
+
+
+def _add_checkpoints(commands: Any) -> None:
+    parser = commands.add_parser(
+        "checkpoints",
+        help="inspect, keep and remove the snapshots of a query",
+        description=_CHECKPOINTS_ABOUT,
+        epilog=_CHECKPOINTS_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    below = parser.add_subparsers(dest="action", metavar="COMMAND", required=True)
+
+    def add(name: str, summary: str) -> argparse.ArgumentParser:
+        about = textwrap.fill(f"{summary[0].upper()}{summary[1:]}.", _WIDTH)
+        added = _command(below, name, summary, about, "")
+        added.add_argument("path", type=values.path, metavar="PATH", help="the query's checkpoint directory")
+        added.add_argument("--json", action="store_true", help="print JSON, for a script")
+        _add_spark(added)
+        return added
+
+    add("list", "list the snapshots that can be restored")
+    _at(
+        add(
+            "show",
+            "show one snapshot: source positions, outputs' versions, sizes, and the run that holds the checkpoint",
+        )
+    )
+    _add_state(add("state", "show the contents of the state: buffered rows, versions, states, timers"))
+    progress = add("progress", "show the watermarks and counts of the last batches")
+    progress.add_argument(
+        "--limit", type=values.positive, default=20, metavar="N", help="how many batches (default: 20)"
+    )
+    _add_explain(add("explain", "explain what happened to a row, or what a row or a key waits for"))
+    add(
+        "savepoint",
+        "take a snapshot of the state after the last finished batch, kept until it is removed; the query may be "
+        "running",
+    )
+    _add_clean(add("clean", "remove snapshots with their files"))
+    _add_erase(
+        add(
+            "erase",
+            "take keys out of the state of a stopped query: write a checkpoint without them, with which the query goes "
+            "on (run --restore-from), and list where else their rows remain, with what removes them",
+        )
+    )
+
+
+def read_moment(text: str) -> int | datetime:
+    """Read a batch's number, or a time with its time zone."""
+    if text.isdecimal():
+        return int(text)
+    try:
+        moment = datetime.fromisoformat(text.removesuffix("Z") + "+00:00" if text.endswith("Z") else text)
+    except ValueError:
+        moment = None
+    if moment is None or moment.tzinfo is None:
+        msg = f"expected a batch's number, or a time with its zone such as 2026-01-15T09:00:00Z, got {text!r}"
+        raise argparse.ArgumentTypeError(msg)
+    return moment
+
+
+def _at(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--at",
+        type=read_moment,
+        metavar="MOMENT",
+        help="a batch's number, or a time such as 2026-01-15T09:00Z for the last one before it (default: the newest)",
+    )
+
+
+def _add_state(parser: argparse.ArgumentParser) -> None:
+    _at(parser)
+    parser.add_argument(
+        "--key",
+        metavar="VALUES",
+        help="show everything in the state under this key; values of several columns separated by commas",
+    )
+    parser.add_argument(
+        "--name",
+        metavar="TABLE",
+        help="show the rows of one part: an input's name, 'versions', 'timers', 'keys' (the largest), or a state's "
+        "name",
+    )
+    parser.add_argument("--limit", type=values.positive, default=20, metavar="N", help="how many rows (default: 20)")
+
+
+def _add_explain(parser: argparse.ArgumentParser) -> None:
+    _at(parser)
+    parser.add_argument("--key", metavar="VALUES", help="the key; values of several columns separated by commas")
+    parser.add_argument("--input", metavar="NAME", help="the input of the row")
+    parser.add_argument(
+        "--row",
+        type=_column_value,
+        action="append",
+        default=[],
+        metavar="COLUMN=VALUE",
+        help="a column's value in the row; repeatable; without =VALUE it is null",
+    )
+
+
+def _add_clean(parser: argparse.ArgumentParser) -> None:
+    which = parser.add_mutually_exclusive_group(required=True)
+    which.add_argument("--keep", type=values.positive, metavar="N", help="keep the N newest, and all savepoints")
+    which.add_argument("--batch", type=values.count, metavar="BATCH", help="remove the snapshot of this batch")
+    parser.add_argument("--savepoints", action="store_true", help="with --keep: treat savepoints like other snapshots")
+    parser.add_argument("--dry-run", action="store_true", help="print what would be removed, and remove nothing")
+
+
+def _add_erase(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--key",
+        action="append",
+        required=True,
+        metavar="VALUES",
+        help="a key to take out; values of several columns separated by commas; repeatable",
+    )
+    parser.add_argument("--into", type=values.path, required=True, metavar="NEW", help="an empty directory")
+    parser.add_argument(
+        "--no-counts", action="store_true", help="do not count the keys' rows in the outputs, which reads these tables"
+    )
+
+
+def _column_value(text: str) -> tuple[str, str | None]:
+    name, equals, value = text.partition("=")
+    return name, value if equals else None

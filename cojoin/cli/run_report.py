@@ -8,7 +8,6 @@ from datetime import datetime, timezone
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
-from cojoin.cli.hints import in_options
 from cojoin.engine.formats import format_time, text_table
 from cojoin.engine.values.rows import decode_column
 from cojoin.engine.values.texts import show_text
@@ -34,8 +33,8 @@ def say(text: str = "") -> None:
 
 
 def tell(text: str) -> None:
-    """Print a sentence in the command line's options, wrapped to the width of the terminal."""
-    say(textwrap.fill(in_options(text), max(40, min(_columns(), 100)), break_long_words=False, break_on_hyphens=False))
+    """Print a sentence, wrapped to the width of the terminal."""
+    say(textwrap.fill(text, max(40, min(_columns(), 100)), break_long_words=False, break_on_hyphens=False))
 
 
 def ending(report: BatchReport, *, goes_on: bool = False) -> str:
@@ -45,7 +44,7 @@ def ending(report: BatchReport, *, goes_on: bool = False) -> str:
         report: The report of its last batch.
         goes_on: Whether the command continues with new records.
     """
-    said = report.ending(goes_on=goes_on)
+    said = report.ending(goes_on=goes_on, drain="--drain")
     return f"{said[0].upper()}{said[1:]}."
 
 

@@ -8,8 +8,6 @@ differ where versions were late.
 
 from __future__ import annotations
 
-import json
-from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,10 +15,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cojoin.engine.inputs import rejected_table
 from cojoin.engine.ordering import OrderedPart, sort_keys, total_order
 from cojoin.engine.time.durations import microseconds
-from cojoin.engine.time.watermarks import NONE
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -29,7 +25,7 @@ if TYPE_CHECKING:
     from cojoin.engine.inputs import InputSpec
     from cojoin.engine.joins.asof import AsofJoin
 
-__all__ = ["Verdict", "compare", "expected_rows", "without_rejected"]
+__all__ = ["Verdict", "admitted", "compare", "expected_rows"]
 
 
 @dataclass(frozen=True)
@@ -54,24 +50,12 @@ class Verdict:
         return not self.missing.num_rows and not self.unexpected.num_rows
 
 
-def without_rejected(table: pa.Table, spec: InputSpec, rejected: pa.Table | None) -> pa.Table:
-    """Return an input's rows without those with a null key or event time, and those in the ``rejected`` output."""
+def admitted(table: pa.Table, spec: InputSpec) -> pa.Table:
+    """Return an input's rows without those with a null key or event time, which are rejected."""
     table = table.select(spec.schema.names).cast(spec.schema)
     for name in (*spec.key, spec.event_time):
         table = table.filter(pc.is_valid(table.column(name)))
-    if rejected is None or not rejected.num_rows or not table.num_rows:
-        return table
-    own = rejected.filter(pc.equal(rejected.column("input"), spec.name))
-    gone = Counter(map(_canonical, own.column("row").to_pylist()))
-    times = pc.drop_null(own.column("event_time").cast(table.schema.field(spec.event_time).type))
-    suspects = np.flatnonzero(pc.is_in(table.column(spec.event_time), times.combine_chunks()).to_numpy())
-    keep = np.ones(table.num_rows, dtype=bool)
-    spelled = rejected_table(table.take(pa.array(suspects)), spec, "", NONE).column("row").to_pylist()
-    for position, row in zip(suspects.tolist(), map(_canonical, spelled), strict=True):
-        if gone[row] > 0:
-            gone[row] -= 1
-            keep[position] = False
-    return table.filter(pa.array(keep))
+    return table
 
 
 def expected_rows(
@@ -144,7 +128,3 @@ def _matches(join: AsofJoin, left: pd.DataFrame, right: pd.DataFrame) -> NDArray
         suffixes=("", "_match"),
     )
     return merged["position_match"].fillna(-1).to_numpy().astype(np.int64)
-
-
-def _canonical(row: str) -> str:
-    return json.dumps(json.loads(row), sort_keys=True)

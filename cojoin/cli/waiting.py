@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cojoin.cli.hints import in_options
 from cojoin.spark.progress.line import ProgressLine
 
 if TYPE_CHECKING:
@@ -28,7 +27,7 @@ def wait_for(query: Query, *, total: int | None = None, history: bool = False) -
         KeyboardInterrupt: The user pressed Ctrl-C, and the query has stopped.
     """
     wait = query.await_history if history else query.await_termination
-    with ProgressLine(query, enabled=True, total=total, span=lambda: query.span, reworded=in_options) as line:
+    with ProgressLine(query, enabled=True, total=total, span=lambda: query.span) as line:
         try:
             while not wait(_INTERVAL_SECONDS, progress=False):
                 line.draw()

@@ -266,7 +266,7 @@ class BatchReport:
         """Whether every row of both inputs is accounted for."""
         return all(each.is_conserved for each in self.inputs)
 
-    def ending(self, *, goes_on: bool = False) -> str:
+    def ending(self, *, goes_on: bool = False, drain: str = "drain=True") -> str:
         """Return a line that says how a run over the available input ended.
 
         It says how many rows wait, for what, and which setting would let them go. For each input it also says how many
@@ -274,6 +274,7 @@ class BatchReport:
 
         Args:
             goes_on: Whether the query continues at once with new rows.
+            drain: How the reader drains a query: the argument of a trigger, or an option of a command.
         """
         rejected = [
             f"{_rows(count)} of {each.name!r} {_REASONS.get(reason, reason)}"
@@ -290,7 +291,9 @@ class BatchReport:
         told += [f"left {', '.join(former)} in the former state, since the new one was rejected"] if former else []
         nulled = [f"{_rows(each.unavailable)} of {each.name!r}" for each in self.inputs if each.unavailable]
         told += [f"set values of {', '.join(nulled)} to null that were unavailable"] if nulled else []
-        text = self._end(goes_on=goes_on) + (f". Since its first batch it {' and '.join(told)}" if told else "")
+        text = self._end(goes_on=goes_on, drain=drain) + (
+            f". Since its first batch it {' and '.join(told)}" if told else ""
+        )
         tables = [
             f"{each.name!r} is version {each.table['version']} of its table, loaded at "
             f"{format_time(each.table['loaded_at'])} UTC"
@@ -299,7 +302,7 @@ class BatchReport:
         ]
         return ". ".join([text, *self._idle(), *self._late_commits(), *tables])
 
-    def _end(self, *, goes_on: bool) -> str:
+    def _end(self, *, goes_on: bool, drain: str) -> str:
         waiting = [f"{_rows(each.buffered)} of {each.name!r}" for each in self.inputs if each.buffered]
         if self.drained:
             left = self.details.get("timers_not_fired", 0)
@@ -329,12 +332,12 @@ class BatchReport:
             for each in self.inputs
             if each.source_agrees is False
         ]
-        return ". ".join([text + self._what_else_moves_it(goes_on=goes_on), *drifting])
+        return ". ".join([text + self._what_else_moves_it(goes_on=goes_on, drain=drain), *drifting])
 
     def _holder(self) -> InputReport | None:
         return next((each for each in self.inputs if each.name == self.holding_input), None)
 
-    def _what_else_moves_it(self, *, goes_on: bool) -> str:
+    def _what_else_moves_it(self, *, goes_on: bool, drain: str) -> str:
         """Return what lets the waiting rows out besides new rows, as the end of a sentence; a setting that is not set.
 
         It is one setting, since whoever reads a line in a log wants to know what to do.
@@ -361,8 +364,8 @@ class BatchReport:
         if goes_on:
             return ""
         return (
-            ", or with drain=True, which ends the query: it finishes all inputs, and a later run with this checkpoint "
-            "is refused"
+            f", or with {drain}, which ends the query: it finishes all inputs, and a later run with this checkpoint is "
+            f"refused"
         )
 
     def _idle(self) -> list[str]:

@@ -27,7 +27,8 @@ def is_user_file(file: str) -> bool:
     >>> is_user_file("/home/me/job.py"), is_user_file(__file__)
     (True, False)
     """
-    return not file.startswith((_OURS, *_LIBRARIES, "<frozen "))
+    # A dataclass has its methods from a text, "<string>".
+    return not file.startswith((_OURS, *_LIBRARIES, "<frozen ", "<string>"))
 
 
 def user_line(error: BaseException) -> str:

@@ -153,10 +153,6 @@ class KafkaSource(Source):
         """The source's name in messages."""
         return f"source kafka {self.topics}"
 
-    def known_columns(self) -> tuple[pa.Schema, bool]:
-        """Return the columns that are known before a registry is asked, and whether these are all."""
-        return self._records.known_columns()
-
     def together_with(self, other: Source) -> KafkaSource:
         """Return this source as it is read beside another: if both are read from Kafka, up to the same times.
 

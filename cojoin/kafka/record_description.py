@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 
-from cojoin.engine.values.types import parse_schema, parse_type
+from cojoin.engine.values.types import parse_schema
 from cojoin.kafka.formats.record_formats import resolve
 from cojoin.kafka.record_columns import PLACE, check_names, decoded
-from cojoin.kafka.records import DECODED_KEY, KEY, PLACE_SCHEMA, VALUE, RecordFormat
+from cojoin.kafka.records import DECODED_KEY, KEY, VALUE, RecordFormat
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -79,15 +79,6 @@ class RecordDescription:
         """DDL of the value's columns; None where there are none."""
         value = self.part("value")
         return self.given if value is None else value.ddl
-
-    def known_columns(self) -> tuple[pa.Schema, bool]:
-        """Return the columns of rows that are known without the registry's schemas, and whether these are all."""
-        value = self.formats["value"]
-        given = self.given if value is None else getattr(value, "schema", None)
-        own = list(parse_schema(given)) if isinstance(given, str) else []
-        further = [pa.field(name, parse_type(column.dtype)) for name, column in self.columns.items()]
-        has_all = self.formats["key"] is None and (value is None or bool(own))
-        return pa.schema([*own, *further, *PLACE_SCHEMA]), has_all
 
     @property
     def in_python(self) -> bool:

@@ -137,7 +137,9 @@ def test_explain_says_it(typed):
 
 
 def test_savepoint_then_clean_keeps_it(lake, typed):
-    assert "Kept the state after batch 1: 4 rows." in typed("savepoint")
+    told = " ".join(typed("savepoint").split())
+    assert "Kept the state after batch 1: 4 rows." in told
+    assert f"`cojoin run JOB --restore-from {lake.checkpoint} --at 1 ...` begins a new query with it." in told
     assert json.loads(typed("list", "--json"))[1]["kind"] == "savepoint"
     assert "the query's next snapshot builds on that of batch 1" in typed("clean", "--batch", "1", code=2)
     assert "there is no snapshot of batch 7; there are: 0, 1" in typed("clean", "--batch", "7", code=2)
@@ -146,35 +148,38 @@ def test_savepoint_then_clean_keeps_it(lake, typed):
     assert len(json.loads(typed("list", "--json"))) == 2
 
 
+JOB = f"""
+import os
+import cojoin as cj
+
+WATERMARK = cj.WatermarkStrategy.for_bounded_out_of_orderness("5 seconds")
+
+def folder(name, ddl):
+    source = cj.sources.files(os.environ["LAKE"] + "/" + name, "parquet", schema=ddl)
+    columns = {{"key": "customer_id", "event_time": "event_time", "sequence": "position"}}
+    return cj.Input(source, name=name, watermark=WATERMARK, **columns)
+
+def enriched(spark):
+    streams = cj.connect(folder("trades", "{TRADES_DDL}"), folder("customers", "{CUSTOMERS_DDL}"), key_groups=5)
+    return streams.asof_join(suffixes=("", "_customer"))
+"""
+
+
 @pytest.mark.slow
-def test_restore_is_a_run_from_there(spark, lake, typed, capsys, tmp_path):
+def test_a_restore_is_a_run_from_there(spark, lake, typed, capsys, tmp_path, monkeypatch):
     """The rest of the rows comes into another table, from a state cut into other key groups; the old one is cleaned."""
-    options = {
-        "left": f"parquet:{lake.root / 'trades'}",
-        "right": f"parquet:{lake.root / 'customers'}",
-        "left-schema": TRADES_DDL,
-        "right-schema": CUSTOMERS_DDL,
-        "key": "customer_id",
-        "event-time": "event_time",
-        "delay": "5 seconds",
-        "left-sequence": "position",
-        "right-sequence": "position",
-        "suffixes": ",_customer",
-        "output": f"delta:{tmp_path / 'again'}",
-        "checkpoint": str(tmp_path / "new"),
-        "key-groups": "5",
-        "checkpoint-interval": "1",
-    }
-    run = [f"--{name}={value}" for name, value in options.items()]
-    words = ["checkpoints", "restore", lake.checkpoint, "--at=0", *run, "--drain", "--show=0"]
-    assert main(words) == 0, capsys.readouterr().err
+    (tmp_path / "job.py").write_text(JOB)
+    monkeypatch.setenv("LAKE", str(lake.root))
+    run = ["run", f"{tmp_path}/job.py:enriched", f"--output=delta:{tmp_path / 'again'}", "--checkpoint-interval=1"]
+    new = f"--checkpoint={tmp_path / 'new'}"
+    assert main([*run, new, "--restore-from", lake.checkpoint, "--at=0", "--drain"]) == 0, capsys.readouterr().err
     out = capsys.readouterr().out
     assert f"Beginning with the snapshot at 0 of {lake.checkpoint} ..." in " ".join(out.split())
     assert "Drained: all inputs are finished." in out
     again = spark.read.format("delta").load(str(tmp_path / "again"))
     assert sorted((row.trade_id, row.version) for row in again.collect()) == [(3, 3), (6, 4)]
 
-    assert main(["run", *run, "--restore-from", str(tmp_path / "nothing"), f"--checkpoint={tmp_path / 'other'}"]) == 2
+    assert main([*run, "--restore-from", str(tmp_path / "nothing"), f"--checkpoint={tmp_path / 'other'}"]) == 2
     assert "there is no such directory" in capsys.readouterr().err
     assert not (tmp_path / "other").exists()
     assert "Removed the snapshots of batches 0, " in typed("clean", "--batch", "0")
@@ -188,7 +193,6 @@ def test_restore_is_a_run_from_there(spark, lake, typed, capsys, tmp_path):
         (["clean", "/lake/c"], "one of the arguments --keep --batch is required"),
         (["clean", "/lake/c", "--keep", "0"], "expected a whole number of 1 or more, got '0'"),
         (["state", "/lake/c", "--at", "noon"], "expected a batch's number, or a time with its zone"),
-        (["restore", "/lake/c"], "the following arguments are required: --left, --right, --output, --checkpoint"),
     ],
 )
 def test_a_mistake_is_one_message(words, said, capsys):
@@ -198,13 +202,6 @@ def test_a_mistake_is_one_message(words, said, capsys):
     err = capsys.readouterr().err
     assert said in err
     assert len(err.splitlines()) <= 3
-
-
-def test_what_is_said_of_a_restoration_needs_one(capsys):
-    words = ["--left=parquet:/a", "--right=parquet:/b", "--key=k", "--event-time=t", "--output=delta:/o"]
-    with pytest.raises(SystemExit):
-        main(["run", *words, "--checkpoint=/c", "--at=0"])
-    assert "--at needs --restore-from, which is missing" in capsys.readouterr().err
 
 
 def test_what_is_no_checkpoint_is_one_message(spark, tmp_path, capsys):

@@ -115,14 +115,14 @@ def test_each_version_has_the_modules_beside_it(versions: Any, capsys: Any) -> N
 @pytest.mark.parametrize(
     ("job", "said"),
     [
-        ("job:joind", "job:joind: there is no 'joind' in it; did you mean 'joined'"),
+        ("job:joind", "job.py; did you mean 'joined'"),
         ("job:broken", "job:broken: it raised ValueError: no such day ("),
         ("job:refused", "job:refused: how: expected"),
         (
             "job:no_join",
             "job:no_join: expected a join, such as pair.asof_join(), or a function",
         ),
-        ("job:needs", "expected a function that takes nothing or a Spark session, it takes left, right"),
+        ("job:needs", "a function with at most one argument without a default, which gets the Spark session"),
         ("nowhere:joined", "loading it raised ModuleNotFoundError: No module named 'nowhere'"),
         ("nowhere.py:joined", "nowhere.py:joined: there is no file 'nowhere.py'"),
         ("job", "argument JOB_B: expected MODULE:NAME or FILE.py:NAME"),
@@ -132,6 +132,13 @@ def test_mistakes_end_with_2(versions: Any, capsys: Any, job: str, said: str) ->
     code, _, err = typed(capsys, "job:joined", job)
     assert code == 2
     assert said in err
+
+
+def test_an_argument_is_set_in_both_versions(versions: Any, capsys: Any) -> None:
+    code, out, _ = typed(capsys, "../main/job.py:strict", "job.py:strict", "--set", "suffix=y")
+    assert (code, "both versions have the same 2 rows" in out) == (0, True)
+    code, _, err = typed(capsys, "../main/job.py:strict", "job.py:strict", "--set", "sufix=y")
+    assert (code, "--set sufix: the function has no such argument; did you mean 'suffix'?" in err) == (2, True)
 
 
 @pytest.mark.slow  # Two jobs; what a job is and what differs is seen without Spark.

@@ -15,14 +15,13 @@ from cojoin.cli.options import read_words
 
 PROJECT = Path(__file__).resolve().parents[2]
 HELPS = [
-    *(("demo",), ("run",), ("replay",), ("diff",), ("checkpoints",)),
+    *(("demo",), ("init",), ("run",), ("diff",), ("checkpoints",)),
     *(
         ("checkpoints", each)
-        for each in ("list", "show", "state", "progress", "explain", "savepoint", "restore", "clean", "erase")
+        for each in ("list", "show", "state", "progress", "explain", "savepoint", "clean", "erase")
     ),
 ]
-HAVE_EXAMPLES = {("demo",), ("run",), ("replay",), ("diff",), ("checkpoints",), ("checkpoints", "restore")}
-FILES = ("topics.args", "enriched.args")
+HAVE_EXAMPLES = {("demo",), ("init",), ("run",), ("diff",), ("checkpoints",)}
 
 
 def commands(text: str) -> list[list[str]]:
@@ -51,29 +50,27 @@ def help_of(capsys):
 
 
 @pytest.fixture
-def argument_files(help_of, tmp_path, monkeypatch):
-    """The files that examples name, made of the first example of ``cojoin replay`` as its help says."""
-    (first, *_) = commands(help_of("replay").partition("examples:")[2])
-    topics = first[1 : first.index("--from")]
-    for name in FILES:
-        (tmp_path / name).write_text(shlex.join([*topics, "--left-option", "sasl.password=secret"]))
-    with (tmp_path / "enriched.args").open("a") as file:
-        file.write(" --output delta:/lake/enriched --checkpoint /lake/_cojoin/enriched")
+def argument_file(tmp_path, monkeypatch):
+    """The file that an example names."""
+    (tmp_path / "enriched.args").write_text(
+        "--output delta:/lake/enriched --checkpoint /lake/_cojoin/enriched --conf spark.hadoop.fs.s3a.secret.key='a b'"
+    )
     monkeypatch.chdir(tmp_path)
 
 
 @pytest.mark.parametrize("command", HELPS, ids=" ".join)
-def test_the_examples_of_a_commands_help_are_accepted(command, help_of, argument_files):
+def test_the_examples_of_a_commands_help_are_accepted(command, help_of, argument_file):
     examples = commands(help_of(*command).partition("examples:")[2])
     assert bool(examples) == (command in HAVE_EXAMPLES)
     for each in examples:
-        assert each[: len(command)] == list(command) or command == ("checkpoints",)
+        assert each[: len(command)] == list(command) or command in {("checkpoints",), ("init",)}
         arguments = accept(each)
-        if "restore" in each:
+        if "--restore-from" in each:
             assert (arguments.checkpoint, str(arguments.output)) == (
                 "/lake/_cojoin/again",
                 "delta:/lake/enriched_again",
             )
+            assert arguments.start["restore_from"].at == 12
 
 
 def test_each_command_is_looked_at(help_of):

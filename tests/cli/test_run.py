@@ -8,91 +8,167 @@ import signal
 import subprocess
 import sys
 import time
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from cojoin.__main__ import main
+from cojoin.checkpoints.manifest import Manifests
 from cojoin.cli.day import make_day
-from tests.kafka.history import make_producer
+from cojoin.cli.demo import _joined
+from cojoin.cli.init import job_text
+from cojoin.cli.verification import admitted, compare, expected_rows
+from cojoin.session.stores import open_store
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 pytestmark = pytest.mark.spark
 
+OWN = """
+import os
+from pathlib import Path
 
-@pytest.fixture(scope="module")
-def day(tmp_path_factory):
-    """Half a day's files: trades as parquet, and the rest of them to come later."""
-    folder = tmp_path_factory.mktemp("lake")
-    made = make_day(2_000, 5)
-    made.write(folder)
+import cojoin as cj
+import job
+from tiers import Tiers
+
+LAKE = Path(os.environ["LAKE"])
+archive = cj.sinks.parquet(LAKE / "archive")
+login = {"sasl.password": "hunter2"}
+
+def names(frame, batch_id):
+    found = {query.name for query in frame.sparkSession.streams.active}
+    (LAKE / "names").write_text(" ".join(sorted(filter(None, found))))
+
+def tiers(prefix="", groups="1"):
+    streams = cj.connect(job.TRADES, job.CUSTOMERS, key_groups=int(groups))
+    return streams.process(Tiers(prefix), "trade_id long, tier string")
+
+def streams_of_spark(spark):
+    frame = job.enriched(spark).to_dataframe()
+    frame.writeStream.format("noop").queryName("own").start()
+    return job.enriched(spark)
+"""
+
+TIERS = """
+import cojoin as cj
+
+class Tiers(cj.KeyedCoProcessFunction):
+    def __init__(self, prefix):
+        self.prefix = prefix
+
+    def open(self, ctx):
+        self.tier = ctx.get_state(cj.ValueStateDescriptor("tier", "string"))
+
+    def process_element1(self, trade, ctx):
+        yield trade.trade_id, self.prefix + (self.tier.value() or "none")
+
+    def process_element2(self, customer, ctx):
+        self.tier.update(customer.tier)
+        return ()
+"""
+
+
+@pytest.fixture
+def lake(tmp_path, monkeypatch):
+    """A day's files, and job files beside them."""
+    make_day(200, 5).write(tmp_path)
+    write_jobs(tmp_path)
+    monkeypatch.setenv("LAKE", str(tmp_path))
+    return tmp_path
+
+
+def write_jobs(folder: Path) -> None:
+    for name, text in (("job", job_text("files", "job.py")), ("own", OWN), ("tiers", TIERS)):
+        (folder / f"{name}.py").write_text(text)
+
+
+def words(folder: Path, *more: str, job: str = "job.py:enriched", output: str = "delta:{}/enriched") -> list[str]:
+    place = output.format(folder)
+    return ["run", f"{folder}/{job}", f"--output={place}", f"--checkpoint={folder / 'checkpoint'}", *more]
+
+
+def assert_as_pandas_has_it(spark, folder: Path, joined_rows: int | None = None) -> None:
+    """Compare the output with that of merge_asof over the files, up to the watermark of the last batch."""
+    plan = _joined(folder).plan
+    last = Manifests(open_store(spark, str(folder / "checkpoint"))).last()
+    left, right = (admitted(pq.read_table(folder / spec.name), spec) for spec in plan.inputs)
+    expected = expected_rows(plan.operation, plan.inputs, (left, right), last.report.watermark)
+    found = spark.read.format("delta").load(str(folder / "enriched")).toArrow()
+    assert compare(expected, found).is_equal
+    assert expected.num_rows > 0
+    assert joined_rows in (None, expected.num_rows)
+
+
+def test_a_job_pauses_goes_on_and_drains(spark, tmp_path, monkeypatch, capsys):
+    """A first half, checked where it pauses; the rest, drained and checked. The job is the file of ``cojoin init``."""
+    make_day(2_000, 5).write(tmp_path)
+    write_jobs(tmp_path)
+    monkeypatch.setenv("LAKE", str(tmp_path))
     for name in ("trades", "customers"):
-        (folder / "later" / name).mkdir(parents=True)
-        for file in sorted((folder / name).iterdir())[3:]:
-            file.rename(folder / "later" / name / file.name)
-    return folder
-
-
-def words(folder, **other: str) -> list[str]:
-    given = {
-        "left": f"parquet:{folder / 'trades'}",
-        "right": f"parquet:{folder / 'customers'}",
-        "key": "customer_id",
-        "event-time": "event_time",
-        "delay": "5 seconds",
-        "output": f"delta:{folder / 'enriched'}",
-        "checkpoint": str(folder / "checkpoint"),
-        "key-groups": "2",
-    }
-    return ["run", *(f"--{name}={value}" for name, value in {**given, **other}.items())]
-
-
-def test_a_job_pauses_goes_on_and_drains(spark, day, capsys):
-    """A first half, checked where it pauses; the rest, drained and checked."""
-    run = words(day)
-    assert main([*run, "--verify"]) == 0
+        (tmp_path / "later" / name).mkdir(parents=True)
+        for file in sorted((tmp_path / name).iterdir())[3:]:
+            file.rename(tmp_path / "later" / name / file.name)
+    run = words(tmp_path)
+    assert main(run) == 0
     first = capsys.readouterr()
+    assert f"Running asof_join() of trades with customers into delta:{tmp_path}/enriched" in " ".join(first.out.split())
     assert "Paused: " in first.out
-    assert "equal, row for row" in first.out
     assert "or with --drain, which ends" in " ".join(first.out.split())
-    assert "Some joined rows:" in first.out
+    assert "Nothing is lost" in first.out
     last = first.err.splitlines()[-1]
     assert re.search(r" behind the newest record, .*\btrades \S+.*, customers \S+.*, 1 batch, 1,\d{3} rows, ", last)
+    assert_as_pandas_has_it(spark, tmp_path)
 
     for name in ("trades", "customers"):
-        for file in (day / "later" / name).iterdir():
-            file.rename(day / name / file.name)
-    assert main([*run, "--verify", "--drain", "--show=0"]) == 0
+        for file in (tmp_path / "later" / name).iterdir():
+            file.rename(tmp_path / name / file.name)
+    assert main([*run, "--drain"]) == 0
     second = capsys.readouterr()
-    assert "equal, row for row, all 1,995." in second.out
-    assert "Some joined rows" not in second.out
     assert "Drained" in second.out
+    assert "drain=True" not in first.out + second.out
+    assert_as_pandas_has_it(spark, tmp_path, 1_995)
 
     assert main(run) == 2
     assert "was drained" in capsys.readouterr().err
 
 
+def test_a_function_of_the_users_with_sinks_by_name(spark, lake, capsys):
+    """A class of a module beside the file goes to the workers as it is here; an argument is set; a sink is named."""
+    run = words(lake, "--set=prefix=the ", "--rejected=names", "--name=nightly", job="own.py:tiers", output="archive")
+    assert main([*run, "--drain"]) == 0, capsys.readouterr().err
+    rows = pa.Table.from_pylist(spark.read.parquet(f"{lake}/archive/*").toArrow().to_pylist())
+    assert rows.num_rows == 198  # two have no event time
+    tiers = set(rows["tier"].to_pylist())
+    assert "the none" in tiers
+    assert tiers <= {"the none", "the bronze", "the silver", "the gold", "the platinum"}
+    assert len(tiers) > 2
+    assert (lake / "names").read_text() == "nightly"
+    assert "Drained" in capsys.readouterr().out
+
+
 @pytest.mark.slow
-def test_files_that_spark_passes_over_are_noted(spark, tmp_path, capsys):
-    make_day(200, 5).write(tmp_path)
-    run = [*words(tmp_path), "--show=0"]
+def test_files_that_spark_passes_over_are_noted(spark, lake, capsys):
+    run = words(lake)
     assert main(run) == 0
     assert "Note: " not in "".join(capsys.readouterr())
-    old = tmp_path / "trades" / "copied.parquet"
-    old.write_bytes(min((tmp_path / "trades").iterdir()).read_bytes())
+    old = lake / "trades" / "copied.parquet"
+    old.write_bytes(min((lake / "trades").iterdir()).read_bytes())
     os.utime(old, (1_000_000_000,) * 2)
     assert main(run) == 0
     # Lines are as wide as the terminal.
-    told = " ".join("".join(capsys.readouterr()).split())
-    assert f"Note: input 'trades': Spark passes over 1 file of {tmp_path}" in told
+    printed = " ".join("".join(capsys.readouterr()).split())
+    assert f"Note: input 'trades': Spark passes over 1 file of {lake}" in printed
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("presses", [1, 2])
-def test_ctrl_c_is_answered_at_once(tmp_path, presses):
+def test_ctrl_c_is_answered_at_once(lake, presses):
     """Slow: a process and a Spark of its own. A live run ends in order, or with a second Ctrl-C at once; with 130."""
-    make_day(200, 5).write(tmp_path)
-    run = [*words(tmp_path), "--every=1 second", "--show=0", "--master=local[2]", "--conf=spark.driver.host=127.0.0.1"]
+    run = words(lake, "--every=1 second", "--master=local[2]", "--conf=spark.driver.host=127.0.0.1")
     process = subprocess.Popen(
         [sys.executable, "-m", "cojoin", *run],
         env={**os.environ, "PYTHONUNBUFFERED": "1"},
@@ -102,7 +178,7 @@ def test_ctrl_c_is_answered_at_once(tmp_path, presses):
     )
     try:
         said, deadline = "", time.monotonic() + 300
-        while not list((tmp_path / "checkpoint").glob("manifest/0*0.json")):
+        while not list((lake / "checkpoint").glob("manifest/0*0.json")):
             assert process.poll() is None
             assert time.monotonic() < deadline
             time.sleep(0.2)
@@ -130,59 +206,46 @@ def test_ctrl_c_is_answered_at_once(tmp_path, presses):
         process.stdout.close()
 
 
-@pytest.mark.slow
-def test_a_difference_is_shown_and_ends_with_1(spark, day, tmp_path, capsys):
-    """A delta source whose output was tampered with."""
-    lake = tmp_path / "lake"
-    rows = pa.table({"customer_id": [1, 1], "event_time": pa.array([1_000_000, 2_000_000], pa.timestamp("us", "UTC"))})
-    (tmp_path / "flat").mkdir()
-    pq.write_table(rows.append_column("amount", pa.array([1.0, 2.0])), tmp_path / "flat" / "rows.parquet")
-    spark.read.parquet(str(tmp_path / "flat")).write.format("delta").save(str(lake))
-    given = {"left": f"delta:{lake}", "right": f"delta:{lake}", "suffixes": ",_then", "tolerance": "1 hour"}
-    run = [*words(tmp_path, **given, delay="0 seconds"), "--left-name=trades", "--right-name=customers", "--verify"]
-    assert main(run) == 0
-    assert "equal, row for row, all 1." in capsys.readouterr().out
-
-    output = spark.read.format("delta").load(str(tmp_path / "enriched"))
-    output.limit(1).write.format("delta").mode("append").save(str(tmp_path / "enriched"))
-    assert main(run) == 1
-    assert "NOT EQUAL; it gives 1 rows, the output has 2." in capsys.readouterr().out
-
-
-@pytest.mark.kafka
-@pytest.mark.slow
-def test_a_topic_joins_a_folder(spark, broker, tmp_path, capsys):
-    """Customers from Kafka, whose columns carry topic, partition and offset; trades from files."""
-    broker.create_topic("run-customers", 2)
-    made = make_day(500, 6)
-    made.write(tmp_path)
-    failed = []
-    producer = make_producer(broker.bootstrap_servers, failed)
-    for row in (
-        spark.read.parquet(str(tmp_path / "customers")).selectExpr("customer_id", "to_json(struct(*))").collect()
-    ):
-        producer.produce("run-customers", row[1], partition=row.customer_id % 2)
-    assert (producer.flush(60), failed) == (0, [])
-    right = f"kafka:{broker.bootstrap_servers}/run-customers"
-    schema = "customer_id long, event_time timestamp, tier string, credit_limit double"
-    run = [*words(tmp_path, right=right), f"--right-schema={schema}", "--drain", "--verify"]
-    assert main([*run, "--right-option=client.id=the-run", "--right-from=earliest", "--delay=1 day"]) == 0
-    printed = capsys.readouterr().out
-    assert "equal, row for row" in printed
-    assert "run_customers_event_time" in printed
+@pytest.mark.parametrize(
+    ("edit", "told"),
+    [
+        (('key="customer_id"', 'key="custmer_id"'), "no key column 'custmer_id'; did you mean 'customer_id'?"),
+        (('asof_join(how="left")', 'asof_join(how="outer")'), "how: expected 'left' or 'inner'"),
+        (('return streams.asof_join(how="left")', "return streams"), "got ConnectedInputs"),
+    ],
+)
+def test_a_mistake_in_the_job_is_one_message_with_its_line(spark, lake, capsys, edit, told):
+    text = job_text("files", "job.py")
+    assert edit[0] in text
+    (lake / "job.py").write_text(text.replace(*edit))
+    assert main(words(lake)) == 2
+    err = capsys.readouterr().err
+    assert err.startswith(f"cojoin: {lake}/job.py:enriched: ")
+    assert told in err
+    assert re.search(rf"\({lake}/job.py:\d+(, in enriched)?\)$", err.strip())
+    assert "Traceback" not in err
+    assert not (lake / "checkpoint").exists()
 
 
 @pytest.mark.parametrize(
-    ("other", "said"),
+    ("more", "told"),
     [
-        ({"key": "custmer_id"}, "no key column 'custmer_id'; did you mean 'customer_id'?"),
-        ({"left": "parquet:/no/such/folder"}, "parquet:/no/such/folder: no schema can be read from there"),
-        ({"left": "json:/no/such/folder"}, "json files don't contain their schema"),
+        (["--output=archiv"], "--output archiv: {}/own.py has no 'archiv'; did you mean 'archive'?"),
+        (["--rejected=login"], "--rejected login: expected a sink, such as cojoin.sinks.kafka(...), or a function"),
+        (["--set=sufix=x"], "--set sufix: the function has no such argument"),
+        (["--set=groups=none"], "it raised ValueError: invalid literal for int()"),
+        (["--set=groups=0"], "key_groups: expected a whole number from 1 to 32768, got 0 ({}/own.py:18, in tiers)"),
     ],
 )
-def test_a_mistake_in_the_sources_is_one_message(spark, day, tmp_path, capsys, other, said):
-    run = words(day, **{"checkpoint": str(tmp_path / "checkpoint"), **other})
-    assert main(run) == 2
+def test_a_mistake_in_an_option_is_one_message(spark, lake, capsys, more, told):
+    assert main(words(lake, *more, job="own.py:tiers")) == 2
     err = capsys.readouterr().err
-    assert said in err
-    assert "Traceback" not in err
+    assert told.format(lake) in err
+    assert "hunter2" not in err
+    assert not (lake / "checkpoint").exists()
+
+
+def test_a_stream_of_sparks_own_is_not_started_either(spark, lake, capsys):
+    assert main(words(lake, job="own.py:streams_of_spark")) == 2
+    assert "own.py:streams_of_spark: a query is started while the job is loaded" in capsys.readouterr().err
+    assert [query.name for query in spark.streams.active if query.name == "own"] == []

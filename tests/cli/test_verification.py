@@ -7,8 +7,8 @@ from datetime import datetime, timedelta, timezone
 import pyarrow as pa
 import pytest
 
-from cojoin.cli.verification import compare, expected_rows, without_rejected
-from cojoin.engine.inputs import InputSpec, rejected_table
+from cojoin.cli.verification import admitted, compare, expected_rows
+from cojoin.engine.inputs import InputSpec
 from cojoin.engine.joins.asof import AsofJoin
 from cojoin.engine.time.watermarks import END_OF_TIME, NONE
 
@@ -55,13 +55,9 @@ def test_expected_rows_follow_the_joins_configuration():
     assert set(tiers(AsofJoin(), trades, table(CUSTOMERS)).values()) == {None}
 
 
-def test_rejected_rows_are_left_out_as_often_as_they_were_rejected():
-    trades = table(TRADES, (1, 5, 50), (1, 5, 50), (1, 5, 51), (None, 6, 60), (1, None, 70))
-    rejected = rejected_table(table(TRADES, (1, 5, 50)), TRADES, "late", 0)
-    foreign = rejected_table(table(CUSTOMERS, (1, 5, "gold")), CUSTOMERS, "late", 0)
-    kept = without_rejected(trades, TRADES, pa.concat_tables([rejected, foreign]))
-    assert kept["trade_id"].to_pylist() == [50, 51]
-    assert without_rejected(trades, TRADES, None).num_rows == 3
+def test_rows_without_key_or_event_time_are_not_expected():
+    trades = table(TRADES, (1, 5, 50), (None, 6, 60), (1, None, 70), (1, 5, 50))
+    assert admitted(trades, TRADES)["trade_id"].to_pylist() == [50, 50]
 
 
 @pytest.mark.parametrize(

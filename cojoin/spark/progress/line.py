@@ -48,7 +48,6 @@ class ProgressLine:
         span: Returns the range of event time that the run goes through, begin and end in epoch milliseconds, or None
             while it isn't known; the bar is over it. The end may move on. It is called at every drawing, several times
             a second: it must be cheap, and must not raise.
-        reworded: Puts a part of the line into other words, such as options in place of arguments.
     """
 
     def __init__(
@@ -58,9 +57,8 @@ class ProgressLine:
         enabled: bool | None = None,
         total: int | None = None,
         span: Callable[[], tuple[int, int] | None] | None = None,
-        reworded: Callable[[str], str] = str,
     ) -> None:
-        self._query, self._span, self._reworded = query, span, reworded
+        self._query, self._span = query, span
         self._figures = Figures(time.monotonic(), query.progress, total=total)
         self._cell = NotebookCell() if is_notebook() else None
         self._stream: TextIO = sys.stderr
@@ -146,7 +144,7 @@ class ProgressLine:
         """Return what the line has room for: tqdm itself would cut in the middle of a number."""
         encoding, kept = ("utf-8" if self._cell else self._stream.encoding or "utf-8"), ""
         for part in postfix_parts(self._figures):
-            longer = kept + self._reworded(part).encode(encoding, "replace").decode(encoding)
+            longer = kept + part.encode(encoding, "replace").decode(encoding)
             line = tqdm.format_meter(**{**known, "ncols": None, "postfix": longer})
             if known["ncols"] and disp_len(line) > known["ncols"]:
                 break

@@ -45,11 +45,7 @@ PEM = "-----BEGIN PRIVATE KEY-----\nMIIEvQIBADANBgkqhkiG9w0B\nAQEFAASCBKcwggSj==
 def test_both_mask_the_same(name: str, value: str, text: str, masked: str | None) -> None:
     options = ClusterOptions("one:9092", {name: value}).mask(text)
     assert options == masked or masked is None
-    for words in (
-        [f"--left-option={name}={value}"],
-        ["--left-option", f"{name}={value}"],
-        ["--conf", f"{name}={value}"],
-    ):
+    for words in ([f"--conf={name}={value}"], ["--conf", f"{name}={value}"]):
         assert secrets_of(words).mask(text) == masked or masked is None
         assert "opensesame" not in secrets_of(words).mask(text)
     assert "opensesame" not in options
@@ -57,21 +53,21 @@ def test_both_mask_the_same(name: str, value: str, text: str, masked: str | None
 
 def test_a_long_value_of_any_option_is_masked_on_the_command_line_alone() -> None:
     text = "Invalid value SASL_PLAINTEXT"
-    assert secrets_of(["--left-option=security.protocol=SASL_PLAINTEXT"]).mask(text) == "Invalid value ***"
+    assert secrets_of(["--conf=security.protocol=SASL_PLAINTEXT"]).mask(text) == "Invalid value ***"
     assert ClusterOptions("one:9092", {"security.protocol": "SASL_PLAINTEXT"}).mask(text) == text
 
 
 @pytest.mark.parametrize(
     ("words", "text", "masked"),
     [
-        (["--left-optoin", "x.password=opensesame"], "opensesame", "***"),
-        (["--left-option", "opensesame"], "opensesame", "***"),
+        (["--cofn", "x.password=opensesame"], "opensesame", "***"),
+        (["--conf", "opensesame"], "opensesame", "***"),
         (["--rigth", "password=opensesame"], "opensesame", "***"),
         (["--rigth=password=opensesame"], "opensesame", "***"),
-        (["--left", "delta:s3a://me:opensesame@lake/trades"], "opensesame", "***"),
-        (["--left", "delta:s3a://me:opensesame@lake/trades"], "lake/trades", "lake/trades"),
-        (["--key", "customer_id", "--tolerance", "1 hour"], "customer_id 1 hour", "customer_id 1 hour"),
-        (["--key-groups=2"], "2 rows", "2 rows"),
+        (["--output", "delta:s3a://me:opensesame@lake/trades"], "opensesame", "***"),
+        (["--output", "delta:s3a://me:opensesame@lake/trades"], "lake/trades", "lake/trades"),
+        (["--name", "customer_id", "--every", "1 hour"], "customer_id 1 hour", "customer_id 1 hour"),
+        (["--retained-checkpoints=2"], "2 rows", "2 rows"),
         ([], "", ""),
     ],
 )
