@@ -48,8 +48,8 @@ def measure(name: str, folder: Path, commits: int, append: Callable[..., Any]) -
     """Append files of one row, and print what the commits took."""
     content, taken = (folder / "out" / "0.parquet").read_bytes(), []
     for batch_id in range(1, commits + 1):
-        (folder / "out" / f"{name}-{batch_id}.parquet").write_bytes(content)
-        file = WrittenFile(f"{name}-{batch_id}.parquet", 1, len(content), 1, STATISTICS)
+        (folder / "out" / f"more-{batch_id}.parquet").write_bytes(content)
+        file = WrittenFile(f"more-{batch_id}.parquet", 1, len(content), 1, STATISTICS)
         begin = time.perf_counter()
         append(SCHEMA, [file], batch_id, query_id="q", is_done=lambda newest, wanted=batch_id: newest >= wanted)
         taken.append(1000 * (time.perf_counter() - begin))
