@@ -10,6 +10,7 @@ import contextlib
 import importlib
 import inspect
 import json
+import os
 import sys
 import tempfile
 import threading
@@ -29,12 +30,13 @@ from cojoin.engine.formats import text_table
 from cojoin.session.arrow_types import arrow_schema, spark_schema
 from cojoin.session.classic_session import ClassicSession
 from cojoin.session.connect_session import ConnectSession
+from cojoin.session.failures import explain
 from cojoin.session.hadoop_store import HadoopStore
 from cojoin.session.java_classes import frame_of, java_class, java_session
 from cojoin.session.offset_log import BATCH_ID_PROPERTY, committed_batches, planned_lines
 from cojoin.session.sealed import for_workers
 from cojoin.session.source_logs import entries
-from cojoin.session.spark_errors import java_message
+from cojoin.session.spark_errors import SPARK_ERRORS
 from cojoin.session.state_store import STATE_COLUMNS, load_states
 from cojoin.session.submit_settings import find_spark_home
 from cojoin.storage.local_store import LocalStore
@@ -127,8 +129,10 @@ class Probe:
         """Return why it does not work; None if it does."""
         try:
             return None if self.works(sample) else "it is there, and does something else"
+        except SPARK_ERRORS as error:
+            return explain(error)
         except Exception as error:  # noqa: BLE001 - whatever is missing raises an error of its own
-            return f"{type(error).__name__}: {java_message(error)}".partition("\n")[0]
+            return f"{type(error).__name__}: {error}".partition("\n")[0]
 
 
 def _session(sample: Sample) -> bool:
@@ -332,6 +336,8 @@ def run_probes(spark: SparkSession) -> dict[str, str | None]:
 
 def main() -> int:
     """Run the probes in a session of their own, print a line for each, and return 1 if one fails."""
+    # Spark would use the python3 on PATH, which may lack the packages of this interpreter.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder: Any = SparkSession.builder.master("local[2]").appName("cojoin probes")
     settings = {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2", "spark.log.level": "ERROR"}
     spark: SparkSession = builder.config(map=settings).getOrCreate()
@@ -351,4 +357,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    # The workers import the functions of this module by its name.
+    sys.exit(importlib.import_module("cojoin.session.probes").main())
