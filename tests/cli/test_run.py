@@ -233,7 +233,7 @@ def test_a_mistake_in_the_job_is_one_message_with_its_line(spark, lake, capsys, 
         (["--rejected=login"], "--rejected login: expected a sink, such as cojoin.sinks.kafka(...), or a function"),
         (["--set=sufix=x"], "--set sufix: the function has no such argument"),
         (["--set=groups=none"], "it raised ValueError: invalid literal for int()"),
-        (["--set=groups=0"], "key_groups: expected a whole number from 1 to 32768, got 0 ({}/own.py:18, in tiers)"),
+        (["--set=groups=0"], "key_groups: expected a whole number from 1 to 32768, got 0 ({}/own.py:17, in tiers)"),
     ],
 )
 def test_a_mistake_in_an_option_is_one_message(spark, lake, capsys, more, told):
