@@ -175,7 +175,14 @@ _LAZY = {
 
 _MODULES = {"kafka", "plots", "sinks", "sources", "testing"}
 
-_OF_SPARK = ("cojoin.spark.", "cojoin.checkpoints.", "cojoin.kafka", "cojoin.api.debug", "cojoin.api.write_state")
+_OF_SPARK = (
+    "cojoin.session.",
+    "cojoin.spark.",
+    "cojoin.checkpoints.",
+    "cojoin.kafka",
+    "cojoin.api.debug",
+    "cojoin.api.write_state",
+)
 """The modules that import PySpark; what they begin with."""
 
 

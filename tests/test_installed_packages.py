@@ -106,11 +106,12 @@ refused(lambda: cj.plots.plot_timeline(pair.asof_join(), ["a"]))
 @pytest.mark.push
 def test_commands_say_it_too(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(ALONE)
+    (tmp_path / "job.py").write_text("def join(spark): ...\n")
     for words, code in (
         ("demo --local --rows 100", 0),
         ("demo", 2),
         ("checkpoints list /lake/c", 2),
-        ("run --left delta:/a --right delta:/b --output delta:/c --checkpoint /d --key k --event-time t", 2),
+        (f"run {tmp_path}/job.py:join --output delta:/c --checkpoint /d", 2),
     ):
         done = subprocess.run(
             [sys.executable, "-m", "cojoin", *words.split()],

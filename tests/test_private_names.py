@@ -26,7 +26,7 @@ _MODULE = re.compile(
 )
 _JAVA = re.compile(r"(org\.apache\.(?!kafka)|io\.delta\.|scala\.|java\.)[\w.$]+")
 
-PRIVATE = {"testing": 2}
+PRIVATE = {"testing": 1}
 """Private attributes, and imports of modules that are not public, by top folder."""
 
 JAVA = {"delta_jvm": 10}

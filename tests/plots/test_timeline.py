@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -145,6 +146,8 @@ def frames() -> Any:
 
 
 def test_without_matplotlib_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cojoin.installed_packages.find_spec", lambda _: None)
+    monkeypatch.setattr(
+        "cojoin.installed_packages.find_spec", lambda name: None if name == "matplotlib" else find_spec(name)
+    )
     with pytest.raises(cj.EnvironmentSetupError, match=r'pip install "cojoin\[plots\]"'):
         plot_timeline(pair(TRADES, CUSTOMERS).asof_join(), "ann")

@@ -34,8 +34,8 @@ class Session:
             applicationId="app",
             master="spark://master:7077",
             defaultParallelism=2,
-            _jsc=SimpleNamespace(sc=lambda: scala),
         )
+        self._jsparkSession = SimpleNamespace(sparkContext=lambda: scala)
 
     def range(self, *_: int) -> Session:
         return self

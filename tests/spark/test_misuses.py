@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 import cojoin as cj
+from cojoin.session.classic_session import ClassicSession
 from tests.spark.functions import EnrichTrades
 
 if TYPE_CHECKING:
@@ -236,8 +237,8 @@ def test_a_wait_takes_seconds(things: Things, tmp_path: Path) -> None:
 
 
 def test_the_frames_of_a_stopped_session_are_told_from_others(things: Things, monkeypatch: pytest.MonkeyPatch) -> None:
-    # What stop() leaves behind; the tests' own session is to go on.
-    monkeypatch.setattr(things.spark.sparkContext, "_jsc", None)
+    # As after stop(); the tests' own session is to go on.
+    monkeypatch.setattr(ClassicSession, "is_stopped", property(lambda _: True))
     monkeypatch.setattr(SparkSession, "getActiveSession", lambda: None)
     with pytest.raises(cj.ConfigurationError, match="input 'trades': its Spark session was stopped; make another with"):
         things.pair()
