@@ -35,7 +35,7 @@ _PACKAGES = {
 """The modules that are checked, and the packages that have them."""
 
 _OF_SPARK = ("pyspark", "pandas", "tqdm")
-"""What every use of Spark needs. Object stores alone need obstore, and are checked where one is opened."""
+"""The packages that every use of Spark needs. Object stores alone need obstore, checked where one is opened."""
 
 _OLDEST = {"pyspark": (4, 0, 1), "pandas": (2, 2)}
 """The oldest versions that cojoin works with, as in ``pyproject.toml``."""

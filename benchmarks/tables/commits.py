@@ -1,4 +1,4 @@
-"""What a commit of one file costs on a local disk, without the JVM and by Delta's classes, by the size of the table.
+"""The cost of a commit of one file on a local disk, without the JVM and by Delta's classes, by the size of the table.
 
     python -m benchmarks.tables.commits [--files 10 10000] [--commits 60] [--spark]
 

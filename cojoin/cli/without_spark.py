@@ -1,4 +1,4 @@
-"""Which checkpoints a command reads without Spark: those whose store this process reaches as a session would.
+"""Opens the checkpoints that a command reads without Spark: this process reaches their store as a session would.
 
 That is so where the settings that Spark would see say how: the options of the command, ``PYSPARK_SUBMIT_ARGS`` and
 ``spark-defaults.conf``. Where Hadoop has files of settings, a session reads them.

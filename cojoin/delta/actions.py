@@ -30,7 +30,7 @@ _NAMED_WRITER_FEATURES, _NAMED_READER_FEATURES = 7, 3
 
 @dataclass(frozen=True)
 class Protocol:
-    """What a table asks of those who read and write it.
+    """The protocol of a table: what it asks of its readers and writers.
 
     Attributes:
         reader: The protocol's version for readers.
@@ -146,7 +146,7 @@ def lines_of(content: bytes) -> list[dict[str, Any]]:
     """Return the actions of a commit's file, or of a checkpoint's in JSON.
 
     Raises:
-        ValueError: It is no JSON; or an action is no object.
+        ValueError: It is not JSON, or an action is not an object.
     """
     found = [json.loads(line) for line in content.splitlines() if line.strip()]
     if not all(isinstance(each, dict) for each in found):

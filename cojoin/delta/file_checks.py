@@ -1,4 +1,4 @@
-"""Whether data files fit a Delta table, compared with the very version of the table to which they are added.
+"""Checks that data files fit a Delta table, against the very version of the table to which they are added.
 
 The table's columns and those of the files' rows are the same, by name, type and order; nullability is the table's, and
 of a column that is NOT NULL the files' statistics count no nulls. The partition values are those of the table's
@@ -39,7 +39,7 @@ _READ: dict[str, Callable[[str], object]] = {
     "timestamp": lambda text: datetime.fromisoformat(text.removesuffix("Z")),
     "timestamp_ntz": datetime.fromisoformat,
 }
-"""What reads the partition values of a type; other types take any text."""
+"""The readers of partition values, by type; other types take any text."""
 
 
 def check_files(

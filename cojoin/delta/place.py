@@ -1,4 +1,4 @@
-"""Which folders ``deltalake`` reaches, and how: local ones, and those on object stores that ``obstore`` reaches, too.
+"""The folders that ``deltalake`` reaches: local ones, and those on object stores that ``obstore`` reaches, too.
 
 It takes a location for a URL. So it undoes an escape such as ``%41`` in a local path, takes a backslash for a slash,
 and on object stores it looks for the log's newest checkpoint under a path that is escaped twice. It would write into

@@ -1,4 +1,4 @@
-"""Whether plain Parquet files may be added to a Delta table by cojoin's own commits, and if not, why.
+"""Decides if plain Parquet files may be added to a Delta table by cojoin's own commits, and if not, why.
 
 A table is plain where its protocol, its properties and its columns ask nothing of a data file but the table's columns
 under their own names: the features listed here, and no others, for what a later protocol brings is not known here.
@@ -68,7 +68,7 @@ _COLUMN_FEATURES = {
     "__CHAR_VARCHAR_TYPE_STRING": "a type char or varchar",
     "__COLLATIONS": "a collation",
 }
-"""What a column's metadata says by its keys, or by what they begin with."""
+"""The features of a column, by the keys of its metadata or the beginnings of these."""
 
 
 def why_not_plain(protocol: Protocol, metadata: Mapping[str, Any]) -> str | None:

@@ -31,7 +31,7 @@ NO_BATCH = -1
 """The newest batch of a table that has no batch of the query."""
 
 FENCE = "epoch-of-"
-"""What precedes an application's id in the id of the application that fences it."""
+"""The prefix of the id of the application that fences another one."""
 
 
 class FencedOffError(QueryFailedError):

@@ -40,7 +40,7 @@ _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.(\d{10})\.(\d{10})|\.[\w-]+)
 _STATE = ("protocol", "metaData", "txn")
 _REQUIRED = {"protocol": "minReaderVersion", "metaData": "id", "txn": "appId", "add": "path", "sidecar": "path"}
 _FIELDS = ("path", "partitionValues", "size", "modificationTime", "dataChange", "stats", "deletionVector")
-"""What is read of a checkpoint's ``add`` actions."""
+"""The fields that are read of a checkpoint's ``add`` actions."""
 
 _DAMAGE = (pa.ArrowException, ValueError, KeyError, TypeError)
 
@@ -104,7 +104,7 @@ class TableVersion:
 
 @dataclass(frozen=True)
 class _Listed:
-    """What a log has: the versions of its commits, and the files of its complete checkpoints by version."""
+    """The content of a log: the versions of its commits, and the files of its complete checkpoints by version."""
 
     commits: tuple[int, ...]
     checkpoints: Mapping[int, tuple[str, ...]]

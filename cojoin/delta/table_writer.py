@@ -95,7 +95,7 @@ class NewTable:
 
 @dataclass(frozen=True)
 class Change:
-    """What a commit does to a table.
+    """The change that a commit makes to a table.
 
     Attributes:
         applications: The versions of applications that it writes, by their ids: at least one.

@@ -38,7 +38,7 @@ _CHECKED: set[str] = set()
 """The sessions whose servers were asked for their version."""
 
 _TASKS: dict[str, int] = {}
-"""How many tasks run at the same time, by session."""
+"""The number of tasks that run at the same time, by session."""
 
 _NO_TABLE = ("DELTA_MISSING_DELTA_TABLE", "TABLE_OR_VIEW_NOT_FOUND", "DELTA_TABLE_NOT_FOUND", "SCHEMA_NOT_FOUND")
 _SIZE, _UNITS = re.compile(r"Statistics\(sizeInBytes=([\d.E+]+) ([KMGTPE]?)i?B"), ("", *"KMGTPE")

@@ -21,7 +21,7 @@ class ExecutionListener:
     """
 
     class Java:
-        """What py4j reads of a class that the JVM calls."""
+        """The name by which py4j reads the interfaces of a class that the JVM calls."""
 
         implements = ("org.apache.spark.sql.util.QueryExecutionListener",)
 

@@ -63,7 +63,7 @@ _ERRORS = (
 
 
 class Sample:
-    """What the probes look at: a session, a stream of files in it, and the logs and the state of a small query.
+    """The subjects of the probes: a session, a stream of files in it, and the logs and the state of a small query.
 
     Args:
         spark: A session with a JVM in this process.

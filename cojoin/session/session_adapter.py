@@ -1,4 +1,4 @@
-"""What a Spark session is to cojoin: one interface over a session with a JVM in this process and one of Spark Connect.
+"""One interface over the two kinds of Spark sessions: with a JVM in this process, and of Spark Connect.
 
 All other code asks the adapter of its session (``kinds.adapter_of``) for what it needs: what the session can do, as an
 attribute, or the thing itself, by a method that both kinds implement. It never asks which kind a session is.

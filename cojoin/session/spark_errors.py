@@ -8,10 +8,10 @@ from pyspark.errors import PySparkException
 __all__ = ["JAVA_ERRORS", "SPARK_ERRORS", "has_own_class", "java_message", "names_missing_file", "names_other_run"]
 
 SPARK_ERRORS = (Py4JError, PySparkException)
-"""What a call of Spark raises, also where the JVM has no such method or does not answer any more."""
+"""The errors of a call of Spark, also where the JVM lacks the method or does not answer any more."""
 
 JAVA_ERRORS = (Py4JJavaError, PySparkException)
-"""What Spark itself has raised, in the JVM or in PySpark."""
+"""The errors that Spark itself raises, in the JVM or in PySpark."""
 
 
 def has_own_class(error: BaseException) -> bool:

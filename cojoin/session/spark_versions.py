@@ -39,7 +39,7 @@ Delta 4.4.0 has builds for 4.0, 4.1 and 4.2.
 _WITH_KAFKA = (4, 2)
 
 _LIMIT = re.compile(r"pyspark\b[^;]*(<=?)\s*(\d+)\.(\d+)")
-"""What delta-spark's metadata has as ``pyspark<=4.2.0`` or ``pyspark<4.3.0``."""
+"""The requirement in delta-spark's metadata, such as ``pyspark<=4.2.0`` or ``pyspark<4.3.0``."""
 
 _WARNED: set[str] = set()
 """The versions of which a warning was given."""

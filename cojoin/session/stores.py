@@ -1,4 +1,4 @@
-"""Which store a directory is on: local files, an object store, or what only Hadoop's file systems reach.
+"""Opens the store of a directory: local files, an object store, or what only Hadoop's file systems reach.
 
 Local files and object stores are reached without the JVM, so a session of Spark Connect reaches them, too. Hadoop's
 file systems serve everything else that Spark reaches: HDFS, and object stores whose settings only Hadoop understands.

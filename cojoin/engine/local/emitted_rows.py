@@ -1,4 +1,4 @@
-"""What a batch emitted, row by row: each row's output, event time and key, which the operator's tables lack.
+"""The rows that a batch emitted, each with its output, event time and key, which the operator's tables lack.
 
 A function's rows are in the order in which its callbacks yielded them, over all outputs. Their times and keys are those
 of the callbacks, which an observer notes. A join's rows are in the order of its tables, and have times and keys in
@@ -93,7 +93,7 @@ def _output_of(item: Any) -> str:
 
 @dataclass(frozen=True)
 class GroupOutput:
-    """What one key group emitted in one batch.
+    """The emissions of one key group in one batch.
 
     Attributes:
         plan: What was run.

@@ -1,4 +1,4 @@
-"""What operators keep, as tables: rows that wait, timers, and states or versions by key.
+"""The content of operators as tables: rows that wait, timers, and states or versions by key.
 
 Reading changes nothing, except that it may call a function's ``open`` and ``close``: a state's time-to-live is known
 only once ``open`` has declared it. It costs a pass over what is kept, and a sort.
@@ -34,7 +34,7 @@ _VERSIONS = "versions"
 
 
 class KeptTables:
-    """What the operators of all key groups keep.
+    """The content of the operators of all key groups.
 
     Args:
         operators: The operators; none is in a batch.
@@ -59,7 +59,7 @@ class KeptTables:
 
     @cached_property
     def state(self) -> pa.Table:
-        """What is kept of each key, besides waiting rows and timers, in the order of the keys.
+        """The states or versions of each key, in the order of the keys.
 
         For a function one row for each key that has a state: the key columns, and a column for each state, null where
         the key has none or an expired one. For a join with versions, these with the right input's columns, each key's

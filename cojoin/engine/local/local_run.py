@@ -47,7 +47,7 @@ __all__ = ["BatchOutput", "LocalRun", "epoch_millis"]
 
 @dataclass(frozen=True)
 class BatchOutput:
-    """What a batch emitted.
+    """The emissions of a batch.
 
     Attributes:
         plan: What was run.
@@ -192,7 +192,7 @@ class LocalRun:
 
     @property
     def output_delay_ms(self) -> int:
-        """How far an output row's event time may be behind the watermark when it is emitted, in milliseconds."""
+        """The most that an emitted row's event time may be behind the watermark, in milliseconds."""
         return int(self._reports[0]["output_delay_ms"])
 
     def states(self) -> list[bytes]:

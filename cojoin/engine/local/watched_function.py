@@ -34,7 +34,7 @@ class Callback(NamedTuple):
 
 
 Observer: TypeAlias = "Callable[[Callback, Context], None]"
-"""What is called after each callback, with the callback's context."""
+"""A function that is called after each callback, with the callback's context."""
 
 
 def watch(operator: KeyedCoProcessOperator, observer: Observer) -> None:
