@@ -248,19 +248,34 @@ class TableWriter:
 
     def _opened(self) -> Any:
         from deltalake import DeltaTable  # noqa: PLC0415 - it takes a third of a second
-        from deltalake.exceptions import DeltaError, TableNotFoundError  # noqa: PLC0415
+        from deltalake.exceptions import DeltaError  # noqa: PLC0415
 
         with translated(self._path, "opened", self._place.secrets):
-            try:
-                return DeltaTable(self._place.url, storage_options=dict(self._place.options) or None)
-            except DeltaError as error:
-                # It opens no table with a feature that it does not know, and finds none where it can't read the log.
-                why = self.refusal()
-                if why is not None:
-                    raise self._not_allowed(why) from None
-                if not isinstance(error, TableNotFoundError) or self._store.names(self._log.name(LOG)):
-                    raise
+            for number in range(_TRIES):
+                try:
+                    return DeltaTable(self._place.url, storage_options=dict(self._place.options) or None)
+                except DeltaError as error:  # noqa: PERF203 - it costs nothing beside the opening
+                    if self._is_missing(error):
+                        return None
+                    # Another writer may have been creating the table.
+                    if number == _TRIES - 1:
+                        raise
         return None
+
+    def _is_missing(self, error: Exception) -> bool:
+        """Return whether there is no table that could be opened.
+
+        ``deltalake`` opens no table with a feature that it does not know, and finds none where it can't read the log.
+
+        Raises:
+            TableRefusedError: The table has such a feature.
+        """
+        from deltalake.exceptions import TableNotFoundError  # noqa: PLC0415
+
+        why = self.refusal()
+        if why is not None:
+            raise self._not_allowed(why) from None
+        return isinstance(error, TableNotFoundError) and not self._store.names(self._log.name(LOG))
 
     def _check(self, found: TableVersion | None, change: Change, new: NewTable | None) -> None:
         """Check that the table takes a change in its newest version, or as it is made.
