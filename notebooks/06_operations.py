@@ -1132,8 +1132,8 @@ table("\n".join(["setting | here | why", *(f"{name} | {values[name]} | {why}" fo
 # | command | for | adds |
 # |---|---|---|
 # | `pip install cojoin` | joins in memory, `diff`, `lateness`, the harness | numpy 1.26, pyarrow 18, or later |
-# | `pip install "cojoin[spark]"` | everything on Spark | PySpark 4.0.1, pandas 2.2, tqdm, obstore (for object stores) |
-# | `pip install "cojoin[delta]"` | an archive of topics in Delta; jars of the Delta that is installed | the same, delta-spark 4.4 |
+# | `pip install "cojoin[spark]"` | everything on Spark; `start()` with a PySpark that Delta has a build for, up to 4.2 | PySpark 4.0.1, pandas 2.2, tqdm, obstore (for object stores) |
+# | `pip install "cojoin[delta]"` | the same with a PySpark that fits; an archive of topics in Delta | the same, delta-spark 4.4 |
 # | `cojoin[kafka]`, `[registry]`, `[metrics]`, `[connect]` | topics, schemas of a registry, OpenTelemetry, Spark Connect | the same as `[spark]`, and a client |
 # | `cojoin[plots]` | pictures | matplotlib |
 #

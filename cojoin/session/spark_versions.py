@@ -93,7 +93,8 @@ def has_delta(version: str | None = None) -> bool:
 def delta_package(version: str | None = None) -> str:
     """Return the coordinates of the Delta package that fits a version of Spark, by default the installed one.
 
-    The builds of one minor version of Spark serve all its patch releases.
+    The builds of one minor version of Spark serve all its patch releases. It is Delta 4.4.0, with which cojoin is
+    tested, where that has a build, else the version of the installed delta-spark.
 
     Raises:
         EnvironmentSetupError: Delta has no build for this version.
@@ -103,7 +104,9 @@ def delta_package(version: str | None = None) -> str:
     """
     if not has_delta(version):
         raise no_delta(pyspark.__version__ if version is None else version)
-    return f"io.delta:delta-spark_{spark_version(version)}_2.13:{_delta()[0]}"
+    minor = spark_version(version)
+    number = _text(_DELTA) if release_of(minor) <= _WITH_DELTA else _delta()[0]
+    return f"io.delta:delta-spark_{minor}_2.13:{number}"
 
 
 def no_delta(version: str) -> EnvironmentSetupError:

@@ -49,13 +49,12 @@ def test_a_supported_version_has_its_packages(version: str, minor: str, installe
 @pytest.mark.parametrize(
     ("installed", "needs", "spark", "package"),
     [
-        ("4.4.1", "pyspark<=4.2.0,>=4.0.1", "4.2.1", "4.2_2.13:4.4.1"),
+        ("4.4.1", "pyspark<=4.2.0,>=4.0.1", "4.2.1", "4.2_2.13:4.4.0"),
         ("4.5.0", "pyspark<4.4.0,>=4.0.1", "4.3.2", "4.3_2.13:4.5.0"),
         ("4.5.0", "pyspark<4.4.0,>=4.0.1", "4.4.0", None),
         ("4.5.0", "pyspark<=4.3.0,>=4.0.1", "4.3.0", "4.3_2.13:4.5.0"),
         ("4.4.0", "pyspark<=4.2.0,>=4.0.1", "4.3.0", None),
         ("4.5.0", "pyspark", "4.3.0", None),
-        # Its builds have other names, so that of the Delta that is known is taken.
         ("4.0.0", "pyspark>=4.0.0,<4.1.0", "4.2.0", "4.2_2.13:4.4.0"),
     ],
 )
