@@ -114,7 +114,6 @@ _UNIT = (
     "tests/checkpoints/test_snapshot_row.py",
     "tests/checkpoints/test_written_state.py",
     "tests/cli/test_day.py",
-    "tests/cli/test_jobs.py",
     "tests/cli/test_outputs.py",
     "tests/cli/test_run_report.py",
     "tests/cli/test_verification.py",

@@ -228,6 +228,7 @@ def test_the_free_memory_is_known_here() -> None:
     assert free > 100_000_000
 
 
+@pytest.mark.push  # A trigger is of Spark.
 def test_what_runs_elsewhere_is_refused_with_the_way_there() -> None:
     joined = connect(frame()).asof_join()
     with pytest.raises(cj.ConfigurationError, match=r"to_dataframe\(\) runs on Spark, and inputs 'trades' and 'cust"):
