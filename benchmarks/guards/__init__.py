@@ -1,4 +1,4 @@
-"""What guards the speed of each way through cojoin: its time over that of plain Spark, beside a bound.
+"""The guards of the speed of each way through cojoin: its time over that of plain Spark, beside a bound.
 
 ``joins`` has the ways through files, ``replay`` the one through Kafka. A way and its floor run in one session, one
 after the other, and the result is compared with the oracle. Seconds are never compared, only what was measured beside

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cojoin.cli.interrupts import Interrupts
+from cojoin.cli.without_spark import has_session
 from cojoin.errors import CojoinError, ConfigurationError, EnvironmentSetupError
 from cojoin.installed_packages import check_packages
 from cojoin.session.installed_java import check_java
@@ -102,13 +103,13 @@ def session_on_demand(say: Callable[[str], None], arguments: Arguments) -> Itera
         ConfigurationError: At a call: the job has made a session, and the options have settings for one.
     """
     sessions: list[SparkSession] = []
-    had_one = _has_session()
+    had_one = has_session()
     with ExitStack() as held:
 
         def session() -> SparkSession:
             if not sessions:
                 check_packages(f"cojoin {arguments.command}", "spark")
-                if (arguments.master or arguments.conf) and not had_one and _has_session():
+                if (arguments.master or arguments.conf) and not had_one and has_session():
                     msg = (
                         "the job makes a Spark session itself, so --master and --conf come too late; have its function "
                         "take the session as an argument, or leave the options out"
@@ -120,12 +121,6 @@ def session_on_demand(say: Callable[[str], None], arguments: Arguments) -> Itera
             return sessions[0]
 
         yield session
-
-
-def _has_session() -> bool:
-    """Return whether there is an active session, without importing Spark."""
-    loaded = sys.modules.get("pyspark.sql")
-    return loaded is not None and loaded.SparkSession.getActiveSession() is not None
 
 
 @contextmanager

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from cojoin.storage.store import Store
 
-__all__ = ["store_without_spark"]
+__all__ = ["has_session", "store_without_spark"]
 
 _HADOOPS_FOLDERS = ("HADOOP_CONF_DIR", "YARN_CONF_DIR")
 _DECIDING = ("spark.hadoop.fs.defaultFS", "spark.hadoop.fs.default.name", "spark.hadoop.fs.file.impl")
@@ -36,7 +36,7 @@ def store_without_spark(path: str, conf: Mapping[str, str]) -> Store | None:
         CheckpointError: A setting of the object store is invalid.
     """
     settings = settings_of(conf)
-    if _has_session() or any(map(os.environ.get, _HADOOPS_FOLDERS)) or any(map(settings.get, _DECIDING)):
+    if has_session() or any(map(os.environ.get, _HADOOPS_FOLDERS)) or any(map(settings.get, _DECIDING)):
         return None
     if settings.get("spark.cojoin.storage", "").lower() == "hadoop":
         return None
@@ -45,6 +45,7 @@ def store_without_spark(path: str, conf: Mapping[str, str]) -> Store | None:
     )
 
 
-def _has_session() -> bool:
-    session = sys.modules.get("pyspark.sql")
-    return session is not None and session.SparkSession.getActiveSession() is not None
+def has_session() -> bool:
+    """Return whether there is an active session, without importing Spark."""
+    loaded = sys.modules.get("pyspark.sql")
+    return loaded is not None and loaded.SparkSession.getActiveSession() is not None

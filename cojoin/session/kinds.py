@@ -19,10 +19,10 @@ _CONNECT = "pyspark.sql.connect"
 
 
 def adapter_of(spark: SparkSession) -> SessionAdapter:
-    """Return what a session is to cojoin.
+    """Return the adapter of a session.
 
     Args:
-        spark: The session, of either kind; of anything else ``check`` of what is returned says so.
+        spark: The session, of either kind; for anything else, the adapter's ``check`` raises an error.
     """
     return ConnectSession(spark) if _is_of_connect(spark) else ClassicSession(spark)
 

@@ -272,9 +272,12 @@ class Query:
             return plan_readings(self._files, epoch, readings, now, check, compact_interval(self._spark))
         if not self._plan.needs_clock:
             return False
-        if self._has_timeouts:
-            return plan_look_at_the_clock(self._files, now)
-        return plan_clock_message(self._files, now, epoch, check, compact_interval(self._spark))
+        return plan_look_at_the_clock(self._files, now) if self._has_timeouts else self._plan_clock_message(now)
+
+    def _plan_clock_message(self, now: int) -> bool:
+        """Plan a batch that calls all key groups, where Spark has no timeouts by which to call them."""
+        lease = self._lease
+        return plan_clock_message(self._files, now, lease.epoch, lease.check, compact_interval(self._spark))
 
     def _begin_last_batch(self, at_rest: DataStreamWriter) -> bool:
         """Start the last batch of a bounded run, where there is one."""
@@ -294,8 +297,7 @@ class Query:
             self._history = self._report
         self._has_history.set()
         if self._plan.needs_clock and not self._has_timeouts:
-            now, lease = int(1000 * time.time()), self._lease
-            plan_clock_message(self._files, now, lease.epoch, lease.check, compact_interval(self._spark))
+            self._plan_clock_message(int(1000 * time.time()))
         # Without need of the clock, a state with timeouts is that of an earlier run of the query.
         with _empty_batches(self._spark, run=self._plan.needs_clock):
             self._begin(trigger.apply(stream))
