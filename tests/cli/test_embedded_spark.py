@@ -49,7 +49,7 @@ def test_settings_for_a_session_that_the_job_has_made_come_too_late(
 ) -> None:
     for more, made in (((), True), (("--conf", "a=b"), False), (("--conf", "a=b"), True), (("--master", "x"), True)):
         words, has_one = [*RUN, *more], iter([False, True] if made else [True, True])
-        monkeypatch.setattr(embedded_spark, "_has_session", lambda has_one=has_one: next(has_one))
+        monkeypatch.setattr(embedded_spark, "has_session", lambda has_one=has_one: next(has_one))
         with session_on_demand(print, parse_arguments(words, secrets_of(words))) as session:
             if more and made:
                 with refused("the job makes a Spark session itself, so --master and --conf come too late"):
