@@ -62,7 +62,6 @@ _GROUPS = {
         "tests/servers/",
         "tests/session/",
         "tests/storage/",
-        "tests/delta_jvm/",
         "tests/delta/test_with_spark.py",
         "tests/simulation/test_against_spark.py",
         "tests/checkpoints/",

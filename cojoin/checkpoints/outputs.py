@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cojoin.checkpoints.delta_log import later_commits, session_with_long_history
-from cojoin.delta_jvm.table_version import read_table, table_in_sql
 from cojoin.errors import CheckpointError
+from cojoin.session.delta_tables import read_table, table_in_sql
 from cojoin.session.spark_errors import SPARK_ERRORS
 from cojoin.session.stores import open_store
 

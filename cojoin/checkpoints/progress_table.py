@@ -21,14 +21,12 @@ import pyarrow.parquet as pq
 from pyspark.sql import functions as F  # noqa: N812
 
 from cojoin.checkpoints.progress_rows import PROGRESS_SCHEMA, has_progress_table, progress_row
+from cojoin.checkpoints.table_transactions import TableTransactions
 from cojoin.delta.delta_errors import check_deltalake
 from cojoin.delta.place import place_of
-from cojoin.delta.table_batches import NO_BATCH, TableBatches
+from cojoin.delta.table_batches import NO_BATCH
 from cojoin.delta.table_rows import TableRows
-from cojoin.delta_jvm.delta_files import append_files, default_properties, is_loaded, plain_defaults, table_log
-from cojoin.delta_jvm.transactions import TableTransactions
 from cojoin.engine.values.encoding import encode_rows
-from cojoin.session.kinds import adapter_of
 from cojoin.storage.file_statistics import file_statistics
 from cojoin.storage.written_file import WrittenFile
 
@@ -78,9 +76,6 @@ class ProgressTable:
         if not self._is_spark_needed:
             check_deltalake()
             return
-        with self._lock:
-            if self._written < 0 and plain_defaults(self._spark) and not self._files.exists("progress"):
-                self._make()
 
     def add(self, manifest: Manifest) -> None:
         """Add a batch to the group, which is written once it has 20 batches or is 60 seconds old."""
@@ -100,7 +95,7 @@ class ProgressTable:
 
     def flush_early(self) -> None:
         """Write the batches of the group beside other work, where this takes more than a moment."""
-        if self._is_spark_needed and (not adapter_of(self._spark).has_delta_classes or is_loaded(self._spark)):
+        if self._is_spark_needed:
             self.flush()
 
     def flush(self) -> None:
@@ -112,7 +107,7 @@ class ProgressTable:
         if not self._waiting:
             return
         last = self._waiting[-1]
-        transactions = self._transactions(f"cojoin-{last.query_id}-progress")
+        transactions = TableTransactions(self._spark, self._path, f"cojoin-{last.query_id}-progress", is_shared=True)
         for _ in range(_TRIES):
             # Another driver, which held the lease before or after this one, may have written some of them.
             _, newest = transactions.look()
@@ -122,15 +117,6 @@ class ProgressTable:
         self._waiting = []
         self._written = last.batch_id
         self._manifests.clean(last.batch_id - _KEPT_MANIFESTS)
-
-    def _transactions(self, app_id: str) -> TableBatches | TableTransactions:
-        """Return the writer of the table: the one without the JVM where it serves, else Spark's."""
-        if not self._is_spark_needed:
-            properties = {} if has_progress_table(self._files) else default_properties(self._spark)
-            found = TableBatches(self._files, _FOLDER, app_id, properties=properties)
-            if found.refusal(PROGRESS_SCHEMA) is None:
-                return found
-        return TableTransactions(self._spark, self._path, app_id)
 
     def _following(self, newest: int) -> list[Manifest]:
         """Return the batches that follow the table's newest one, with those that this run has not seen.
@@ -146,11 +132,11 @@ class ProgressTable:
             waiting = sorted([*waiting, *self._manifests.read_all(unseen)], key=lambda each: each.batch_id)
         return waiting
 
-    def _append(self, waiting: Sequence[Manifest], newest: int, transactions: TableBatches | TableTransactions) -> bool:
+    def _append(self, waiting: Sequence[Manifest], newest: int, transactions: TableTransactions) -> bool:
         """Write batches that follow the table's newest batch; return whether that was still the newest."""
         rows = encode_rows([progress_row(each) for each in waiting], PROGRESS_SCHEMA, "progress")
         last = waiting[-1]
-        if not isinstance(transactions, TableBatches) and not plain_defaults(self._spark):
+        if transactions.why_spark(PROGRESS_SCHEMA) is not None:
             # An Arrow table becomes a local relation; Python rows would start a Python worker.
             writer = self._spark.createDataFrame(rows).coalesce(1).write.format("delta").mode("append")
             writer.option("txnAppId", transactions.app_id).option("txnVersion", last.batch_id).save(self._path)
@@ -165,17 +151,6 @@ class ProgressTable:
         files = [self._write_file(rows)]
         transactions.append(PROGRESS_SCHEMA, files, last.batch_id, query_id=last.query_id, is_done=is_done)
         return found[-1] == newest
-
-    def _make(self) -> None:
-        """Create the table, without rows."""
-        append_files(
-            self._spark,
-            table_log(self._spark, self._path).startTransaction(),
-            PROGRESS_SCHEMA,
-            [],
-            applications={},
-            query_id="",
-        )
 
     def _write_file(self, rows: pa.Table) -> WrittenFile:
         made = io.BytesIO()

@@ -16,7 +16,7 @@ import uuid
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cojoin.delta_jvm.delta_files import commit_applications, table_log
-from cojoin.delta_jvm.table_version import read_table
+from cojoin.session.delta_tables import read_table
 from cojoin.session.kinds import adapter_of
 from cojoin.session.spark_errors import SPARK_ERRORS
 

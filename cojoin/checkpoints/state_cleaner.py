@@ -16,8 +16,8 @@ from cojoin.checkpoints.snapshots import Snapshots, named
 from cojoin.checkpoints.state_claims import end_again, end_savepoints, is_conflict
 from cojoin.checkpoints.state_table import STATE_TABLE
 from cojoin.delta_jvm.delta_files import commit_applications, partition_files, table_log
-from cojoin.delta_jvm.table_version import quoted_table
 from cojoin.errors import CheckpointError
+from cojoin.session.delta_tables import quoted_table
 from cojoin.session.kinds import adapter_of
 from cojoin.session.spark_errors import SPARK_ERRORS
 

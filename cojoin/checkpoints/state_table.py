@@ -20,10 +20,10 @@ from cojoin.checkpoints.snapshot_record import Snapshot, SnapshotKind
 from cojoin.checkpoints.snapshot_row import STATE_SCHEMA, are_whole, read_content, seal_of
 from cojoin.checkpoints.snapshots import BeingRemovedError, Snapshots
 from cojoin.checkpoints.state_claims import has_claim
-from cojoin.delta_jvm.table_version import read_table
 from cojoin.engine.values.types import schema_to_ddl
 from cojoin.errors import CheckpointError, CodecError, QueryFailedError
 from cojoin.session.arrow_types import spark_schema
+from cojoin.session.delta_tables import read_table
 from cojoin.session.sealed import for_workers
 from cojoin.session.spark_errors import SPARK_ERRORS, names_missing_file
 from cojoin.storage.locations import literally

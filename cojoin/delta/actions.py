@@ -136,6 +136,12 @@ class Commit:
         return None if found is None else str(found)
 
     @property
+    def rows(self) -> int | None:
+        """The number of rows that it added by its operation's metrics; None where they do not have it."""
+        rows = str((self.info.get("operationMetrics") or {}).get("numOutputRows", ""))
+        return int(rows) if rows.isdigit() else None
+
+    @property
     def timestamp(self) -> int | None:
         """The commit's time in epoch milliseconds; None where it does not say it."""
         found = self.info.get("inCommitTimestamp", self.info.get("timestamp"))

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from cojoin.delta.actions import DataFile
     from cojoin.storage.store import Store
 
-__all__ = ["check_files", "nullable_schema"]
+__all__ = ["check_files", "column_difference", "nullable_schema"]
 
 _NULLABILITY = frozenset({"nullable", "containsNull", "valueContainsNull"})
 _LOOKS = 8
@@ -79,6 +79,16 @@ def check_files(
             msg = f"Delta table {named}: file {each.path}: {why}"
             raise TableRefusedError(msg)
     _check_sizes(store, folder, named, files)
+
+
+def column_difference(metadata: Mapping[str, Any], schema: pa.Schema) -> str | None:
+    """Return how a table's columns differ from those of rows, where nulls are no difference; None where they don't.
+
+    Args:
+        metadata: The table's ``metaData`` action.
+        schema: The rows' columns.
+    """
+    return _difference(json.loads(metadata["schemaString"]), nullable_schema(schema))
 
 
 def nullable_schema(schema: pa.Schema) -> dict[str, Any]:

@@ -12,8 +12,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cojoin.delta.actions import DataFile
+from cojoin.delta.file_checks import column_difference
+from cojoin.delta.place import why_unreachable
+from cojoin.delta.plainness import why_not_plain
 from cojoin.delta.table_log import TableLog
-from cojoin.delta.table_writer import Change, NewTable, TableWriter
+from cojoin.delta.table_writer import Change, NewTable, TableWriter, unknown_properties
 from cojoin.errors import QueryFailedError
 from cojoin.storage.locations import without_login
 
@@ -22,10 +25,13 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from cojoin.delta.actions import Commit
+    from cojoin.delta.table_log import TableVersion
+    from cojoin.delta.table_writer import Committed
     from cojoin.storage.store import Store
     from cojoin.storage.written_file import WrittenFile
 
-__all__ = ["FENCE", "NO_BATCH", "FencedOffError", "TableBatches", "fenced_off"]
+__all__ = ["FENCE", "NO_BATCH", "FencedOffError", "TableBatches", "fence_of"]
 
 NO_BATCH = -1
 """The newest batch of a table that has no batch of the query."""
@@ -46,7 +52,16 @@ class FencedOffError(QueryFailedError):
         self.epoch = epoch
 
 
-def fenced_off(location: str, epoch: int, ours: int) -> FencedOffError:
+def fence_of(app_id: str) -> str:
+    """Return the id of the application whose version is the epoch of another one.
+
+    >>> fence_of("cojoin-0b8e-output")
+    'epoch-of-cojoin-0b8e-output'
+    """
+    return f"{FENCE}{app_id}"
+
+
+def _fenced_off(location: str, epoch: int, ours: int) -> FencedOffError:
     """Return the error for a run whose table another run has fenced.
 
     Args:
@@ -71,10 +86,6 @@ class TableBatches:
         epoch: The epoch of the query's lease, which fences the table; None where the table is not fenced.
         properties: The properties of the table where ``append`` makes it.
 
-    Raises:
-        EnvironmentSetupError: ``deltalake`` is missing or too old.
-        QueryFailedError: ``deltalake`` does not reach the folder.
-
     Example:
         ``TableBatches(store, "out", "q/output", epoch=3).look()``
     """
@@ -88,7 +99,23 @@ class TableBatches:
         properties: Mapping[str, str] | None = None,
     ) -> None:
         self.app_id, self._epoch, self._path, self._properties = app_id, epoch, store.path(folder), properties or {}
-        self._log, self._writer = TableLog(store, folder), TableWriter(store, folder)
+        self._store, self._folder, self._log = store, folder, TableLog(store, folder)
+        self._made: TableWriter | None = None
+
+    @property
+    def _writer(self) -> TableWriter:
+        """The writer, which needs ``deltalake`` and a place that it reaches."""
+        if self._made is None:
+            self._made = TableWriter(self._store, self._folder)
+        return self._made
+
+    def table(self) -> TableVersion | None:
+        """Return the table at its newest version; None where there is no table.
+
+        Raises:
+            UnreadableLogError: A part of the table's log is gone or damaged.
+        """
+        return self._log.newest()
 
     def look(self) -> tuple[str | None, int]:
         """Return the table's id and its newest batch; None and ``NO_BATCH`` where there is no table.
@@ -100,16 +127,36 @@ class TableBatches:
         found = self._log.newest()
         return (None, NO_BATCH) if found is None else (found.table_id, self._newest(found.transaction))
 
-    def refusal(self, schema: pa.Schema) -> str | None:
-        """Return why only Spark commits to the table, or makes it with these columns; None where this does.
+    def commit_of(self, batch_id: int) -> Commit | None:
+        """Return the commit of a batch; None where the log does not have it, or not any more.
+
+        Raises:
+            UnreadableLogError: A commit is damaged.
+        """
+        return self._log.commit_of(self.app_id, batch_id)
+
+    def refusal(self, schema: pa.Schema | None = None) -> str | None:
+        """Return why only Spark commits to the table, or makes it; None where this does.
+
+        Args:
+            schema: The columns of the files' rows; None where no files are to be appended.
 
         Raises:
             UnreadableLogError: A part of the table's log is gone or damaged.
         """
-        if self._log.newest() is not None:
-            return self._writer.refusal()
-        is_made_here = NewTable(schema, properties=self._properties).is_made_here
-        return None if is_made_here else f"new tables have properties that only Spark gives: {list(self._properties)}"
+        why = why_unreachable(self._store, self._folder)
+        if why is not None:
+            return why
+        table = self._log.newest()
+        if table is None:
+            others = unknown_properties(self._properties)
+            return f"new tables have properties that only Spark gives: {', '.join(others)}" if others else None
+        why = why_not_plain(table.protocol, table.metadata)
+        if why is not None or schema is None:
+            return why
+        if table.partition_columns:
+            return f"it is partitioned by {', '.join(table.partition_columns)}"
+        return column_difference(table.metadata, schema)
 
     def append(
         self,
@@ -120,7 +167,7 @@ class TableBatches:
         query_id: str,
         metadata: str | None = None,
         is_done: Callable[[int], bool],
-    ) -> int:
+    ) -> Committed:
         """Append files in the table's folder as a batch, unless the table already has the batch.
 
         Args:
@@ -133,7 +180,7 @@ class TableBatches:
                 among those written; it raises where the newest batch is impossible.
 
         Returns:
-            The table's version afterwards.
+            The table's id and version afterwards.
 
         Raises:
             FencedOffError: A later run of the query has fenced the table.
@@ -142,7 +189,7 @@ class TableBatches:
         added = [DataFile(each.name, each.size, each.modified, each.statistics) for each in files]
         change = Change({self.app_id: batch_id, **self._fence}, schema, added, metadata=metadata, query_id=query_id)
         new = NewTable(schema, properties=self._properties)
-        return self._writer.commit(change, lambda version: is_done(self._newest(version)), new=new).version
+        return self._writer.commit(change, lambda version: is_done(self._newest(version)), new=new)
 
     def fence(self, query_id: str, new: NewTable | None = None) -> None:
         """Write this run's epoch into the table, so that no earlier run can commit any more.
@@ -160,18 +207,18 @@ class TableBatches:
 
         def is_fenced(version: Callable[[str], int | None]) -> bool:
             self._newest(version)
-            return version(f"{FENCE}{self.app_id}") == self._epoch
+            return version(fence_of(self.app_id)) == self._epoch
 
         self._writer.commit(Change(self._fence, query_id=query_id), is_fenced, new=new)
 
     @property
     def _fence(self) -> dict[str, int]:
-        return {} if self._epoch is None else {f"{FENCE}{self.app_id}": self._epoch}
+        return {} if self._epoch is None else {fence_of(self.app_id): self._epoch}
 
     def _newest(self, version: Callable[[str], int | None]) -> int:
         """Return the newest batch in a version of the table; raise where a later run has fenced it."""
-        epoch = version(f"{FENCE}{self.app_id}")
+        epoch = version(fence_of(self.app_id))
         if self._epoch is not None and epoch is not None and epoch > self._epoch:
-            raise fenced_off(self._path, epoch, self._epoch)
+            raise _fenced_off(self._path, epoch, self._epoch)
         found = version(self.app_id)
         return NO_BATCH if found is None else found

@@ -242,9 +242,35 @@ class TableLog:
             raise UnreadableLogError(msg)
         return self._parsed(version, content if has_files else _state_lines(content))
 
+    def commit_of(self, app_id: str, app_version: int) -> Commit | None:
+        """Return the newest commit that wrote a version of an application, without its files.
+
+        Args:
+            app_id: The application's id.
+            app_version: Its version.
+
+        Returns:
+            The commit; None where the log does not have it, or not any more.
+
+        Raises:
+            UnreadableLogError: A commit is damaged.
+        """
+        for version in reversed(self._listed().commits):
+            content = self._content(version)
+            if content is None:
+                return None
+            found = self._parsed(version, _state_lines(content, "commitInfo"))
+            if found.applications.get(app_id) == app_version:
+                return found
+        return None
+
+    def versions(self) -> tuple[int, ...]:
+        """Return the versions whose commits the log still has, oldest first."""
+        return self._listed().commits
+
     def earliest(self) -> int | None:
         """Return the version of the oldest commit that the log still has; None where it has none."""
-        return next(iter(self._listed().commits), None)
+        return next(iter(self.versions()), None)
 
     @property
     def _named(self) -> str:
@@ -351,9 +377,9 @@ def commit_name(version: int) -> str:
     return f"{LOG}/{version:020d}.json"
 
 
-def _state_lines(content: bytes) -> bytes:
-    """Return the lines of a commit without those of its files alone."""
-    kinds = [f'"{kind}"'.encode() for kind in _STATE]
+def _state_lines(content: bytes, *more: str) -> bytes:
+    """Return the lines of a commit that have the table's state, or actions of more kinds."""
+    kinds = [f'"{kind}"'.encode() for kind in (*_STATE, *more)]
     lines = [line for line in content.splitlines() if any(kind in line for kind in kinds)]
     return b"\n".join(lines)
 

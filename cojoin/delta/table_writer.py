@@ -48,7 +48,7 @@ from cojoin.errors import QueryFailedError
 from cojoin.storage.locations import without_login
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import TypeAlias
 
     import pyarrow as pa
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 
     Compare: TypeAlias = Callable[[Callable[[str], "int | None"]], bool]
 
-__all__ = ["DEFAULT_PROPERTIES", "Change", "Committed", "NewTable", "TableWriter"]
+__all__ = ["DEFAULT_PROPERTIES", "Change", "Committed", "NewTable", "TableWriter", "unknown_properties"]
 
 _TRIES = 5
 _INTERVAL, _CLEANS = "delta.checkpointInterval", "delta.enableExpiredLogCleanup"
@@ -86,11 +86,6 @@ class NewTable:
     schema: pa.Schema
     partition_by: Sequence[str] = ()
     properties: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def is_made_here(self) -> bool:
-        """Whether its properties are among those that this writer can give; else Spark makes the table."""
-        return _CREATABLE.issuperset(self.properties)
 
 
 @dataclass(frozen=True)
@@ -366,6 +361,11 @@ class TableWriter:
         except Exception as error:  # noqa: BLE001 - the commit was made, and the next checkpoint makes up for this one
             what = f"given a checkpoint of its log at version {version}"
             _log.warning("%s", explained_error(error, self._path, what, self._place.secrets))
+
+
+def unknown_properties(names: Iterable[str]) -> list[str]:
+    """Return those of a new table's properties that this writer can't give; with any, Spark makes the table."""
+    return sorted(set(names) - _CREATABLE)
 
 
 def _none(_: str) -> None:

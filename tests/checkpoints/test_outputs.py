@@ -6,6 +6,7 @@ import os
 import shutil
 from typing import TYPE_CHECKING, Any
 
+import deltalake
 import pytest
 from delta.tables import DeltaTable
 from pyspark.errors import PySparkException
@@ -13,7 +14,6 @@ from pyspark.errors import PySparkException
 import cojoin as cj
 from cojoin.checkpoints.delta_log import later_commits
 from cojoin.checkpoints.outputs import CutBack, check_output, cut_back
-from cojoin.delta_jvm.delta_files import table_log
 from tests.spark.refused import refused
 
 if TYPE_CHECKING:
@@ -173,7 +173,7 @@ def test_a_table_that_was_replaced_is_refused(spark: SparkSession, table: str) -
 
 @pytest.mark.slow
 def test_a_log_that_was_cleaned_up_can_not_say(spark: SparkSession, table: str, tmp_path: Path) -> None:
-    table_log(spark, table).checkpoint()
+    deltalake.DeltaTable(table).create_checkpoint()
     for name in (f"{0:020d}", f"{1:020d}"):
         (tmp_path / "enriched" / "_delta_log" / f"{name}.json").unlink()
     with refused("from version 1 to 2 (version 1 was cleaned away)", "name a new table", kind=cj.CheckpointError):

@@ -9,8 +9,8 @@ import pytest
 from cojoin.checkpoints import progress_table
 from cojoin.checkpoints.manifest import Manifests
 from cojoin.checkpoints.progress_table import ProgressTable
+from cojoin.delta import table_batches
 from cojoin.delta.table_log import TableLog
-from cojoin.delta_jvm import delta_files
 from cojoin.session.stores import open_store
 from cojoin.storage.local_store import LocalStore
 from tests.checkpoints.reports import MOMENT, manifest
@@ -40,6 +40,7 @@ def start(
     if request.param == "by Spark":
         # As where only Hadoop reaches the store.
         monkeypatch.setattr(progress_table, "place_of", lambda *_: None)
+        monkeypatch.setattr(table_batches, "why_unreachable", lambda *_: "only Hadoop's file systems reach it")
     return Started(spark, tmp_path, manifests)
 
 
@@ -133,21 +134,18 @@ def test_a_former_run_that_creates_the_table_at_the_same_moment_adds_its_rows_on
     assert start.batch_ids() == [0, 1]
 
 
-def test_without_the_jvm_no_class_of_deltas_is_loaded(
-    spark: SparkSession, tmp_path: Path, manifests: Manifests, monkeypatch: pytest.MonkeyPatch
+def test_a_group_waits_for_the_last_batch_where_it_is_written_in_a_moment(
+    spark: SparkSession, tmp_path: Path, manifests: Manifests
 ) -> None:
-    monkeypatch.setattr(delta_files, "_LOADED", set())
     start = Started(spark, tmp_path, manifests)
     started = start()
     started.prepare()
     start.batch(started, 0)
-    # It takes a moment, so it waits for the last batch.
     started.flush_early()
     assert not (tmp_path / "progress").exists()
     start.batch(started, 1)
     started.flush()
     start.batch(start(), 2)
-    assert not delta_files.is_loaded(spark)
     assert start.batch_ids() == [0, 1]
 
 

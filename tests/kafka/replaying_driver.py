@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-    from cojoin.delta_jvm.delta_files import WrittenFile
     from cojoin.spark.sinks.batch_marker import BatchMarker
     from cojoin.spark.sinks.sink import OutputId
+    from cojoin.storage.written_file import WrittenFile
 
 IDLE = "5 seconds"
 """From the first run on, for a checkpoint keeps whether its query looks at the clock."""

@@ -17,7 +17,7 @@ from cojoin.checkpoints.manifest import Manifests
 from cojoin.checkpoints.segment_files import FOLDER
 from cojoin.checkpoints.snapshot_row import seal_of
 from cojoin.checkpoints.snapshots import Snapshots
-from cojoin.delta_jvm.newest_batch import FENCE
+from cojoin.delta.table_batches import FENCE
 from cojoin.errors import CojoinError
 from tests.simulation import simulated_clock
 from tests.simulation.faults import INJECTED

@@ -14,15 +14,15 @@ import re
 import uuid
 from typing import TYPE_CHECKING, Any
 
+from cojoin.delta_jvm.table_version import TableVersion
 from py4j.protocol import Py4JError
 
-from cojoin.delta_jvm.newest_batch import FENCE
-from cojoin.delta_jvm.table_version import TableVersion
+from cojoin.delta.table_batches import FENCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from cojoin.delta_jvm.delta_files import WrittenFile
+    from cojoin.storage.written_file import WrittenFile
     from tests.simulation.simulated_disk import Disk
 
 __all__ = ["NO_SEGMENT", "DeltaLog", "DeltaTables", "Row", "active_files", "commit", "commits_of", "rows_in"]

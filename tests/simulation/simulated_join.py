@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 from pyspark.errors import PySparkException
 
 from cojoin.checkpoints.snapshot_row import seal_of
-from cojoin.delta_jvm.delta_files import WrittenFile
 from cojoin.engine.time.watermarks import END_OF_TIME
 from cojoin.errors import CheckpointError
 from cojoin.spark.batch.call import SNAPSHOT
 from cojoin.spark.query.batch_protocol import Batch, BatchProtocol
+from cojoin.storage.written_file import WrittenFile
 from tests.simulation.faults import INJECTED
 from tests.simulation.simulated_clock import scheduler
 from tests.simulation.simulated_frames import DeltaFrame, write_rows

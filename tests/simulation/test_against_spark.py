@@ -14,10 +14,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as F  # noqa: N812
 
 from cojoin.checkpoints.snapshot_row import SnapshotCadence
-from cojoin.delta_jvm.delta_files import WrittenFile
-from cojoin.delta_jvm.transactions import TableTransactions
+from cojoin.checkpoints.table_transactions import TableTransactions
 from cojoin.errors import QueryFailedError
 from cojoin.session.arrow_types import spark_schema
+from cojoin.storage.written_file import WrittenFile
 from tests.seeds import SEED
 from tests.simulation import simulated_clock
 from tests.simulation.seams import simulated
@@ -54,7 +54,8 @@ class Tables:
             if operation == "fence":
                 return transactions.fence(_QUERY)
             if operation == "metadata":
-                return transactions.metadata(batch_id)
+                commit = transactions.commit_of(batch_id)
+                return None if commit is None else commit.user_metadata
             file = WrittenFile(f"part-{batch_id}.parquet", 1, 1, 0, "{}")
             return transactions.append(
                 _SCHEMA,

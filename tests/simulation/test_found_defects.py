@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from cojoin.delta_jvm.newest_batch import FENCE
+from cojoin.delta.table_batches import FENCE
 from tests.simulation.faults import Fault
 from tests.simulation.history import run
 from tests.simulation.mutants import MUTANTS

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from cojoin.delta_jvm.delta_files import WrittenFile
 from cojoin.errors import CheckpointError, QueryFailedError
 from cojoin.spark.batch.batch_facts import check_places
 from cojoin.spark.batch.written_files import check_seen
 from cojoin.storage.place_tokens import Place, Tokens, files_in, find_files, told_faults, unseen
+from cojoin.storage.written_file import WrittenFile
 
 
 @pytest.fixture

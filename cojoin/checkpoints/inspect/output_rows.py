@@ -17,15 +17,16 @@ import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F  # noqa: N812
 
-from cojoin.delta_jvm.newest_batch import FENCE
-from cojoin.delta_jvm.table_version import read_table
+from cojoin.delta.table_batches import FENCE
+from cojoin.delta.table_log import UnreadableLogError
 from cojoin.engine.inputs import rejected_table
 from cojoin.engine.time.watermarks import NONE
 from cojoin.engine.values.entries import encode_entries
 from cojoin.engine.values.rows import Row, decode_rows
 from cojoin.engine.values.texts import back_quoted, dump_json, show_text, text_bytes
 from cojoin.engine.values.types import type_to_ddl
-from cojoin.storage.locations import is_path, literally
+from cojoin.session.delta_tables import table_log
+from cojoin.storage.locations import is_path
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -33,12 +34,12 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
     from cojoin.checkpoints.inspect.state_rows import Values
+    from cojoin.delta.table_log import TableLog
     from cojoin.engine.inputs import InputSpec
 
 __all__ = ["FoundRows", "Output", "OutputRow", "find_rejected", "find_rows", "spelled_values"]
 
 _FILE = "@file"
-_ACTIONS = "txn struct<appId: string, version: bigint>, add struct<path: string>"
 
 
 @dataclass(frozen=True)
@@ -154,8 +155,8 @@ def _all(frame: DataFrame, conditions: Sequence[Column]) -> DataFrame:
 
 
 def _find(spark: SparkSession, output: Output, choose: Any, limit: int) -> FoundRows:
-    table = read_table(spark, output.location)
-    if table is None:
+    log = table_log(spark, output.location)
+    if log is None or log.newest() is None:
         return FoundRows(note=f"the table {output.location} of {output.name} is not there any more")
     reader = spark.read.format("delta")
     by_path = is_path(output.location)
@@ -171,41 +172,31 @@ def _find(spark: SparkSession, output: Output, choose: Any, limit: int) -> Found
     if found is None:
         return FoundRows()
     files = found.column(_FILE).to_pylist()
-    batches = _batches(spark, output, table.log_path, {*files})
+    batches = _batches(log, output, {*files})
     decoded = decode_rows(found.drop_columns([_FILE]), beyond=str)
     return FoundRows([OutputRow(row, *batches[file]) for row, file in zip(decoded, files, strict=True)], total)
 
 
-def _batches(
-    spark: SparkSession, output: Output, log_path: str, files: set[str]
-) -> dict[str, tuple[int | None, str | None]]:
+def _batches(log: TableLog, output: Output, files: set[str]) -> dict[str, tuple[int | None, str | None]]:
     """Return for each file the batch that wrote it, and why it is not known or whose it is."""
     unknown = (None, "the table's log no longer tells which batch wrote it")
     found: dict[str, tuple[int | None, str | None]] = dict.fromkeys(files, unknown)
-    commits = spark.read.schema(_ACTIONS).json(f"{literally(log_path)}/*.json")
-    actions = commits.withColumn("commit", F.col("_metadata.file_name"))
-    name = F.element_at(F.split("add.path", "/"), -1)
-    told = actions.where(F.col("txn").isNotNull() | name.isin(sorted(files))).select(
-        "commit", "txn", name.alias("file")
-    )
+    prefix, suffix = "cojoin-", f"-{output.name}"
     try:
-        rows = told.collect()
-    except PySparkException:
+        commits = [log.commit(version) for version in log.versions()]
+    except UnreadableLogError:
         # Commits were deleted between the listing and the reading.
         return found
-    transactions = {row.commit: row.txn for row in rows if row.txn is not None and not row.txn.appId.startswith(FENCE)}
-    prefix, suffix = "cojoin-", f"-{output.name}"
     # Oldest first: the last commit that added a file decides, and one that rewrote it belongs to no batch.
-    for row in sorted((row for row in rows if row.file is not None), key=lambda row: str(row.commit)):
-        transaction = transactions.get(row.commit)
-        version = int(row.commit.removesuffix(".json")) if row.commit.removesuffix(".json").isdigit() else None
-        app_id = "" if transaction is None else transaction.appId
-        if transaction is None or not app_id.startswith(prefix) or not app_id.endswith(suffix):
-            found[row.file] = (None, f"its file was rewritten since, in version {version} of the table")
-            continue
-        owner = app_id.removeprefix(prefix).removesuffix(suffix)
-        other = None if owner == output.query_id else f"of another query, {owner}, whose output this was"
-        found[row.file] = (int(transaction.version), other)
+    for commit in commits:
+        own = next((entry for entry in commit.applications.items() if not entry[0].startswith(FENCE)), None)
+        for name in files.intersection(file.path.rpartition("/")[2] for file in commit.added):
+            if own is None or not own[0].startswith(prefix) or not own[0].endswith(suffix):
+                found[name] = (None, f"its file was rewritten since, in version {commit.version} of the table")
+                continue
+            owner = own[0].removeprefix(prefix).removesuffix(suffix)
+            other = None if owner == output.query_id else f"of another query, {owner}, whose output this was"
+            found[name] = (own[1], other)
     return found
 
 

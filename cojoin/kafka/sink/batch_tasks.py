@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from pyspark import TaskContext
 
-from cojoin.delta_jvm.newest_batch import FencedOffError
+from cojoin.delta.table_batches import FencedOffError
 from cojoin.engine.values.types import parse_schema
 from cojoin.errors import CheckpointError, CojoinError, QueryFailedError
 from cojoin.kafka.sink.topic_marker import NO_BATCH, RETIRED, TopicMarker

@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from cojoin.delta_jvm.delta_files import WrittenFile
 from cojoin.engine.values.ipc import read_message
 from cojoin.engine.values.types import is_tagged
 from cojoin.errors import QueryFailedError
@@ -35,6 +34,7 @@ from cojoin.session.session_settings import is_left_to_spark
 from cojoin.spark.batch.batch_facts import check_places
 from cojoin.storage.file_statistics import FloatBounds, columns_with_statistics, file_statistics, leaves
 from cojoin.storage.place_tokens import CURE, this_host, unseen
+from cojoin.storage.written_file import WrittenFile
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

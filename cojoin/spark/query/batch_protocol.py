@@ -47,10 +47,10 @@ if TYPE_CHECKING:
 
     from cojoin.checkpoints.claimed import ClaimedCheckpoint
     from cojoin.checkpoints.snapshot_record import SnapshotKind
-    from cojoin.delta_jvm.delta_files import WrittenFile
     from cojoin.engine.plan import Plan
     from cojoin.spark.batch.written_files import FileTarget
     from cojoin.spark.sinks.sink import Sink, SinkWriter
+    from cojoin.storage.written_file import WrittenFile
 
 __all__ = ["Batch", "BatchProtocol", "OpenOutput"]
 

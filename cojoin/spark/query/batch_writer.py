@@ -22,7 +22,7 @@ from pyspark import StorageLevel
 from pyspark.sql import functions as F  # noqa: N812
 
 from cojoin.checkpoints.due_snapshots import DueSnapshots
-from cojoin.delta_jvm.delta_files import WrittenFile, keep_checksums_small
+from cojoin.session.delta_tables import keep_checksums_small
 from cojoin.session.kinds import adapter_of
 from cojoin.spark.batch.arrow_limits import RowSizes, counted_by_rows
 from cojoin.spark.batch.batch_facts import FILES_PROPERTY, PLACES_PROPERTY, STATE_PROPERTY
@@ -30,6 +30,7 @@ from cojoin.spark.batch.call import STATISTICS
 from cojoin.spark.batch.unpacking import unpack
 from cojoin.spark.batch.written_files import write_files
 from cojoin.spark.query.batch_protocol import Batch, BatchProtocol
+from cojoin.storage.written_file import WrittenFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

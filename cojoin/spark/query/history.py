@@ -32,11 +32,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812
 
-from cojoin.delta_jvm.delta_files import table_log
 from cojoin.engine.time.watermarks import END_OF_TIME, NONE
-from cojoin.session.java_classes import frame_of
+from cojoin.session.delta_tables import table_log
 from cojoin.session.kinds import adapter_of
 from cojoin.session.offset_log import NOTHING_READ, source_offsets
 from cojoin.spark.batch.batch_facts import HOLDS_PROPERTY, LOADS_PROPERTY, Loads
@@ -57,6 +57,7 @@ __all__ = ["HistoryHolds", "InputStreams", "is_read_through", "snapshot_of"]
 
 _LOG = logging.getLogger(__name__)
 
+_MAPPING = "delta.columnMapping.mode"
 _NOTHING_READ = (NOTHING_READ, "null")
 _DELTA_FIELDS = {"reservoirId", "reservoirVersion", "index", "isStartingVersion"}
 
@@ -285,8 +286,8 @@ class _Table:
 
     def _statistics(self, session: SparkSession, version: int) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
         """Return the limit before each file of a version is read, and its number of rows; None if they are unknown."""
-        # A session of Spark Connect has no access to the statistics of the table's files.
-        if self._location is None or not adapter_of(session).has_delta_classes:
+        # A session of Spark Connect may not reach the table's log.
+        if self._location is None or not adapter_of(session).shares_paths:
             return None
         if self._known is None or self._known[0] != version:
             least, rows = _of_files(session, self._location, version, self._event_time)
@@ -347,28 +348,20 @@ def _of_files(
     statistics lack that time, ``END_OF_TIME`` for a file without rows. The number of rows is -1 where they lack it.
     """
     log = table_log(session, location)
-    defaults = [getattr(log, f"getSnapshotAt$default${number}")() for number in (2, 3, 4)]
-    snapshot = log.getSnapshotAt(version, *defaults)
-    names_are_files = str(snapshot.metadata().columnMappingMode().name()) == "none"
-    files = frame_of(session, snapshot.allFiles().toDF())
-    deleted = F.coalesce("deletionVector.cardinality", F.lit(0))
-    statistics = F.from_json("stats", "numRecords long, minValues map<string, string>")
-    rows = (
-        # Delta's own ``DeltaSourceSnapshot`` numbers the files in this order.
-        files.orderBy("modificationTime", "path")
-        .select(statistics.alias("known"), deleted.alias("deleted"))
-        .select(
-            (F.col("known.numRecords") - F.col("deleted")).alias("rows"),
-            F.unix_millis(F.try_to_timestamp(F.try_element_at("known.minValues", F.lit(column or "")))).alias("least"),
-        )
-        .collect()
-    )
+    if log is None:
+        return np.array([], dtype=np.int64), np.array([], dtype=np.int64)
+    # Under column mapping the statistics have other names, and this column's name may be that of another one there.
+    is_mapped = log.at(version).properties.get(_MAPPING, "none").lower() != "none"
+    # Delta's own ``DeltaSourceSnapshot`` numbers the files in this order.
+    statistics = [(file.rows, file.deletion_vector or {}, file.counted()) for file in log.files(version)]
+    counts = [-1 if rows is None else rows - int(gone.get("cardinality", 0)) for rows, gone, _ in statistics]
+    least = [None if is_mapped else (known.get("minValues") or {}).get(column) for _, _, known in statistics]
+    limits = [END_OF_TIME if rows == 0 else time for rows, time in zip(counts, _before(session, least), strict=True)]
+    return np.array(limits, dtype=np.int64), np.array(counts, dtype=np.int64)
 
-    def until(row: Any) -> int:
-        if row.rows == 0:
-            return END_OF_TIME
-        # Under column mapping the statistics have other names, and this column's name may be that of another one there.
-        return row.least - 1 if names_are_files and row.least is not None else NONE
 
-    counts = [-1 if row.rows is None else row.rows for row in rows]
-    return np.array([until(row) for row in rows], dtype=np.int64), np.array(counts, dtype=np.int64)
+def _before(session: SparkSession, texts: Sequence[Any]) -> list[int]:
+    """Return the milliseconds before some times in statistics, as Spark reads these; ``NONE`` for what is no time."""
+    values = pa.table({"least": pa.array([text if isinstance(text, str) else None for text in texts], pa.string())})
+    times = session.createDataFrame(values).select(F.unix_millis(F.try_to_timestamp("least")).alias("millis"))
+    return [NONE if millis is None else millis - 1 for millis in times.toArrow().column(0).to_pylist()]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from cojoin.checkpoints.drain_promise import keep_former_runs_from_draining
 from cojoin.checkpoints.state_claims import fence_runs
 from cojoin.checkpoints.state_table import STATE_TABLE
-from cojoin.delta_jvm.newest_batch import FencedOffError
+from cojoin.delta.table_batches import FencedOffError
 from cojoin.errors import CheckpointError
 from cojoin.session.offset_log import OFFSETS, committed_batches
 from cojoin.spark.query.batch_protocol import OpenOutput

@@ -17,9 +17,9 @@ import contextlib
 import os
 from typing import TYPE_CHECKING, Any
 
-from cojoin.delta_jvm.table_version import read_table
 from cojoin.engine.operator import OUTPUT, REJECTED
 from cojoin.errors import CheckpointError, ConfigurationError
+from cojoin.session.delta_tables import read_table
 from cojoin.session.kinds import adapter_of
 from cojoin.session.shared_places import SharedPlaces
 from cojoin.session.spark_errors import SPARK_ERRORS

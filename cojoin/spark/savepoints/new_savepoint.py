@@ -20,11 +20,11 @@ from cojoin.checkpoints.manifest import Manifest
 from cojoin.checkpoints.snapshot_row import STATE_SCHEMA, snapshot_row
 from cojoin.checkpoints.state_table import STATE_TABLE, StateTable
 from cojoin.checkpoints.written_state import WrittenState, check_free, delete_unfinished
-from cojoin.delta_jvm.table_version import read_table
 from cojoin.engine.values import codec
 from cojoin.errors import CheckpointError
 from cojoin.session import source_logs
 from cojoin.session.arrow_types import spark_schema
+from cojoin.session.delta_tables import read_table
 from cojoin.session.kinds import adapter_of
 from cojoin.session.offset_log import NOTHING_READ
 from cojoin.session.sealed import for_workers

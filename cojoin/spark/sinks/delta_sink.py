@@ -1,36 +1,34 @@
 """A Delta table as a sink: each batch is one transaction with the query's id, the batch's id and a marker.
 
-Every commit first looks up which batches the table has (``transactions``), so a batch takes effect once: also after a
-crash, with a second driver that still runs, and with a checkpoint that was restored from a backup. A batch that the
-table already has is skipped if its second execution is the same, by the commit's marker (``stored_markers``). Otherwise
-the batch fails. It also fails if the table has later batches than the checkpoint knows.
+Every commit first looks up which batches the table has (``table_transactions``), so a batch takes effect once: also
+after a crash, with a second driver that still runs, and with a checkpoint that was restored from a backup. A batch that
+the table already has is skipped if its second execution is the same, by the commit's marker (``stored_markers``).
+Otherwise the batch fails. It also fails if the table has later batches than the checkpoint knows.
 
 If the table is plain and on a file system that every worker reaches by a path, the workers write its parquet files
-themselves (``written_files``), and Delta only commits them. Otherwise Spark writes the rows. The table's history shows
-``STREAMING UPDATE`` in the first case and ``WRITE`` in the second. If another application changes the table's columns
-between the writing of the files and the commit, the batch fails and is run again.
+themselves (``written_files``), and the driver commits them without the JVM. Otherwise Spark writes and commits the
+rows. If another application changes the table's columns between the writing of the files and the commit, the batch
+fails and is run again.
 
 A table of rejected rows that a former version has made lacks the columns of the batch. It gets them with the first
-batch that has rows, in the same transaction. Where that is not possible, a warning at the start says so.
+batch that has rows, by Spark's writer. Where that is not possible, a warning at the start says so.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StringType
 
-from cojoin.delta_jvm.delta_files import append_files, has_no_log, plain_defaults, plain_shape, shape_of, table_log
-from cojoin.delta_jvm.table_version import read_table, table_in_sql
-from cojoin.delta_jvm.transactions import TableTransactions
+from cojoin.checkpoints.table_transactions import TableTransactions
+from cojoin.delta.table_writer import NewTable, unknown_properties
 from cojoin.engine.inputs import REJECTED_SCHEMA, STAMPED_SCHEMA
 from cojoin.engine.values.texts import back_quoted
 from cojoin.errors import CheckpointError, ConfigurationError, QueryFailedError, did_you_mean
 from cojoin.session.arrow_types import spark_schema
-from cojoin.session.kinds import adapter_of
+from cojoin.session.delta_tables import columns_of, default_properties, read_table, table_in_sql
 from cojoin.session.spark_errors import SPARK_ERRORS
 from cojoin.spark.batch.written_files import FileTarget, check_seen
 from cojoin.spark.sinks.sink import OutputId, Position, Sink, SinkWriter
@@ -44,8 +42,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 
-    from cojoin.delta_jvm.delta_files import WrittenFile
+    from cojoin.delta.table_log import TableVersion
+    from cojoin.delta.table_writer import Committed
     from cojoin.spark.sinks.batch_marker import BatchMarker
+    from cojoin.storage.written_file import WrittenFile
 
 __all__ = ["DeltaSink", "DeltaWriter"]
 
@@ -118,7 +118,7 @@ class DeltaSink(Sink):
             return
         merges = self.merges(str(session.conf.get(_MERGES, "false")))
         table = read_table(session, self.location)
-        there = None if table is None else table.schema()
+        there = None if table is None else columns_of(table)
         if there is None:
             return
         name = table_in_sql(session, self.location)
@@ -134,7 +134,7 @@ class DeltaWriter(SinkWriter):
     def __init__(self, session: SparkSession, sink: DeltaSink, output: OutputId) -> None:
         self._session, self._sink, self._output = session, sink, output
         self._transactions = TableTransactions(session, sink.location, output.app_id, output.epoch)
-        self._markers = StoredMarkers(session, sink.location, self._transactions)
+        self._markers = StoredMarkers(self._transactions)
         self._newest = -1
         self._folder: str | None = None
         # The columns that an older table of rejected rows gets with its next rows, and those that it can't get. A batch
@@ -152,12 +152,9 @@ class DeltaWriter(SinkWriter):
             CheckpointError: The table has later batches, lacks some, or is another table.
         """
         written = position.written if position.written.get("delta") == self._sink.location else {}
-        if written.get("id") is not None and written.get("batch_id") is not None:
-            self._transactions.expect(written["id"], int(written["version"]), int(written["batch_id"]))
         if self._output.takes_over:
             # What an earlier run commits until then is seen below; afterwards it can't commit, nor create the table.
-            schema = self._output.schema
-            self._transactions.fence(self._output.query_id, None if schema is None else partial(self._create, schema))
+            self._fence()
         table_id, self._newest = self._transactions.look()
         if table_id is not None and self._output.schema == STAMPED_SCHEMA:
             self._compare_columns()
@@ -173,7 +170,6 @@ class DeltaWriter(SinkWriter):
         known = written.get("batch_id")
         if known is None:
             return
-        self._markers.after = -1 if written.get("version") is None else int(written["version"]) - 1
         found = self._found_instead(known, table_id, written.get("id"))
         if found is not None:
             msg = (
@@ -243,28 +239,23 @@ class DeltaWriter(SinkWriter):
             # Delta silently skips a batch that another driver has committed in the meantime.
             self._transactions.look()
             self._markers.compare(marker)
-        return self._place()
+        return self._place(self._transactions.table())
 
-    def _create(self, schema: pa.Schema, transaction: Any, applications: Mapping[str, int]) -> None:
-        """Create the empty table, as the first batch with rows would, with transaction ids in its first commit.
+    def _fence(self) -> None:
+        """Fence the table off from earlier runs; where there is none, make the empty one that a batch would make."""
+        schema, properties = self._output.schema, default_properties(self._session)
+        is_sparks = bool(self._sink.options or unknown_properties(properties))
 
-        Args:
-            schema: The output's columns.
-            transaction: Delta's transaction on the table's folder; None where Spark's own writer has to create it.
-            applications: The transaction ids, one at most where Spark's own writer creates the table.
-        """
-        is_plain = not self._sink.partition_by and not self._sink.options and plain_defaults(self._session)
-        if transaction is not None and is_plain:
-            append_files(
-                self._session, transaction, schema, [], applications=applications, query_id=self._output.query_id
-            )
-            return
-        # Delta skips a commit of transaction ids that it has; that of a new table always takes effect.
-        empty = self._session.createDataFrame([], spark_schema(schema))
-        writer = empty.write.format("delta").mode("append").options(**dict(self._sink.options))
-        for app_id, version in applications.items():
-            writer = writer.option("txnAppId", app_id).option("txnVersion", version)
-        self._save(writer)
+        def create(applications: Mapping[str, int]) -> None:
+            # Delta skips a commit of transaction ids that it has; that of a new table always takes effect.
+            empty = self._session.createDataFrame([], spark_schema(schema))
+            writer = empty.write.format("delta").mode("append").options(**dict(self._sink.options))
+            for app_id, version in applications.items():
+                writer = writer.option("txnAppId", app_id).option("txnVersion", version)
+            self._save(writer)
+
+        new = None if schema is None or is_sparks else NewTable(schema, self._sink.partition_by, properties)
+        self._transactions.fence(self._output.query_id, new, None if schema is None else create)
 
     def _save(self, writer: DataFrameWriter) -> None:
         if self._sink.partition_by:
@@ -282,26 +273,22 @@ class DeltaWriter(SinkWriter):
         return target
 
     def _plain_target(self, schema: pa.Schema) -> FileTarget | None:
-        # Files can be committed only by Delta's classes.
-        if not adapter_of(self._session).has_delta_classes:
+        if self._why_spark(schema) is not None:
             return None
-        if self._sink.partition_by or self._sink.options or self._left_out:
-            return None
+        folder = self._transactions.folder()
+        return None if folder is None else FileTarget.at(self._session, folder, schema)
+
+    def _why_spark(self, schema: pa.Schema) -> str | None:
+        """Return why Spark writes the rows; None where the workers may write them as files of the table."""
+        if self._sink.partition_by:
+            return f"partition_by={list(self._sink.partition_by)}"
+        if self._sink.options:
+            return f"the writer's options {', '.join(name for name, _ in self._sink.options)}"
+        if self._added or self._left_out:
+            return f"the table lacks the columns {', '.join((*self._added, *self._left_out))}"
         if str(self._session.conf.get(_AUTO_COMPACT, "false")).lower() != "false":
-            return None
-        if has_no_log(self._session, self._sink.location):
-            is_plain = plain_defaults(self._session)
-            return FileTarget.at(self._session, self._sink.location, schema) if is_plain else None
-        log = table_log(self._session, self._sink.location)
-        # A named table that does not exist has no folder until Spark creates it.
-        if log is None:
-            return None
-        if log.tableExists():
-            shape = shape_of(log.unsafeVolatileSnapshot().metadata())
-            is_plain = shape in [plain_shape(each) for each in (schema, self._former) if each is not None]
-        else:
-            is_plain = plain_defaults(self._session)
-        return FileTarget.at(self._session, log.dataPath().toString(), schema) if is_plain else None
+            return f"the session's setting {_AUTO_COMPACT}"
+        return self._transactions.why_spark(schema)
 
     def commit(self, schema: pa.Schema, files: Sequence[WrittenFile], marker: BatchMarker) -> dict[str, Any]:
         """Append files in the table's folder in a transaction that takes effect once; return the manifest's entry.
@@ -312,21 +299,15 @@ class DeltaWriter(SinkWriter):
         """
         if self._folder is not None:
             check_seen(self._folder, files)
-        self._transactions.append(
+        committed = self._transactions.append(
             schema,
             files,
             marker.batch_id,
             query_id=self._output.query_id,
             metadata=marker.to_json(self._session_metadata()),
-            former=self._former,
             is_done=lambda newest: self._markers.is_there(newest, marker),
         )
-        return self._place()
-
-    @property
-    def _former(self) -> pa.Schema | None:
-        """The columns of the table before its next rows; None where they stay."""
-        return REJECTED_SCHEMA if self._added == _STAMPS else None
+        return self._place(committed)
 
     def compare(self, marker: BatchMarker) -> None:
         """Check that the table does not have this batch from a different execution, even if this one has no rows.
@@ -343,8 +324,8 @@ class DeltaWriter(SinkWriter):
 
     def _with_valid_folders(self, frame: DataFrame) -> DataFrame:
         """Return the rows such that a partition value of invalid UTF-8 fails: Delta's log would hold another value."""
-        table = read_table(self._session, self._sink.location, again=False)
-        named = self._sink.partition_by if table is None else (*self._sink.partition_by, *table.partition_columns())
+        table = self._transactions.table()
+        named = self._sink.partition_by if table is None else (*self._sink.partition_by, *table.partition_columns)
         columns = {name.lower() for name in named}
         for field in frame.schema.fields:
             if field.name.lower() in columns and isinstance(field.dataType, StringType):
@@ -356,8 +337,7 @@ class DeltaWriter(SinkWriter):
         found = self._session.conf.get(_SESSION_METADATA, None)
         return None if found is None else str(found)
 
-    def _place(self) -> dict[str, Any]:
-        table = read_table(self._session, self._sink.location, again=False)
+    def _place(self, table: TableVersion | Committed | None) -> dict[str, Any]:
         if table is None:
             msg = "the table is gone right after it was written; nothing else was lost: start the query again"
             raise QueryFailedError(msg)

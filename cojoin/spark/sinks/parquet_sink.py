@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-    from cojoin.delta_jvm.delta_files import WrittenFile
     from cojoin.spark.sinks.batch_marker import BatchMarker
     from cojoin.storage.store import Store
+    from cojoin.storage.written_file import WrittenFile
 
 __all__ = ["ParquetSink", "ParquetWriter"]
 

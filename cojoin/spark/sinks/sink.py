@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-    from cojoin.delta_jvm.delta_files import WrittenFile
     from cojoin.spark.batch.written_files import FileTarget
     from cojoin.spark.sinks.batch_marker import BatchMarker
     from cojoin.spark.sources.sources import Source
+    from cojoin.storage.written_file import WrittenFile
 
 __all__ = ["OutputId", "Position", "Sink", "SinkWriter"]
 

@@ -8,14 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cojoin.checkpoints.delta_log import find_commit
 from cojoin.errors import QueryFailedError
 from cojoin.spark.sinks.batch_marker import BatchMarker
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from cojoin.delta_jvm.transactions import TableTransactions
+    from cojoin.checkpoints.table_transactions import TableTransactions
 
 __all__ = ["StoredMarkers"]
 
@@ -24,18 +21,14 @@ class StoredMarkers:
     """The markers of one output of a query in a Delta table.
 
     Args:
-        session: The session.
-        location: The table's path or name.
         transactions: The output's commits to the table.
 
     Attributes:
-        after: The version after which a batch's commit is first searched in the table's log; -1 for all of it.
         cure: What to do where a batch is from another execution, as the end of a sentence.
     """
 
-    def __init__(self, session: SparkSession, location: str, transactions: TableTransactions) -> None:
-        self._session, self._location, self._transactions = session, location, transactions
-        self.after = -1
+    def __init__(self, transactions: TableTransactions) -> None:
+        self._transactions = transactions
         self.cure = "start the query again"
 
     def is_there(self, newest: int, marker: BatchMarker) -> bool:
@@ -70,17 +63,9 @@ class StoredMarkers:
 
     def _stored(self, batch_id: int) -> BatchMarker | None:
         """Return the marker of a batch in the table; None if the table's log no longer has it."""
-        stored = BatchMarker.from_json(self._transactions.metadata(batch_id))
-        if stored is not None:
-            return stored
-        commit = None
-        # The checkpoint's version is only a starting point, since others may have written to the table.
-        for after in dict.fromkeys((self.after, -1)):
-            commit = commit or find_commit(
-                self._session, self._location, self._transactions.app_id, batch_id, after=after
-            )
+        commit = self._transactions.commit_of(batch_id)
         if commit is None:
             return None
         # Release 0.5.0 wrote no markers, but Delta counted the rows.
         legacy = None if commit.rows is None else BatchMarker(batch_id, commit.rows, None, None)
-        return BatchMarker.from_json(commit.metadata) or legacy
+        return BatchMarker.from_json(commit.user_metadata) or legacy

@@ -2,7 +2,7 @@
 
 The commit that wrote a row of a Delta table is known by the row's file: the log has it as added in that commit. It is
 not known for a file that was added without a change of data, as OPTIMIZE does, nor where the commit has left the log.
-Of a file that was added several times, as with deletion vectors, it is the first. It costs a Spark job over the log's
+Of a file that was added several times, as with deletion vectors, it is the first. It costs the reading of the log's
 commits, and a join of the rows with the names of their files. (Delta's protocol, "Add File and Remove File".)
 """
 
@@ -10,30 +10,25 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql import Window
+import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812
 
-from cojoin.checkpoints.delta_log import commit_versions
-from cojoin.delta_jvm.table_version import read_table
 from cojoin.engine.row_changes import COMMITTED_AT
 from cojoin.engine.values.texts import back_quoted
 from cojoin.errors import ConfigurationError
+from cojoin.session.delta_tables import table_log
 from cojoin.session.kinds import active_session
-from cojoin.storage.locations import literally
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from cojoin.delta_jvm.table_version import TableVersion
+    from cojoin.delta.table_log import TableLog
     from cojoin.spark.sources.source import Source
 
 __all__ = ["with_arrival"]
 
 _FILE_TIME = "_file_modification_time"
 _FILE = "__cojoin_file"
-_ACTIONS = (
-    "add struct<path: string, dataChange: boolean>, commitInfo struct<timestamp: bigint, inCommitTimestamp: bigint>"
-)
 
 
 def with_arrival(source: Source, arrival: Any, what: str) -> tuple[DataFrame, Any]:
@@ -72,35 +67,25 @@ def _with_commit_time(frame: DataFrame, source: Source) -> DataFrame:
     """Return the rows of a Delta table with the time of the commit that wrote each."""
     spark = active_session()
     assert spark is not None
-    table = read_table(spark, str(source.location))
-    assert table is not None
+    log = table_log(spark, str(source.location))
+    assert log is not None
     names = [F.col(back_quoted(name)) for name in frame.columns]
-    files = _commit_times(spark, table)
+    files = _commit_times(spark, log)
     rows = frame.select(*names, F.col("_metadata.file_name").alias(_FILE))
     return rows.join(F.broadcast(files), _FILE, "left").select(*names, COMMITTED_AT)
 
 
-def _commit_times(spark: SparkSession, table: TableVersion) -> DataFrame:
+def _commit_times(spark: SparkSession, log: TableLog) -> DataFrame:
     """Return the names of a table's files, with the times of the commits that added them."""
-    versions = commit_versions(spark, table)
-    if not versions:
-        return spark.createDataFrame([], f"{_FILE} string, {COMMITTED_AT} timestamp")
-    lines = spark.read.schema(_ACTIONS).json([literally(f"{table.log_path}/{each:020d}.json") for each in versions])
-    version = F.regexp_extract(F.col("_metadata.file_name"), r"(\d{20})", 1).cast("bigint").alias("version")
-    actions = lines.select("add", "commitInfo", version)
-    told = actions.where("commitInfo IS NOT NULL")
-    millis = F.coalesce("commitInfo.inCommitTimestamp", "commitInfo.timestamp")
-    told = told.groupBy("version").agg(F.max(millis).alias("millis"))
-    # As Delta does it: a commit that a slow clock dates before the former one is a millisecond after that.
-    before = Window.orderBy("version").rowsBetween(Window.unboundedPreceding, Window.currentRow)
-    times = told.select(
-        "version",
-        F.timestamp_millis(F.max(F.expr("millis - version")).over(before) + F.col("version")).alias(COMMITTED_AT),
-    )
-    file = F.element_at(F.split(F.url_decode("add.path"), "/"), -1)
-    added = (
-        actions.where("add IS NOT NULL AND add.dataChange")
-        .groupBy(file.alias(_FILE))
-        .agg(F.min("version").alias("version"))
-    )
-    return added.join(times, "version").select(_FILE, COMMITTED_AT)
+    latest, times = -1, dict[str, int]()
+    for version in log.versions():
+        commit = log.commit(version)
+        if commit.timestamp is None:
+            continue
+        # As Delta does it: a commit that a slow clock dates before the former one is a millisecond after that.
+        latest = max(latest + 1, commit.timestamp)
+        for file in commit.added:
+            if file.changes_data:
+                times.setdefault(file.path.rpartition("/")[2], latest)
+    rows = pa.table({_FILE: pa.array(list(times), pa.string()), "millis": pa.array(list(times.values()), pa.int64())})
+    return spark.createDataFrame(rows).select(_FILE, F.timestamp_millis("millis").alias(COMMITTED_AT))

@@ -20,12 +20,12 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as F  # noqa: N812
 
 from cojoin.checkpoints.delta_log import session_with_long_history
-from cojoin.delta_jvm.table_version import read_table, table_in_sql
 from cojoin.engine.row_changes import COMMIT, COMMITTED_AT, DELETED, DELTA_FEED
 from cojoin.engine.time.complete_reading import CLOCK_SKEW_MS
 from cojoin.engine.time.durations import milliseconds
 from cojoin.engine.values.texts import back_quoted
 from cojoin.errors import CheckpointError, ConfigurationError
+from cojoin.session.delta_tables import read_table, table_in_sql
 from cojoin.session.kinds import active_session
 from cojoin.spark.sources.changed_files import files_in_commit, vacuumed_versions
 from cojoin.spark.sources.source import NewestCommit, Source
@@ -204,7 +204,7 @@ class DeltaChanges(Source):
                 f"{_ANEW}"
             )
             raise CheckpointError(msg) from error
-        vacuumed = vacuumed_versions(spark, table, first)
+        vacuumed = vacuumed_versions(spark, str(self.location), first)
         if vacuumed:
             listed = ", ".join(map(str, vacuumed[:_SHOWN])) + (", ..." if len(vacuumed) > _SHOWN else "")
             which = f"version {listed}" if len(vacuumed) == 1 else f"{len(vacuumed):,} versions ({listed})"

@@ -12,10 +12,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from cojoin.delta_jvm.table_version import quoted_table, read_table
 from cojoin.engine.time.durations import Duration, milliseconds
 from cojoin.errors import CheckpointError, ConfigurationError
 from cojoin.session.arrow_types import arrow_type
+from cojoin.session.delta_tables import quoted_table, read_table
 from cojoin.session.kinds import active_session
 from cojoin.session.spark_errors import JAVA_ERRORS
 from cojoin.spark.sources.format_options import as_options

@@ -11,9 +11,9 @@ import json
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-from cojoin.checkpoints.delta_log import commit_versions, session_with_long_history
-from cojoin.delta_jvm.table_version import read_table
+from cojoin.checkpoints.delta_log import session_with_long_history
 from cojoin.errors import CheckpointError
+from cojoin.session.delta_tables import table_log
 from cojoin.session.spark_errors import SPARK_ERRORS
 from cojoin.session.stores import open_store
 from cojoin.storage.locations import is_path
@@ -90,9 +90,10 @@ def with_losses_accepted(
 
 def _delta_versions(spark: SparkSession, what: str, location: str, offset: str) -> tuple[int, int]:
     """Return the version to read next, and the earliest one, at or after it, from which all versions are available."""
-    position, table = _parsed(what, offset), read_table(spark, location)
+    position, log = _parsed(what, offset), table_log(spark, location)
+    table = None if log is None else log.newest()
     where = f"{what}: Delta table {location}"
-    if table is None:
+    if log is None or table is None:
         msg = f"{where}: there is no such table, and the checkpoint has read it; start a new query"
         raise CheckpointError(msg)
     newest, table_id = table.version, table.table_id
@@ -108,7 +109,7 @@ def _delta_versions(spark: SparkSession, what: str, location: str, offset: str) 
     if in_snapshot:
         _check_snapshot(spark, where, location, first)
         first += 1
-    there = set(commit_versions(spark, table))
+    there = set(log.versions())
     earliest = newest + 1
     while earliest > first and earliest - 1 in there:
         earliest -= 1

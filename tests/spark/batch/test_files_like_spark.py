@@ -13,12 +13,12 @@ import pytest
 from pyspark.sql import functions as F  # noqa: N812
 
 import cojoin as cj
-from cojoin.delta_jvm.delta_files import WrittenFile
 from cojoin.engine.values.types import parse_schema
 from cojoin.session.arrow_types import spark_schema
 from cojoin.spark.batch.written_files import CallFiles
 from cojoin.spark.sinks.batch_marker import BatchMarker
 from cojoin.spark.sinks.sink import OutputId
+from cojoin.storage.written_file import WrittenFile
 from tests.seeds import SEED, drawn
 from tests.spark.batch.test_written_files import written
 from tests.spark.data import Folders, Streams, cut, table

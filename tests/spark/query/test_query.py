@@ -14,7 +14,6 @@ import pytest
 import cojoin as cj
 from cojoin.checkpoints.manifest import Manifests
 from cojoin.checkpoints.snapshots import Snapshots
-from cojoin.delta_jvm import delta_files
 from cojoin.session.stores import open_store
 from cojoin.spark.batch.arrow_limits import counted_by_rows
 from cojoin.spark.query import batch_writer
@@ -219,28 +218,6 @@ def test_what_is_read_once_is_not_persisted_and_the_calls_run_once_all_the_same(
     assert spark.read.parquet(f"{tmp_path}/out").count() == 32
     taken = Snapshots(open_store(spark, f"{tmp_path}/checkpoint")).batch_ids()
     assert taken == {"10 minutes": [], 1: [1, 2, 3], 2: [1, 3]}[interval]
-
-
-@pytest.mark.slow
-def test_a_query_that_writes_no_delta_table_does_not_load_delta(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Other tests of this session have used Delta; its first use in this query would be noted again."""
-    monkeypatch.setattr(delta_files, "_LOADED", set())
-    folders = Folders(tmp_path)
-    for batch in range(2):
-        folders.add_trades(trades([(10 * batch + key, key, 10 + 20 * batch) for key in range(8)]))
-        folders.add_customers(customers([(batch, 1, 10 + 20 * batch)]))
-    job = Job(spark, tmp_path, folders)
-    job.output = cj.sinks.parquet(f"{tmp_path}/out")
-    job.run(PAUSE)
-    assert not delta_files.is_loaded(spark)
-    job.assert_conserved()
-    folders.add_trades(trades([(30, None, 50), (31, 1, 50)]))
-    job.run(DRAIN)
-    assert delta_files.is_loaded(spark), "it goes on with the table progress, and has a rejected row"
-    assert table(spark, f"{job.checkpoint}/rejected").count() == 1
-    job.assert_conserved()
 
 
 def test_rows_known_to_be_small_cross_by_number_and_only_the_calls_see_it(

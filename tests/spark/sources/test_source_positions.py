@@ -8,10 +8,10 @@ import uuid
 from typing import TYPE_CHECKING
 
 import pytest
+from deltalake import DeltaTable
 
 import cojoin as cj
-from cojoin.delta_jvm.delta_files import table_log
-from cojoin.delta_jvm.table_version import read_table
+from cojoin.session.delta_tables import read_table
 from cojoin.session.stores import open_store
 from cojoin.spark.sources.source_positions import check_position, with_losses_accepted
 from tests.spark.refused import refused
@@ -37,7 +37,9 @@ def table(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path
 
 
 def at(spark: SparkSession, table: Path, version: int, *, in_snapshot: bool = False, table_id: str = "") -> str:
-    table_id = table_id or read_table(spark, str(table)).table_id
+    found = read_table(spark, str(table))
+    assert found is not None
+    table_id = table_id or found.table_id
     position = {"sourceVersion": 1, "reservoirId": table_id, "reservoirVersion": version, "index": -1}
     return json.dumps(position | {"isStartingVersion": in_snapshot}, separators=(",", ":"))
 
@@ -48,7 +50,7 @@ def test_commits_that_are_gone_from_a_log_are_a_loss(spark: SparkSession, table:
     assert check_position(*delta, at(spark, folder, 0)) == []
     assert check_position(*delta, at(spark, folder, 4)) == [], "the version to come"
     assert check_position(*delta, at(spark, folder, 1, in_snapshot=True)) == []
-    table_log(spark, str(folder)).checkpoint()
+    DeltaTable(folder).create_checkpoint()
     for version in range(2):
         (folder / "_delta_log" / f"{version:020d}.json").unlink()
     assert check_position(*delta, at(spark, folder, 1)) == [
