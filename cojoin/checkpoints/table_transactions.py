@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from cojoin.delta.actions import Commit
     from cojoin.delta.table_log import TableVersion
     from cojoin.delta.table_writer import Committed, NewTable
+    from cojoin.storage.store import Store
     from cojoin.storage.written_file import WrittenFile
 
 __all__ = ["TableTransactions"]
@@ -91,10 +92,10 @@ class TableTransactions:
             return "with Spark Connect, its path may be another folder for Spark than for this process"
         return batches.refusal(schema)
 
-    def folder(self) -> str | None:
-        """Return the table's folder; None where no table has the name."""
-        self._opened()
-        return self._path
+    def store(self) -> Store | None:
+        """Return the store of the table's folder, which is its root; None where no table has the name."""
+        batches = self._opened()
+        return None if batches is None else batches.store
 
     def append(
         self,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from cojoin.delta.actions import DataFile
 from cojoin.delta.file_checks import column_difference
 from cojoin.delta.place import why_unreachable
-from cojoin.delta.plainness import why_not_plain
+from cojoin.delta.plainness import not_null_columns, why_not_plain
 from cojoin.delta.table_log import TableLog
 from cojoin.delta.table_writer import Change, NewTable, TableWriter, unknown_properties
 from cojoin.errors import QueryFailedError
@@ -103,6 +103,11 @@ class TableBatches:
         self._made: TableWriter | None = None
 
     @property
+    def store(self) -> Store:
+        """The store."""
+        return self._store
+
+    @property
     def _writer(self) -> TableWriter:
         """The writer, which needs ``deltalake`` and a place that it reaches."""
         if self._made is None:
@@ -154,6 +159,9 @@ class TableBatches:
         why = why_not_plain(table.protocol, table.metadata)
         if why is not None or schema is None:
             return why
+        must = not_null_columns(table.metadata)
+        if must:
+            return f"its column {must[0]!r} is NOT NULL"
         if table.partition_columns:
             return f"it is partitioned by {', '.join(table.partition_columns)}"
         return column_difference(table.metadata, schema)

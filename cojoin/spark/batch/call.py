@@ -217,7 +217,9 @@ class _Emitted:
         self.digests: dict[str, int] = {}
         self._kinds = {name: kind for name, (kind, _) in outputs.items()}
         schemas = dict(outputs.values())
-        self._files = CallFiles({kind: FileTarget(schema=schemas[kind], **place) for kind, place in places.items()})
+        self._files = CallFiles(
+            {kind: FileTarget(place["folder"], schemas[kind], place["compression"]) for kind, place in places.items()}
+        )
 
     def frames(self, emissions: Iterable[Emission]) -> Iterator[pd.DataFrame]:
         """Yield rows of ``(kind, payload)``; files are complete at the end."""

@@ -2,9 +2,10 @@
 
 A call that emits many rows of an output at once writes them itself, to a file of its own (``CallFiles``). What the
 calls emit otherwise is gathered by a later step of the same task, one file per output (``write_files``), so that small
-batches make few files. In place of rows that are written, a line of JSON per file is emitted. The driver then publishes
-the files; until then readers do not see them. A call or a step that fails removes its files. A task that is killed, or
-of which a later call fails, leaves unpublished files.
+batches make few files. On object stores only that step writes: how they are reached travels with the task, and not in
+a property of the job, which Spark's event log has. In place of rows that are written, a line of JSON per file is
+emitted. The driver then publishes the files; until then readers do not see them. A call or a step that fails removes
+its files. A task that is killed, or of which a later call fails, leaves unpublished files.
 
 Integers, dates and times are stored as differences (``DELTA_BINARY_PACKED``), which Spark reads since 3.3, and texts
 with a dictionary, by which numbers rarely gain: that takes two thirds of the time of pyarrow's defaults to write, and
@@ -17,10 +18,11 @@ in the JVM; what a call writes itself does not pass through the JVM at all.
 from __future__ import annotations
 
 import contextlib
+import time
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -33,6 +35,8 @@ from cojoin.session.sealed import for_workers
 from cojoin.session.session_settings import is_left_to_spark
 from cojoin.spark.batch.batch_facts import check_places
 from cojoin.storage.file_statistics import FloatBounds, columns_with_statistics, file_statistics, leaves
+from cojoin.storage.locations import without_login
+from cojoin.storage.object_store_settings import client_of
 from cojoin.storage.place_tokens import CURE, this_host, unseen
 from cojoin.storage.written_file import WrittenFile
 
@@ -40,6 +44,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
+
+    from cojoin.storage.object_store_settings import Settings
+    from cojoin.storage.store import Store
 
 __all__ = ["OUTPUT_SETTING", "CallFiles", "FileTarget", "can_be_written", "check_seen", "write_files"]
 
@@ -74,29 +81,46 @@ class FileTarget:
         folder: A folder that the driver and all workers reach by this path; it is created if it does not exist.
         schema: The output's columns.
         compression: The parquet codec, by pyarrow's name.
+        settings: How the workers reach the folder where it is on an object store; they may hold credentials.
     """
 
     folder: str
     schema: pa.Schema
     compression: str = "snappy"
+    settings: Settings | None = field(default=None, repr=False)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the folder is one of a file system. Calls write only there files of their own."""
+        return self.settings is None
 
     def as_dict(self) -> dict[str, str]:
         """Return it as JSON values, without the columns."""
         return {"folder": self.folder, "compression": self.compression}
 
     @classmethod
-    def at(cls, session: SparkSession, location: str, schema: pa.Schema) -> FileTarget | None:
-        """Return a location as a target; None if the workers can't write the same files there as Spark."""
+    def at(
+        cls, session: SparkSession, location: str, schema: pa.Schema, store: Store | None = None
+    ) -> FileTarget | None:
+        """Return a location as a target; None if the workers can't write the same files there as Spark.
+
+        Args:
+            session: The session.
+            location: The folder.
+            schema: The output's columns.
+            store: The folder's store, where it may be an object store; None for local folders only.
+        """
         adapter = adapter_of(session)
-        if not adapter.shares_paths:
+        if is_left_to_spark(session, OUTPUT_SETTING) or adapter.encrypts_files():
             return None
-        if is_left_to_spark(session, OUTPUT_SETTING):
-            return None
-        if adapter.encrypts_files():
-            return None
-        folder = adapter.local_path(location)
         codec = _CODECS.get(str(session.conf.get("spark.sql.parquet.compression.codec", "snappy")).lower())
-        return None if folder is None or codec is None or not can_be_written(schema) else cls(folder, schema, codec)
+        if codec is None or not can_be_written(schema):
+            return None
+        settings = None if store is None else store.for_tasks()
+        if settings is not None:
+            return cls(location, schema, codec, settings)
+        folder = adapter.local_path(location) if adapter.shares_paths else None
+        return None if folder is None else cls(folder, schema, codec)
 
 
 def can_be_written(schema: pa.Schema) -> bool:
@@ -159,11 +183,11 @@ def _encodings(schema: pa.Schema) -> tuple[list[str], list[str]]:
     types = pa.types
     packed: list[str] = []
     with_dictionary: list[str] = []
-    for field in schema:
-        if types.is_integer(field.type) or types.is_date32(field.type) or types.is_timestamp(field.type):
-            packed.append(field.name)
-        elif types.is_string(field.type) or types.is_nested(field.type):
-            with_dictionary += leaves(field)
+    for column in schema:
+        if types.is_integer(column.type) or types.is_date32(column.type) or types.is_timestamp(column.type):
+            packed.append(column.name)
+        elif types.is_string(column.type) or types.is_nested(column.type):
+            with_dictionary += leaves(column)
     return packed, with_dictionary
 
 
@@ -259,18 +283,64 @@ class _Writer:
         return True
 
 
+class _Upload:
+    """An object that is being written, as a file to which pyarrow writes; small ones are one request."""
+
+    def __init__(self, folder: str, settings: Settings, name: str) -> None:
+        import obstore  # noqa: PLC0415 - queries on local files do not load it
+
+        self._path, self._name, self.closed, self.size = f"{folder}/{name}", name, False, 0
+        with self._errors():
+            self._client = client_of(settings)
+            self._writer = obstore.open_writer(self._client, name)
+
+    @contextlib.contextmanager
+    def _errors(self) -> Iterator[None]:
+        """Raise errors of the store without addresses that are signed."""
+        from cojoin.storage.object_store_errors import ERRORS, explained  # noqa: PLC0415
+
+        try:
+            yield
+        except ERRORS as error:
+            msg = f"{without_login(self._path)} can't be written: {explained(error).why}"
+            raise QueryFailedError(msg) from None
+
+    def write(self, data: Any) -> int:
+        with self._errors():
+            self._writer.write(bytes(data))
+        self.size += len(data)
+        return len(data)
+
+    def flush(self) -> None:
+        """Do nothing: parts are sent as they are full."""
+
+    def close(self) -> None:
+        if not self.closed:
+            self.closed = True
+            with self._errors():
+                self._writer.close()
+
+    def delete(self) -> None:
+        with contextlib.suppress(QueryFailedError), self._errors():
+            self._client.delete(self._name)
+
+
 class _File:
     """A file that is being written."""
 
     def __init__(self, target: FileTarget) -> None:
-        folder = Path(target.folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        self._path = folder / f"part-{uuid.uuid4()}.{target.compression}.parquet"
+        self._name = f"part-{uuid.uuid4()}.{target.compression}.parquet"
+        self._path, self._upload = Path(target.folder) / self._name, None
+        if target.settings is None:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+        else:
+            self._upload = _Upload(target.folder, target.settings, self._name)
         # Delta and Spark declare all columns of an output as nullable.
         self._schema = pa.schema([field.with_nullable(True) for field in target.schema])
         packed, with_dictionary = _encodings(self._schema)
+        self._footers: list[pq.FileMetaData] = []
         self._writer = pq.ParquetWriter(
-            self._path,
+            self._path if self._upload is None else pa.PythonFile(self._upload, mode="w"),
             self._schema,
             compression=target.compression,
             store_schema=False,
@@ -280,6 +350,7 @@ class _File:
             use_dictionary=with_dictionary,
             column_encoding=dict.fromkeys(packed, "DELTA_BINARY_PACKED"),
             write_statistics=columns_with_statistics(self._schema),
+            metadata_collector=self._footers,
         )
         self._waiting: list[pa.RecordBatch] = []
         self._rows = self._waiting_rows = self._waiting_bytes = 0
@@ -303,12 +374,20 @@ class _File:
         if self._waiting:
             self._write_waiting()
         self._writer.close()
+        statistics = file_statistics(self._footers[-1], self._schema, self._floats)
+        if self._upload is not None:
+            self._upload.close()
+            return WrittenFile(self._name, self._rows, self._upload.size, int(1000 * time.time()), statistics)
         about = self._path.stat()
-        statistics = file_statistics(pq.read_metadata(self._path), self._schema, self._floats)
-        return WrittenFile(self._path.name, self._rows, about.st_size, about.st_mtime_ns // 1_000_000, statistics)
+        return WrittenFile(self._name, self._rows, about.st_size, about.st_mtime_ns // 1_000_000, statistics)
 
     def remove(self) -> None:
         # The footer may not fit on a full disk.
-        with contextlib.suppress(OSError, pa.ArrowException):
+        with contextlib.suppress(OSError, pa.ArrowException, QueryFailedError):
             self._writer.close()
-        self._path.unlink(missing_ok=True)
+            if self._upload is not None:
+                self._upload.close()
+        if self._upload is None:
+            self._path.unlink(missing_ok=True)
+        else:
+            self._upload.delete()

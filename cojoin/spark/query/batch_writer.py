@@ -133,7 +133,7 @@ class _SparkBatch(Batch):
         row_limit_only = self._row_limit_only and self._row_sizes.are_small
         with (
             counted_by_rows(self.session) if row_limit_only else contextlib.nullcontext(),
-            self._told_places(targets) if targets else contextlib.nullcontext(),
+            self._told_places(targets),
         ):
             rows = self._emitted.where(F.col("kind").isin(STATISTICS, *targets)).collect()
         if self._places is not None:
@@ -151,8 +151,12 @@ class _SparkBatch(Batch):
 
     @contextlib.contextmanager
     def _told_places(self, targets: Mapping[int, FileTarget]) -> Iterator[None]:
-        """Tell the calls of the block's jobs, and of no others, where they may write files themselves."""
-        context, places = self.session.sparkContext, {kind: each.as_dict() for kind, each in targets.items()}
+        """Pass the folders in which calls may write files themselves to the block's jobs, and to no others."""
+        places = {kind: target.as_dict() for kind, target in targets.items() if target.is_local}
+        if not places:
+            yield
+            return
+        context = self.session.sparkContext
         context.setLocalProperty(FILES_PROPERTY, json.dumps(places))
         try:
             yield

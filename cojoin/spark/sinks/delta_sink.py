@@ -269,14 +269,14 @@ class DeltaWriter(SinkWriter):
         """Return the table's folder as a target; None if the workers can't write its files (partitions, properties)."""
         del batch_id
         target = self._plain_target(schema)
-        self._folder = None if target is None else target.folder
+        self._folder = target.folder if target is not None and target.is_local else None
         return target
 
     def _plain_target(self, schema: pa.Schema) -> FileTarget | None:
         if self._why_spark(schema) is not None:
             return None
-        folder = self._transactions.folder()
-        return None if folder is None else FileTarget.at(self._session, folder, schema)
+        store = self._transactions.store()
+        return None if store is None else FileTarget.at(self._session, store.path(""), schema, store)
 
     def _why_spark(self, schema: pa.Schema) -> str | None:
         """Return why Spark writes the rows; None where the workers may write them as files of the table."""
@@ -298,6 +298,7 @@ class DeltaWriter(SinkWriter):
                 there.
         """
         if self._folder is not None:
+            # The commit looks for each file, too; this names the reason that hosts of their own disks have.
             check_seen(self._folder, files)
         committed = self._transactions.append(
             schema,
