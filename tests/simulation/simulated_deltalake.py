@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from cojoin.delta.actions import DataFile
     from cojoin.storage.store import Store
 
-__all__ = ["SimulatedDeltalakeTable", "actions_of"]
+__all__ = ["SEAMS", "SimulatedDeltalakeTable", "actions_of"]
 
 _COMMIT = re.compile(r"(\d{20})\.json")
 
@@ -231,7 +231,9 @@ class SimulatedDeltalakeTable:
         return None if file is None else file.content
 
     def _newest(self) -> int:
-        return max((int(each[1]) for name in self._disk.below(self._log) if (each := _COMMIT.fullmatch(name))), default=-1)
+        return max(
+            (int(each[1]) for name in self._disk.below(self._log) if (each := _COMMIT.fullmatch(name))), default=-1
+        )
 
     def _put(self, version: int, actions: Sequence[Mapping[str, Any]]) -> bool:
         """Write a commit where there is none of its version; return whether it was written."""
@@ -298,3 +300,7 @@ def _compare(winner: Sequence[Mapping[str, Any]], applications: Mapping[str, int
     if why is not None:
         msg = f"Failed to commit transaction: {why}"
         raise CommitFailedError(msg)
+
+
+SEAMS = {"DeltalakeTable": SimulatedDeltalakeTable, "DEFAULT_PROPERTIES": {"delta.checkpointInterval": "5"}}
+"""What is replaced in ``cojoin.delta.table_writer``. A log has a checkpoint within short histories, too."""

@@ -1,4 +1,4 @@
-"""The simulated ``deltalake`` answers as the real one does, and leaves the same log, whatever sequence of steps it gets.
+"""The simulated ``deltalake`` answers as the real one does and leaves the same log, whatever sequence of steps it gets.
 
 Handles of several writers open one table, go on to newer versions, create it and commit to it; others write commits by
 hand in between. A seed decides each sequence.
@@ -36,7 +36,13 @@ _HANDLES, _STEPS = 3, 14
 _SCHEMA = {"type": "struct", "fields": [{"name": "id", "type": "long", "nullable": True, "metadata": {}}]}
 _PROPERTIES = ({}, {}, {"delta.appendOnly": "true"}, {"delta.isolationLevel": "WriteSerializable"})
 _OPERATIONS = {
-    **{"open": 4, "update": 4, "commit": 12, "create": 2, "stranger": 3, "files": 1, "checkpoint": 1},
+    "open": 4,
+    "update": 4,
+    "commit": 12,
+    "create": 2,
+    "stranger": 3,
+    "files": 1,
+    "checkpoint": 1,
     "delete the table": 0.3,
 }
 _STRANGERS = ("append", "property", "protocol", "removal", "compaction", "application", "nothing")
@@ -53,7 +59,9 @@ def drawn_step(draw: random.Random, number: int) -> dict[str, Any]:
         + draw.sample(names, draw.choice((0, 0, 0, 1))),
         "removed": draw.sample(names, draw.choice((0, 0, 0, 1, 2))),
         "changes_data": draw.random() < 0.7,
-        "applications": {each: draw.randint(0, 9) for each in draw.sample(("ours", "theirs", "fence"), draw.randint(0, 2))},
+        "applications": {
+            each: draw.randint(0, 9) for each in draw.sample(("ours", "theirs", "fence"), draw.randint(0, 2))
+        },
         "info": {"isBlindAppend": draw.random() < 0.7, "userMetadata": f"marker {number}", "txnId": str(number)},
         "retries": draw.choice((0, 0, 1, 15)),
         "properties": draw.choice(_PROPERTIES),
@@ -120,9 +128,16 @@ class Side:
         found = self._log.newest()
         if found is None:
             return
-        metadata = {**found.metadata, "configuration": {**found.properties, "delta.checkpointInterval": step["info"]["txnId"]}}
+        metadata = {
+            **found.metadata,
+            "format": {"provider": "parquet", "options": {}},
+            "configuration": {**found.properties, "delta.checkpointInterval": step["info"]["txnId"]},
+        }
         added = {"path": f"strange%20{step['info']['txnId']}", "partitionValues": {}, "size": 1, "modificationTime": 1}
-        removed = {"path": (step["removed"] or ["none"])[0].replace("%", "%25").replace(" ", "%20"), "deletionTimestamp": 1}
+        removed = {
+            "path": (step["removed"] or ["none"])[0].replace("%", "%25").replace(" ", "%20"),
+            "deletionTimestamp": 1,
+        }
         kinds: dict[str, list[dict[str, Any]]] = {
             "append": [{"add": {**added, "dataChange": True}}],
             "property": [{"metaData": metadata}],
@@ -157,7 +172,14 @@ class Side:
             )
             for each in self._log.commits(-1)
         ]
-        return found.version, found.protocol, metadata, dict(found.applications), self._log.files(found.version), commits
+        return (
+            found.version,
+            found.protocol,
+            metadata,
+            dict(found.applications),
+            self._log.files(found.version),
+            commits,
+        )
 
 
 def compare(folder: Path, number: int) -> None:
