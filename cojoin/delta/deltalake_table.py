@@ -15,6 +15,7 @@ import time
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
+from cojoin.delta.actions import DataFile
 from cojoin.delta.delta_errors import check_deltalake
 from cojoin.delta.place import place_of, why_unreachable
 from cojoin.errors import QueryFailedError
@@ -23,7 +24,6 @@ from cojoin.storage.locations import without_login
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from cojoin.delta.actions import DataFile
     from cojoin.storage.store import Store
 
 __all__ = ["DeltalakeTable"]
@@ -93,9 +93,21 @@ class DeltalakeTable:
         """Go on to the newest version, by the commits after the one that is open."""
         self._handle.update_incremental()
 
-    def files(self) -> set[str]:
-        """Return the paths of the version's files below the table's folder, decoded."""
-        return {unquote(each.as_py()) for each in self._handle.get_add_actions().column("path")}
+    def files(self) -> list[DataFile]:
+        """Return the version's files, without their statistics."""
+        import pyarrow as pa  # noqa: PLC0415
+
+        actions = pa.table(self._handle.get_add_actions())
+        columns = {"path", "size_bytes", "modification_time", "partition"}.intersection(actions.column_names)
+        return [
+            DataFile(
+                unquote(row["path"]),
+                int(row["size_bytes"]),
+                int(row["modification_time"]),
+                partition_values={name: _as_text(value) for name, value in (row.get("partition") or {}).items()},
+            )
+            for row in actions.select(sorted(columns)).to_pylist()
+        ]
 
     def commit(
         self,
@@ -183,6 +195,13 @@ def _properties(applications: Mapping[str, int], info: Mapping[str, Any], retrie
             create_checkpoint=False, cleanup_expired_logs=False
         ),
     }
+
+
+def _as_text(value: Any) -> str | None:
+    """Return a partition's value as the log has it."""
+    if value is None:
+        return None
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _addition(file: DataFile, changes_data: bool) -> Any:

@@ -295,7 +295,7 @@ class TableWriter:
         """Return those of some files that are not files of the handle's version: another writer has removed them."""
         if not removed:
             return []
-        there = self._table.files()
+        there = {each.path for each in self._table.files()}
         return [each.path for each in removed if each.path not in there]
 
     def _put(self, version: int, change: Change, new: NewTable | None) -> Exception | None:

@@ -24,16 +24,16 @@ import re
 import uuid
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote, unquote
+from urllib.parse import quote
 
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
+from cojoin.delta.actions import DataFile
 from tests.simulation.simulated_store import SimulatedStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from cojoin.delta.actions import DataFile
     from cojoin.storage.store import Store
 
 __all__ = ["SEAMS", "SimulatedDeltalakeTable", "actions_of"]
@@ -122,8 +122,9 @@ class SimulatedDeltalakeTable:
 
         self._look(effect)
 
-    def files(self) -> set[str]:
-        return set(map(unquote, self._now.files))
+    def files(self) -> list[DataFile]:
+        found = map(DataFile.of, self._now.files.values())
+        return [DataFile(each.path, each.size, each.modified, None, each.partition_values) for each in found]
 
     def commit(
         self,

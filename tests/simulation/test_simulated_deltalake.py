@@ -26,6 +26,7 @@ from tests.simulation.simulated_disk import Disk
 from tests.simulation.simulated_store import SimulatedStore
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from cojoin.storage.store import Store
@@ -33,7 +34,12 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.push
 
 _HANDLES, _STEPS = 3, 14
-_SCHEMA = {"type": "struct", "fields": [{"name": "id", "type": "long", "nullable": True, "metadata": {}}]}
+_COLUMNS = {"id": "string", "batch_id": "long", "segment": "integer", "day": "date"}
+_FIELDS = [{"name": name, "type": kind, "nullable": True, "metadata": {}} for name, kind in _COLUMNS.items()]
+_SCHEMA = {"type": "struct", "fields": _FIELDS}
+_PARTITIONS = ({}, {"batch_id": "7", "segment": None}, {"batch_id": "-1", "day": "2026-11-28"})
+"""The values of a sequence's partition columns, which all of its files have."""
+
 _PROPERTIES = ({}, {}, {"delta.appendOnly": "true"}, {"delta.isolationLevel": "WriteSerializable"})
 _OPERATIONS = {
     "open": 4,
@@ -69,15 +75,11 @@ def drawn_step(draw: random.Random, number: int) -> dict[str, Any]:
     }
 
 
-def file(name: str) -> DataFile:
-    return DataFile(name, 7, 1_000, '{"numRecords": 1}')
-
-
 class Side:
     """One of both: handles on a table, in a store."""
 
-    def __init__(self, store: Store, kind: Any) -> None:
-        self.store, self.handles = store, [kind(store, "t") for _ in range(_HANDLES)]
+    def __init__(self, store: Store, kind: Any, partition: Mapping[str, str | None]) -> None:
+        self.store, self.handles, self._partition = store, [kind(store, "t") for _ in range(_HANDLES)], partition
         self._ids: dict[str, int] = {}
 
     def do(self, step: dict[str, Any]) -> Any:
@@ -92,6 +94,9 @@ class Side:
             return answer, None
         return answer, handle.version, self._ids.setdefault(handle.table_id, len(self._ids))
 
+    def _file(self, name: str) -> DataFile:
+        return DataFile(name, 7, 1_000, '{"numRecords": 1}', self._partition)
+
     def open(self, handle: Any, _: dict[str, Any]) -> None:
         handle.open()
 
@@ -100,20 +105,20 @@ class Side:
             handle.update()
 
     def files(self, handle: Any, _: dict[str, Any]) -> Any:
-        return sorted(handle.files()) if handle.is_open else None
+        return sorted(handle.files(), key=lambda each: each.path) if handle.is_open else None
 
     def commit(self, handle: Any, step: dict[str, Any]) -> None:
         if not handle.is_open:
             handle.open()
         handle.commit(
-            list(map(file, step["added"])),
-            list(map(file, step["removed"])),
+            list(map(self._file, step["added"])),
+            list(map(self._file, step["removed"])),
             **{name: step[name] for name in ("changes_data", "applications", "info", "retries")},
         )
 
     def create(self, handle: Any, step: dict[str, Any]) -> None:
         given = {name: step[name] for name in ("properties", "applications", "info")}
-        handle.create(_SCHEMA, list(map(file, step["added"])), partition_by=[], **given)
+        handle.create(_SCHEMA, list(map(self._file, step["added"])), partition_by=[*self._partition], **given)
 
     def checkpoint(self, handle: Any, _: dict[str, Any]) -> None:
         found = self._log.newest()
@@ -133,7 +138,12 @@ class Side:
             "format": {"provider": "parquet", "options": {}},
             "configuration": {**found.properties, "delta.checkpointInterval": step["info"]["txnId"]},
         }
-        added = {"path": f"strange%20{step['info']['txnId']}", "partitionValues": {}, "size": 1, "modificationTime": 1}
+        added = {
+            "path": f"strange%20{step['info']['txnId']}",
+            "partitionValues": self._partition,
+            "size": 1,
+            "modificationTime": 1,
+        }
         removed = {
             "path": (step["removed"] or ["none"])[0].replace("%", "%25").replace(" ", "%20"),
             "deletionTimestamp": 1,
@@ -186,8 +196,9 @@ def compare(folder: Path, number: int) -> None:
     """Take random steps with the real ``deltalake`` and the simulated one, and compare each answer and the logs."""
     draw = random.Random(f"deltalake {SEED} {number}")
     disk = Disk(Scheduler(random.Random(0), 0.0), swaps=True, loses_power=False)
-    real = Side(LocalStore(str(folder), "table"), DeltalakeTable)
-    made = Side(SimulatedStore(disk, "/lake"), SimulatedDeltalakeTable)
+    partition = _PARTITIONS[number % len(_PARTITIONS)]
+    real = Side(LocalStore(str(folder), "table"), DeltalakeTable, partition)
+    made = Side(SimulatedStore(disk, "/lake"), SimulatedDeltalakeTable, partition)
     done = []
     for step in (drawn_step(draw, each) for each in range(_STEPS)):
         done.append(step)
