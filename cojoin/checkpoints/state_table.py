@@ -269,7 +269,7 @@ class StateTable:
                 f"restore another checkpoint"
             )
             raise _RowsGoneError(msg)
-        files = [each for each in self._log.files(table.version) if _is_wanted(each, wanted)]
+        files = _wanted_files(self._log.files(table.version), wanted)
         if why_not_plain(table.protocol, table.metadata) or any(each.deletion_vector for each in files):
             reader = self._spark.read.format("delta").option("versionAsOf", table.version)
             return reader.load(self._path).where(_condition(wanted)).select(*columns)
@@ -338,12 +338,15 @@ def _fault(content: bytes | None, expected: _Expected, where: str) -> str | None
     return None
 
 
-def _is_wanted(file: DataFile, wanted: Wanted) -> bool:
-    batch_id, segment = (file.partition_values.get(name) for name in PARTITIONS)
-    if batch_id is None or int(batch_id) not in wanted:
-        return False
-    segments = wanted[int(batch_id)]
-    return segments is None or (segment is not None and int(segment) in segments)
+def _wanted_files(files: Iterable[DataFile], wanted: Wanted) -> list[DataFile]:
+    """Return the files with wanted rows, by the values of their partitions, which in a damaged log may be any texts."""
+    segments = {str(batch_id): None if some is None else set(map(str, some)) for batch_id, some in wanted.items()}
+    found = []
+    for each in files:
+        batch_id, segment = (each.partition_values.get(name) for name in PARTITIONS)
+        if batch_id in segments and ((some := segments[batch_id]) is None or segment in some):
+            found.append(each)
+    return found
 
 
 def _condition(wanted: Wanted) -> Any:

@@ -103,7 +103,7 @@ class Change:
             removes files, of which none are left once it is made.
         schema: The columns of the added files' rows, those of the partitions among them; None without such files.
         added: The files that it adds, which lie in the table's folder.
-        removed: The files that it removes, as ``TableLog.files`` returns them, or a plan gets them.
+        removed: The files that it removes, as ``TableLog.files`` or ``TableWriter.files`` returns them.
         changes_data: Whether the table's rows change; False where files are replaced by others with the same rows.
         metadata: The user metadata of the commit (``userMetadata``).
         query_id: The query id in the table's history, together with the first application's version.
@@ -167,7 +167,7 @@ class TableWriter:
         Raises:
             QueryFailedError: The table can't be opened.
         """
-        return [] if self._current() is None else self._listed()
+        return [] if self._current() is None else self._files()
 
     def commit(self, change: Change | Plan, compare: Compare, *, new: NewTable | None = None) -> Committed:
         """Make a commit, unless the comparison finds that it is made already.
@@ -200,10 +200,10 @@ class TableWriter:
                 # Nobody was first, so this was no conflict.
                 secrets = self._place.secrets
                 raise QueryFailedError(explained_error(failed, self._path, "written", secrets)) from None
-            planned, gone = self._planned(change)
+            planned = change(self._files()) if callable(change) else change
             if planned is None:
                 return Committed("" if found is None else found.table_id, version, is_new=False)
-            self._check(found, planned, gone, new)
+            self._check(found, planned, new)
             failed, tried = self._put(version, planned, new), version
             if failed is None:
                 return self._made(found, version + 1)
@@ -292,39 +292,8 @@ class TableWriter:
             raise self._not_allowed(why) from None
         return isinstance(error, TableNotFoundError) and not self._store.names(self._log.name(LOG))
 
-    def _planned(self, change: Change | Plan) -> tuple[Change | None, list[str]]:
-        """Return the change to the handle's version, and the files among those that it removes that are not there."""
-        if callable(change):
-            return change(self._listed()), []
-        there = {each.path for each in self._listed()} if change.removed else set[str]()
-        return change, [each.path for each in change.removed if each.path not in there]
-
-    def _listed(self) -> list[DataFile]:
-        """Return the files of the handle's version, without their statistics; none where there is no table."""
-        import pyarrow as pa  # noqa: PLC0415
-
-        if self._handle is None:
-            return []
-        found = pa.table(self._handle.get_add_actions())
-        columns = {"path", "size_bytes", "modification_time", "partition"}.intersection(found.column_names)
-        return [
-            DataFile(
-                unquote(row["path"]),
-                int(row["size_bytes"]),
-                int(row["modification_time"]),
-                partition_values={name: _as_text(value) for name, value in (row.get("partition") or {}).items()},
-            )
-            for row in found.select(sorted(columns)).to_pylist()
-        ]
-
-    def _check(self, found: TableVersion | None, change: Change, gone: Sequence[str], new: NewTable | None) -> None:
+    def _check(self, found: TableVersion | None, change: Change, new: NewTable | None) -> None:
         """Check that the table takes a change in its newest version, or as it is made.
-
-        Args:
-            found: That version; None where there is no table.
-            change: The change.
-            gone: The files that it would remove and that are not there.
-            new: The table to make where there is none.
 
         Raises:
             TableRefusedError: It does not.
@@ -333,6 +302,7 @@ class TableWriter:
             why = _refusal(found, removes=bool(change.removed))
             if why is not None:
                 raise self._not_allowed(why)
+            gone = self._gone(change.removed)
             if gone:
                 why = f"{len(gone)} files that this commit removes are not there any more, such as {gone[0]}"
                 raise self._error(TableRefusedError, f"{why}: another writer has removed or replaced them")
@@ -340,6 +310,31 @@ class TableWriter:
             described = found.metadata if found is not None else {} if new is None else _metadata_of_new(new)
             features = frozenset[str]() if found is None else found.protocol.features
             check_files(self._store, self._folder, described, features, change.schema, change.added)
+
+    def _gone(self, removed: Sequence[DataFile]) -> list[str]:
+        """Return those of some files that are not files of the handle's version: another writer has removed them."""
+        if not removed:
+            return []
+        there = {each.path for each in self._files()}
+        return [each.path for each in removed if each.path not in there]
+
+    def _files(self) -> list[DataFile]:
+        """Return the files of the handle's version; none where there is no table."""
+        import pyarrow as pa  # noqa: PLC0415
+
+        if self._handle is None:
+            return []
+        actions = pa.table(self._handle.get_add_actions())
+        columns = {"path", "size_bytes", "modification_time", "partition"}.intersection(actions.column_names)
+        return [
+            DataFile(
+                unquote(row["path"]),
+                int(row["size_bytes"]),
+                int(row["modification_time"]),
+                partition_values={name: _as_text(value) for name, value in (row.get("partition") or {}).items()},
+            )
+            for row in actions.select(sorted(columns)).to_pylist()
+        ]
 
     def _put(self, version: int, change: Change, new: NewTable | None) -> Exception | None:
         """Make a commit on the handle's version; return the error of ``deltalake`` where it was not made."""

@@ -15,7 +15,6 @@ import json
 import time
 import uuid
 from typing import TYPE_CHECKING, Any, NamedTuple
-from urllib.parse import unquote
 
 from cojoin.errors import QueryFailedError
 from cojoin.session.arrow_types import spark_schema
@@ -42,7 +41,6 @@ __all__ = [
     "is_loaded",
     "keep_checksums_small",
     "new_table",
-    "partition_files",
     "plain_defaults",
     "plain_shape",
     "shape_of",
@@ -217,23 +215,6 @@ def commit_applications(
         update(mode, query_id, next(iter(applications.values()), -1), told),
     )
     return int(committed)
-
-
-def partition_files(session: SparkSession, transaction: Any, condition: str) -> dict[str, str]:
-    """Return the files of some partitions in the version that a transaction reads.
-
-    Args:
-        session: The session.
-        transaction: Delta's transaction on the table.
-        condition: Which partitions, as SQL.
-
-    Returns:
-        The action that removes each file, as a line of the Delta log, by the file's path below the table's folder.
-    """
-    parse = java_session(session).sessionState().sqlParser().parseExpression
-    found = transaction.filterFiles(java_class(session, _PYTHON_UTILS).toSeq([parse(condition)]), False)
-    files = [found.apply(position) for position in range(found.size())]
-    return {unquote(str(each.path())): str(each.remove().json()) for each in files}
 
 
 def shape_of(metadata: Any) -> Shape:

@@ -31,11 +31,11 @@ class Writer:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.files = folder, LocalStore(str(folder))
-        self.commits = StateCommits(StandInSession(), self.files)  # type: ignore[arg-type]
+        self.commits = StateCommits(StandInSession(), self.files)
 
     def replace(self, batch_id: int, claim: Claim, *, clock: int = 0) -> Any:
         rows = Rows([rows_of_groups(batch_id, clock=clock)])
-        return self.commits.replace(rows, batch_id, claim)  # type: ignore[arg-type]
+        return self.commits.replace(rows, batch_id, claim)
 
     def clocks(self) -> dict[int, list[int]]:
         """Return for each batch what its rows' headers have as the clock, as ``deltalake`` reads the table."""

@@ -37,7 +37,7 @@ def written_below(folder: Path) -> list[str]:
 def test_rows_with_content_get_files_of_their_own(folder: StateFolder, tmp_path: Path) -> None:
     one = pa.concat_tables([rows_of_groups(7, [0]), pointing(7, 1), pointing(7, 2)])
     rows = Rows([one, STATE_SCHEMA.empty_table(), rows_of_groups(7, [3])])
-    written = write_rows(rows, folder, 7)  # type: ignore[arg-type]
+    written = write_rows(rows, folder, 7)
     files = data_files(written)
     state = tmp_path / "state"
     assert sorted(each.path for each in files) == written_below(state)
@@ -63,7 +63,7 @@ def test_rows_with_content_get_files_of_their_own(folder: StateFolder, tmp_path:
 
 def test_a_task_that_is_run_again_writes_other_files(folder: StateFolder, tmp_path: Path) -> None:
     rows = Rows([rows_of_groups(7, [0]), rows_of_groups(7, [1])], frozenset([1]))
-    files = data_files(write_rows(rows, folder, 7))  # type: ignore[arg-type]
+    files = data_files(write_rows(rows, folder, 7))
     assert len(written_below(tmp_path / "state")) == 3
     assert sorted(each.partition_values["segment"] or "" for each in files) == ["0", "1"]
 
@@ -80,7 +80,7 @@ def test_a_task_that_fails_deletes_its_files(folder: StateFolder, tmp_path: Path
             return self
 
     with pytest.raises(ValueError, match="is damaged"):
-        write_rows(Failing([]), folder, 7)  # type: ignore[arg-type]
+        write_rows(Failing([]), folder, 7)
     assert written_below(tmp_path) == []
 
 
@@ -95,6 +95,6 @@ def test_large_types_of_arrow_are_written_as_those_of_the_table(folder: StateFol
             for each in rows.schema
         ]
     )
-    (file,) = data_files(write_rows(Rows([rows.cast(large)]), folder, 7))  # type: ignore[arg-type]
+    (file,) = data_files(write_rows(Rows([rows.cast(large)]), folder, 7))
     assert pq.ParquetFile(tmp_path / "state" / file.path).read()["content"].type == pa.binary()
     assert json.loads(file.statistics or "") == {"numRecords": 1}

@@ -230,9 +230,10 @@ def test_files_that_are_gone_or_damaged_are_named(spark: Any, tmp_path: Path) ->
             read(snapshot)
     log.write_text(text)
     next((tmp_path / "state" / "batch_id=3").rglob("*.parquet")).unlink()
-    for read in (writer.table.headers, writer.table.contents, writer.table.check, pinned.contents):
+    reads: list[Any] = [writer.table.headers, writer.table.contents, writer.table.check, pinned.contents]
+    for read_content in reads:
         with pytest.raises(CheckpointError, match="files of its table state are gone, vacuumed or deleted"):
-            read(snapshot)
+            read_content(snapshot)
     assert not writer.table.has(snapshot)
 
 
