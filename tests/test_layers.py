@@ -33,7 +33,6 @@ LAYERS = (
     "cojoin.storage",
     "cojoin.delta",
     "cojoin.session",
-    "cojoin.delta_jvm",
     "cojoin.checkpoints",
     "cojoin.checkpoints.inspect",
     "cojoin.comparison",

@@ -29,7 +29,7 @@ _JAVA = re.compile(r"(org\.apache\.(?!kafka)|io\.delta\.|scala\.|java\.)[\w.$]+"
 PRIVATE = {"testing": 1}
 """Private attributes, and imports of modules that are not public, by top folder."""
 
-JAVA = {"delta_jvm": 10}
+JAVA: dict[str, int] = {}
 """Texts that are the name of a class of the JVM."""
 
 IS_CONNECT: dict[str, int] = {}

@@ -17,8 +17,8 @@ from cojoin.checkpoints.lease_record import read_lease
 from cojoin.checkpoints.manifest import Manifests
 from cojoin.checkpoints.snapshots import BeingRemovedError, Snapshots
 from cojoin.checkpoints.spark_state_store import check_segments, snapshot_rows
-from cojoin.checkpoints.state_claims import end_savepoints, is_conflict, next_savepoint
 from cojoin.checkpoints.state_cleaner import STATE_LOCK, StateCleaner
+from cojoin.checkpoints.state_commits import StateCommits
 from cojoin.checkpoints.state_table import StateTable
 from cojoin.errors import CheckpointError
 from cojoin.session.offset_log import committed_batches
@@ -86,13 +86,14 @@ def take_savepoint(spark: SparkSession, files: Store) -> Checkpoint:
 def _write(spark: SparkSession, files: Store, manifest: Manifest, key_groups: int, committed: int) -> bool:
     """Write the state after a committed batch as a savepoint; return False where its rows were removed meanwhile."""
     batch_id, snapshots, table = manifest.batch_id, Snapshots(files), StateTable(spark, files)
+    commits = StateCommits(spark, files)
     # First, so that what was begun long ago is not taken for interrupted now.
     if snapshots.is_begun(batch_id):
         snapshots.begin(manifest, key_groups, snapshots.holders())
     _finish_removal(spark, files, snapshots, batch_id)
     # A cleaning that takes this for interrupted needs a table, in whose log it can say so.
-    table.create()
-    claim = next_savepoint(spark, table.path)
+    commits.create()
+    claim = commits.next_savepoint()
     if snapshots.read(batch_id) is not None:
         # Another one counts since. One that comes to count from here on lets this one write no rows.
         return False
@@ -109,12 +110,8 @@ def _write(spark: SparkSession, files: Store, manifest: Manifest, key_groups: in
     try:
         taken = table.write(rows, manifest, "savepoint", key_groups, remembered=False, claim=claim)
     except BeingRemovedError:
+        # A cleaning has taken it for interrupted, or another savepoint was taken.
         return False
-    except SPARK_ERRORS as error:
-        if is_conflict(error):
-            # A cleaning has taken it for interrupted, or another savepoint was taken.
-            return False
-        raise
     return taken is not None and _make_final(spark, files, batch_id)
 
 
@@ -128,7 +125,7 @@ def _make_final(spark: SparkSession, files: Store, batch_id: int) -> bool:
         CheckpointError: The rows can't be read.
     """
     snapshots, table = Snapshots(files), StateTable(spark, files)
-    end_savepoints(spark, table.path)
+    StateCommits(spark, files).end_savepoints()
     taken = snapshots.read(batch_id)
     if taken is None:
         return False

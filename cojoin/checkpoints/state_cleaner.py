@@ -10,16 +10,12 @@ content is removed: it may write rows in the place of that content. Where one ha
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from cojoin.checkpoints.snapshots import Snapshots, named
-from cojoin.checkpoints.state_claims import end_again, end_savepoints, is_conflict
-from cojoin.checkpoints.state_table import STATE_TABLE
-from cojoin.delta_jvm.delta_files import commit_applications, partition_files, table_log
+from cojoin.checkpoints.state_commits import StateCommits
+from cojoin.checkpoints.state_files import STATE_TABLE, partition_folder
 from cojoin.errors import CheckpointError
-from cojoin.session.delta_tables import quoted_table
-from cojoin.session.kinds import adapter_of
-from cojoin.session.spark_errors import SPARK_ERRORS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -36,15 +32,13 @@ STATE_LOCK = threading.RLock()
 """Held in this process while a savepoint is taken or snapshots are cleaned: the two must not overlap."""
 
 _TRIES = 5
-_NO_SEGMENT = "__HIVE_DEFAULT_PARTITION__"
 
 
 class StateCleaner:
     """Deletes snapshots of one checkpoint with their rows."""
 
     def __init__(self, spark: SparkSession, files: Store) -> None:
-        self._spark, self._files = spark, files
-        self._path = files.path(STATE_TABLE)
+        self._files, self._commits = files, StateCommits(spark, files)
         self._snapshots = Snapshots(files)
 
     def clean(
@@ -75,7 +69,7 @@ class StateCleaner:
         removed = [each for each in self._snapshots.removed() if self._snapshots.bar(each)]
         if any(each.is_begun for each in removed):
             # From here on their rows are in the table already, or never will be.
-            end_savepoints(self._spark, self._path)
+            self._commits.end_savepoints()
         known = None if known in batch_ids else known
         promised, needed, freed = self._delete_unneeded(removed, known, check)
         # What savepoints that are being taken may not need in the end is looked at again.
@@ -99,7 +93,7 @@ class StateCleaner:
             return promised, needed, self._delete(gone, batch_ids, None, check) or 0
         for _ in range(_TRIES):
             # A savepoint of one of the other batches may be about to count, with rows in the place of this content.
-            ended = end_savepoints(self._spark, self._path)
+            ended = self._commits.end_savepoints()
             promised, needed, gone = self._look(removed, known)
             freed = self._delete(gone, batch_ids, ended, check)
             if freed is not None:
@@ -127,56 +121,25 @@ class StateCleaner:
         """
         if not gone:
             return 0
-        partitions = {_folder(*each): each for each in gone}
+        partitions = {partition_folder(*each): each for each in gone}
         # Files without a commit, or of a commit that was replaced, are not in the log.
         listed = [f"{folder}/{name}" for folder in partitions for name in self._files.names(f"{STATE_TABLE}/{folder}")]
-        has_classes = adapter_of(self._spark).has_delta_classes
-        log = table_log(self._spark, self._path) if has_classes else None
-        transaction = None if log is None else log.startTransaction()
-        conditions = " OR ".join(f"({_condition(*each)})" for each in gone)
-        is_there = transaction is not None and transaction.readVersion() >= 0
-        logged = partition_files(self._spark, transaction, conditions) if is_there else {}
+        logged = self._commits.files()
         check()
         finished = {each for each in removed if not self._snapshots.still_removed(each)}
         there = {folder: each for folder, each in partitions.items() if each[0] not in finished}
-        actions = [action for name, action in logged.items() if name.rpartition("/")[0] in there]
-        if transaction is not None:
-            if not self._commit(transaction, actions, ended if is_there else None):
-                return None
-        elif there:
-            # Spark Connect has no transactions of its own: only rows of the same batch's later savepoint are at risk.
-            conditions = " OR ".join(f"({_condition(*each)})" for each in there.values())
-            self._spark.sql(f"DELETE FROM {quoted_table(self._path)} WHERE {conditions}")  # noqa: S608 - numbers only
+        paths = {path for path, partition in logged.items() if partition in there.values()}
+        if not self._commits.remove(paths, [*there.values()], ended):
+            return None
         freed = 0
-        for name in listed:
-            if name.rpartition("/")[0] in there:
-                freed += self._files.size(f"{STATE_TABLE}/{name}")
-                self._files.delete(f"{STATE_TABLE}/{name}")
+        for name in sorted({*paths, *(each for each in listed if each.rpartition("/")[0] in there)}):
+            freed += self._files.size(f"{STATE_TABLE}/{name}")
+            self._files.delete(f"{STATE_TABLE}/{name}")
         for folder in there:
             self._files.delete_empty_directory(f"{STATE_TABLE}/{folder}")
         for batch_id in sorted({each[0] for each in there.values()}):
             self._files.delete_empty_directory(f"{STATE_TABLE}/batch_id={batch_id}")
         return freed
-
-    def _commit(self, transaction: Any, actions: Sequence[str], ended: Claim | None) -> bool:
-        """Commit what removes files; return False where a savepoint was written since others were ended.
-
-        Of one that has begun since, files without a commit may be listed: it must not commit them any more.
-        """
-        claims: dict[str, int] = {}
-        if ended is not None:
-            again = end_again(transaction, ended)
-            if again is None:
-                return False
-            claims[again.app_id] = again.version
-        if actions or claims:
-            try:
-                commit_applications(self._spark, transaction, claims, query_id="", added=actions)
-            except SPARK_ERRORS as error:
-                if claims and is_conflict(error):
-                    return False
-                raise
-        return True
 
     def _look(
         self, removed: Sequence[Snapshot], known: int | None
@@ -221,13 +184,3 @@ class StateCleaner:
 def _holders(snapshot: Snapshot) -> set[int]:
     """Return the batches that have rows of a snapshot, or content to which it points."""
     return {snapshot.batch_id, *map(int, snapshot.content_batch_ids)}
-
-
-def _folder(batch_id: int, segment: int | None) -> str:
-    """Return the folder of a partition, below the table's."""
-    return f"batch_id={batch_id}/segment={_NO_SEGMENT if segment is None else segment}"
-
-
-def _condition(batch_id: int, segment: int | None) -> str:
-    """Return the condition on the rows of a partition, as SQL."""
-    return f"batch_id = {batch_id} AND segment {'IS NULL' if segment is None else f'= {segment}'}"

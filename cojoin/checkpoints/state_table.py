@@ -2,15 +2,17 @@
 
 A row with content has a data file of its own (the table is partitioned by batch and segment), so cleaning
 (``state_cleaner``) deletes whole files and rewrites none. A snapshot is one commit; written again, it replaces the rows
-that it wrote before.
+that it wrote before (``state_commits``).
+
+Rows are read from the Parquet files that the table's log names, chosen by their batches and segments, so that it takes
+no Delta in the session. Where rows are not those of the files as they are (deletion vectors, column mapping), Spark's
+reader of Delta's tables reads them.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 from typing import TYPE_CHECKING, Any, TypeAlias
-from urllib.parse import unquote
 
 import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812
@@ -19,35 +21,35 @@ from cojoin.checkpoints.lease_record import holder
 from cojoin.checkpoints.snapshot_record import Snapshot, SnapshotKind
 from cojoin.checkpoints.snapshot_row import STATE_SCHEMA, are_whole, read_content, seal_of
 from cojoin.checkpoints.snapshots import BeingRemovedError, Snapshots
-from cojoin.checkpoints.state_claims import has_claim
+from cojoin.checkpoints.state_claims import ClaimGoneError
+from cojoin.checkpoints.state_commits import StateCommits
+from cojoin.checkpoints.state_files import PARTITIONS, STATE_TABLE
+from cojoin.delta.plainness import why_not_plain
+from cojoin.delta.table_log import TableLog, UnreadableLogError
 from cojoin.engine.values.types import schema_to_ddl
 from cojoin.errors import CheckpointError, CodecError, QueryFailedError
 from cojoin.session.arrow_types import spark_schema
-from cojoin.session.delta_tables import read_table
 from cojoin.session.sealed import for_workers
 from cojoin.session.spark_errors import SPARK_ERRORS, names_missing_file
 from cojoin.storage.locations import literally
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
     from pyspark.sql import DataFrame, Row, SparkSession
 
     from cojoin.checkpoints.manifest import Manifest
     from cojoin.checkpoints.state_claims import Claim
+    from cojoin.delta.actions import DataFile
     from cojoin.storage.store import Store
 
-__all__ = ["STATE_TABLE", "StateTable"]
+    Wanted: TypeAlias = Mapping[int, Collection[int] | None]
+    """Rows of the table: for each batch the segments, or None for all rows of the batch."""
 
-STATE_TABLE = "state"
-"""The table's folder below the checkpoint."""
+__all__ = ["StateTable"]
 
-_PARTITIONS = ("batch_id", "segment")
-_WITHOUT_CONTENT = spark_schema(
-    pa.schema([field for field in STATE_SCHEMA if field.name not in ("content", *_PARTITIONS)])
-)
-_LOOKED_AT = 20
-"""How many of the newest files of the Delta log, checksum files included, are searched for the commit just made."""
+_INDEX = [name for name in STATE_SCHEMA.names if name not in ("content", *PARTITIONS)]
+"""The columns of which a snapshot's index is made, and its headers."""
 
 
 class _RowsGoneError(CheckpointError):
@@ -65,7 +67,7 @@ class StateTable:
 
     def __init__(self, spark: SparkSession, files: Store, version: int | None = None) -> None:
         self._spark, self._files, self._version = spark, files, version
-        self._path = files.path(STATE_TABLE)
+        self._path, self._log = files.path(STATE_TABLE), TableLog(files, STATE_TABLE)
         self._snapshots = Snapshots(files)
 
     def pinned(self, snapshot: Snapshot) -> StateTable:
@@ -76,7 +78,8 @@ class StateTable:
         Raises:
             CheckpointError: The snapshot is being removed.
         """
-        table = read_table(self._spark, self._path)
+        with self._errors_named(snapshot):
+            table = self._log.newest()
         # After the version is known.
         self.check_unchanged(snapshot)
         return self if table is None else StateTable(self._spark, self._files, table.version)
@@ -106,8 +109,8 @@ class StateTable:
         key_groups: int,
         *,
         remembered: bool,
+        claim: Claim,
         check: Callable[[], None] = lambda: None,
-        claim: Claim | None = None,
     ) -> Snapshot | None:
         """Write a snapshot's rows, in place of those of an earlier attempt, and make it count.
 
@@ -117,8 +120,8 @@ class StateTable:
             kind: Why the snapshot is taken.
             key_groups: The number of key groups.
             remembered: Whether the query's own state points to the snapshot.
+            claim: What keeps the rows out of the table where another writer has gone on.
             check: Raises an error where the snapshot must not count; called right before it is made to.
-            claim: What keeps the rows out of the table where another writer has gone on; None where there is no other.
 
         Returns:
             The snapshot; None where some key group has no row, so that the snapshot could not be restored.
@@ -128,25 +131,20 @@ class StateTable:
                 replaced it.
             QueryFailedError: A later run of the query has taken over.
         """
-        # An earlier attempt's rows must go: their state may be in another order, with other fingerprints.
-        writer = rows.write.format("delta").mode("overwrite").partitionBy(*_PARTITIONS)
-        writer = writer.option("replaceWhere", f"batch_id = {manifest.batch_id}")
-        if claim is not None:
-            writer = writer.option("txnAppId", claim.app_id).option("txnVersion", str(claim.version))
+        commits = StateCommits(self._spark, self._files)
         try:
-            writer.save(self._path)
-        except SPARK_ERRORS:
+            # The index is made from the rows as written: rows that a task computes again may have other fingerprints.
+            written = commits.replace(rows, manifest.batch_id, claim)
+            if written is None:
+                written = self._rows({manifest.batch_id: None}, _INDEX).collect()
+        except ClaimGoneError as error:
+            check()
+            raise self._refused(manifest, kind) from error
+        except (QueryFailedError, *SPARK_ERRORS):
             # Where another run has taken over, that is the reason, and this says so.
             check()
             raise
-        # The index is made from the rows as written: rows that a task computes again may have other fingerprints.
-        files = self._newest_files(manifest.batch_id, claim)
-        if claim is not None and not files and not has_claim(self._spark, self._path, claim):
-            # Delta skips a commit whose application has gone on.
-            check()
-            raise self._refused(manifest, kind)
-        written = self._read_written(manifest.batch_id, key_groups, files)
-        if len(written) != key_groups:
+        if sorted(row.key_group for row in written) != [*range(key_groups)]:
             return None
         index = sorted((_entry(row) for row in written), key=lambda each: each["key_group"])
         holders: dict[str, list[int]] = {}
@@ -162,12 +160,12 @@ class StateTable:
             content_batch_ids=holders,
             seal=seal_of(*(row["seal"] for row in index)),
             remembered=remembered,
-            claim=0 if claim is None else claim.savepoint,
+            claim=claim.savepoint,
         )
 
         def check_all() -> None:
             check()
-            if snapshot.claim and claim is not None and not has_claim(self._spark, self._path, claim):
+            if snapshot.claim and not commits.has_claim(claim):
                 raise self._refused(manifest, kind)
 
         self._snapshots.write(snapshot, check_all)
@@ -182,53 +180,14 @@ class StateTable:
             f"of a later one; nothing else was written, start the query again"
         )
 
-    def create(self) -> None:
-        """Create the empty table where there is none."""
-        if not self._files.exists(f"{STATE_TABLE}/_delta_log"):
-            empty = self._spark.createDataFrame([], spark_schema(STATE_SCHEMA))
-            empty.write.format("delta").mode("append").partitionBy(*_PARTITIONS).save(self._path)
-
-    @property
-    def path(self) -> str:
-        """The table's folder."""
-        return self._path
-
-    def _read_written(self, batch_id: int, key_groups: int, files: Sequence[str]) -> list[Row]:
-        """Return the rows of a batch that the newest commit wrote, without their content.
-
-        They are read from that commit's data files, in one small job. To read the table would take several jobs, and
-        most of a small snapshot's time; it is read only where the files can't be read or lack a key group.
-        """
-        with contextlib.suppress(*SPARK_ERRORS):
-            paths = [literally(f"{self._path}/{file}") for file in files]
-            rows = self._spark.read.schema(_WITHOUT_CONTENT).parquet(*paths)
-            found: list[Row] = rows.collect()
-            if sorted(row.key_group for row in found if row.key_group is not None) == [*range(key_groups)]:
-                return found
-        return list(self._load().where(F.col("batch_id") == batch_id).drop("content").collect())
-
-    def _newest_files(self, batch_id: int, claim: Claim | None = None) -> list[str]:
-        """Return the data files of a batch that were added by the newest commit with such files, and with a claim."""
-        for name in sorted(self._files.names(f"{STATE_TABLE}/_delta_log"), reverse=True)[:_LOOKED_AT]:
-            commit = self._files.read(f"{STATE_TABLE}/_delta_log/{name}") if name.endswith(".json") else None
-            actions = [json.loads(line) for line in (commit or "").splitlines()]
-            added = [action["add"] for action in actions if "add" in action]
-            written = [action["txn"] for action in actions if "txn" in action]
-            files = [
-                unquote(each["path"]) for each in added if each["partitionValues"].get("batch_id") == str(batch_id)
-            ]
-            if files and (claim is None or (claim.app_id, claim.version) in _ids(written)):
-                return files
-        return []
-
     def headers(self, snapshot: Snapshot) -> list[Row]:
         """Check a snapshot's rows against its index, and return them without their content, by key group.
 
         Raises:
             CheckpointError: The table or its files are missing or were changed.
         """
-        rows = self._load().where(F.col("batch_id") == snapshot.batch_id).drop("content")
-        found = {row.key_group: row for row in self._collect(rows, snapshot)}
+        with self._errors_named(snapshot):
+            found = {row.key_group: row for row in self._rows({snapshot.batch_id: None}, _INDEX).collect()}
         if len(found) != snapshot.key_groups:
             expected = f"expected the rows of {snapshot.key_groups} key groups, found {len(found)}"
             raise self._gone(snapshot, f"{expected}; the table {STATE_TABLE} was changed")
@@ -243,15 +202,12 @@ class StateTable:
         Raises:
             CheckpointError: The snapshot's index names no content, or the table does not exist or can't be read.
         """
-        held = None
-        for batch_id, groups in snapshot.content_batch_ids.items():
-            if groups:
-                here = (F.col("batch_id") == int(batch_id)) & F.col("segment").isin(groups)
-                held = here if held is None else held | here
-        if held is None:
+        wanted = {int(batch_id): groups for batch_id, groups in snapshot.content_batch_ids.items() if groups}
+        if not wanted:
             msg = f"{self._what(snapshot)}: it names no content; restore another snapshot"
             raise CheckpointError(msg)
-        return self._load().where(held).select("key_group", "content")
+        with self._errors_named(snapshot):
+            return self._rows(wanted, ["key_group", "content"])
 
     def check(self, snapshot: Snapshot) -> None:
         """Check all of a snapshot's content against its fingerprints.
@@ -268,9 +224,8 @@ class StateTable:
         def faults(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             return _faults(batches, expected, what)
 
-        found = self._collect(
-            self.contents(snapshot).mapInArrow(for_workers(faults), "key_group int, fault string"), snapshot
-        )
+        with self._errors_named(snapshot):
+            found = self.contents(snapshot).mapInArrow(for_workers(faults), "key_group int, fault string").collect()
         told = sorted(row.fault for row in found if row.fault is not None)
         missing = sorted(set(expected) - {row.key_group for row in found})
         if told or missing:
@@ -300,31 +255,40 @@ class StateTable:
         """Return whether there are files of a batch, whether they count or not."""
         return bool(self._files.names(f"{STATE_TABLE}/batch_id={batch_id}"))
 
-    def _load(self) -> DataFrame:
-        if not self._files.exists(f"{STATE_TABLE}/_delta_log"):
+    def _rows(self, wanted: Wanted, columns: list[str]) -> DataFrame:
+        """Return columns of some rows, in no order; a file that is gone may be named now, or when they are read.
+
+        Raises:
+            _RowsGoneError: There is no table.
+            UnreadableLogError: The table's log can't be read.
+        """
+        table = self._log.newest() if self._version is None else self._log.at(self._version)
+        if table is None:
             msg = (
                 f"checkpoint {self._files.root}: it has no table {STATE_TABLE!r}, so no snapshot; "
                 f"restore another checkpoint"
             )
             raise _RowsGoneError(msg)
-        reader = self._spark.read.format("delta")
-        if self._version is not None:
-            reader = reader.option("versionAsOf", self._version)
-        try:
-            return reader.load(self._path)
-        except SPARK_ERRORS as error:
-            msg = f"checkpoint {self._files.root}: {self._unreadable(error)}; restore another checkpoint"
-            raise CheckpointError(msg) from error
+        files = _wanted_files(self._log.files(table.version), wanted)
+        if why_not_plain(table.protocol, table.metadata) or any(each.deletion_vector for each in files):
+            reader = self._spark.read.format("delta").option("versionAsOf", table.version)
+            return reader.load(self._path).where(_condition(wanted)).select(*columns)
+        schema = spark_schema(pa.schema([STATE_SCHEMA.field(name) for name in columns]))
+        if not files:
+            return self._spark.createDataFrame([], schema)
+        # Without the columns of the partitions, which the files do not have.
+        return self._spark.read.schema(schema).parquet(*(literally(f"{self._path}/{each.path}") for each in files))
 
-    def _collect(self, frame: DataFrame, snapshot: Snapshot) -> list[Row]:
+    @contextlib.contextmanager
+    def _errors_named(self, snapshot: Snapshot) -> Iterator[None]:
+        """Raise errors of reading a snapshot's rows as what they mean for the snapshot."""
         try:
-            rows: list[Row] = frame.collect()
-        except SPARK_ERRORS as error:
+            yield
+        except (UnreadableLogError, *SPARK_ERRORS) as error:
             if names_missing_file(error):
                 raise self._gone(snapshot, f"files of its table {STATE_TABLE} are gone, vacuumed or deleted") from error
             msg = f"{self._what(snapshot)}: {self._unreadable(error)}; restore another snapshot"
             raise CheckpointError(msg) from error
-        return rows
 
     def _gone(self, snapshot: Snapshot, found: str) -> _RowsGoneError:
         """Return the error of a snapshot whose rows are not what its index says.
@@ -374,8 +338,24 @@ def _fault(content: bytes | None, expected: _Expected, where: str) -> str | None
     return None
 
 
-def _ids(transactions: Iterable[dict[str, Any]]) -> set[tuple[str, int]]:
-    return {(each["appId"], int(each["version"])) for each in transactions}
+def _wanted_files(files: Iterable[DataFile], wanted: Wanted) -> list[DataFile]:
+    """Return the files with wanted rows, by the values of their partitions, which in a damaged log may be any texts."""
+    segments = {str(batch_id): None if some is None else set(map(str, some)) for batch_id, some in wanted.items()}
+    found = []
+    for each in files:
+        batch_id, segment = (each.partition_values.get(name) for name in PARTITIONS)
+        if batch_id in segments and ((some := segments[batch_id]) is None or segment in some):
+            found.append(each)
+    return found
+
+
+def _condition(wanted: Wanted) -> Any:
+    """Return the condition on wanted rows, for Spark's reader."""
+    condition = F.lit(value=False)
+    for batch_id, segments in wanted.items():
+        here = F.col("batch_id") == batch_id
+        condition |= here if segments is None else here & F.col("segment").isin([*segments])
+    return condition
 
 
 def _entry(row: Row) -> dict[str, Any]:

@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from cojoin.storage.store import Store
 
     Compare: TypeAlias = Callable[[Callable[[str], "int | None"]], bool]
+    Plan: TypeAlias = Callable[[Sequence[DataFile]], "Change | None"]
 
 __all__ = ["DEFAULT_PROPERTIES", "Change", "Committed", "NewTable", "TableWriter", "unknown_properties"]
 
@@ -91,10 +92,11 @@ class Change:
     """The change that a commit makes to a table.
 
     Attributes:
-        applications: The versions of applications that it writes, by their ids: at least one.
+        applications: The versions of applications that it writes, by their ids: at least one, except where it only
+            removes files, of which none are left once it is made.
         schema: The columns of the added files' rows, those of the partitions among them; None without such files.
         added: The files that it adds, which lie in the table's folder.
-        removed: The files that it removes, as ``TableLog.files`` returns them.
+        removed: The files that it removes, as ``TableLog.files`` or ``TableWriter.files`` returns them.
         changes_data: Whether the table's rows change; False where files are replaced by others with the same rows.
         metadata: The user metadata of the commit (``userMetadata``).
         query_id: The query id in the table's history, together with the first application's version.
@@ -147,11 +149,21 @@ class TableWriter:
         self._reads_back = self._table.is_overwritten if reads_back is None else reads_back
         self._txn_id = ""
 
-    def commit(self, change: Change, compare: Compare, *, new: NewTable | None = None) -> Committed:
+    def files(self) -> list[DataFile]:
+        """Return the files of the newest version, without their statistics; none where there is no table.
+
+        Raises:
+            QueryFailedError: The table can't be opened.
+        """
+        return [] if self._current() is None else self._files()
+
+    def commit(self, change: Change | Plan, compare: Compare, *, new: NewTable | None = None) -> Committed:
         """Make a commit, unless the comparison finds that it is made already.
 
         Args:
-            change: What the commit does.
+            change: What the commit does. Where that depends on the files of the version on which it is made, a plan: a
+                function that takes these files, without their statistics, and returns the change; None for none. It is
+                called once more for each try.
             compare: Takes a function that returns the version of an application in the very version of the table on
                 which the commit is made, None for none. It returns whether the change is there already, and raises
                 what forbids it. It is called once more for each try.
@@ -176,8 +188,11 @@ class TableWriter:
                 # Nobody was first, so this was no conflict.
                 secrets = self._table.secrets
                 raise QueryFailedError(explained_error(failed, self._path, "written", secrets)) from None
-            self._check(found, change, new)
-            failed, tried = self._put(version, change, new), version
+            planned = change(self._files()) if callable(change) else change
+            if planned is None:
+                return Committed("" if found is None else found.table_id, version, is_new=False)
+            self._check(found, planned, new)
+            failed, tried = self._put(version, planned, new), version
             if failed is None:
                 return self._made(found, version + 1)
         raise self._busy()
@@ -290,8 +305,12 @@ class TableWriter:
         """Return those of some files that are not files of the handle's version: another writer has removed them."""
         if not removed:
             return []
-        there = {each.path for each in self._table.files()}
+        there = {each.path for each in self._files()}
         return [each.path for each in removed if each.path not in there]
+
+    def _files(self) -> list[DataFile]:
+        """Return the files of the handle's version; none where there is no table."""
+        return self._table.files() if self._table.is_open else []
 
     def _put(self, version: int, change: Change, new: NewTable | None) -> Exception | None:
         """Make a commit on the handle's version; return the error of ``deltalake`` where it was not made."""

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 __all__ = ["ConnectSession"]
 
+_ENCRYPTION = "parquet.crypto.factory.class"
+
 _CHECKED: set[str] = set()
 """The sessions whose servers were asked for their version."""
 
@@ -183,8 +185,8 @@ class ConnectSession(SessionAdapter):
         return None
 
     def encrypts_files(self) -> bool:
-        """Return True: the server's Hadoop settings are not known."""
-        return True
+        """Return whether Spark encrypts the parquet files that it writes, as far as its own configuration says."""
+        return any(self.spark.conf.get(name, None) for name in (_ENCRYPTION, f"spark.hadoop.{_ENCRYPTION}"))
 
     def table_location(self, table: str) -> str | None:
         """Return the folder of a Delta table; None where no table has the name."""

@@ -1,42 +1,47 @@
-"""The state table: what a snapshot writes, and what cleaning removes."""
+"""The state table: what a snapshot writes and what cleaning removes, in a session that is a stand-in."""
 
 from __future__ import annotations
 
+import itertools
 import json
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
 
 from cojoin.checkpoints.lease import Lease
 from cojoin.checkpoints.snapshot_row import snapshot_row
 from cojoin.checkpoints.snapshots import BeingRemovedError, Snapshots
-from cojoin.checkpoints.state_claims import Claim, fence_runs, is_conflict, next_savepoint
+from cojoin.checkpoints.state_claims import Claim
 from cojoin.checkpoints.state_cleaner import StateCleaner
+from cojoin.checkpoints.state_commits import StateCommits
 from cojoin.checkpoints.state_table import StateTable
 from cojoin.checkpoints.stored_state import StoredState
-from cojoin.delta_jvm.delta_files import commit_applications, table_log
 from cojoin.errors import CheckpointError, QueryFailedError
-from cojoin.session.stores import open_store
+from cojoin.storage.local_store import LocalStore
 from tests.checkpoints.reports import manifest
+from tests.checkpoints.state_stand_ins import StandInSession, without_spark
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pyspark.sql import SparkSession
+_EPOCHS = itertools.count(1)
 
-pytestmark = pytest.mark.spark
+
+@pytest.fixture
+def spark(monkeypatch: pytest.MonkeyPatch) -> Any:
+    without_spark(monkeypatch)
+    return StandInSession()
 
 
 class Writer:
     """Writes snapshots of two key groups as a query would: group 0 changes with each, group 1 only in the first."""
 
-    def __init__(self, spark: SparkSession, folder: Path) -> None:
+    def __init__(self, spark: Any, folder: Path) -> None:
         self.spark = spark
-        self.files = open_store(spark, str(folder))
+        self.files = LocalStore(str(folder))
         self.table, self.snapshots = StateTable(spark, self.files), Snapshots(self.files)
+        self.commits = StateCommits(spark, self.files)
         self.cleaner = StateCleaner(spark, self.files)
         self.saved: list[Any] = [None, None]
 
@@ -48,6 +53,7 @@ class Writer:
             row, self.saved[group] = snapshot_row(group, batch_id, header, tables)
             rows.append(row)
         frame = self.spark.createDataFrame(pa.concat_tables(rows))
+        how.setdefault("claim", Claim.of_run(next(_EPOCHS), batch_id))
         return self.table.write(frame, manifest(batch_id), kind, 2, remembered=True, **how)
 
     def rows_of(self, batch_id: int) -> list[tuple[Any, ...]]:
@@ -56,10 +62,10 @@ class Writer:
         self.table.check(snapshot)
         state = StoredState.of_snapshot(self.table, snapshot)
         assert [json.dumps(header["watermark"]) for header in state.headers] == [str(batch_id)] * 2
-        return sorted(tuple(row) for row in state.rows("versions").collect())
+        return sorted(tuple(row.values()) for row in state.rows("versions").collect())
 
 
-def test_a_snapshot_of_a_query_that_was_taken_over_does_not_count(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_snapshot_of_a_query_that_was_taken_over_does_not_count(spark: Any, tmp_path: Path) -> None:
     """Its successor may have cleaned its rows: an index would name what is gone."""
     writer = Writer(spark, tmp_path)
     writer.write(3)
@@ -74,7 +80,7 @@ def test_a_snapshot_of_a_query_that_was_taken_over_does_not_count(spark: SparkSe
     assert writer.snapshots.batch_ids() == [3]
 
 
-def test_snapshots_share_what_did_not_change_and_cleaning_leaves_it(spark: SparkSession, tmp_path: Path) -> None:
+def test_snapshots_share_what_did_not_change_and_cleaning_leaves_it(spark: Any, tmp_path: Path) -> None:
     writer = Writer(spark, tmp_path)
     first = writer.write(3)
     remembered = list(writer.saved)
@@ -98,7 +104,7 @@ def test_snapshots_share_what_did_not_change_and_cleaning_leaves_it(spark: Spark
     assert writer.cleaner.clean([]) == 0
 
 
-def test_a_snapshot_that_its_query_has_replaced_while_it_was_read_says_so(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_snapshot_that_its_query_has_replaced_while_it_was_read_says_so(spark: Any, tmp_path: Path) -> None:
     """Its batch was executed again from another plan, as after a power failure."""
     writer, index = Writer(spark, tmp_path), "snapshots/000000000003.json"
     former, text = writer.write(3), writer.files.read(index)
@@ -122,7 +128,7 @@ def names_of(folder: Path) -> set[str]:
 
 
 def test_cleaning_removes_only_the_files_that_it_has_found(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A savepoint of the same batch may have been taken while it stood still."""
     writer, other = Writer(spark, tmp_path), Writer(spark, tmp_path)
@@ -141,9 +147,8 @@ def test_cleaning_removes_only_the_files_that_it_has_found(
     assert [each.kind for each in writer.snapshots.all()] == ["savepoint"]
 
 
-@pytest.mark.slow
 def test_the_rows_of_an_interrupted_savepoint_are_removed(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writer = Writer(spark, tmp_path)
     writer.write(2)
@@ -165,9 +170,8 @@ def test_the_rows_of_an_interrupted_savepoint_are_removed(
     assert writer.rows_of(2) == [(-1,), (0,), (1,), (2,)]
 
 
-@pytest.mark.slow
 def test_a_savepoint_that_was_taken_for_interrupted_does_not_count(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writer = Writer(spark, tmp_path)
     monkeypatch.setattr("cojoin.checkpoints.snapshots._SAFE_SECONDS", -1.0)
@@ -189,7 +193,7 @@ def test_a_savepoint_that_was_taken_for_interrupted_does_not_count(
     assert not writer.table.has(snapshot)
 
 
-def test_what_the_query_builds_on_and_savepoints_are_kept(spark: SparkSession, tmp_path: Path) -> None:
+def test_what_the_query_builds_on_and_savepoints_are_kept(spark: Any, tmp_path: Path) -> None:
     writer = Writer(spark, tmp_path)
     for batch_id, kind in ((1, "savepoint"), (2, "checkpoint"), (3, "checkpoint")):
         writer.write(batch_id, kind=kind)
@@ -198,29 +202,48 @@ def test_what_the_query_builds_on_and_savepoints_are_kept(spark: SparkSession, t
     assert writer.snapshots.obsolete(5) == []
 
 
-def test_an_index_is_read_from_the_files_of_the_newest_commit_or_else_from_the_table(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    # Spark takes the folder for a pattern.
-    for name in ("plain folder%20", "[pattern]"):
+def test_rows_are_those_of_the_files_that_the_log_names(spark: Any, tmp_path: Path) -> None:
+    # Spark takes the second folder for a pattern.
+    for name in ("plain folder", "[pattern]"):
         writer = Writer(spark, tmp_path / name)
         writer.write(3)
+        former = names_of(tmp_path / name)
         writer.saved = [None, None]
         snapshot = writer.write(3)
         assert (snapshot.rows, snapshot.content_batch_ids) == (4, {"3": [0, 1]})
-        assert len(writer.table._newest_files(3)) == 2
-        assert writer.table._newest_files(4) == []
+        assert names_of(tmp_path / name) > former, "those of the earlier attempt are there until the batch is cleaned"
         assert writer.rows_of(3) == [(-1,), (0,), (1,), (3,)]
+        assert writer.table.pinned(snapshot).has(snapshot)
+        writer.cleaner.clean([3])
+        assert not (tmp_path / name / "state" / "batch_id=3").exists()
 
 
-@pytest.mark.slow
+def test_files_that_are_gone_or_damaged_are_named(spark: Any, tmp_path: Path) -> None:
+    writer = Writer(spark, tmp_path)
+    snapshot = writer.write(3)
+    pinned = writer.table.pinned(snapshot)
+    log = tmp_path / "state" / "_delta_log" / f"{0:020d}.json"
+    text = log.read_text()
+    log.write_text('{"txn": {')
+    for read in (writer.table.headers, pinned.headers, StateTable(spark, writer.files).pinned):
+        with pytest.raises(CheckpointError, match=r"its table state can't be read: .*; restore another snapshot"):
+            read(snapshot)
+    log.write_text(text)
+    next((tmp_path / "state" / "batch_id=3").rglob("*.parquet")).unlink()
+    reads: list[Any] = [writer.table.headers, writer.table.contents, writer.table.check, pinned.contents]
+    for read_content in reads:
+        with pytest.raises(CheckpointError, match="files of its table state are gone, vacuumed or deleted"):
+            read_content(snapshot)
+    assert not writer.table.has(snapshot)
+
+
 def test_a_savepoint_that_was_taken_for_interrupted_does_not_bring_its_rows_back(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its transaction begins before the cleaning, or after it: it is in conflict, or Delta skips it."""
+    """Its claim is over, whatever it has written into the table's folder."""
     writer = Writer(spark, tmp_path)
     writer.write(2)
-    claim = next_savepoint(spark, writer.table.path)
+    claim = writer.commits.next_savepoint()
     writer.snapshots.begin(manifest(3), 2)
     assert writer.cleaner.clean([]) == 0, "it may still be being taken"
     monkeypatch.setattr("cojoin.checkpoints.snapshots._SAFE_SECONDS", -1.0)
@@ -231,24 +254,19 @@ def test_a_savepoint_that_was_taken_for_interrupted_does_not_bring_its_rows_back
 
     with pytest.raises(OSError, match="went down"):
         writer.write(3, kind="savepoint", check=killed)
-    transaction = table_log(spark, writer.table.path).startTransaction()
-    assert transaction.txnVersion(claim.app_id) == -1
     assert writer.cleaner.clean([]) > 0
-    with pytest.raises((Py4JError, PySparkException)) as raised:
-        commit_applications(spark, transaction, dict([claim]), query_id="")
-    assert is_conflict(raised.value)
-    monkeypatch.undo()
+    monkeypatch.setattr("cojoin.checkpoints.snapshots._SAFE_SECONDS", 24 * 3600.0)
     before = sorted(writer.files.names("state/_delta_log"))
     with pytest.raises(BeingRemovedError, match="taken it for interrupted"):
         writer.write(3, kind="savepoint", claim=claim)
     assert sorted(writer.files.names("state/_delta_log")) == before
     writer.saved = [None, None]
-    assert writer.write(3, kind="savepoint", claim=next_savepoint(spark, writer.table.path)) is not None
+    assert writer.write(3, kind="savepoint", claim=writer.commits.next_savepoint()) is not None
     assert writer.rows_of(3) == [(-1,), (0,), (1,), (3,)]
 
 
 def test_cleaning_keeps_what_a_savepoint_may_point_to_while_it_is_being_taken(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writer = Writer(spark, tmp_path)
     writer.write(2)
@@ -268,10 +286,9 @@ def test_cleaning_keeps_what_a_savepoint_may_point_to_while_it_is_being_taken(
     assert writer.files.names("snapshots_removed") == []
 
 
-@pytest.mark.slow  # The simulation stops cleaning and savepoints at each of their steps.
 @pytest.mark.parametrize("moment", ["before the files are listed", "before they are removed"])
 def test_a_savepoint_that_is_taken_while_old_content_is_removed_keeps_its_rows(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
     """Its rows lie where content was that no snapshot needs any more."""
     writer, other = Writer(spark, tmp_path), Writer(spark, tmp_path)
@@ -285,7 +302,7 @@ def test_a_savepoint_that_is_taken_while_old_content_is_removed_keeps_its_rows(
 
     def take() -> None:
         if not taken:
-            taken.append(other.write(3, kind="savepoint", claim=next_savepoint(spark, writer.table.path)))
+            taken.append(other.write(3, kind="savepoint", claim=writer.commits.next_savepoint()))
 
     looks: list[int] = []
 
@@ -307,19 +324,17 @@ def test_a_savepoint_that_is_taken_while_old_content_is_removed_keeps_its_rows(
     assert [each.batch_id for each in writer.snapshots.all()] == [3, 5]
 
 
-@pytest.mark.slow
-def test_a_run_does_not_write_over_a_snapshot_of_its_successor(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_run_does_not_write_over_a_snapshot_of_its_successor(spark: Any, tmp_path: Path) -> None:
     writer = Writer(spark, tmp_path)
-    path = writer.table.path
-    fence_runs(spark, path, 1)
+    writer.commits.fence_runs(1)
     assert not writer.files.exists("state"), "there is nothing to protect"
     writer.write(3, claim=Claim.of_run(1, 3))
-    fence_runs(spark, path, 2)
+    writer.commits.fence_runs(2)
     with pytest.raises(QueryFailedError, match="fenced off"):
         writer.write(4, claim=Claim.of_run(1, 4))
     writer.saved = [None, None]
     writer.write(3, claim=Claim.of_run(2, 3))
     writer.write(4, claim=Claim.of_run(2, 4))
     assert writer.rows_of(4) == [(-1,), (0,), (1,), (4,)]
-    fence_runs(spark, path, 2)
+    writer.commits.fence_runs(2)
     writer.write(5, claim=Claim.of_run(2, 5))

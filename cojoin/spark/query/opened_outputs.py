@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cojoin.checkpoints.drain_promise import keep_former_runs_from_draining
-from cojoin.checkpoints.state_claims import fence_runs
-from cojoin.checkpoints.state_table import STATE_TABLE
+from cojoin.checkpoints.state_commits import StateCommits
 from cojoin.delta.table_batches import FencedOffError
 from cojoin.errors import CheckpointError
 from cojoin.session.offset_log import OFFSETS, committed_batches
@@ -52,7 +51,7 @@ def open_outputs(
     # From here on, no earlier run can write a snapshot, or end the inputs.
     keep_former_runs_from_draining(files, lease.epoch)
     if lease.takes_over:
-        fence_runs(spark, files.path(STATE_TABLE), lease.epoch)
+        StateCommits(spark, files).fence_runs(lease.epoch)
     # The first batch of a restored query is planned before it has ever run.
     is_planned = files.exists(f"{OFFSETS}/{next_batch}") and (next_batch > 0 or checkpoint.begins_at is None)
     opened = {}

@@ -18,13 +18,13 @@ from cojoin.checkpoints.identity import describe_written
 from cojoin.checkpoints.lease import Lease
 from cojoin.checkpoints.manifest import Manifest
 from cojoin.checkpoints.snapshot_row import STATE_SCHEMA, snapshot_row
-from cojoin.checkpoints.state_table import STATE_TABLE, StateTable
+from cojoin.checkpoints.state_claims import Claim
+from cojoin.checkpoints.state_table import StateTable
 from cojoin.checkpoints.written_state import WrittenState, check_free, delete_unfinished
 from cojoin.engine.values import codec
 from cojoin.errors import CheckpointError
 from cojoin.session import source_logs
 from cojoin.session.arrow_types import spark_schema
-from cojoin.session.delta_tables import read_table
 from cojoin.session.kinds import adapter_of
 from cojoin.session.offset_log import NOTHING_READ
 from cojoin.session.sealed import for_workers
@@ -152,13 +152,13 @@ class NewSavepoint:
             check_free(files, self.note.by)
             self.note.write(files)
             delete_unfinished(files)
-            # Delta's cache may still have the table that was deleted; looking at it empties the cache.
-            read_table(self.spark, files.path(STATE_TABLE))
             rows = _snapshot_rows(contents, headers, report.batch_id)
             self._write_logs(manifest.offsets, lease)
             lease.check()
-            table = StateTable(self.spark, files)
-            taken = table.write(rows, manifest, "savepoint", len(headers), remembered=False, check=lease.check)
+            table, claim = StateTable(self.spark, files), Claim.of_run(lease.epoch, report.batch_id)
+            taken = table.write(
+                rows, manifest, "savepoint", len(headers), remembered=False, claim=claim, check=lease.check
+            )
             if taken is None:
                 msg = f"checkpoint {files.root}: not all key groups were written; write the state again"
                 raise CheckpointError(msg)

@@ -1,0 +1,115 @@
+"""A session without Spark for the state table: its one job runs here, and its files are read by pyarrow."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.errors import PySparkException
+
+from cojoin.checkpoints import state_commits, state_files, state_table, stored_state
+from cojoin.checkpoints.snapshot_row import STATE_SCHEMA, snapshot_row
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import pytest
+
+__all__ = ["Rows", "StandInSession", "rows_of_groups", "without_spark"]
+
+
+class _Row(dict[str, Any]):
+    """A row as Spark collects it."""
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+    def asDict(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        return dict(self)
+
+
+@dataclass
+class Rows:
+    """A frame of Arrow's batches, one for each task; what a task does is done once for each of them.
+
+    Attributes:
+        tasks: The rows of each task.
+        run_again: The tasks that Spark executes twice, of which the second result counts.
+    """
+
+    tasks: Sequence[pa.Table]
+    run_again: frozenset[int] = frozenset()
+
+    def mapInArrow(self, function: Any, _: Any) -> Rows:  # noqa: N802 - Spark's name
+        done = []
+        for number, task in enumerate(self.tasks):
+            batches = task.to_batches(max_chunksize=2)
+            if number in self.run_again:
+                list(function(iter(batches)))
+            made = list(function(iter(batches)))
+            if made:
+                done.append(pa.Table.from_batches(made))
+        return Rows(done)
+
+    def selectExpr(self, *names: str) -> Rows:  # noqa: N802 - Spark's name
+        return Rows([each.select(list(names)) for each in self.tasks])
+
+    def collect(self) -> list[_Row]:
+        rows = (row for task in self.tasks for row in task.to_pylist())
+        return [_Row({name: _as_rows(value) for name, value in row.items()}) for row in rows]
+
+
+def _as_rows(value: Any) -> Any:
+    return [_Row(each) for each in value] if isinstance(value, list) else value
+
+
+@dataclass
+class StandInSession:
+    """A session of which only the state table's reader asks something."""
+
+    columns: Any = None
+
+    @property
+    def read(self) -> StandInSession:
+        return self
+
+    def schema(self, columns: Any) -> StandInSession:
+        return StandInSession(columns)
+
+    def parquet(self, *paths: str) -> Rows:
+        """Return a frame, as Spark does, which looks for the files now and reads them later."""
+        places = [re.sub(r"\\(.)", r"\1", path.removeprefix("file:")) for path in paths]
+        for missing in (each for each in places if not Path(each).exists()):
+            msg = f"[PATH_NOT_FOUND] Path does not exist: {missing}"
+            raise PySparkException(msg)
+        return Rows([pq.ParquetFile(each).read(self.columns.names) for each in places])
+
+    def createDataFrame(self, rows: pa.Table | list[Any], _: Any = None) -> Rows:  # noqa: N802 - Spark's name
+        return Rows([rows] if rows else [])
+
+
+def without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the state table take a ``StandInSession``."""
+    monkeypatch.setattr(state_commits, "adapter_of", lambda _: SimpleNamespace(encrypts_files=lambda: False))
+    monkeypatch.setattr(state_commits, "default_properties", lambda _: {})
+    for module in (state_files, state_table, stored_state):
+        monkeypatch.setattr(module, "for_workers", lambda function: function)
+
+
+def rows_of_groups(batch_id: int, groups: Sequence[int] = (0, 1), *, clock: int = 0, saved: Any = None) -> pa.Table:
+    """Return the rows of a snapshot, one for each key group."""
+    made = []
+    for group in groups:
+        header = {"processing_time": clock + batch_id, "watermark": batch_id, "saved": (saved or {}).get(group)}
+        tables = {"versions": pa.table({"id": pa.array([group, batch_id])})}
+        row, _ = snapshot_row(group, batch_id, header, tables)
+        made.append(row)
+    return pa.concat_tables([STATE_SCHEMA.empty_table(), *made])

@@ -1,0 +1,252 @@
+"""A claim decides which writer's rows the state table has, at the version on which they are committed."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from cojoin.checkpoints import state_commits
+from cojoin.checkpoints.snapshot_row import STATE_SCHEMA
+from cojoin.checkpoints.state_claims import SAVEPOINTS, Claim, ClaimGoneError
+from cojoin.checkpoints.state_commits import StateCommits
+from cojoin.delta.file_checks import nullable_schema
+from cojoin.delta.table_log import TableLog
+from cojoin.delta.table_writer import TableWriter
+from cojoin.storage.local_store import LocalStore
+from tests.checkpoints.state_stand_ins import Rows, StandInSession, rows_of_groups, without_spark
+from tests.delta.tables import by_hand
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+
+class Writer:
+    """One of the writers of a checkpoint's state table."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.files = folder, LocalStore(str(folder))
+        self.commits = StateCommits(StandInSession(), self.files)
+
+    def replace(self, batch_id: int, claim: Claim, *, clock: int = 0) -> Any:
+        rows = Rows([rows_of_groups(batch_id, clock=clock)])
+        return self.commits.replace(rows, batch_id, claim)
+
+    def clocks(self) -> dict[int, list[int]]:
+        """Return for each batch what its rows' headers have as the clock, as ``deltalake`` reads the table."""
+        found: dict[int, list[int]] = {}
+        for row in DeltaTable(str(self.folder / "state")).to_pyarrow_table().to_pylist():
+            found.setdefault(row["batch_id"], []).append(json.loads(row["header"])["processing_time"] - row["batch_id"])
+        return found
+
+
+@pytest.fixture
+def writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Writer:
+    without_spark(monkeypatch)
+    return Writer(tmp_path)
+
+
+def before_the_next_commit(monkeypatch: pytest.MonkeyPatch, act: Callable[[], Any]) -> None:
+    """Let something happen once, after the next writer has looked at the table and before its commit."""
+    real = TableWriter._put
+
+    def put(self: TableWriter, *arguments: Any) -> Any:
+        monkeypatch.setattr(TableWriter, "_put", real)
+        act()
+        return real(self, *arguments)
+
+    monkeypatch.setattr(TableWriter, "_put", put)
+
+
+def test_rows_replace_those_of_an_earlier_attempt_alone(writer: Writer) -> None:
+    assert len(writer.replace(3, Claim.of_run(1, 3))) == 2
+    assert len(writer.replace(4, Claim.of_run(1, 4))) == 2
+    assert len(writer.replace(3, Claim.of_run(2, 3), clock=5)) == 2
+    assert writer.clocks() == {3: [5, 5], 4: [0, 0]}
+    table = DeltaTable(str(writer.folder / "state"))
+    assert table.metadata().partition_columns == ["batch_id", "segment"]
+    fields = json.loads(table.schema().to_json())["fields"]
+    assert fields == nullable_schema(STATE_SCHEMA)["fields"]
+    assert table.history(1)[0]["isBlindAppend"] is False
+
+
+def test_a_claim_that_has_gone_on_is_refused(writer: Writer) -> None:
+    writer.replace(3, Claim.of_run(2, 3))
+    version = DeltaTable(str(writer.folder / "state")).version()
+    with pytest.raises(ClaimGoneError, match="is over"):
+        writer.replace(3, Claim.of_run(1, 3), clock=5)
+    assert writer.clocks() == {3: [0, 0]}
+    assert DeltaTable(str(writer.folder / "state")).version() == version
+    assert not writer.commits.has_claim(Claim.of_run(1, 3))
+    assert writer.commits.has_claim(Claim.of_run(2, 3))
+
+
+@pytest.mark.parametrize("epoch", [1, 2])
+def test_another_run_that_commits_between_look_and_commit(
+    writer: Writer, monkeypatch: pytest.MonkeyPatch, epoch: int
+) -> None:
+    other = Writer(writer.folder)
+    writer.replace(3, Claim.of_run(1, 3))
+    before_the_next_commit(monkeypatch, lambda: other.replace(4, Claim.of_run(epoch, 4), clock=7))
+    if epoch == 2:
+        with pytest.raises(ClaimGoneError):
+            writer.replace(3, Claim.of_run(1, 5), clock=5)
+        assert writer.clocks() == {3: [0, 0], 4: [7, 7]}
+    else:
+        writer.replace(3, Claim.of_run(1, 5), clock=5)
+        assert writer.clocks() == {3: [5, 5], 4: [7, 7]}
+
+
+def test_a_savepoint_of_the_same_batch_that_comes_first_is_replaced(
+    writer: Writer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its claim is another application's: what is removed must be looked up on the version of the commit."""
+    other = Writer(writer.folder)
+    writer.replace(2, Claim.of_run(1, 2))
+    before_the_next_commit(monkeypatch, lambda: other.replace(3, other.commits.next_savepoint(), clock=7))
+    writer.replace(3, Claim.of_run(1, 3), clock=5)
+    assert writer.clocks() == {2: [0, 0], 3: [5, 5]}
+
+
+def test_a_commit_whose_answer_was_lost_is_found(writer: Writer, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = TableWriter._put
+
+    def put(self: TableWriter, *arguments: Any) -> Any:
+        assert real(self, *arguments) is None
+        self._handle = None
+        return OSError("the answer was lost")
+
+    writer.replace(3, Claim.of_run(1, 3))
+    with monkeypatch.context() as lost:
+        lost.setattr(TableWriter, "_put", put)
+        assert writer.replace(3, Claim.of_run(1, 4), clock=5) is None, "the table is asked for its rows"
+    assert writer.clocks() == {3: [5, 5]}
+    with monkeypatch.context() as lost:
+        lost.setattr(TableWriter, "_put", put)
+        paths = writer.commits.files()
+        assert writer.commits.remove(paths, [], None)
+        assert writer.clocks() == {}
+
+
+def test_files_are_removed_as_far_as_they_are_there(writer: Writer, monkeypatch: pytest.MonkeyPatch) -> None:
+    writer.replace(3, Claim.of_run(1, 3))
+    noted = writer.commits.files()
+    assert sorted(noted.values()) == [(3, 0), (3, 1)]
+    before_the_next_commit(monkeypatch, lambda: Writer(writer.folder).replace(3, Claim.of_run(1, 4), clock=5))
+    assert writer.commits.remove(noted, [*noted.values()], None)
+    assert writer.clocks() == {3: [5, 5]}, "what was written since is no file that was noted"
+    version = DeltaTable(str(writer.folder / "state")).version()
+    assert writer.commits.remove(noted, [*noted.values()], None)
+    assert DeltaTable(str(writer.folder / "state")).version() == version
+
+
+def test_a_savepoint_that_was_written_since_others_were_ended_stops_a_removal(
+    writer: Writer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = Writer(writer.folder)
+    writer.replace(3, Claim.of_run(1, 3))
+    begun, ended = other.commits.next_savepoint(), writer.commits.end_savepoints()
+    with pytest.raises(ClaimGoneError):
+        other.replace(4, begun)
+    noted = writer.commits.files()
+    before_the_next_commit(monkeypatch, lambda: other.replace(4, other.commits.next_savepoint()))
+    assert not writer.commits.remove(noted, [], ended)
+    assert writer.clocks() == {3: [0, 0], 4: [0, 0]}
+    late, ended = other.commits.next_savepoint(), writer.commits.end_savepoints()
+    assert writer.commits.remove(noted, [], ended)
+    with pytest.raises(ClaimGoneError):
+        other.replace(5, late)
+    assert writer.clocks() == {4: [0, 0]}
+
+
+def test_two_cleanings_that_end_savepoints_by_one_claim_both_remove(
+    writer: Writer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = Writer(writer.folder)
+    for batch_id in (3, 4):
+        writer.replace(batch_id, Claim.of_run(1, batch_id))
+    ended, noted = writer.commits.end_savepoints(), writer.commits.files()
+    ours, theirs = ({path for path, (batch_id, _) in noted.items() if batch_id == each} for each in (3, 4))
+    before_the_next_commit(monkeypatch, lambda: other.commits.remove(theirs, [], ended))
+    assert not writer.commits.remove(ours, [], ended), "its claim is there, and its files, too: it looks again"
+    assert writer.clocks() == {3: [0, 0]}
+    assert writer.commits.remove(ours, [], writer.commits.end_savepoints())
+    assert writer.clocks() == {}
+
+
+def test_a_fence_keeps_earlier_runs_out(writer: Writer) -> None:
+    writer.commits.fence_runs(1)
+    assert not writer.files.exists("state"), "there is nothing to protect"
+    writer.commits.create()
+    other = Writer(writer.folder)
+    other.commits.create()
+    writer.replace(3, Claim.of_run(1, 3))
+    other.commits.fence_runs(2)
+    with pytest.raises(ClaimGoneError):
+        writer.replace(4, Claim.of_run(1, 4))
+    version = DeltaTable(str(writer.folder / "state")).version()
+    other.commits.fence_runs(2)
+    other.commits.fence_runs(1)
+    assert DeltaTable(str(writer.folder / "state")).version() == version
+    other.replace(4, Claim.of_run(2, 4))
+    assert writer.clocks() == {3: [0, 0], 4: [0, 0]}
+
+
+def test_two_that_create_the_table_at_once_make_one(writer: Writer, monkeypatch: pytest.MonkeyPatch) -> None:
+    before_the_next_commit(monkeypatch, Writer(writer.folder).commits.create)
+    writer.commits.create()
+    table = DeltaTable(str(writer.folder / "state"))
+    assert (table.version(), table.metadata().configuration) == (0, {"delta.checkpointInterval": "10"})
+
+
+def test_others_may_write_in_between(writer: Writer) -> None:
+    place = str(writer.folder / "state")
+    for batch_id in range(12):
+        writer.replace(batch_id, Claim.of_run(1, batch_id))
+        if batch_id == 5:
+            DeltaTable(place).optimize.compact()
+            DeltaTable(place).delete("batch_id = 4")
+    writer.replace(3, Claim.of_run(2, 3), clock=9)
+    assert writer.clocks() == {each: [9 if each == 3 else 0] * 2 for each in range(12) if each != 4}
+    assert any("checkpoint.parquet" in each for each in writer.files.names("state/_delta_log"))
+    assert TableLog(writer.files, "state").newest() is not None
+
+
+@pytest.mark.parametrize("where", ["a property", "a feature", "a place", "encryption", "defaults"])
+def test_what_this_does_not_serve_is_sparks(
+    writer: Writer, monkeypatch: pytest.MonkeyPatch, where: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / ("a%41" if where == "a place" else "c")
+    fields = nullable_schema(STATE_SCHEMA)["fields"]
+    if where == "a property":
+        by_hand(folder / "state", fields=fields, properties={"delta.appendOnly": "true"})
+    elif where == "a feature":
+        protocol = {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": ["deletionVectors"]}
+        by_hand(folder / "state", {**protocol, "writerFeatures": ["deletionVectors"]}, fields=fields)
+    elif where == "encryption":
+        monkeypatch.setattr(state_commits, "adapter_of", lambda _: SimpleNamespace(encrypts_files=lambda: True))
+    elif where == "defaults":
+        monkeypatch.setattr(state_commits, "default_properties", lambda _: {"delta.enableDeletionVectors": "true"})
+    assert writer.commits._writer() is not None or where in ("encryption", "defaults")
+    assert Writer(folder).commits._writer() is None
+
+
+def test_the_last_savepoints_number_is_read_from_the_log(writer: Writer) -> None:
+    assert 0 < writer.commits.next_savepoint().version <= 1 << 31
+    writer.commits.create()
+    ended = writer.commits.end_savepoints()
+    assert ended.app_id == SAVEPOINTS
+    assert Writer(writer.folder).commits.next_savepoint().version > ended.version
+
+
+def test_a_strangers_rows_are_removed_with_their_batch(writer: Writer) -> None:
+    writer.replace(3, Claim.of_run(1, 3))
+    rows = rows_of_groups(3, [0], clock=99)
+    write_deltalake(str(writer.folder / "state"), pa.table(rows), mode="append", partition_by=["batch_id", "segment"])
+    writer.replace(3, Claim.of_run(2, 3), clock=5)
+    assert writer.clocks() == {3: [5, 5]}
