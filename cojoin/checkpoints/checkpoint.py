@@ -11,7 +11,6 @@ from cojoin.checkpoints.manifest import Manifests
 from cojoin.checkpoints.snapshots import Snapshots
 from cojoin.engine.display import Display, display_of
 from cojoin.errors import CheckpointError, ConfigurationError
-from cojoin.session.kinds import adapter_of
 from cojoin.session.session_settings import check_session
 from cojoin.session.stores import open_store
 from cojoin.storage.locations import as_location, without_login
@@ -74,11 +73,10 @@ def open_files(spark: SparkSession, path: str) -> Store:
     """Return the files of a checkpoint directory.
 
     Raises:
-        ConfigurationError: ``spark`` is not a running session, or it has no Delta.
+        ConfigurationError: ``spark`` is not a running session.
         CheckpointError: The directory is not a checkpoint.
     """
     check_session(spark, "spark")
-    adapter_of(spark).check_delta()
     files = open_store(spark, path)
     read_query(files)
     return files

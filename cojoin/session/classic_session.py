@@ -54,7 +54,6 @@ _LOGS = "org.apache.spark.sql.execution.streaming" + ("" if pyspark.__version__[
 class ClassicSession(SessionAdapter):
     """A session with a JVM in this process."""
 
-    has_delta_classes: ClassVar[bool] = True
     runs_batches: ClassVar[bool] = True
     has_local_properties: ClassVar[bool] = True
     has_listeners: ClassVar[bool] = True

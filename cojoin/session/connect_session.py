@@ -52,7 +52,6 @@ _STREAM = re.compile(r"^[\s:+\-|]*Streaming\w*Relation\w*", re.MULTILINE)
 class ConnectSession(SessionAdapter):
     """A session of Spark Connect."""
 
-    has_delta_classes: ClassVar[bool] = False
     runs_batches: ClassVar[bool] = False
     has_local_properties: ClassVar[bool] = False
     has_listeners: ClassVar[bool] = False

@@ -71,8 +71,12 @@ def jar_settings(conf: Mapping[str, Any], *, kafka: bool, say: Callable[[str], N
 
 
 def gets_delta(conf: Mapping[str, Any]) -> bool:
-    """Return whether a session has Delta: there is a build for this Spark, or the user names a jar or package of it."""
-    if has_delta():
+    """Return whether a session has Delta: there is a build for this Spark, or the user names a jar or package of it.
+
+    Args:
+        conf: The user's settings; an empty ``spark.jars.packages`` leaves Delta out.
+    """
+    if has_delta() and conf.get("spark.jars.packages") != "":
         return True
     settings = settings_of(conf)
     names = _names_there(_parts(settings, "spark.jars"), settings)

@@ -3,7 +3,7 @@
 Written as ``jvm.org.apache...``, a name costs a call to the JVM for each of its parts, and each call searches all of
 some hundred jars: a batch's small files alone took 200 such calls. Here it is known that the name is that of a class.
 
-Only a session with a JVM in this process has one (``SessionAdapter.has_delta_classes``).
+Only a session with a JVM in this process has one.
 """
 
 from __future__ import annotations

@@ -46,9 +46,6 @@ class SessionAdapter(ABC):
         spark: The session.
     """
 
-    has_delta_classes: ClassVar[bool]
-    """Whether Delta's classes can be called from this process, which so commits files to tables by itself."""
-
     runs_batches: ClassVar[bool]
     """Whether the function of ``foreachBatch`` is called in the process that starts a query."""
 

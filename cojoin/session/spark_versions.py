@@ -113,10 +113,10 @@ def no_delta(version: str) -> EnvironmentSetupError:
     """Return the error for a use of Delta with a version of Spark for which it has no build."""
     number, newest = _delta()
     return EnvironmentSetupError(
-        f"Delta {number} has no build for Spark {version}, only for those up to {_text(newest)}, so Delta's sources "
-        f"and tables can't be used, nor start(), whose checkpoint has such tables: install PySpark {_text(newest)}: "
+        f"Delta {number} has no build for Spark {version}, only for those up to {_text(newest)}, so it can't "
+        f"read Delta's sources, nor write tables that only Spark writes: install PySpark {_text(newest)}: "
         f"pip install 'pyspark=={_text(newest)}.*'; or a later delta-spark once there is one for this Spark: "
-        f"pip install --upgrade delta-spark. to_dataframe() of files and topics needs no Delta"
+        f"pip install --upgrade delta-spark. Joins of files and topics into plain Delta tables need no Delta of Spark's"
     )
 
 

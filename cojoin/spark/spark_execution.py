@@ -16,7 +16,6 @@ from pyspark.sql.types import StructType
 from cojoin.engine.operator import REJECTED
 from cojoin.errors import ConfigurationError
 from cojoin.session.arrow_types import arrow_schema
-from cojoin.session.kinds import adapter_of
 from cojoin.session.pickling import check_picklable
 from cojoin.session.sealed import for_workers
 from cojoin.session.session_settings import is_left_to_spark, pipeline_refusals
@@ -120,7 +119,6 @@ class SparkExecution:
         plan = replace(plan, stamps_rejected=options.rejected is None or isinstance(options.rejected, DeltaSink))
         # A value that it can't have is an error now, and not in the first batch.
         is_left_to_spark(spark, OUTPUT_SETTING)
-        adapter_of(spark).check_delta()
 
         def emit(plan: Plan, inputs: tuple[BoundInput, BoundInput], *arguments: Any) -> DataFrame:
             return SparkExecution(*inputs).emitted(plan, *arguments)

@@ -22,6 +22,7 @@ from cojoin.checkpoints.snapshots import Snapshots
 from cojoin.checkpoints.spark_state_store import open_batch
 from cojoin.checkpoints.state_table import StateTable
 from cojoin.checkpoints.stored_state import StoredState
+from cojoin.delta.table_rows import TableRows
 from cojoin.engine.inputs import InputSpec
 from cojoin.engine.row_changes import RowChanges
 from cojoin.engine.values.encoding import encode_rows
@@ -100,17 +101,21 @@ def read_progress(spark: SparkSession, checkpoint: Location | Checkpoint) -> Dat
     """
     checkpoint = as_checkpoint(checkpoint, None)
     files = open_files(spark, checkpoint.path)
-    path, written, table = files.path("progress"), -1, None
+    written, table = -1, None
     # The table is opened before the manifests are listed, so a batch that is moved meanwhile is read from these.
     if has_progress_table(files):
-        table = spark.read.format("delta").load(path)
+        rows = TableRows(files, "progress")
+        if rows.why_not is None:
+            table = spark.createDataFrame(rows.read(PROGRESS_SCHEMA), spark_schema(PROGRESS_SCHEMA))
+        else:
+            table = spark.read.format("delta").load(files.path("progress"))
         newest = table.agg(F.max("batch_id")).first()
         written = -1 if newest is None or newest[0] is None else int(newest[0])
     manifests = Manifests(files)
     waiting = manifests.read_all(batch_id for batch_id in manifests.batch_ids() if batch_id > written)
-    rows = [progress_row(manifest) for manifest in waiting]
-    # With Spark Connect, a table without rows needs its schema said.
-    frame = spark.createDataFrame(encode_rows(rows, PROGRESS_SCHEMA, "progress"), spark_schema(PROGRESS_SCHEMA))
+    unwritten = encode_rows([progress_row(manifest) for manifest in waiting], PROGRESS_SCHEMA, "progress")
+    # With Spark Connect, a table without rows needs its schema given.
+    frame = spark.createDataFrame(unwritten, spark_schema(PROGRESS_SCHEMA))
     both = frame if table is None else table.unionByName(frame, allowMissingColumns=True)
     if isinstance(checkpoint.at, datetime):
         both = both.where(F.col("processing_time") <= F.lit(checkpoint.at))

@@ -220,6 +220,8 @@ def _check_outputs(
     for name, sink in sinks.items():
         sink.check_place(spark, name)
     check_places(spark, files, sinks, inputs)
+    for name, sink in sinks.items():
+        sink.check_writer(spark, plan.outputs[name][1], name)
     _check_tables(spark, files, plan, sinks, evolve)
 
 

@@ -26,9 +26,16 @@ from cojoin.checkpoints.table_transactions import TableTransactions
 from cojoin.delta.table_writer import NewTable, unknown_properties
 from cojoin.engine.inputs import REJECTED_SCHEMA, STAMPED_SCHEMA
 from cojoin.engine.values.texts import back_quoted
-from cojoin.errors import CheckpointError, ConfigurationError, QueryFailedError, did_you_mean
+from cojoin.errors import (
+    CheckpointError,
+    ConfigurationError,
+    EnvironmentSetupError,
+    QueryFailedError,
+    did_you_mean,
+)
 from cojoin.session.arrow_types import spark_schema
 from cojoin.session.delta_tables import columns_of, default_properties, read_table, table_in_sql
+from cojoin.session.kinds import adapter_of
 from cojoin.session.spark_errors import SPARK_ERRORS
 from cojoin.spark.batch.written_files import FileTarget, check_seen
 from cojoin.spark.sinks.sink import OutputId, Position, Sink, SinkWriter
@@ -112,6 +119,41 @@ class DeltaSink(Sink):
         options = {name.lower(): value for name, value in self.options}
         return options.get("mergeschema", otherwise).lower() == "true"
 
+    def check_writer(self, session: SparkSession, schema: pa.Schema, role: str) -> None:
+        """Check that Spark has Delta's classes where only Spark can write the table.
+
+        Raises:
+            EnvironmentSetupError: It has none; the message has the reason why Spark writes.
+        """
+        why = self.why_spark(session, schema, TableTransactions(session, self.location, ""))
+        if why is None:
+            return
+        try:
+            adapter_of(session).check_delta()
+        except EnvironmentSetupError as error:
+            msg = f"{role}: {self.describe()}: only Spark writes it ({why}), and {error}"
+            raise EnvironmentSetupError(msg) from error
+
+    def why_spark(self, session: SparkSession, schema: pa.Schema, transactions: TableTransactions) -> str | None:
+        """Return why Spark writes the rows and commits them; None where the workers write files of the table.
+
+        Args:
+            session: The session.
+            schema: The output's columns.
+            transactions: The commits to the table.
+        """
+        if self.partition_by:
+            return f"partition_by={list(self.partition_by)}"
+        if self.options:
+            return f"the writer's options {', '.join(name for name, _ in self.options)}"
+        if str(session.conf.get(_AUTO_COMPACT, "false")).lower() != "false":
+            return f"the session's setting {_AUTO_COMPACT}"
+        why = transactions.why_spark(schema)
+        store = None if why else transactions.store()
+        if store is not None and FileTarget.at(session, store.path(""), schema, store) is None:
+            return "the workers can't write its files there: a type, a codec, encryption, or a path of no file system"
+        return why
+
     def check_table(self, session: SparkSession, schema: pa.Schema, role: str) -> None:
         """Check that an output's columns fit those of the table, where there is one."""
         if {name.lower() for name, _ in self.options} & _OTHER_SCHEMA:
@@ -182,9 +224,11 @@ class DeltaWriter(SinkWriter):
 
     def _compare_columns(self) -> None:
         """Find which of the columns of the batch an existing table lacks, and whether it can get them."""
-        reader = self._session.read.format("delta")
-        rows = reader.load(self._sink.location) if is_path(self._sink.location) else reader.table(self._sink.location)
-        there = {field.name.lower(): field.dataType for field in rows.schema.fields}
+        table = self._transactions.table()
+        columns = None if table is None else columns_of(table)
+        if columns is None:
+            return
+        there = {field.name.lower(): field.dataType for field in columns.fields}
         wanted = {field.name: field.dataType for field in spark_schema(STAMPED_SCHEMA).fields}
         missing = tuple(name for name in _STAMPS if name not in there)
         merges = self._sink.merges("true")
@@ -273,22 +317,10 @@ class DeltaWriter(SinkWriter):
         return target
 
     def _plain_target(self, schema: pa.Schema) -> FileTarget | None:
-        if self._why_spark(schema) is not None:
+        if self._added or self._left_out or self._sink.why_spark(self._session, schema, self._transactions) is not None:
             return None
         store = self._transactions.store()
         return None if store is None else FileTarget.at(self._session, store.path(""), schema, store)
-
-    def _why_spark(self, schema: pa.Schema) -> str | None:
-        """Return why Spark writes the rows; None where the workers may write them as files of the table."""
-        if self._sink.partition_by:
-            return f"partition_by={list(self._sink.partition_by)}"
-        if self._sink.options:
-            return f"the writer's options {', '.join(name for name, _ in self._sink.options)}"
-        if self._added or self._left_out:
-            return f"the table lacks the columns {', '.join((*self._added, *self._left_out))}"
-        if str(self._session.conf.get(_AUTO_COMPACT, "false")).lower() != "false":
-            return f"the session's setting {_AUTO_COMPACT}"
-        return self._transactions.why_spark(schema)
 
     def commit(self, schema: pa.Schema, files: Sequence[WrittenFile], marker: BatchMarker) -> dict[str, Any]:
         """Append files in the table's folder in a transaction that takes effect once; return the manifest's entry.

@@ -162,6 +162,18 @@ class Sink(ABC):
             ConfigurationError: They can't be written.
         """
 
+    def check_writer(self, session: SparkSession, schema: pa.Schema, role: str) -> None:  # noqa: B027 - most need none
+        """Check that the session has what writes the output, before the query starts.
+
+        Args:
+            session: The session.
+            schema: The output's columns.
+            role: The output, for the message.
+
+        Raises:
+            EnvironmentSetupError: It lacks something; the message names it.
+        """
+
     def check_table(self, session: SparkSession, schema: pa.Schema, role: str) -> None:  # noqa: B027 - most have none
         """Check that an output's columns fit those of the table that is there, before the query starts.
 
