@@ -762,8 +762,9 @@ history.selectExpr(
 ).toPandas()
 
 # %% [markdown]
-# `STREAMING UPDATE` says that the workers wrote the files and Delta only committed them; `WRITE`, that Spark wrote the
-# rows, as for tables that are partitioned or have constraints. Batches without rows commit nothing.
+# The workers write the files of a plain table, and the driver commits them, without the JVM. Spark writes tables with
+# partitions, writer options, constraints or NOT NULL columns; `query.progress.written_by_spark` has the outputs that it
+# writes, with the reason. Batches without rows commit nothing.
 #
 # ## How large is the state?
 #

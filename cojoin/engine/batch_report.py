@@ -186,6 +186,7 @@ class BatchReport:
         drained: Whether all inputs are finished.
         output_delay_ms: How far an output row's event time may be behind the watermark when the row is emitted.
         segment_bytes_written: How many bytes of state this batch wrote as segments.
+        written_by_spark: Why Spark writes the rows of a Delta output, and not the workers, by the output's name.
     """
 
     batch_id: int
@@ -201,6 +202,7 @@ class BatchReport:
     state_bytes_by_key_group: Mapping[str, int] = field(default_factory=dict)
     output_delay_ms: int = 0
     segment_bytes_written: int = 0
+    written_by_spark: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def merge(cls, batch_id: int, names: tuple[str, str], groups: Sequence[Mapping[str, Any]]) -> BatchReport:
@@ -259,6 +261,8 @@ class BatchReport:
                 # A report without them is as one of an earlier version.
                 if not each[name]:
                     del each[name]
+        if not values["written_by_spark"]:
+            del values["written_by_spark"]
         return values
 
     @property
@@ -401,8 +405,9 @@ class BatchReport:
         return [line for line in (each.loading() for each in self.inputs) if line is not None]
 
     def readings(self) -> list[str]:
-        """Return a line for each input of parquet files or topics that says who reads its rows."""
-        return [
+        """Return a line for each output that Spark writes, and one for each input with who reads its rows."""
+        written = [f"the rows of {name!r} are written by Spark: {why}" for name, why in self.written_by_spark.items()]
+        return written + [
             f"the rows of {each.name!r} are read by "
             + ("the Python workers" if each.reading == DIRECT else f"Spark: {each.reading}")
             for each in self.inputs

@@ -82,6 +82,15 @@ def test_a_report_goes_over_json() -> None:
     assert BatchReport.from_dict(json.loads(json.dumps(merged.as_dict()))) == merged
 
 
+def test_a_report_has_the_outputs_that_spark_writes_and_why() -> None:
+    plain = report()
+    by_spark = replace(plain, written_by_spark={"output": "partition_by=['day']"})
+    assert "written_by_spark" not in plain.as_dict(), "as before, where there are none"
+    assert BatchReport.from_dict(json.loads(json.dumps(by_spark.as_dict()))) == by_spark
+    assert by_spark.readings()[0] == "the rows of 'output' are written by Spark: partition_by=['day']"
+    assert "written by Spark: partition_by" in repr(by_spark)
+
+
 def test_the_last_line_of_a_pause_says_what_waits_and_for_whom() -> None:
     assert report().ending() == (
         "paused: 2 rows of 'trades' and 1 row of 'customers' wait for the watermark of 'customers', "

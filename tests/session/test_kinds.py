@@ -26,8 +26,8 @@ _OfAServer.__module__ = "pyspark.sql.connect.session"
 def test_what_a_session_can_do_is_known_without_asking_it() -> None:
     of_a_server = adapter_of(_OfAServer())  # type: ignore[arg-type]
     can = ("runs_batches", "has_local_properties", "has_listeners", "shares_paths")
-    assert [getattr(of_a_server, name) for name in can] == [False] * 5
-    assert [getattr(adapter_of(object()), name) for name in can] == [True] * 5  # type: ignore[arg-type]
+    assert [getattr(of_a_server, name) for name in can] == [False] * 4
+    assert [getattr(adapter_of(object()), name) for name in can] == [True] * 4  # type: ignore[arg-type]
     assert not of_a_server.has_child_workers
     assert of_a_server.executors() == frozenset()
 

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 import cojoin as cj
+from cojoin.session.kinds import adapter_of
 from cojoin.spark.sinks.batch_marker import BatchMarker
 from cojoin.spark.sinks.sink import OutputId, Position
 from tests.spark.data import rows, table
@@ -132,3 +133,22 @@ def test_a_parquet_folder_must_be_the_query_s_own_and_as_the_checkpoint_left_it(
     sink.open(spark, OUTPUT).check(position(1, **first))
     with refused("that this query did not write", kind=cj.CheckpointError):
         sink.open(spark, OUTPUT).check(position(1))
+
+
+def test_a_table_that_only_spark_writes_needs_delta_before_the_query_starts(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lacks(self: Any) -> None:
+        msg = "this Spark has no Delta"
+        raise cj.errors.EnvironmentSetupError(msg)
+
+    monkeypatch.setattr(type(adapter_of(spark)), "check_delta", lacks)
+    schema = pa.schema([("id", pa.int64()), ("day", pa.date32())])
+    cj.sinks.delta(f"{tmp_path}/out").check_writer(spark, schema, "output")
+    with refused(
+        f"output: Delta {tmp_path}/out: only Spark writes it (partition_by=['day']), and this Spark has no Delta",
+        kind=cj.errors.EnvironmentSetupError,
+    ):
+        cj.sinks.delta(f"{tmp_path}/out", partition_by="day").check_writer(spark, schema, "output")
+    with refused("only Spark writes it (there is no table of that name)", kind=cj.errors.EnvironmentSetupError):
+        cj.sinks.delta("nowhere_yet").check_writer(spark, schema, "output")

@@ -330,7 +330,10 @@ class BatchProtocol:
             # Without any row, as from an empty file, no key group is called and nothing changes.
             last = self._last or BatchReport.before_the_first((left.name, right.name))
             return replace(last, batch_id=batch_id, emitted=dict.fromkeys(self._plan.outputs, 0))
-        return BatchReport.merge(batch_id, (left.name, right.name), statistics)
+        why = {name: each.writer.why_spark for name, each in self._outputs.items()}
+        by_spark = {name: reason for name, reason in why.items() if reason is not None}
+        merged = BatchReport.merge(batch_id, (left.name, right.name), statistics)
+        return replace(merged, written_by_spark=by_spark)
 
 
 def _check_count(files: list[WrittenFile] | None, marker: BatchMarker, output: str) -> None:

@@ -317,7 +317,10 @@ class DeltaWriter(SinkWriter):
         return target
 
     def _plain_target(self, schema: pa.Schema) -> FileTarget | None:
-        if self._added or self._left_out or self._sink.why_spark(self._session, schema, self._transactions) is not None:
+        self.why_spark = self._sink.why_spark(self._session, schema, self._transactions)
+        if self._added or self._left_out:
+            self.why_spark = f"the table lacks the columns {', '.join((*self._added, *self._left_out))}"
+        if self.why_spark is not None:
             return None
         store = self._transactions.store()
         return None if store is None else FileTarget.at(self._session, store.path(""), schema, store)

@@ -188,7 +188,14 @@ class Sink(ABC):
 
 
 class SinkWriter(ABC):
-    """Writes one output of a query: each batch once, as a DataFrame or as files that the workers wrote."""
+    """Writes one output of a query: each batch once, as a DataFrame or as files that the workers wrote.
+
+    Attributes:
+        why_spark: Why Spark writes the rows of a Delta table, as ``target`` has found; None where the workers do, and
+            for other outputs.
+    """
+
+    why_spark: str | None = None
 
     def check(self, position: Position) -> None:  # noqa: B027 - not every output remembers its batches
         """Check that the output is as the checkpoint left it; called once, before the first batch of a run.

@@ -253,6 +253,8 @@ def test_a_querys_commits_keep_checksums_small_unless_somebody_said_otherwise(
             trigger=DRAIN,
         )
         query.await_termination(progress=False)
+        assert query.progress is not None
+        assert query.progress.written_by_spark == {"output": "partition_by=['customer_id']"}
         assert spark.conf.get(setting, None) == chosen
     finally:
         spark.conf.set(setting, before)
