@@ -1,7 +1,8 @@
-"""The range of a Kafka source: ``from_`` and ``to``, checked and then resolved into offsets.
+"""The range of a Kafka source: ``from_`` and ``to``, checked without a broker and then resolved into offsets.
 
-It keeps a point (``points``) for all topics, for a topic, or for one partition. Without any, the range begins at the
-earliest offset and ends at the run's own end.
+A *point* is earliest, latest, an offset or a time. It is given for all topics, for a topic, or for one partition; the
+most specific one counts. Without any, the range begins at the earliest offset and ends at the run's own end. A time
+without a zone is in UTC, and is rounded up to Kafka's milliseconds.
 
 A beginning is inclusive, an end exclusive. A time is compared with record timestamps. A partition begins at its first
 record (by offset) at or after the time, and ends before such a record; where it has none, its end offset counts. So
@@ -13,22 +14,165 @@ It costs one round trip to the cluster for each kind of point and each time, and
 
 from __future__ import annotations
 
+import re
 import time as clock
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from cojoin.errors import ConfigurationError, did_you_mean
-from cojoin.kafka.peeking import Peeking
-from cojoin.kafka.points import ALL, EARLIEST, LATEST, Point, name_of, nearest_point, parsed_points, time_of_all
-from cojoin.kafka.times import LAST_MILLIS, Times, first_records
+from cojoin.kafka.offsets_for_times import LAST_MILLIS, RecordLookup, Times, first_records
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Sequence
 
     from cojoin.kafka.client import Cluster, Partition
-    from cojoin.kafka.points import Bound, Scope
 
-__all__ = ["Range", "lost"]
+__all__ = [
+    "ALL",
+    "EARLIEST",
+    "LATEST",
+    "Bound",
+    "Point",
+    "Range",
+    "Scope",
+    "held_back",
+    "lost",
+    "nearest_point",
+    "parsed_points",
+]
+
+
+Moment: TypeAlias = str | int | datetime
+Bound: TypeAlias = Moment | Mapping[str, Moment | Mapping[int, Moment]]
+"""``"earliest"``, ``"latest"``, a time (ISO text, in UTC where it has no zone, or an aware ``datetime``) or an offset;
+or a dict by topic of these, or of dicts of these by partition number."""
+
+_ISO = re.compile(
+    r"(\d{4}-\d\d-\d\d)(?:[T ](\d\d:\d\d)(?::(\d\d)(?:[.,](\d{1,6}))?)?\s?(Z|[+-]\d\d:?\d\d)?)?", re.IGNORECASE
+)
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_EXPECTED = "expected 'earliest', 'latest', a time such as '2026-01-05T10:00:00Z', or an offset as an int"
+
+
+@dataclass(frozen=True)
+class Point:
+    """A place in a partition.
+
+    Attributes:
+        kind: How the place is given.
+        value: The offset, or the time in epoch milliseconds; 0 for the other kinds.
+    """
+
+    kind: Literal["earliest", "latest", "offset", "time"]
+    value: int = 0
+
+    def __str__(self) -> str:
+        if self.kind == "time":
+            moment = _EPOCH + timedelta(milliseconds=self.value)
+            return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z").replace(".000Z", "Z")
+        return f"offset {self.value}" if self.kind == "offset" else self.kind
+
+
+EARLIEST, LATEST = Point("earliest"), Point("latest")
+
+Scope: TypeAlias = tuple[str | None, int | None]
+"""A topic and a partition's number, each None for all."""
+
+ALL: Scope = (None, None)
+
+
+def parsed_points(bound: Any, what: str) -> dict[Scope, Point]:
+    """Return the points that a user wrote, by scope.
+
+    Args:
+        bound: A ``Bound``, as far as the user is right.
+        what: The input and the argument, for messages.
+
+    Raises:
+        ConfigurationError: A type or a word is wrong, or a time does not parse or has no zone.
+
+    >>> parsed_points({"trades": {0: 7, 1: "2026-01-05"}}, "from_")
+    {('trades', 0): Point(kind='offset', value=7), ('trades', 1): Point(kind='time', value=1767571200000)}
+    """
+    if not isinstance(bound, Mapping):
+        return {ALL: _point(bound, what)}
+    points: dict[Scope, Point] = {}
+    for topic, of_topic in bound.items():
+        if not isinstance(topic, str) or not topic:
+            msg = f"{what}: expected the names of topics as keys, got {topic!r}"
+            raise ConfigurationError(msg)
+        if not isinstance(of_topic, Mapping):
+            points[topic, None] = _point(of_topic, f"{what}: topic {topic}")
+            continue
+        for number, moment in of_topic.items():
+            if not isinstance(number, int) or isinstance(number, bool) or number < 0:
+                msg = f"{what}: topic {topic}: expected the numbers of partitions as keys, got {number!r}"
+                raise ConfigurationError(msg)
+            points[topic, number] = _point(moment, f"{what}: {_name_of((topic, number))}")
+    return points
+
+
+def _point(moment: Any, what: str) -> Point:
+    if isinstance(moment, datetime):
+        if moment.utcoffset() is None:
+            msg = f"{what}: expected a datetime with a zone, such as tzinfo=timezone.utc, got {moment!r}"
+            raise ConfigurationError(msg)
+        return Point("time", _milliseconds(moment))
+    if isinstance(moment, int) and not isinstance(moment, bool):
+        if moment < 0:
+            msg = f"{what}: expected an offset of zero or more, got {moment}"
+            raise ConfigurationError(msg)
+        return Point("offset", moment)
+    if not isinstance(moment, str):
+        msg = f"{what}: {_EXPECTED}; got {moment!r}"
+        raise ConfigurationError(msg)
+    if moment in {"earliest", "latest"}:
+        return EARLIEST if moment == "earliest" else LATEST
+    return Point("time", _milliseconds(_parsed(moment, what)))
+
+
+def _parsed(text: str, what: str) -> datetime:
+    """Read ISO text in the same way on every version of Python; ``fromisoformat`` accepts different forms."""
+    found = _ISO.fullmatch(text.strip())
+    if found is None:
+        near = did_you_mean(text, ["earliest", "latest"]) if text[:1].isalpha() else ""
+        msg = f"{what}: {_EXPECTED}; got {text!r}{near}"
+        raise ConfigurationError(msg)
+    date, clock, seconds, fraction, zone = found.groups()
+    zone = "+00:00" if zone in {None, "Z", "z"} else f"{zone[:3]}:{zone[-2:]}"
+    try:
+        return datetime.fromisoformat(
+            f"{date}T{clock or '00:00'}:{seconds or '00'}.{(fraction or '').ljust(6, '0')}{zone}"
+        )
+    except ValueError as error:
+        msg = f"{what}: expected a time of the calendar, got {text!r}: {error}"
+        raise ConfigurationError(msg) from error
+
+
+def _milliseconds(moment: datetime) -> int:
+    """Return epoch milliseconds, rounded up: a record's timestamp is at or after both times, or before both."""
+    return -((_EPOCH - moment) // timedelta(milliseconds=1))
+
+
+def nearest_point(points: Mapping[Scope, Point], scope: Scope) -> Point | None:
+    """Return the most specific point for a scope; None where none was given."""
+    topic, _ = scope
+    return next((points[each] for each in (scope, (topic, None), ALL) if each in points), None)
+
+
+def _time_of_all(points: Mapping[Scope, Point]) -> int | None:
+    """Return the time that is given for all topics, in epoch milliseconds; None where there is no such time."""
+    point = points.get(ALL)
+    return point.value if point is not None and point.kind == "time" else None
+
+
+def _name_of(scope: Scope) -> str:
+    """Return a scope's name in messages."""
+    topic, number = scope
+    return f"topic {topic}" if number is None else f"topic {topic} partition {number}"
+
 
 # No partition holds so many records, so a larger offset is probably meant as epoch milliseconds, a time after 1973.
 _LIKE_A_TIME = 100_000_000_000
@@ -77,12 +221,12 @@ class Range:
     @property
     def from_ms(self) -> int | None:
         """The time at which all partitions begin, in epoch milliseconds; None where there is no such time."""
-        return time_of_all(self.from_)
+        return _time_of_all(self.from_)
 
     @property
     def to_ms(self) -> int | None:
         """The time at which all partitions end, in epoch milliseconds; None where there is no such time."""
-        return None if self.to is None else time_of_all(self.to)
+        return None if self.to is None else _time_of_all(self.to)
 
     @property
     def is_bounded(self) -> bool:
@@ -105,9 +249,11 @@ class Range:
         for each, end in (ends or {}).items():
             asked, until = self._from(each), self._to(each) or LATEST
             if begins[each] > end and asked.kind == "earliest" and until.kind == "offset":
-                wrong.append(f"{name_of(each)}: offsets before {begins[each]} are gone, and it is read up to {until}")
+                wrong.append(f"{_name_of(each)}: offsets before {begins[each]} are gone, and it is read up to {until}")
             elif begins[each] > end and {asked.kind, until.kind} <= {"offset", "time"}:
-                spelled = f"{name_of(each)}: it begins at offset {begins[each]} (from_: {asked}) and ends before offset"
+                spelled = (
+                    f"{_name_of(each)}: it begins at offset {begins[each]} (from_: {asked}) and ends before offset"
+                )
                 wrong.append(f"{spelled} {end} (to: {until})")
         self._refuse("from_ is after to", wrong)
         return begins, None if ends is None else {each: max(begins[each], end) for each, end in ends.items()}
@@ -181,7 +327,7 @@ class Range:
             # For a time the end is asked first, so that a record that is written meanwhile is not skipped.
             found |= question(of_kind) if of_kind else {}
         times = sorted({point.value for point in wanted.values() if point.kind == "time"})
-        peeking, trusted_until = Peeking(cluster, self.what), self.trusted_until
+        peeking, trusted_until = RecordLookup(cluster, self.what), self.trusted_until
         try:
             for moment in times:
                 of_time = [each for each, point in wanted.items() if point == Point("time", moment)]
@@ -193,7 +339,7 @@ class Range:
 
     def span(self, cluster: Cluster, partitions: Iterable[Partition]) -> tuple[int, int] | None:
         """Return the first and last timestamp at the moment, in epoch milliseconds; None where there is no record."""
-        read, peeking = list(partitions), Peeking(cluster, self.what)
+        read, peeking = list(partitions), RecordLookup(cluster, self.what)
         try:
             found = first_records(cluster, peeking, read, self.from_ms or 0, self.trusted_until)
             times = Times(cluster, peeking, 1, 0)
@@ -217,7 +363,7 @@ class Range:
             begin, end = self._from(scope), self._to(scope)
             if end is None:
                 continue
-            where = self.what + (f": {name_of(scope)}" if scope != ALL else "")
+            where = self.what + (f": {_name_of(scope)}" if scope != ALL else "")
             if begin.kind == end.kind and begin.value > end.value:
                 msg = f"{where}: from_ is after to: expected a beginning before the end, got {begin} and {end}"
                 raise ConfigurationError(msg)
@@ -240,7 +386,7 @@ class Range:
     def _check_ends(self, argument: str, cluster: Cluster, asked: Mapping[Partition, int]) -> None:
         ends = cluster.latest(asked)
         beyond = [each for each, offset in asked.items() if offset > ends[each]]
-        wrong = [f"{name_of(each)}: got offset {asked[each]}, the end is {ends[each]}" for each in beyond]
+        wrong = [f"{_name_of(each)}: got offset {asked[each]}, the end is {ends[each]}" for each in beyond]
         if any(asked[each] > _LIKE_A_TIME for each in beyond):
             wrong.append("a time is written as a text or a datetime, not as a number")
         self._refuse(f"{argument} is beyond the end", wrong)
@@ -262,8 +408,26 @@ def lost(wanted: Mapping[Partition, int], earliest: Mapping[Partition, int]) -> 
     ['topic trades partition 0: offsets 10 to 99 are gone (up to 90 records); the earliest is 100']
     """
     return [
-        f"{name_of(each)}: offsets {offset} to {earliest[each] - 1} are gone "
+        f"{_name_of(each)}: offsets {offset} to {earliest[each] - 1} are gone "
         f"(up to {earliest[each] - offset} records); the earliest is {earliest[each]}"
         for each, offset in wanted.items()
         if offset < earliest[each]
+    ]
+
+
+def held_back(cluster: Cluster, partitions: Sequence[Partition], read: Range) -> list[str]:
+    """Return a text for each partition in which an open transaction holds records of a range back.
+
+    Args:
+        cluster: The cluster; with ``isolation.level=read_uncommitted`` nothing is held back.
+        partitions: The partitions that are read.
+        read: The range.
+    """
+    stable, written = cluster.latest(partitions), cluster.written(partitions)
+    ends = read.end(cluster, partitions) or stable
+    return [
+        f"{read.what}: {_name_of(each)}: a transaction is open from offset {end:,} on, so a run over what is there ends "
+        f"before it and leaves {written[each] - end:,} offsets, up to {written[each] - 1:,}, to the next run"
+        for each, end in stable.items()
+        if end < written[each] and ends[each] >= end
     ]

@@ -22,7 +22,6 @@ __all__ = [
     "OTHER_NAME",
     "OTHER_TIME",
     "ConnectionLog",
-    "certificate_problem",
     "is_alert",
     "is_ended",
     "login_problem",
@@ -113,7 +112,7 @@ def login_problem(servers: str, settings: Mapping[str, str], heard: str) -> str:
         heard: librdkafka's text, without secrets.
     """
     if "certificate verif" in heard:
-        found = certificate_problem(heard, settings)
+        found = _certificate_problem(heard, settings)
         if found is not None:
             return f"{servers}: {found}"
     hint = ""
@@ -131,7 +130,7 @@ def login_problem(servers: str, settings: Mapping[str, str], heard: str) -> str:
     return f"{servers} refused the login: {heard}; {hint}see the options security.protocol, sasl.* and ssl.*"
 
 
-def certificate_problem(heard: str, settings: Mapping[str, str]) -> str | None:
+def _certificate_problem(heard: str, settings: Mapping[str, str]) -> str | None:
     """Return what OpenSSL finds wrong with a broker's certificate; None where it can't be asked, or finds nothing.
 
     Only a handshake is tried: nothing of a login is sent.

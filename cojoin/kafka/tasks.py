@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import InputPartition
 
 from cojoin.errors import QueryFailedError
-from cojoin.kafka.archive.hybrid_cluster import HybridCluster
+from cojoin.kafka.hybrid_cluster import HybridCluster
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from cojoin.kafka.archive.archive_index import Piece
     from cojoin.kafka.client import Cluster, Partition
+    from cojoin.kafka.hybrid_cluster import Piece
 
 __all__ = ["ArchivedSpan", "Gap", "Span", "Task", "make_tasks"]
 

@@ -2,8 +2,9 @@
 
 The function is called where a client is made, and again when three quarters of a token's lifetime have passed. A
 process keeps each source's last token, so that its tasks do not ask for one each; a token that the brokers refuse is
-forgotten. No message, log line, file or ``repr`` has a token. Before a query starts, a function that fails is an error
-at once; while a query runs, it is called again until the patience ends.
+forgotten. No message, log line, file or ``repr`` has a token, also not of a schema registry (``formats.registry``).
+Before a query starts, a function that fails is an error at once; while a query runs, it is called again until the
+patience ends.
 
 A token costs what the function costs, and with confluent-kafka 2.13 or later a second for each client that is made.
 """
@@ -13,22 +14,35 @@ from __future__ import annotations
 import re
 import threading
 import time
+import traceback
 import uuid
 from dataclasses import dataclass, field
 from datetime import timedelta
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, TypeAlias
+from urllib.parse import unquote
 
 from cojoin.errors import ConfigurationError, QueryFailedError
-from cojoin.kafka.token_texts import call_problem, function_name, is_token_text, without_tokens
 from cojoin.session.pickling import pickling_error
 from cojoin.storage.locations import MASK
+from cojoin.storage.secret_names import may_be_secret
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from cojoin.spark.sources.secrets import Secrets
 
-__all__ = ["Token", "TokenFunction", "Tokens", "with_token_login"]
+__all__ = [
+    "Token",
+    "TokenFunction",
+    "Tokens",
+    "call_problem",
+    "function_name",
+    "is_token_text",
+    "with_token_login",
+    "without_tokens",
+]
+
 
 _REFRESHED_AT = 0.75
 """The share of a token's lifetime after which another one is asked for; librdkafka asks after 0.8."""
@@ -246,3 +260,44 @@ def with_token_login(settings: Mapping[str, str], what: str) -> dict[str, str]:
         raise ConfigurationError(msg)
     own = {} if named is not None else {"sasl.mechanism": _OWN_MECHANISM}
     return {"security.protocol": "SASL_SSL", **settings, **own}
+
+
+_PRINTABLE = re.compile(r"[\x21-\x7e]+")
+_JWT = re.compile(r"eyJ[\w-]+\.[\w-]*(?:\.[\w-]*)*")
+_PARAMETER = re.compile(r"(?P<name>[\w.-]+)(?P<sign>=|%3D)(?P<value>[^&\s\"']+)", re.IGNORECASE)
+
+
+def is_token_text(text: str) -> bool:
+    """Return whether a text can be a token: printable ASCII without blanks.
+
+    >>> is_token_text("eyJhbGciOiJub25lIn0.e30."), is_token_text("one line end" + chr(10))
+    (True, False)
+    """
+    return _PRINTABLE.fullmatch(text) is not None
+
+
+def function_name(function: Callable[..., Any]) -> str:
+    """Return a function's name, without its arguments, which may be secret."""
+    found = getattr(function, "__qualname__", None)
+    return f"the function {found}" if isinstance(found, str) else f"the {type(function).__qualname__}"
+
+
+def call_problem(function: Callable[..., Any], error: Exception) -> str:
+    """Return what is said of a call that failed: the function, the exception without tokens, and where it was."""
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f"{PurePath(frames[-1].filename).name}, line {frames[-1].lineno}" if frames[1:] else "its call"
+    return f"{function_name(function)} failed: {type(error).__name__}: {without_tokens(str(error))} (in {place})"
+
+
+def without_tokens(text: str) -> str:
+    """Return a text without what looks like a token, and without parameters whose names suggest a secret.
+
+    >>> without_tokens("POST /token?client_secret=opensesame&scope=kafka: 500")
+    'POST /token?client_secret=***&scope=kafka: 500'
+    """
+
+    def shown(found: re.Match[str]) -> str:
+        secret = may_be_secret(unquote(found["name"]))
+        return f"{found['name']}{found['sign']}{MASK}" if secret else found[0]
+
+    return _PARAMETER.sub(shown, _JWT.sub(MASK, text))

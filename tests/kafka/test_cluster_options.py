@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 
-from cojoin.kafka.cluster_options import ClusterOptions, DebugLog
+from cojoin.kafka.client import ClusterOptions, DebugLog
 
 
 def test_options_are_pickled_and_show_no_secret() -> None:

@@ -13,10 +13,9 @@ from pyspark.sql.streaming.datasource import ReadMaxRows
 
 import cojoin as cj
 from cojoin.kafka.client import ClusterOptions
-from cojoin.kafka.consumer_group import ConsumerGroup
+from cojoin.kafka.consumer_group import ConsumerGroup, TopicMonitor
 from cojoin.kafka.positions import offset_of
 from cojoin.kafka.reader import AlignedReader
-from cojoin.kafka.topic_monitor import TopicMonitor
 from cojoin.kafka.topics import Topics
 from tests.kafka.lags import committed, log_ends
 from tests.kafka.logins import grant

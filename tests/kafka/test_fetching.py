@@ -22,8 +22,7 @@ from confluent_kafka.admin import (
 
 import cojoin as cj
 from cojoin.kafka.client import Cluster, ClusterOptions
-from cojoin.kafka.fetching import PIECE_BYTES, PIECE_RECORDS, fetched
-from cojoin.kafka.records import VALUE, RecordFormat, read_task
+from cojoin.kafka.records import PIECE_BYTES, PIECE_RECORDS, VALUE, RecordFormat, fetched, read_task
 from cojoin.kafka.tasks import Span, Task
 from tests.kafka.logins import allow
 from tests.kafka.replayed import START, admin, make

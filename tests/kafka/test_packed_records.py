@@ -12,9 +12,8 @@ import cojoin as cj
 from cojoin.engine.inputs import InputSpec
 from cojoin.engine.key_groups import group_labels
 from cojoin.engine.values.ipc import read_message
-from cojoin.kafka.packed_records import PackedRecords
-from cojoin.kafka.packing_choice import why_through_spark
-from cojoin.kafka.record_description import RecordDescription
+from cojoin.kafka.packed_records import PackedRecords, why_through_spark
+from cojoin.kafka.record_columns import RecordDescription
 from cojoin.kafka.records import FAULT, KEY, MARK, NEWEST, TIME, TOMBSTONE, VALUE
 from cojoin.kafka.topics import Topics
 from cojoin.spark.batch.grouping import Grouping

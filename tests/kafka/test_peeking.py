@@ -10,8 +10,7 @@ import pytest
 
 import cojoin as cj
 from cojoin.kafka.client import Cluster, ClusterOptions
-from cojoin.kafka.peeking import Peeking
-from cojoin.kafka.times import Stamp, Times, first_records
+from cojoin.kafka.offsets_for_times import RecordLookup, Stamp, Times, first_records
 from tests.kafka.hard_topics import await_compaction, create, open_transaction
 from tests.kafka.replayed import START, Written, delete_before, make, write
 from tests.kafka.test_client import WHAT
@@ -37,13 +36,13 @@ def cluster(broker: Broker) -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def peeking(cluster: Cluster) -> Iterator[Peeking]:
-    made = Peeking(cluster, WHAT)
+def peeking(cluster: Cluster) -> Iterator[RecordLookup]:
+    made = RecordLookup(cluster, WHAT)
     yield made
     made.close()
 
 
-def test_markers_and_aborted_records_are_passed_over(broker: Broker, cluster: Cluster, peeking: Peeking) -> None:
+def test_markers_and_aborted_records_are_passed_over(broker: Broker, cluster: Cluster, peeking: RecordLookup) -> None:
     servers, (one, two) = make(broker, "peeked", partitions=2), (("peeked", 0), ("peeked", 1))
 
     def some(begin: int) -> list[tuple[bytes, int]]:
@@ -74,7 +73,7 @@ def test_markers_and_aborted_records_are_passed_over(broker: Broker, cluster: Cl
     assert first_records(cluster, peeking, [one, two], START + 21, None) == {one: (9, START + 21), two: None}
 
 
-def test_stamps_that_are_not_believed_are_passed_over(broker: Broker, cluster: Cluster, peeking: Peeking) -> None:
+def test_stamps_that_are_not_believed_are_passed_over(broker: Broker, cluster: Cluster, peeking: RecordLookup) -> None:
     one: Partition = ("peeked-far", 0)
     stamps = [START, FUTURE, FUTURE, START + 5, FUTURE]
     write(make(broker, one[0]), one[0], [Written(b"x", time=stamp) for stamp in stamps])
@@ -88,7 +87,7 @@ def test_stamps_that_are_not_believed_are_passed_over(broker: Broker, cluster: C
 
 @pytest.mark.slow
 def test_a_broker_that_knows_no_record_of_a_time_is_wrong_of_a_compacted_topic(
-    broker: Broker, cluster: Cluster, peeking: Peeking
+    broker: Broker, cluster: Cluster, peeking: RecordLookup
 ) -> None:
     """What compaction leaves of a producer's last batch keeps the time of the record that is gone."""
     servers, topic, one = broker.bootstrap_servers, "peeked-compacted", ("peeked-compacted", 0)
@@ -113,7 +112,7 @@ def test_a_broker_that_knows_no_record_of_a_time_is_wrong_of_a_compacted_topic(
     assert times.confirms(time, {one: 0}, ends)
 
 
-def test_what_is_gone_and_who_is_silent(broker: Broker, cluster: Cluster, peeking: Peeking) -> None:
+def test_what_is_gone_and_who_is_silent(broker: Broker, cluster: Cluster, peeking: RecordLookup) -> None:
     one: Partition = ("peeked-gone", 0)
     servers = make(broker, one[0])
     write(servers, one[0], [Written(b"x", time=START + at) for at in range(9)])
@@ -121,7 +120,7 @@ def test_what_is_gone_and_who_is_silent(broker: Broker, cluster: Cluster, peekin
     assert peeking.next_records({one: 1}, {one: 9}, None) == {one: Stamp(5, START + 5)}
     assert peeking.next_records({one: 1}, {one: 5}, None) == {one: None}
     impatient = Cluster(ClusterOptions(broker.bootstrap_servers, {}, 1_500), WHAT)
-    with closing(impatient), closing(Peeking(impatient, WHAT)) as looks:
+    with closing(impatient), closing(RecordLookup(impatient, WHAT)) as looks:
         assert looks.next_records({one: 6}, {one: 9}, None) == {one: Stamp(6, START + 6)}
         with silent(broker), refused(WHAT, "no record", "peeked-gone partition 0", kind=cj.QueryFailedError):
             looks.next_records({one: 7}, {one: 9}, None)
@@ -143,7 +142,7 @@ class Counting:
 
 
 def test_large_batches_of_some_partitions_do_not_hold_back_the_others(
-    broker: Broker, cluster: Cluster, peeking: Peeking
+    broker: Broker, cluster: Cluster, peeking: RecordLookup
 ) -> None:
     """A fetch that asks for little has a large batch only for its first partition."""
     servers, places = make(broker, "peeked-large", partitions=3), [("peeked-large", number) for number in range(3)]

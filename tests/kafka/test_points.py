@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 import cojoin as cj
-from cojoin.kafka.points import ALL, LATEST, Point, nearest_point, parsed_points
+from cojoin.kafka.ranges import ALL, LATEST, Point, nearest_point, parsed_points
 
 START = 1_767_571_200_000  # 2026-01-05
 UTC = timezone.utc

@@ -11,8 +11,7 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
 import cojoin as cj
-from cojoin.kafka.points import ALL, Point
-from cojoin.kafka.ranges import Range, lost
+from cojoin.kafka.ranges import ALL, Point, Range, lost
 from tests.kafka.test_client import START, WHAT, cluster, fill, parts
 
 if TYPE_CHECKING:

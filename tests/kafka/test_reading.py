@@ -13,7 +13,7 @@ from confluent_kafka.admin import NewTopic
 
 import cojoin as cj
 from cojoin.kafka.client import Cluster, ClusterOptions
-from cojoin.kafka.peeking import Peeking
+from cojoin.kafka.offsets_for_times import RecordLookup, first_records
 from cojoin.kafka.ranges import Range
 from cojoin.kafka.reader import AlignedReader
 from cojoin.kafka.records import (
@@ -29,7 +29,6 @@ from cojoin.kafka.records import (
     read_task,
 )
 from cojoin.kafka.tasks import Gap, Span, Task
-from cojoin.kafka.times import first_records
 from tests.kafka.replayed import MINUTE, SECONDS, START, Written, admin, delete_before, make, write
 from tests.kafka.test_connection import silent
 from tests.spark.refused import refused
@@ -114,7 +113,7 @@ def test_a_timestamp_of_minus_one_is_none_and_one_that_no_column_holds_is_a_faul
     seen = read(servers, spans, decoding(lambda record: (record.timestamp, "")))
     assert [each["n"] for each in seen[DECODED].to_pylist()] == [None if stamp == -1 else stamp for stamp in STAMPS]
     cluster = Cluster(ClusterOptions(servers), WHAT)
-    peeking = Peeking(cluster, WHAT)
+    peeking = RecordLookup(cluster, WHAT)
     try:
         assert peeking.stamps({part: 0}, {part: len(STAMPS)}, None) == {part: [(0, START), (3, -5), (6, 1)]}
         assert peeking.next_records({part: 1}, {part: 3}, None) == {part: None}

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from cojoin.kafka.alignment import UnreadInput, confirmed_positions, next_slice, part_of, positions_at
-from cojoin.kafka.times import Stamp, Times, first_records
+from cojoin.kafka.offsets_for_times import Stamp, Times, first_records
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

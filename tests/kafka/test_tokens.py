@@ -12,7 +12,7 @@ import pytest
 
 import cojoin as cj
 from cojoin.kafka import Token
-from cojoin.kafka.cluster_options import ClusterOptions
+from cojoin.kafka.client import ClusterOptions
 from cojoin.kafka.tokens import TokenFunction, Tokens
 from cojoin.spark.sources.secrets import Secrets
 from tests.kafka.logins import unsigned_token

@@ -11,7 +11,7 @@ from confluent_kafka.admin import NewTopic
 
 import cojoin as cj
 from cojoin.kafka.client import Cluster, ClusterOptions
-from cojoin.kafka.peeking import Peeking
+from cojoin.kafka.offsets_for_times import RecordLookup
 from cojoin.kafka.topics import Topics
 from tests.kafka.hard_topics import open_transaction
 from tests.kafka.logins import read_to_the_end
@@ -123,7 +123,7 @@ def test_a_record_of_megabytes_needs_no_settings(broker: Broker) -> None:
     servers, part = large(broker, "topics-large"), ("topics-large", 0)
     write(servers, part[0], [Written(b"x" * MEGABYTES, time=START + each) for each in range(2)], **LARGE)
     cluster = Cluster(ClusterOptions(servers), WHAT)
-    peeking = Peeking(cluster, WHAT)
+    peeking = RecordLookup(cluster, WHAT)
     found = peeking.next_records({part: 1}, cluster.latest([part]), None)[part]
     assert found is not None
     assert found.timestamp == START + 1

@@ -1,10 +1,13 @@
-"""How a task decodes values and keys whose schema is in a registry: all records of one schema at once.
+"""Decoders of values and keys whose schema is in a registry: a task decodes all records of one schema at once.
 
 The schema of each id is looked up once a process, and what decodes it, its *reading*, is made once and kept. A record
 without a schema id, of an id that the registry does not know, of a schema that can't become the columns of the query,
 or whose bytes do not fit its schema has a fault with the reason. The columns are fixed when the source is opened.
 
-It keeps up to 1,000 readings a process.
+Columns that the user names are matched by name, wider where that loses nothing, null where missing. The rules are those
+by which a stored schema may evolve (``schema_evolution``), but a column or field that is not named is left out.
+
+A process keeps up to 1,000 readings.
 """
 
 from __future__ import annotations
@@ -17,19 +20,30 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import pyarrow as pa
 
-from cojoin.kafka.formats.schema_lookup import MissingReferenceError, SchemaLookup
+from cojoin.engine.values.schema_evolution import differences
+from cojoin.kafka.formats.registry import MissingReferenceError, SchemaLookup
 from cojoin.kafka.formats.wire_format import HEADER, by_schema, undecodable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from cojoin.kafka.formats.registry import Registry
-    from cojoin.kafka.formats.schema_lookup import FoundSchema
+    from cojoin.kafka.formats.registry import FoundSchema, Registry
     from cojoin.kafka.formats.wire_format import SchemaHead, SchemaName
 
     Heads: TypeAlias = "Sequence[SchemaHead | None] | None"
 
-__all__ = ["Decoder", "FramedJson", "Reading", "RegistryDecoder", "in_order", "json_problem", "rows_by_themselves"]
+__all__ = [
+    "Decoder",
+    "FramedJson",
+    "Reading",
+    "RegistryDecoder",
+    "fitted",
+    "in_order",
+    "json_problem",
+    "misfits",
+    "rows_by_themselves",
+]
+
 
 Faults: TypeAlias = "list[str | None]"
 """For each value what is wrong with it; None where nothing is."""
@@ -38,8 +52,6 @@ Reading: TypeAlias = "Callable[[list[bytes]], tuple[pa.StructArray | None, Fault
 """Decodes whole values of one schema: a row for each value, null where it has a fault; None where all have one."""
 
 _MOST_KEPT = 1_000
-_SHOWN = 100
-_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _READINGS: dict[tuple[str, SchemaName], Any] = {}
 
 
@@ -263,3 +275,51 @@ def _misfit(value: Any, dtype: pa.DataType) -> str | None:
         where = next((f"field {name!r}: {why}" for name, why in inner if why is not None), None)
         return where or f"{type(error).__name__}: {error}"
     return None
+
+
+def misfits(there: pa.DataType, wanted: pa.DataType) -> list[str]:
+    """Return why values of a type can't become those of another; "there" is what they are, "here" what is wanted.
+
+    >>> misfits(pa.struct([("tier", pa.string()), ("note", pa.string())]), pa.struct([("tier", pa.int64())]))
+    ["field 'tier' is string there and bigint here"]
+    """
+    return differences(_narrowed(there, wanted), wanted)
+
+
+def _narrowed(there: pa.DataType, wanted: pa.DataType) -> pa.DataType:
+    """Return a type without the fields that are not wanted, at any depth."""
+    types = pa.types
+    if types.is_null(there):
+        return wanted
+    if types.is_struct(there) and types.is_struct(wanted):
+        known = {field.name: field for field in wanted}
+        return pa.struct(
+            [field.with_type(_narrowed(field.type, known[field.name].type)) for field in there if field.name in known]
+        )
+    if types.is_list(there) and types.is_list(wanted):
+        return pa.list_(_narrowed(there.value_type, wanted.value_type))
+    if types.is_map(there) and types.is_map(wanted):
+        return pa.map_(there.key_type, _narrowed(there.item_type, wanted.item_type))
+    return there
+
+
+def fitted(array: pa.Array, wanted: pa.DataType) -> pa.Array:
+    """Return values, which are no slice, as those of a type that ``misfits`` has nothing against."""
+    if array.type.equals(wanted):
+        return array
+    if pa.types.is_null(array.type):
+        return pa.nulls(len(array), wanted)
+    if not pa.types.is_nested(wanted):
+        return array.cast(wanted)
+    mask = array.is_null() if array.null_count else None
+    if pa.types.is_struct(wanted):
+        places = [array.type.get_field_index(field.name) for field in wanted]
+        children = [
+            pa.nulls(len(array), field.type) if place < 0 else fitted(array.field(place), field.type)
+            for place, field in zip(places, wanted, strict=True)
+        ]
+        return pa.StructArray.from_arrays(children, fields=list(wanted), mask=mask)
+    if pa.types.is_map(wanted):
+        items = fitted(array.items, wanted.item_type)
+        return pa.MapArray.from_arrays(array.offsets, array.keys, items, type=wanted, mask=mask)
+    return pa.ListArray.from_arrays(array.offsets, fitted(array.values, wanted.value_type), type=wanted, mask=mask)

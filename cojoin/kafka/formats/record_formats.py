@@ -17,15 +17,21 @@ from cojoin.engine.row_changes import DELETED
 from cojoin.engine.values.choices import check_word
 from cojoin.engine.values.types import parse_schema, schema_to_ddl
 from cojoin.errors import ConfigurationError, SchemaError
-from cojoin.kafka.formats.debezium_envelope import CHANGED_AT, Placeholder, Unavailable, envelope_of, row_of
-from cojoin.kafka.formats.debezium_json import DebeziumJson, needs_schema
+from cojoin.kafka.formats.debezium import (
+    CHANGED_AT,
+    DebeziumJson,
+    Placeholder,
+    Unavailable,
+    envelope_of,
+    needs_schema,
+    row_of,
+)
 from cojoin.kafka.formats.decoding import FramedJson, RegistryDecoder
-from cojoin.kafka.formats.registry import Registry, as_registry
-from cojoin.kafka.formats.schema_lookup import SchemaLookup, check_registry
+from cojoin.kafka.formats.registry import Registry, SchemaLookup, as_registry, check_registry
 
 if TYPE_CHECKING:
     from cojoin.kafka.formats.decoding import Decoder
-    from cojoin.kafka.formats.schema_lookup import FoundSchema
+    from cojoin.kafka.formats.registry import FoundSchema
 
 __all__ = [
     "AvroFormat",
@@ -375,7 +381,7 @@ def _columns(chosen: Any, found: FoundSchema | None, part: str, what: str) -> pa
 
         columns = proto_columns(found, chosen.message, what)
     else:
-        from cojoin.kafka.formats.json_columns import json_columns  # noqa: PLC0415 - as above
+        from cojoin.kafka.formats.json_schema import json_columns  # noqa: PLC0415 - as above
 
         columns = json_columns(found, what)
     schema_to_ddl(pa.schema(list(columns)), what=f"{what}: the {part}'s schema")  # refuses names that differ by case

@@ -22,8 +22,7 @@ from cojoin.engine.values.texts import back_quoted
 from cojoin.engine.values.types import type_to_ddl
 from cojoin.errors import ConfigurationError, did_you_mean
 from cojoin.kafka.formats.record_formats import AvroFormat, JsonSchemaFormat, ProtobufFormat
-from cojoin.kafka.sink.registry_values import RegistryValues
-from cojoin.kafka.sink.value_schema import RegistryFormat, find_schema
+from cojoin.kafka.sink.serializers import RegistryFormat, RegistryValues, find_schema
 from cojoin.session.sealed import for_workers
 
 if TYPE_CHECKING:

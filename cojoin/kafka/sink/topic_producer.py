@@ -1,36 +1,42 @@
 """A producer for one task: it sends records to a topic, and every record is taken, or an error says which was not.
 
 It keeps librdkafka's queue of at most 128 MB. Keys are spread over the partitions as by Kafka's own clients in Java
-(murmur2), so the records of a key are in one partition, in the order in which they were sent; records without a key
-go to any partition. A record is sent once, also if a broker fails meanwhile (``enable.idempotence``), unless the
-producer itself ends.
+(murmur2), so the records of a key are in one partition, in the order in which they were sent; records without a key go
+to any partition. A record is sent once, also if a broker fails meanwhile (``enable.idempotence``), unless the producer
+itself ends. An error of the brokers is raised with what was expected, their own words, and what to do.
 """
 
 from __future__ import annotations
 
+import contextlib
 import time
 from dataclasses import dataclass, field
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from cojoin.errors import ConfigurationError, QueryFailedError, did_you_mean
-from cojoin.kafka.connection import PERMISSION_ERRORS, UNKNOWN_ERRORS, Connection
+from cojoin.kafka.client import PERMISSION_ERRORS, UNKNOWN_ERRORS, Connection
 from cojoin.kafka.sink.record_encoding import HEADERS, KEY, TIMESTAMP, VALUE
-from cojoin.kafka.sink.sink_refusals import PASSING, send_problem
 
-try:
+with contextlib.suppress(ImportError):  # an optional dependency: ``check_installed`` reports it
     from confluent_kafka import KafkaException, Producer, TopicCollection
     from confluent_kafka.admin import ConfigResource  # type: ignore[attr-defined]
-except ImportError:
-    pass  # an optional dependency: ``check_installed`` reports it
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from confluent_kafka import KafkaError
 
-    from cojoin.kafka.cluster_options import ClusterOptions
+    from cojoin.kafka.client import ClusterOptions
 
-__all__ = ["TopicConnection", "TopicFacts", "TopicProducer", "TopicTarget"]
+__all__ = [
+    "LOST",
+    "TopicConnection",
+    "TopicFacts",
+    "TopicProducer",
+    "TopicTarget",
+    "timeout_problem",
+]
+
 
 DEFAULT_TRANSACTION_TIMEOUT_MS = 300_000
 _DEFAULTS = {
@@ -182,7 +188,7 @@ class TopicConnection(Connection):
 
     def is_passing(self, error: KafkaError) -> bool:
         """Return whether an error may pass by itself; also that of a coordinator that is just starting."""
-        return error.name() in PASSING or super().is_passing(error)
+        return error.name() in _PASSING or super().is_passing(error)
 
     def _give_up(self, waited: float, reason: KafkaError) -> NoReturn:
         if reason.name() in UNKNOWN_ERRORS:
@@ -191,7 +197,7 @@ class TopicConnection(Connection):
         super()._give_up(waited, reason)
 
     def _refuse(self, reason: KafkaError) -> NoReturn:
-        found = send_problem(
+        found = _send_problem(
             reason.name(), self.text(reason), topic=self._target.topic, application=self._target.application
         )
         if found is None:
@@ -293,8 +299,94 @@ class TopicProducer(TopicConnection):
         if value is not None and error.name() == "MSG_SIZE_TOO_LARGE":
             shown = "no key" if key is None else f"the key {key[:80].decode(errors='replace')!r}"
             said = f"{len(value):,} bytes, with {shown}, where {self._largest()} is the most"
-        found = send_problem(error.name(), said, topic=self._target.topic, application=self._target.application)
+        found = _send_problem(error.name(), said, topic=self._target.topic, application=self._target.application)
         return QueryFailedError(f"{self._what}: {found or f'the brokers do not take a record: {said}'}")
 
     def _largest(self) -> str:
         return f"{int(self._target.producer_settings().get('message.max.bytes', 1_000_000)):,}"
+
+
+LOST = {
+    *("_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH", "INVALID_PRODUCER_ID_MAPPING", "INVALID_TXN_STATE"),
+    *("_FATAL", "_STATE", "_PURGE_QUEUE", "_PURGE_INFLIGHT", "UNKNOWN_PRODUCER_ID", "TRANSACTION_ABORTABLE"),
+}
+"""The errors of a transaction that was ended by others: by a later producer of its id, or because it took too long."""
+
+_PASSING = {
+    *("COORDINATOR_LOAD_IN_PROGRESS", "COORDINATOR_NOT_AVAILABLE", "NOT_COORDINATOR", "CONCURRENT_TRANSACTIONS"),
+    *("UNSTABLE_OFFSET_COMMIT", "GROUP_COORDINATOR_NOT_AVAILABLE", "NOT_COORDINATOR_FOR_GROUP", "_WAIT_COORD"),
+}
+"""Errors of a coordinator that is just starting, or still ends an earlier transaction."""
+
+_TRANSACTION_TIMEOUT = "transaction.timeout.ms"
+
+
+_KINDS = {
+    "TRANSACTIONAL_ID_AUTHORIZATION_FAILED": (
+        "the brokers do not let this user write transactions: {said}; grant it WRITE and DESCRIBE on the transactional "
+        "ids that begin with 'cojoin-', such as {application!r}, or use delivery='at_least_once'"
+    ),
+    "GROUP_AUTHORIZATION_FAILED": (
+        "the brokers do not let this user keep its position: {said}; grant it READ and DESCRIBE on the consumer groups "
+        "that begin with 'cojoin-', such as {application!r}, or use delivery='at_least_once'"
+    ),
+    "TOPIC_AUTHORIZATION_FAILED": (
+        "the brokers do not let this user write: {said}; grant it WRITE, READ and DESCRIBE on the topic {topic!r}"
+    ),
+    "UNKNOWN_TOPIC_OR_PART": "there is no topic {topic!r} any more: {said}; create it, and start a new query",
+    "INVALID_TRANSACTION_TIMEOUT": (
+        "option transaction.timeout.ms: {said}; expected at most the brokers' transaction.max.timeout.ms, which is 15 "
+        "minutes by default: give the option a smaller value, or the brokers a larger one"
+    ),
+    "UNSUPPORTED_VERSION": (
+        "the brokers have no transactions: {said}; expected Kafka 2.5 or later, or use delivery='at_least_once'"
+    ),
+    "MSG_SIZE_TOO_LARGE": (
+        "a record is larger than topic {topic!r} takes: {said}; nothing of the batch was committed. Give the topic a "
+        "larger max.message.bytes and start the query again, or write fewer or smaller columns in a new query"
+    ),
+    "OFFSET_METADATA_TOO_LARGE": (
+        "the brokers' offset.metadata.max.bytes is too small: {said}; expected its default, 4096, or more"
+    ),
+    "INVALID_RECORD": (
+        "topic {topic!r} does not take a record: {said}; a compacted topic needs a key in each record: give key=, with "
+        "a column that is never null"
+    ),
+}
+_SAME = {
+    "CLUSTER_AUTHORIZATION_FAILED": "TOPIC_AUTHORIZATION_FAILED",
+    "UNKNOWN_TOPIC_ID": "UNKNOWN_TOPIC_OR_PART",
+    "_UNKNOWN_PARTITION": "UNKNOWN_TOPIC_OR_PART",
+    "_UNKNOWN_TOPIC": "UNKNOWN_TOPIC_OR_PART",
+    "_UNSUPPORTED_FEATURE": "UNSUPPORTED_VERSION",
+}
+
+
+def _send_problem(name: str, said: str, *, topic: str, application: str) -> str | None:
+    """Return what to do about an error of a producer; None for an error that it has no advice for.
+
+    Args:
+        name: librdkafka's name of the error.
+        said: Its text, without secrets.
+        topic: The topic.
+        application: The beginning of the transactional ids and of the groups.
+
+    >>> print(send_problem("UNKNOWN_TOPIC_ID", "unknown", topic="enriched", application="cojoin-0b8e-output"))
+    there is no topic 'enriched' any more: unknown; create it, and start a new query
+    """
+    text = _KINDS.get(_SAME.get(name, name))
+    return None if text is None else text.format(said=said, topic=topic, application=application)
+
+
+def timeout_problem(seconds: float, timeout_ms: int) -> str:
+    """Return the message for a transaction that the brokers ended because it took too long.
+
+    Args:
+        seconds: How long it took.
+        timeout_ms: How long it might take.
+    """
+    return (
+        f"its transaction took {seconds:.0f} s, and the brokers end one after {timeout_ms / 1000:g} s "
+        f"({_TRANSACTION_TIMEOUT}); nothing of the batch was written. Give the option {_TRANSACTION_TIMEOUT} a larger "
+        f"value (up to the brokers' transaction.max.timeout.ms), or read fewer rows a batch, and start the query again"
+    )

@@ -18,13 +18,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as F  # noqa: N812
 
 import cojoin as cj
-from cojoin.kafka.archive import archive_counts
-from cojoin.kafka.archive.archive_files import archived as archived_rows
-from cojoin.kafka.archive.archive_index import ArchivedPartition, ArchiveIndex, Layout, Piece
-from cojoin.kafka.archive.hybrid_cluster import HybridCluster, connected
+from cojoin.kafka.archive_files import archived as archived_rows
 from cojoin.kafka.client import ClusterOptions
-from cojoin.kafka.fetching import PIECE_BYTES
-from cojoin.kafka.records import DECODED, TIME, VALUE, RecordFormat
+from cojoin.kafka.hybrid_cluster import ArchivedPartition, ArchiveIndex, HybridCluster, Layout, Piece, connected
+from cojoin.kafka.records import DECODED, PIECE_BYTES, TIME, VALUE, RecordFormat
 from cojoin.kafka.tasks import ArchivedSpan, make_tasks
 from tests.kafka.archives import decoded, delete_records, raw
 from tests.kafka.history import History, fill, make_history, make_producer, record_keys, record_times
@@ -447,7 +444,7 @@ def test_what_neither_part_has_is_a_loss_unless_it_was_compacted(
     spark: SparkSession, broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     del spark
-    monkeypatch.setattr(archive_counts, "_BLOCK", 10)
+    monkeypatch.setattr("cojoin.kafka.archive._BLOCK", 10)
     servers = numbered(broker, "archived-lost", 60, first=45)
     archived = [*range(3), *range(5, 20), *range(40, 50)]
     archive = shares(tmp_path, "archived-lost", archived)

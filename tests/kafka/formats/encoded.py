@@ -11,7 +11,7 @@ import fastavro
 from google.protobuf.message_factory import GetMessageClass
 
 from cojoin.kafka.formats.proto_files import message_type
-from cojoin.kafka.formats.schema_lookup import FoundSchema
+from cojoin.kafka.formats.registry import FoundSchema
 from tests.kafka.records import values
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from cojoin.engine.values.types import schema_to_ddl
 from cojoin.errors import SchemaError
 from cojoin.kafka.formats.avro_decoder import AvroReadings, avro_columns
-from cojoin.kafka.formats.schema_lookup import FoundSchema
+from cojoin.kafka.formats.registry import FoundSchema
 from tests.kafka.formats.encoded import avro_record, framed
 
 

@@ -16,7 +16,7 @@ import fastavro
 import pytest
 
 from cojoin.kafka.formats.avro_decoder import AvroReadings, avro_columns
-from cojoin.kafka.formats.schema_lookup import FoundSchema
+from cojoin.kafka.formats.registry import FoundSchema
 from tests.kafka.formats.encoded import avro_record, framed
 from tests.seeds import SEED
 

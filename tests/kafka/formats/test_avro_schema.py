@@ -10,9 +10,9 @@ import pytest
 
 import cojoin as cj
 from cojoin.engine.values.types import parse_schema
+from cojoin.kafka.formats.avro_columns import avro_schema, can_be_written_as
 from cojoin.kafka.formats.avro_decoder import avro_columns
-from cojoin.kafka.formats.avro_schema import avro_schema, can_be_written_as
-from cojoin.kafka.formats.schema_lookup import FoundSchema
+from cojoin.kafka.formats.registry import FoundSchema
 
 ALL = """id long, small smallint, tiny tinyint, flag boolean, real float, amount double, name string, raw binary,
     price decimal(12, 2), day date, at timestamp, local timestamp_ntz, nested struct<a: int, b: struct<c: string>>,

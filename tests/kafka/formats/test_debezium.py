@@ -19,10 +19,10 @@ from confluent_kafka.schema_registry import Schema
 import cojoin as cj
 from cojoin.engine.time.control_rows import UNAVAILABLE
 from cojoin.engine.values.types import parse_schema
-from cojoin.kafka.formats.debezium_json import DebeziumJson
+from cojoin.kafka.formats.debezium import DebeziumJson
 from cojoin.kafka.formats.record_formats import avro, debezium, json_schema, resolve
 from cojoin.kafka.formats.record_formats import json as json_format
-from cojoin.kafka.record_description import RecordDescription
+from cojoin.kafka.record_columns import RecordDescription
 from cojoin.kafka.records import FAULT, VALUE, decode_parts
 from cojoin.kafka.topics import Topics
 from cojoin.session.arrow_types import spark_schema

@@ -10,8 +10,8 @@ import pytest
 
 from cojoin.engine.values.types import schema_to_ddl
 from cojoin.errors import SchemaError
-from cojoin.kafka.formats.json_columns import json_columns
-from cojoin.kafka.formats.schema_lookup import FoundSchema
+from cojoin.kafka.formats.json_schema import json_columns
+from cojoin.kafka.formats.registry import FoundSchema
 
 
 def columns(properties: Any, **more: Any) -> str:

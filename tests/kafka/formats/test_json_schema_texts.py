@@ -9,9 +9,8 @@ import pytest
 
 import cojoin as cj
 from cojoin.engine.values.types import parse_schema
-from cojoin.kafka.formats.json_columns import json_columns
-from cojoin.kafka.formats.json_schema_texts import fits_json_type, json_schema_text
-from cojoin.kafka.formats.schema_lookup import FoundSchema
+from cojoin.kafka.formats.json_schema import fits_json_type, json_columns, json_schema_text
+from cojoin.kafka.formats.registry import FoundSchema
 
 ALL = """id long, small smallint, flag boolean, real float, amount double, name string, raw binary,
     price decimal(12, 2), day date, at timestamp, local timestamp_ntz, nested struct<a: int, b: struct<c: string>>,

@@ -22,8 +22,8 @@ from referencing.jsonschema import DRAFT7
 from cojoin.engine.values.types import parse_schema
 from cojoin.errors import SchemaError
 from cojoin.kafka.formats.decoding import json_problem
-from cojoin.kafka.formats.json_columns import json_columns
-from cojoin.kafka.formats.schema_lookup import FoundSchema
+from cojoin.kafka.formats.json_schema import json_columns
+from cojoin.kafka.formats.registry import FoundSchema
 from cojoin.kafka.record_columns import decoded
 from cojoin.kafka.records import FAULT, MARK, NEWEST, VALUE
 from tests.kafka.formats.json_cases import CASES, PYTHON, REFUSED, Case

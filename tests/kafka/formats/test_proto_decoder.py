@@ -17,7 +17,7 @@ from cojoin.engine.values.types import schema_to_ddl
 from cojoin.errors import SchemaError
 from cojoin.kafka.formats.proto_decoder import ProtoReadings, proto_columns
 from cojoin.kafka.formats.proto_files import message_type
-from cojoin.kafka.formats.schema_lookup import FoundSchema
+from cojoin.kafka.formats.registry import FoundSchema
 from tests.kafka.formats.encoded import framed, proto, proto_class
 
 EACH_TYPE = """syntax = "proto3";

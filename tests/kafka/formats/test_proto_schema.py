@@ -8,9 +8,8 @@ import pytest
 import cojoin as cj
 from cojoin.engine.values.types import parse_schema
 from cojoin.kafka.formats.proto_decoder import proto_columns
-from cojoin.kafka.formats.proto_files import message_type
-from cojoin.kafka.formats.proto_schema import fits_field_type, proto_schema
-from cojoin.kafka.formats.schema_lookup import FoundSchema
+from cojoin.kafka.formats.proto_files import fits_field_type, message_type, proto_schema
+from cojoin.kafka.formats.registry import FoundSchema
 
 ALL = """id long, small smallint, flag boolean, real float, amount double, name string, raw binary, at timestamp,
     span interval day to second, nested struct<a: int, b: struct<c: timestamp>>, many array<struct<x: timestamp>>,

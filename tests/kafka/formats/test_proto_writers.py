@@ -19,7 +19,7 @@ from google.protobuf.json_format import MessageToDict
 from cojoin.engine.values.types import parse_schema, parse_type, type_to_ddl
 from cojoin.errors import SchemaError
 from cojoin.kafka.formats.proto_decoder import ProtoReadings, proto_columns
-from cojoin.kafka.formats.schema_lookup import FoundSchema
+from cojoin.kafka.formats.registry import FoundSchema
 from tests.kafka.formats.compiled import compiled
 from tests.kafka.formats.encoded import framed
 from tests.kafka.formats.proto_cases import (

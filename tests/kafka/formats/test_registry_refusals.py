@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import cojoin as cj
-from cojoin.kafka.formats import registry_refusals, schema_lookup
-from cojoin.kafka.formats.schema_lookup import SchemaLookup
+from cojoin.kafka.formats import registry
+from cojoin.kafka.formats.registry import SchemaLookup
 from tests.servers.certificates import make_certificates
 from tests.servers.tls import SCHEMA, registry_behind_tls
 from tests.spark.refused import refused
@@ -86,7 +86,7 @@ def test_a_running_query_is_told_that_nothing_is_lost_and_takes_a_renewed_certif
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # It would be tried for half a minute.
-    monkeypatch.setitem(schema_lookup._RUNNING, "max.retries", 0)
+    monkeypatch.setitem(registry._RUNNING, "max.retries", 0)
     own, other = two_authorities(tmp_path)
     mine = tmp_path / "mine.pem"
     with registry_behind_tls(own) as url:
@@ -134,4 +134,4 @@ def test_an_address_without_tls_is_told(registry: RegistryServer) -> None:
 
 
 def test_its_examples() -> None:
-    assert not doctest.testmod(registry_refusals).failed
+    assert not doctest.testmod(registry).failed

@@ -13,7 +13,7 @@ import pytest
 import cojoin as cj
 from cojoin.kafka.formats.decoding import FramedJson
 from cojoin.kafka.formats.record_formats import avro, json_schema, protobuf, resolve
-from cojoin.kafka.formats.schema_lookup import SchemaLookup
+from cojoin.kafka.formats.registry import SchemaLookup
 from tests.kafka.formats.encoded import avro_record, framed
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from cojoin.engine.values.types import parse_schema
-from cojoin.kafka.formats.settled_json import parsed_json
+from cojoin.kafka.formats.arrow_json import parsed_json
 from cojoin.kafka.record_columns import decoded
 from cojoin.kafka.records import FAULT, MARK, NEWEST, VALUE
 from tests.seeds import SEED

@@ -16,7 +16,7 @@ from confluent_kafka.schema_registry.avro import AvroSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 
 from cojoin.kafka.formats.avro_decoder import AvroReadings, avro_columns
-from cojoin.kafka.formats.schema_lookup import FoundSchema
+from cojoin.kafka.formats.registry import FoundSchema
 from tests.kafka.formats.encoded import framed
 from tests.kafka.formats.written_values import AVRO
 

@@ -12,7 +12,7 @@ import cojoin as cj
 from tests.kafka.sink.values import head, writing
 
 if TYPE_CHECKING:
-    from cojoin.kafka.sink.registry_values import RegistryValues
+    from cojoin.kafka.sink.serializers import RegistryValues
     from tests.servers.registry import RegistryServer
 
 pytestmark = [pytest.mark.kafka]

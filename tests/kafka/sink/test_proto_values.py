@@ -11,12 +11,12 @@ import pytest
 import cojoin as cj
 from cojoin.engine.values.types import parse_schema
 from cojoin.kafka.formats.proto_decoder import ProtoReadings, proto_columns
-from cojoin.kafka.formats.schema_lookup import FoundSchema
+from cojoin.kafka.formats.registry import FoundSchema
 from tests.kafka.formats.test_proto_schema import ALL
 from tests.kafka.sink.values import AT, head, writing
 
 if TYPE_CHECKING:
-    from cojoin.kafka.sink.registry_values import RegistryValues
+    from cojoin.kafka.sink.serializers import RegistryValues
     from tests.servers.registry import RegistryServer
 
 pytestmark = [pytest.mark.kafka]

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 import cojoin as cj
-from cojoin.kafka.formats.schema_lookup import FoundSchema
-from cojoin.kafka.sink.value_schema import _fields as fields_of
+from cojoin.kafka.formats.registry import FoundSchema
+from cojoin.kafka.sink.serializers import _fields as fields_of
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,7 @@ from pyspark.errors import PySparkException
 
 import cojoin as cj
 from benchmarks.kills.topic_points import TOPIC_POINTS, TopicDeed, armed_in_worker
-from cojoin.kafka.sink.topic_marker import TopicMarker
-from cojoin.kafka.sink.topic_transactions import TopicTransactions
+from cojoin.kafka.sink.topic_transactions import TopicMarker, TopicTransactions
 from cojoin.spark.sinks.batch_marker import BatchMarker
 from cojoin.spark.sinks.sink import OutputId, Position
 from tests.kafka.sink.committed import read_committed

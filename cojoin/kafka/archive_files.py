@@ -16,7 +16,6 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from cojoin.errors import ConfigurationError, QueryFailedError
-from cojoin.kafka.fetching import PIECE_BYTES, PIECE_RECORDS
 from cojoin.kafka.records import (
     DECODED,
     DECODED_KEY,
@@ -24,6 +23,8 @@ from cojoin.kafka.records import (
     HEADERS,
     KEY,
     PARTS,
+    PIECE_BYTES,
+    PIECE_RECORDS,
     TIME,
     TOMBSTONE,
     VALUE,
@@ -37,8 +38,8 @@ from cojoin.storage.parquet_footers import read_footer
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from cojoin.kafka.archive.archive_index import Piece
     from cojoin.kafka.client import Partition
+    from cojoin.kafka.hybrid_cluster import Piece
     from cojoin.kafka.records import RecordFormat
     from cojoin.kafka.tasks import ArchivedSpan
     from cojoin.storage.object_store_settings import Settings

@@ -1,4 +1,4 @@
-"""The columns of a JSON schema, so far as Spark has types for what it describes.
+"""JSON schemas as columns, so far as Spark has types for what they describe, and columns as a JSON schema.
 
 ======================================================  ========================================
 JSON schema                                             Spark
@@ -26,6 +26,11 @@ required or a text matches a pattern is not looked at. Values are parsed by Spar
 Kafka Connect's hints, such as ``connect.type`` and ``connect.index``, are left alone: a Decimal, Date or Timestamp is
 the text or number that JSON has, and columns are in the order of the schema. With DDL a Decimal that is a number can be
 read as ``decimal``, and bytes as ``binary``.
+
+A schema that is made of columns is an object whose properties may be left out, as a column that is null is. Whole
+numbers are ``integer``, float and double ``number``, timestamps ``string`` with the format ``date-time``, dates with
+``date``; texts, ``timestamp_ntz`` and binary are ``string``. ``cojoin.kafka.source`` reads back what it has types for,
+the others as texts.
 """
 
 from __future__ import annotations
@@ -35,15 +40,17 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import pyarrow as pa
 
+from cojoin.engine.values.types import type_to_ddl
 from cojoin.errors import SchemaError
-from cojoin.kafka.formats.schema_lookup import check_registry
+from cojoin.kafka.formats.registry import check_registry
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
-    from cojoin.kafka.formats.schema_lookup import FoundSchema
+    from cojoin.kafka.formats.registry import FoundSchema
 
-__all__ = ["is_null", "json_columns", "referred"]
+__all__ = ["fits_json_type", "is_null", "json_columns", "json_schema_text", "referred"]
+
 
 _PLAIN = {"boolean": pa.bool_(), "integer": pa.int64(), "number": pa.float64(), "string": pa.string()}
 _FORMATS = {"date-time": pa.timestamp("us", "UTC"), "date": pa.date32()}
@@ -383,3 +390,99 @@ def referred(reference: str, root: Any, what: str) -> Any:
         msg = f"{what}: the reference {reference!r} leads to nothing within the schema"
         raise ValueError(msg)
     return found
+
+
+_DIALECT = "http://json-schema.org/draft-07/schema#"
+_INTEGERS = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
+_REALS = (pa.float32(), pa.float64())
+_STRING_TYPES, _BINARY_TYPES = (pa.string(), pa.large_string()), (pa.binary(), pa.large_binary())
+_LISTS = (pa.types.is_list, pa.types.is_large_list)
+_TIMESTAMP, _TIMESTAMP_NTZ = pa.timestamp("us", "UTC"), pa.timestamp("us")
+_EXACT_DIGITS = 15
+"""So many digits of a decimal does each double keep, as which numbers are read and written."""
+
+_FORMS: dict[pa.DataType, tuple[str, str | None]] = {
+    pa.bool_(): ("boolean", None),
+    **dict.fromkeys(_INTEGERS, ("integer", None)),
+    **dict.fromkeys(_REALS, ("number", None)),
+    **dict.fromkeys((*_STRING_TYPES, *_BINARY_TYPES, _TIMESTAMP_NTZ), ("string", None)),
+    _TIMESTAMP: ("string", "date-time"),
+    pa.date32(): ("string", "date"),
+}
+"""The type and the format of a column."""
+
+_WRITTEN_AS = {
+    pa.float64(): (*_REALS, *_INTEGERS),
+    pa.int64(): _INTEGERS,
+    pa.string(): (*_STRING_TYPES, *_BINARY_TYPES, _TIMESTAMP, _TIMESTAMP_NTZ, pa.date32()),
+}
+"""Which columns can be written as a property that is read as this type."""
+
+
+def json_schema_text(columns: Iterable[pa.Field], name: str, what: str) -> str:
+    """Return the schema of an object with a property for each column.
+
+    Args:
+        columns: The columns.
+        name: The title.
+        what: The output, for messages.
+
+    Raises:
+        SchemaError: A column's type has no form in JSON that is read back as it was.
+    """
+    return json.dumps({"$schema": _DIALECT, "title": name, **_object_schema(columns, what)})
+
+
+def _object_schema(columns: Iterable[pa.Field], what: str) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "properties": {column.name: _type_schema(column.type, f"{what}: column {column.name!r}") for column in columns},
+    }
+
+
+def _type_schema(dtype: pa.DataType, what: str) -> Any:
+    if dtype in _FORMS:
+        kind, form = _FORMS[dtype]
+        return {"type": kind} if form is None else {"type": kind, "format": form}
+    if _is_short_decimal(dtype):
+        return {"type": "number"}
+    if pa.types.is_struct(dtype):
+        return _object_schema(dtype, what)
+    if any(is_list(dtype) for is_list in _LISTS):
+        return {"type": "array", "items": _or_null(_type_schema(dtype.value_type, f"{what}, an element"))}
+    if pa.types.is_map(dtype):
+        return {"type": "object", "additionalProperties": _or_null(_type_schema(dtype.item_type, f"{what}, a value"))}
+    wide = pa.types.is_decimal(dtype)
+    why = f"a JSON number keeps {_EXACT_DIGITS} digits of" if wide else "JSON schemas do not have"
+    msg = f"{what} has the type {type_to_ddl(dtype)}, which {why}; cast it to string, or write plain JSON"
+    raise SchemaError(msg)
+
+
+def _or_null(schema: dict[str, Any]) -> dict[str, Any]:
+    return {"oneOf": [{"type": "null"}, schema]}
+
+
+def _is_short_decimal(dtype: pa.DataType) -> bool:
+    return bool(pa.types.is_decimal(dtype)) and dtype.precision <= _EXACT_DIGITS
+
+
+def fits_json_type(have: pa.DataType, want: pa.DataType) -> bool:
+    """Return whether each value of a column, so far as types say, is one of a property; null is not looked at.
+
+    Args:
+        have: The column's type.
+        want: The type that the property has as a column.
+
+    >>> fits_json_type(pa.int32(), pa.float64()), fits_json_type(pa.string(), pa.int64())
+    (True, False)
+    """
+    if pa.types.is_struct(want):
+        if not pa.types.is_struct(have):
+            return False
+        mine = {field.name: field.type for field in want}
+        return all(each.name not in mine or fits_json_type(each.type, mine[each.name]) for each in have)
+    if pa.types.is_list(want):
+        return any(is_list(have) for is_list in _LISTS) and fits_json_type(have.value_type, want.value_type)
+    if pa.types.is_map(want):
+        return pa.types.is_map(have) and fits_json_type(have.item_type, want.item_type)
+    return have in _WRITTEN_AS.get(want, (want,)) or (want == pa.float64() and _is_short_decimal(have))
