@@ -9,10 +9,10 @@ soon find the same one. Stretches without records cost nothing.
 If one millisecond exceeds the limit, the slice is cut by offsets into parts. Their number is set by the largest ratio
 of an input's record count to its limit. The time does not advance until the last part.
 
-A slice costs each input up to some nine lookups by time, since no time is asked for twice (``times``): that at which
-the last one ended; at least two of the search, and one more for each power by which its hint is off; and up to six of
-the refinement. Two of the answers are confirmed, which also looks up single records. If all that is left fits the
-limits, it costs one confirmation.
+A slice costs each input up to some nine lookups by time, since no time is looked up twice: that at which the last one
+ended; at least two of the search, and one more for each power by which its hint is off; and up to six of the
+refinement. Two of the answers are confirmed, which also looks up single records. If all that is left fits the limits,
+it costs one confirmation.
 """
 
 from __future__ import annotations

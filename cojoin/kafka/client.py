@@ -61,6 +61,7 @@ __all__ = [
     "DebugLog",
     "Partition",
     "check_installed",
+    "topic_id_of",
 ]
 
 
@@ -241,6 +242,21 @@ class Connection:
         """
         group = {"group.id": f"cojoin-{uuid.uuid4().hex}"}
         return self._made(Consumer, group | _READING | dict(self._options.settings) | dict(fetching or {}) | _NO_GROUP)
+
+    def setting(self, topic: str, name: str) -> str | None:
+        """Return a setting of a topic, such as ``cleanup.policy``; None where this user may not read it."""
+        resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
+
+        def ask(timeout: float) -> str | None:
+            (answer,) = self._client.describe_configs([resource], request_timeout=timeout).values()
+            try:
+                return str(answer.result()[name].value)
+            except KafkaException as error:
+                if error.args[0].name() in PERMISSION_ERRORS:
+                    return None
+                raise
+
+        return self._patiently(ask)
 
     def is_passing(self, error: KafkaError) -> bool:
         """Return whether an error, such as a consumer's, may pass by itself, as when a broker is away."""
@@ -460,28 +476,13 @@ class Cluster(Connection):
                 allowed = {str(getattr(each, "name", each)) for each in topic.authorized_operations or ()}
                 if allowed and not _READS & allowed:
                     self._refuse_topic(name)
-                found[name] = None if str(topic.topic_id) == _NO_ID else str(topic.topic_id)
+                found[name] = topic_id_of(topic)
             if failed is not None:
                 raise failed
 
         if names:
             self._patiently(ask)
         return found
-
-    def setting(self, topic: str, name: str) -> str | None:
-        """Return a setting of a topic, such as ``cleanup.policy``; None where this user may not read it."""
-        resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
-
-        def ask(timeout: float) -> str | None:
-            (answer,) = self._client.describe_configs([resource], request_timeout=timeout).values()
-            try:
-                return str(answer.result()[name].value)
-            except KafkaException as error:
-                if error.args[0].name() in PERMISSION_ERRORS:
-                    return None
-                raise
-
-        return self._patiently(ask)
 
     def earliest(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
         """Return each partition's log start offset; of an empty partition, its end offset."""
@@ -507,7 +508,7 @@ class Cluster(Connection):
     def first_at(self, partitions: Iterable[Partition], timestamp_ms: int) -> dict[Partition, tuple[int, int] | None]:
         """Return each partition's first record, by offset, whose timestamp is at or after a time.
 
-        A broker's answer may be a commit marker, whose timestamp is the time of the commit: see ``times``.
+        A broker's answer may be a commit marker, whose timestamp is the time of the commit: see ``offsets_for_times``.
 
         Args:
             partitions: The partitions.
@@ -593,6 +594,11 @@ class Cluster(Connection):
             if number not in there[topic]:
                 msg = f"{self._what}: topic {topic!r} has no partition {number}; it has {there[topic]}"
                 raise ConfigurationError(msg)
+
+
+def topic_id_of(described: Any) -> str | None:
+    """Return a topic's id from the brokers' description; None where the brokers, before Kafka 2.8, have no ids."""
+    return None if str(described.topic_id) == _NO_ID else str(described.topic_id)
 
 
 def _no_answer(timeout: float) -> KafkaError:

@@ -30,8 +30,8 @@ from cojoin.kafka.formats.record_formats import (
 )
 from cojoin.kafka.hybrid_cluster import HybridCluster, connected
 from cojoin.kafka.packed_records import PackedRecords, why_through_spark
-from cojoin.kafka.positions import gaps_since, moved_behind, positions_of
-from cojoin.kafka.ranges import ALL, EARLIEST, LATEST, Point, Range, held_back
+from cojoin.kafka.positions import gaps_since, positions_of, skip_gaps
+from cojoin.kafka.ranges import ALL, EARLIEST, LATEST, Point, Range
 from cojoin.kafka.reader import Reading, data_source
 from cojoin.kafka.record_columns import RecordDescription, check_columns
 from cojoin.kafka.record_columns import key as key_column
@@ -280,7 +280,7 @@ class KafkaSource(Source):
     def held_back(self) -> list[str]:
         """Return a text for each partition in which open transactions hold back records of the range."""
         with closing(self._connect(self.what)) as cluster:
-            return held_back(cluster, self.topics.found(cluster.partitions(), self.what), self.range)
+            return self.range.held_back(cluster, self.topics.found(cluster.partitions(), self.what))
 
     def open(self, *, streaming: bool = True) -> DataFrame:
         """Return the topics as a DataFrame of the active Spark session.
@@ -345,7 +345,7 @@ class KafkaSource(Source):
         """Return a position moved past the records that no longer exist."""
         del spark
         gaps = self._gaps(what, offset)
-        return moved_behind(gaps, offset) if gaps and offset is not None else offset
+        return skip_gaps(gaps, offset) if gaps and offset is not None else offset
 
     def between(self, what: str, begin: str | None, ends: Sequence[str]) -> tuple[DataFrame, PlacedAt]:
         """Return the records between positions that can be decoded, and a function that says where a row is.

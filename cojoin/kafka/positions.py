@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from cojoin.kafka.client import Cluster, Partition
     from cojoin.kafka.topics import Topics
 
-__all__ = ["gaps_since", "moved_behind", "offset_of", "positions_of", "unread_of"]
+__all__ = ["gaps_since", "offset_of", "positions_of", "skip_gaps", "unread_of"]
 
 
 def offset_of(
@@ -102,7 +102,7 @@ def gaps_since(cluster: Cluster, topics: Topics, what: str, offset: str | None) 
     return [Gap(each, at, earliest[each]) for each, at in positions.items() if at < earliest[each]]
 
 
-def moved_behind(gaps: Sequence[Gap], offset: str) -> str:
+def skip_gaps(gaps: Sequence[Gap], offset: str) -> str:
     """Return a position moved past the gaps."""
     position: Any = json.loads(offset)
     for gap in gaps:

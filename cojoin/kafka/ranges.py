@@ -37,7 +37,6 @@ __all__ = [
     "Point",
     "Range",
     "Scope",
-    "held_back",
     "lost",
     "nearest_point",
     "parsed_points",
@@ -327,26 +326,46 @@ class Range:
             # For a time the end is asked first, so that a record that is written meanwhile is not skipped.
             found |= question(of_kind) if of_kind else {}
         times = sorted({point.value for point in wanted.values() if point.kind == "time"})
-        peeking, trusted_until = RecordLookup(cluster, self.what), self.trusted_until
+        lookup, trusted_until = RecordLookup(cluster, self.what), self.trusted_until
         try:
             for moment in times:
                 of_time = [each for each, point in wanted.items() if point == Point("time", moment)]
-                first = first_records(cluster, peeking, of_time, moment, trusted_until)
+                first = first_records(cluster, lookup, of_time, moment, trusted_until)
                 found |= {each: record[0] for each, record in first.items() if record is not None}
         finally:
-            peeking.close()
+            lookup.close()
         return found
+
+    def held_back(self, cluster: Cluster, partitions: Sequence[Partition]) -> list[str]:
+        """Return a text for each partition in which an open transaction holds records of the range back.
+
+        Brokers give the records of a transaction only when it is committed, and none of those after its first one
+        before that. So a run over what is there ends at the last stable offset, and the next run begins there; nothing
+        is lost, but what is written is not yet in the result. It costs two requests for all partitions.
+
+        Args:
+            cluster: The cluster; with ``isolation.level=read_uncommitted`` nothing is held back.
+            partitions: The partitions that are read.
+        """
+        stable, written = cluster.latest(partitions), cluster.written(partitions)
+        ends = self.end(cluster, partitions) or stable
+        return [
+            f"{self.what}: {_name_of(each)}: a transaction is open from offset {end:,} on, so a run over what is there "
+            f"ends before it and leaves {written[each] - end:,} offsets, up to {written[each] - 1:,}, to the next run"
+            for each, end in stable.items()
+            if end < written[each] and ends[each] >= end
+        ]
 
     def span(self, cluster: Cluster, partitions: Iterable[Partition]) -> tuple[int, int] | None:
         """Return the first and last timestamp at the moment, in epoch milliseconds; None where there is no record."""
-        read, peeking = list(partitions), RecordLookup(cluster, self.what)
+        read, lookup = list(partitions), RecordLookup(cluster, self.what)
         try:
-            found = first_records(cluster, peeking, read, self.from_ms or 0, self.trusted_until)
-            times = Times(cluster, peeking, 1, 0)
+            found = first_records(cluster, lookup, read, self.from_ms or 0, self.trusted_until)
+            times = Times(cluster, lookup, 1, 0)
             times.trusted_until = self.trusted_until
             last = times.newest(cluster.earliest(read), cluster.latest(read))
         finally:
-            peeking.close()
+            lookup.close()
         first = [each[1] for each in found.values() if each is not None]
         if not first or last is None:
             return None
@@ -412,22 +431,4 @@ def lost(wanted: Mapping[Partition, int], earliest: Mapping[Partition, int]) -> 
         f"(up to {earliest[each] - offset} records); the earliest is {earliest[each]}"
         for each, offset in wanted.items()
         if offset < earliest[each]
-    ]
-
-
-def held_back(cluster: Cluster, partitions: Sequence[Partition], read: Range) -> list[str]:
-    """Return a text for each partition in which an open transaction holds records of a range back.
-
-    Args:
-        cluster: The cluster; with ``isolation.level=read_uncommitted`` nothing is held back.
-        partitions: The partitions that are read.
-        read: The range.
-    """
-    stable, written = cluster.latest(partitions), cluster.written(partitions)
-    ends = read.end(cluster, partitions) or stable
-    return [
-        f"{read.what}: {_name_of(each)}: a transaction is open from offset {end:,} on, so a run over what is there ends "
-        f"before it and leaves {written[each] - end:,} offsets, up to {written[each] - 1:,}, to the next run"
-        for each, end in stable.items()
-        if end < written[each] and ends[each] >= end
     ]

@@ -122,8 +122,8 @@ class ConnectedInput:
     def __init__(self, reading: Reading) -> None:
         self.reading = reading
         self.cluster = connected(reading.cluster, reading.what, reading.archive)
-        self._peeking = RecordLookup(self.cluster, reading.what)
-        self.times = Times(self.cluster, self._peeking, reading.limit, reading.max_drift_ms)
+        self._lookup = RecordLookup(self.cluster, reading.what)
+        self.times = Times(self.cluster, self._lookup, reading.limit, reading.max_drift_ms)
         self._stood: tuple[int, dict[Partition, int]] = (0, {})
         """A time up to which all was read, in epoch milliseconds, and the positions there."""
 
@@ -221,7 +221,7 @@ class ConnectedInput:
 
     def close(self) -> None:
         """Close the connections."""
-        self._peeking.close()
+        self._lookup.close()
         self.cluster.close()
 
 

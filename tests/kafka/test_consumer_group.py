@@ -20,8 +20,7 @@ from cojoin.kafka.topics import Topics
 from tests.kafka.lags import committed, log_ends
 from tests.kafka.logins import grant
 from tests.kafka.replayed import add_partitions
-from tests.kafka.test_client import START, WHAT, fill, parts
-from tests.kafka.test_connection import silent
+from tests.kafka.test_client import START, WHAT, fill, parts, silent
 from tests.servers.broker import USERS
 
 if TYPE_CHECKING:

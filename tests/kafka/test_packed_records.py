@@ -26,7 +26,7 @@ from cojoin.spark.batch.packing import (
     key_group,
     read_control,
 )
-from tests.kafka.formats.test_settled_json import DDL, a_value, as_lists
+from tests.kafka.formats.test_arrow_json import DDL, a_value, as_lists
 from tests.kafka.replayed import MINUTE, START, Written, join, make, pairs, rejected, row, run, version, write
 from tests.seeds import SEED
 

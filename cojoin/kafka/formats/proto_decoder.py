@@ -569,7 +569,7 @@ class _Ranges:
         for field, held, inner in self._fields[pair or self._first]:
             if is_repeated(field):
                 values = getattr(message, field.name)
-                if field.message_type is not None and field.message_type.GetOptions().map_entry:
+                if _is_map(field):
                     values = [_Entry(*each) for each in values.items()]
             elif isinstance(message, _Entry) or not field.has_presence or message.HasField(field.name):
                 values = [getattr(message, field.name)]

@@ -6,7 +6,7 @@ decimals as numbers, NaN and infinities as the texts ``"NaN"`` and ``"Infinity"`
 Fields that are null are left out, and those of an object in an object, too; elements of lists stay as ``null``.
 ``cojoin.kafka.source`` reads all of it back. A column that is written as it is becomes UTF-8 or its bytes; a null value
 is a tombstone. A number, boolean, date or decimal as a key is its text, as ``cojoin.kafka.key("long")`` reads it.
-Values with a schema of a registry are written on the workers (``registry_values``).
+Values with a schema of a registry are written on the workers (``serializers``).
 """
 
 from __future__ import annotations

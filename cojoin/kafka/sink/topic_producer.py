@@ -15,12 +15,11 @@ from itertools import repeat
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from cojoin.errors import ConfigurationError, QueryFailedError, did_you_mean
-from cojoin.kafka.client import PERMISSION_ERRORS, UNKNOWN_ERRORS, Connection
+from cojoin.kafka.client import UNKNOWN_ERRORS, Connection, topic_id_of
 from cojoin.kafka.sink.record_encoding import HEADERS, KEY, TIMESTAMP, VALUE
 
 with contextlib.suppress(ImportError):  # an optional dependency: ``check_installed`` reports it
     from confluent_kafka import KafkaException, Producer, TopicCollection
-    from confluent_kafka.admin import ConfigResource  # type: ignore[attr-defined]
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -50,7 +49,6 @@ _DEFAULTS = {
 _MOST_BYTES = 1_000_000_000
 """What librdkafka takes as ``message.max.bytes``; a topic may allow more."""
 
-_NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"  # the zero UUID, as Kafka encodes it
 _ROOM_SECONDS = 0.1
 
 
@@ -162,22 +160,8 @@ class TopicConnection(Connection):
                 f"WRITE, READ and DESCRIBE on the topic; without READ, only delivery='at_least_once' can be had"
             )
             raise ConfigurationError(msg)
-        topic_id = None if str(found.topic_id) == _NO_ID else str(found.topic_id)
-        return TopicFacts(cluster_id or None, topic_id, self._max_bytes())
-
-    def _max_bytes(self) -> int | None:
-        resource = ConfigResource(ConfigResource.Type.TOPIC, self._target.topic)
-
-        def ask(timeout: float) -> int | None:
-            (answer,) = self._client.describe_configs([resource], request_timeout=timeout).values()
-            try:
-                return int(answer.result()["max.message.bytes"].value)
-            except KafkaException as error:
-                if error.args[0].name() in PERMISSION_ERRORS:
-                    return None
-                raise
-
-        return self._patiently(ask)
+        most = self.setting(topic, "max.message.bytes")
+        return TopicFacts(cluster_id or None, topic_id_of(found), None if most is None else int(most))
 
     def _refuse_unknown(self) -> NoReturn:
         topic = self._target.topic

@@ -28,7 +28,7 @@ from cojoin.kafka.topics import Topics
 from cojoin.session.arrow_types import spark_schema
 from tests.kafka.formats.encoded import framed
 from tests.kafka.formats.test_avro_fuzz import spoilt
-from tests.kafka.formats.test_schema_heads import GuidRegistry
+from tests.kafka.formats.test_wire_format import GuidRegistry
 from tests.kafka.formats.written_values import DEBEZIUM, ENVELOPE
 from tests.seeds import SEED
 
