@@ -56,15 +56,15 @@ __all__ = ["Archive", "Wanted"]
 
 @dataclass(frozen=True)
 class Wanted:
-    """What an input needs of an archive.
+    """The needs of an input, which its archive must meet.
 
     Attributes:
         what: The input, for messages.
         topics: The topics and partitions that are read.
         schema: DDL of the value's columns; None where the value is not read.
         parts: The other parts of a record that are read.
-        max_drift_ms: How far partitions may be apart, in milliseconds.
-        range: Where reading begins and ends; its times begin buckets of their own.
+        max_drift_ms: The largest distance between partitions, in milliseconds.
+        range: The range that is read; its times begin buckets of their own.
     """
 
     what: str
@@ -115,10 +115,10 @@ class Archive:
         return f"archive {self.source.format} {self.source.location}"
 
     def index(self, wanted: Wanted, *, again: bool = False) -> ArchiveIndex:
-        """Return what the archive holds, read with the active Spark session.
+        """Return the index of the archive, read with the active Spark session.
 
         Args:
-            wanted: What the input needs.
+            wanted: The needs of the input.
             again: Whether to check if its files have changed since the last request.
 
         Raises:
@@ -151,27 +151,28 @@ def _opened(source: Source, frame: DataFrame, wanted: Wanted, what: str) -> Arch
     places = places_of(frame.sparkSession, [each.file for each in shares])
     _check_shares(shares, names["offset"], wanted.reads, what, places)
     pieces: dict[Partition, list[Piece]] = {}
-    for each in shares:
-        if wanted.reads(each.partition):
-            pieces.setdefault(each.partition, []).append(Piece(each.file, each.partition, each.begin, each.end + 1))
+    for share in shares:
+        if wanted.reads(share.partition):
+            piece = Piece(share.file, share.partition, share.begin, share.end + 1)
+            pieces.setdefault(share.partition, []).append(piece)
     last = {partition: max(each.last for each in shares if each.partition == partition) for partition in pieces}
     spans = {
-        partition: (min(each.begin for each in found), max(each.end for each in found))
-        for partition, found in pieces.items()
+        partition: (min(each.begin for each in parts), max(each.end for each in parts))
+        for partition, parts in pieces.items()
     }
     counts = {each: sum(share.rows for share in shares if share.partition == each) for each in spans}
     holed = {each: span for each, span in spans.items() if counts[each] < span[1] - span[0]}
     blocks = _counted_blocks(frame, names, holed)
     archived = {
-        partition: ArchivedPartition.of(*buckets[partition], last[partition], found, blocks.get(partition, Blocks()))
-        for partition, found in pieces.items()
+        partition: ArchivedPartition.of(*buckets[partition], last[partition], parts, blocks.get(partition, Blocks()))
+        for partition, parts in pieces.items()
     }
     for partition, part in archived.items():
         count = counts[partition]
         if count > part.cut - part.begin:
             msg = (
                 f"{what}: it has {count:,} rows of topic {partition[0]} partition {partition[1]}, of offsets "
-                f"{part.begin:,} to {part.cut - 1:,}: some are there twice; rewrite it with each record once"
+                f"{part.begin:,} to {part.cut - 1:,}: some occur twice; rewrite it with each record once"
             )
             raise ConfigurationError(msg)
     layout = replace(layout, places=places)
@@ -197,51 +198,51 @@ def _layout_of(frame: DataFrame, schema: str | None, wanted: Sequence[str], what
     Raises:
         SchemaError: A column is missing or of another type.
     """
-    there = {each.name.lower(): each for each in frame.schema.fields}
-    missing = [name for name in _NEEDED.values() if name not in there]
+    columns = {each.name.lower(): each for each in frame.schema.fields}
+    missing = [name for name in _NEEDED.values() if name not in columns]
     if missing:
         msg = (
             f"{what}: it has no column {', '.join(missing)}; an archive carries topic, partition, offset and the "
             f"record's timestamp, as Spark's Kafka source gives them; it has {', '.join(frame.columns)}"
         )
         raise SchemaError(msg)
-    wrong = ["no schema= to decode it by"] if schema is None else _misfits(there, schema, wanted)
+    wrong = ["no schema= to decode it by"] if schema is None else _misfits(columns, schema, wanted)
     fields = None
     if schema is not None and not wrong:
-        fields = tuple(there[name.lower()].name for name in parse_schema(schema).names)
+        fields = tuple(columns[name.lower()].name for name in parse_schema(schema).names)
     parts = {*wanted, *([VALUE] if fields is None else [])} - {TIME}
-    optional = {own: name for own, name in _OPTIONAL.items() if name in there}
+    optional = {own: name for own, name in _OPTIONAL.items() if name in columns}
     absent = sorted(parts - optional.keys())
     if VALUE in absent:
         msg = f"{what}: expected the columns of the schema, or the raw value (binary): got no value, {', '.join(wrong)}"
         raise SchemaError(msg)
     if absent:
-        asked = ", ".join(_OPTIONAL[own] for own in absent)
-        msg = f"{what}: it has no column {asked}, of which columns= makes one; it has {', '.join(frame.columns)}"
+        lacking = ", ".join(_OPTIONAL[own] for own in absent)
+        msg = f"{what}: it has no column {lacking}, of which columns= makes one; it has {', '.join(frame.columns)}"
         raise SchemaError(msg)
     names: dict[str, str] = {}
     for own, name in (_NEEDED | optional).items():
-        found, right = there[name].dataType.simpleString(), _SPELLED[own]
-        if found in right:
-            names[own] = there[name].name
+        actual, expected = columns[name].dataType.simpleString(), _SPELLED[own]
+        if actual in expected:
+            names[own] = columns[name].name
         elif own in _NEEDED or own in parts:
-            msg = f"{what}: column {name}: expected {' or '.join(right)}, got {found}"
+            msg = f"{what}: column {name}: expected {' or '.join(expected)}, got {actual}"
             raise SchemaError(msg)
     return Layout(names, fields)
 
 
-def _misfits(there: Mapping[str, Any], schema: str, parts: Sequence[str]) -> list[str]:
+def _misfits(columns: Mapping[str, Any], schema: str, parts: Sequence[str]) -> list[str]:
     """Return how an archive's columns differ from a schema; a column of the record's own can't be one of the value."""
     taken = {*_NEEDED.values(), *(_OPTIONAL[part] for part in parts if part in _OPTIONAL)}
     wrong = []
-    for each in parse_schema(schema):
-        found, expected = there.get(each.name.lower()), spark_data_type(each.type).simpleString()
-        if each.name.lower() in taken:
-            wrong.append(f"{each.name} is the record's own")
-        elif found is None:
-            wrong.append(f"no {each.name}")
-        elif found.dataType.simpleString() != expected:
-            wrong.append(f"{each.name} is {found.dataType.simpleString()} instead of {expected}")
+    for field in parse_schema(schema):
+        column, expected = columns.get(field.name.lower()), spark_data_type(field.type).simpleString()
+        if field.name.lower() in taken:
+            wrong.append(f"{field.name} is the record's own")
+        elif column is None:
+            wrong.append(f"no {field.name}")
+        elif column.dataType.simpleString() != expected:
+            wrong.append(f"{field.name} is {column.dataType.simpleString()} instead of {expected}")
     return wrong
 
 
@@ -299,7 +300,7 @@ _BLOCK, _MOST_BLOCKS = 20_000, 1_000
 
 
 class _Share(NamedTuple):
-    """What a file holds of a partition.
+    """The rows of a partition that a file holds.
 
     Attributes:
         file: The file's URI.
@@ -332,7 +333,7 @@ def _counted(
         frame: The archive.
         names: Its columns, by the reader's own names.
         times: Times that begin buckets of their own, in epoch milliseconds.
-        max_drift_ms: How far partitions may be apart, in milliseconds.
+        max_drift_ms: The largest distance between partitions, in milliseconds.
         trusted_until: The latest timestamp that is trusted, in epoch milliseconds; None trusts all.
     """
     widest = 1 << max(0, max_drift_ms.bit_length() - 1)
@@ -364,17 +365,17 @@ def _counted(
         if fine.count() > _MANY:
             width = widest
             fine = fine.withColumn("bucket", _bucket(F.col("bucket"), width, times))
-        found = fine.groupBy("topic", "number", "bucket").agg(F.min("begin").alias("begin")).toArrow()
+        smallest = fine.groupBy("topic", "number", "bucket").agg(F.min("begin").alias("begin")).toArrow()
     finally:
         fine.unpersist()
     held = [_Share(each.pop("file"), (each.pop("topic"), each.pop("number")), **each) for each in shares]
-    return held, *_by_partition(found, width, times)
+    return held, *_by_partition(smallest, width, times)
 
 
-def _by_partition(found: pa.Table, width: int, times: Sequence[int]) -> tuple[_Buckets, int]:
+def _by_partition(table: pa.Table, width: int, times: Sequence[int]) -> tuple[_Buckets, int]:
     """Return each partition's buckets, and their width, which is doubled until there are few enough."""
-    begins, smallest = (found[name].to_numpy() for name in ("bucket", "begin"))
-    places = list(zip(found["topic"].to_pylist(), found["number"].to_pylist(), strict=True))
+    begins, smallest = (table[name].to_numpy() for name in ("bucket", "begin"))
+    places = list(zip(table["topic"].to_pylist(), table["number"].to_pylist(), strict=True))
     order = {place: at for at, place in enumerate(dict.fromkeys(places))}
     place = np.array([order[each] for each in places], np.int64)
     while len(np.unique(np.stack([place, begins]), axis=1)[0]) > _MOST_BUCKETS:
@@ -408,10 +409,10 @@ def _counted_blocks(
         _col(names["partition"]).cast("int").alias("number"),
         F.floor(_col(names["offset"]) / width).alias("block"),
     )
-    found = numbered.groupBy("topic", "number", "block").agg(F.count(F.lit(1)).alias("rows")).toArrow()
+    counts = numbered.groupBy("topic", "number", "block").agg(F.count(F.lit(1)).alias("rows")).toArrow()
     rows: dict[Partition, dict[int, int]] = {each: {} for each in spans}
-    for each in found.to_pylist():
-        rows.get((each["topic"], each["number"]), {})[each["block"]] = each["rows"]
+    for row in counts.to_pylist():
+        rows.get((row["topic"], row["number"]), {})[row["block"]] = row["rows"]
     return {each: Blocks.of(*span, width, rows[each]) for each, span in spans.items()}
 
 
@@ -434,24 +435,24 @@ def _check_shares(
     Raises:
         ConfigurationError: A file holds other rows than those that Spark finds in it, or rows without an offset.
     """
-    for each in shares:
-        if None in each.partition or each.known < each.rows:
-            msg = f"{what}: {each.file} has rows without topic, partition or offset; rewrite it without them"
+    for share in shares:
+        if None in share.partition or share.known < share.rows:
+            msg = f"{what}: {share.file} has rows without topic, partition or offset; rewrite it without them"
             raise ConfigurationError(msg)
     rows: dict[str, int] = {}
-    for each in shares:
-        rows[each.file] = rows.get(each.file, 0) + each.rows
+    for share in shares:
+        rows[share.file] = rows.get(share.file, 0) + share.rows
     read = sorted({each.file for each in shares if reads(each.partition)})
     with ThreadPoolExecutor(_FOOTERS_AT_ONCE) as pool:
         footers = pool.map(lambda file: footer(file, what, places), read)
-        for file, found in zip(read, footers, strict=True):
-            if offset.lower() not in {name.lower() for name in found.columns}:
-                msg = f"{what}: {file} has no column {offset}; it has {', '.join(sorted(found.columns))}"
+        for file, stored in zip(read, footers, strict=True):
+            if offset.lower() not in {name.lower() for name in stored.columns}:
+                msg = f"{what}: {file} has no column {offset}; it has {', '.join(sorted(stored.columns))}"
                 raise ConfigurationError(msg)
-            if found.rows != rows[file]:
+            if stored.rows != rows[file]:
                 msg = (
-                    f"{what}: {file} holds {found.rows:,} rows, of which Spark reads {rows[file]:,}: rows were deleted "
-                    f"without rewriting it; run REORG TABLE ... APPLY (PURGE)"
+                    f"{what}: {file} holds {stored.rows:,} rows, of which Spark reads {rows[file]:,}: rows were "
+                    f"deleted without rewriting it; run REORG TABLE ... APPLY (PURGE)"
                 )
                 raise ConfigurationError(msg)
 

@@ -52,7 +52,7 @@ _NO_TIME = pa.scalar(-1_000, PARTS[TIME])
 
 
 class Footer(NamedTuple):
-    """What a parquet file's footer says.
+    """The rows and columns of a parquet file, from its footer.
 
     Attributes:
         rows: The number of rows in the file.
@@ -76,8 +76,8 @@ def footer(uri: str, what: str, places: Mapping[str, Settings]) -> Footer:
     """
     try:
         with open_file(uri, what, places) as file:
-            found = read_footer(file)
-        return Footer(found.num_rows, frozenset(found.schema.to_arrow_schema().names))
+            metadata = read_footer(file)
+        return Footer(metadata.num_rows, frozenset(metadata.schema.to_arrow_schema().names))
     except (pa.ArrowException, OSError) as error:
         msg = f"{what}: pyarrow, by which the tasks read its files, can't read {uri}: {error}"
         raise ConfigurationError(msg) from error
@@ -90,7 +90,7 @@ def archived(
 
     Args:
         spans: The ranges that are read.
-        form: Which parts of a record its row has.
+        form: The parts of a record that its row has.
         what: The input, for messages.
         held: Receives the offsets that were found where the brokers fill holes, by partition.
 
@@ -141,18 +141,18 @@ def _rows(piece: Piece, span: ArchivedSpan, form: RecordFormat) -> Iterator[pa.R
     with open_file(piece.path, "the archive", form.archive.places) as stored, pq.ParquetFile(stored, **options) as file:
         own = {name.lower(): name for name in file.schema_arrow.names}
         names, wanted = form.archive.names, [*form.archive.names.values(), *(form.archive.fields or ())]
-        there = {own[name.lower()]: name for name in wanted if name.lower() in own}
+        columns = {own[name.lower()]: name for name in wanted if name.lower() in own}
         # A file without these columns lies in a folder whose name has their values, so all its rows have the same ones.
         places = zip(("topic", "partition"), piece.partition, strict=True)
         place = {names[name]: value for name, value in places if names[name].lower() in own}
         for group in range(file.metadata.num_row_groups):
-            rows = _rows_at_once(file.metadata.row_group(group), set(there), own[names["offset"].lower()], span)
+            rows = _rows_at_once(file.metadata.row_group(group), set(columns), own[names["offset"].lower()], span)
             if not rows:
                 continue
-            for batch in file.iter_batches(rows, [group], list(there), use_threads=False):
-                found = _chosen(batch.rename_columns(there), names["offset"], place, span)
-                if found.num_rows:
-                    yield _converted(found, piece, form)
+            for batch in file.iter_batches(rows, [group], list(columns), use_threads=False):
+                chosen = _chosen(batch.rename_columns(columns), names["offset"], place, span)
+                if chosen.num_rows:
+                    yield _converted(chosen, piece, form)
 
 
 def _rows_at_once(group: Any, columns: set[str], offset: str, span: ArchivedSpan) -> int:
@@ -218,18 +218,18 @@ def _column(batch: pa.RecordBatch, name: str | None, dtype: pa.DataType) -> pa.A
     """Return a column in its type; one that the file or the archive does not have is all nulls."""
     if name is None or name not in batch.schema.names:
         return pa.nulls(batch.num_rows, dtype)
-    found = batch.column(name)
-    return found if found.type == dtype else found.cast(dtype)
+    column = batch.column(name)
+    return column if column.type == dtype else column.cast(dtype)
 
 
 def _headers(batch: pa.RecordBatch, names: Mapping[str, str]) -> list[list[tuple[str, bytes | None]]]:
-    found = _column(batch, names.get(HEADERS), PARTS[HEADERS]).to_pylist()
-    return [[(each["key"], each["value"]) for each in some or ()] for some in found]
+    lists = _column(batch, names.get(HEADERS), PARTS[HEADERS]).to_pylist()
+    return [[(each["key"], each["value"]) for each in some or ()] for some in lists]
 
 
-def _times(found: pa.Array) -> pa.Array:
+def _times(times: pa.Array) -> pa.Array:
     """Return timestamps, null where Spark's Kafka source has made a moment of the -1 that stands for none."""
-    return pc.if_else(pc.equal(found, _NO_TIME), pa.scalar(None, found.type), found)
+    return pc.if_else(pc.equal(times, _NO_TIME), pa.scalar(None, times.type), times)
 
 
 def _records(

@@ -71,12 +71,12 @@ _LOG = logging.getLogger("cojoin.kafka.client")
 
 @dataclass(frozen=True)
 class ClusterOptions:
-    """How a Kafka cluster is reached. It can be pickled, and its ``repr`` shows only the servers.
+    """The address, login and settings of a Kafka cluster. It can be pickled, and its ``repr`` shows only the servers.
 
     Attributes:
         bootstrap_servers: The brokers' addresses, such as ``"localhost:9092"``.
         settings: librdkafka's settings, such as ``security.protocol``; they may hold secrets.
-        patience_ms: How long a request waits while no broker answers, in milliseconds; None waits forever.
+        patience_ms: The time for which a request waits while no broker answers, in milliseconds; None waits forever.
         token: The user's function that returns tokens for OAUTHBEARER; None for other logins.
 
     >>> ClusterOptions("localhost:9092", {"sasl.password": "opensesame"})
@@ -92,7 +92,7 @@ class ClusterOptions:
     def of(
         cls, bootstrap_servers: Any, options: Mapping[str, Any] | None, patience: Any, token: Any, what: str
     ) -> ClusterOptions:
-        """Return how a cluster is reached by what a user wrote, checked as far as possible without a broker.
+        """Return the options that a user wrote, checked as far as possible without a broker.
 
         Args:
             bootstrap_servers: The brokers' addresses.
@@ -117,8 +117,8 @@ class ClusterOptions:
             return cls(bootstrap_servers, settings, patience_ms)
         from cojoin.kafka.tokens import TokenFunction, with_token_login  # noqa: PLC0415 - most logins have none
 
-        asked = TokenFunction.of(token, what)
-        return cls(bootstrap_servers, with_token_login(settings, what), patience_ms, asked)
+        function = TokenFunction.of(token, what)
+        return cls(bootstrap_servers, with_token_login(settings, what), patience_ms, function)
 
     def mask(self, text: str) -> str:
         """Return a text in which the value of every setting that may be secret is masked."""
@@ -131,18 +131,18 @@ class DebugLog:
 
     Attributes:
         mask: Returns a text without secrets.
-        hear: Takes each line.
+        listen: Takes each line.
     """
 
     mask: Callable[[str], str]
-    hear: Callable[[str], None]
+    listen: Callable[[str], None]
 
     def log(self, level: int, text: str, *values: object) -> None:
         """Write a line of librdkafka's to the log, without secrets."""
         del level  # a broker that is away for a moment is not an error of the program
-        said = self.mask(text % values)
-        self.hear(said)
-        _LOG.debug("%s", said)
+        line = self.mask(text % values)
+        self.listen(line)
+        _LOG.debug("%s", line)
 
 
 def check_installed(what: str) -> None:
@@ -219,8 +219,8 @@ class Connection:
     def __init__(self, options: ClusterOptions, what: str, *, at_start: bool = False) -> None:
         check_installed(what)
         self._options, self._what, self._at_start = options, what, at_start
-        self._heard: list[KafkaError] = []
-        self._hearing = ConnectionLog()
+        self._errors: list[KafkaError] = []
+        self._log = ConnectionLog()
         self._tokens = self._token_login()
         # A client with a token takes a second, which a task that only consumes does without.
         self._admin: AdminClient | None = None if self._tokens else self._made(AdminClient, options.settings)
@@ -228,7 +228,7 @@ class Connection:
 
     @property
     def patience_ms(self) -> int | None:
-        """How long a request waits while no broker answers, in milliseconds; None waits forever."""
+        """The time for which a request waits while no broker answers, in milliseconds; None waits forever."""
         return self._options.patience_ms
 
     def consumer(self, fetching: Mapping[str, str] | None = None) -> Consumer:
@@ -268,10 +268,10 @@ class Connection:
 
     @property
     def last_problem(self) -> str | None:
-        """What was last heard of a login or a token that fails, without secrets; None where nothing was."""
-        heard = [self.text(each) for each in self._heard if _is_login(each)]
+        """The last problem of a login or a token, without secrets; None where there was none."""
+        problems = [self.text(each) for each in self._errors if _is_login(each)]
         problem = None if self._tokens is None else self._tokens.problem
-        return problem or (heard[-1] if heard else None)
+        return problem or (problems[-1] if problems else None)
 
     def close(self) -> None:
         """Close the connection; a second call does nothing."""
@@ -297,7 +297,7 @@ class Connection:
     def _patiently(self, ask: Callable[[float], _Answer]) -> _Answer:
         """Repeat a request until there is an answer or the patience ends; each try waits longer than the one before."""
         begin, patience = time.monotonic(), self._options.patience_ms
-        seconds, self._heard, self._hearing = _FIRST_TRY_SECONDS, [], ConnectionLog()
+        seconds, self._errors, self._log = _FIRST_TRY_SECONDS, [], ConnectionLog()
         while True:
             left = None if patience is None else begin + patience / 1_000 - time.monotonic()
             timeout = seconds if left is None else min(seconds, max(left, _FIRST_TRY_SECONDS))
@@ -314,17 +314,17 @@ class Connection:
             waited = time.monotonic() - begin
             if reason.name() not in UNKNOWN_ERRORS and not self.is_passing(reason) and not self._may_renew(reason):
                 self._refuse(reason)
-            for heard in self._heard:
+            for failure in self._errors:
                 # A login whose connection was closed may be due to a broker that stops or starts.
-                if _is_login(heard) and not self._may_renew(heard):
-                    self._refuse(heard)
-            if self._at_start and waited > _OTHER_PROTOCOL_SECONDS and self._hearing.ended is not None:
+                if _is_login(failure) and not self._may_renew(failure):
+                    self._refuse(failure)
+            if self._at_start and waited > _OTHER_PROTOCOL_SECONDS and self._log.ended is not None:
                 break
             if patience is not None and waited + _PAUSE_SECONDS >= patience / 1_000:
                 self._give_up(waited, reason)
             seconds = min(2 * seconds, _LONGEST_TRY_SECONDS)
             time.sleep(_PAUSE_SECONDS)
-        ended = str(self._hearing.ended)
+        ended = str(self._log.ended)
         msg = f"{self._what}: {protocol_problem(self._servers, self._options.settings, ended)}"
         raise ConfigurationError(msg)
 
@@ -347,9 +347,9 @@ class Connection:
 
     def _give_up(self, waited: float, reason: KafkaError) -> NoReturn:
         problem = None if self._tokens is None else self._tokens.problem
-        telling = [each for each in self._heard if each.name() != "_ALL_BROKERS_DOWN"]
-        last = self.text(telling[-1] if telling else reason)
-        ended = self._hearing.ended
+        others = [each for each in self._errors if each.name() != "_ALL_BROKERS_DOWN"]
+        last = self.text(others[-1] if others else reason)
+        ended = self._log.ended
         if ended is not None:
             last = protocol_problem(self._servers, self._options.settings, ended)
         last = problem or last
@@ -370,7 +370,7 @@ class Connection:
             self._tokens.fetch(self._options.patience_ms, at_start=self._at_start)
             config["oauth_cb"] = self._tokens
         try:
-            return kind(config | {"error_cb": self._hear, "logger": DebugLog(self._mask, self._overhear)})
+            return kind(config | {"error_cb": self._on_error, "logger": DebugLog(self._mask, self._on_log)})
         except KafkaException as error:
             text = error.args[0].str().strip()
         # Not in the except block: the error's context would hold librdkafka's text, which may quote a value.
@@ -378,22 +378,22 @@ class Connection:
 
     def _refuse_setting(self, text: str) -> NoReturn:
         settings = self._options.settings
-        said = self._mask(text)
-        named = [name for name in settings if name in said]
-        msg = f"{self._what}: {setting_problem(settings, named, said)}"
+        masked = self._mask(text)
+        named = [name for name in settings if name in masked]
+        msg = f"{self._what}: {setting_problem(settings, named, masked)}"
         raise ConfigurationError(msg)
 
-    def _hear(self, error: KafkaError) -> None:
-        self._heard = [*self._heard[-9:], error]
-        self._overhear(self.text(error))
+    def _on_error(self, error: KafkaError) -> None:
+        self._errors = [*self._errors[-9:], error]
+        self._on_log(self.text(error))
 
-    def _overhear(self, text: str) -> None:
-        self._hearing.hear(text)
+    def _on_log(self, text: str) -> None:
+        self._log.add(text)
 
 
-def _is_login(heard: KafkaError) -> bool:
+def _is_login(error: KafkaError) -> bool:
     """Return whether brokers refuse a login; one whose connection only ended may be due to a broker that stops."""
-    return is_alert(heard.str()) or (heard.name() in _LOGIN and not is_ended(heard.str()))
+    return is_alert(error.str()) or (error.name() in _LOGIN and not is_ended(error.str()))
 
 
 Partition: TypeAlias = tuple[str, int]
@@ -445,9 +445,9 @@ class Cluster(Connection):
             # A topic without partitions is being created or deleted.
             return {name: sorted(topic.partitions) for name, topic in sorted(answer.topics.items()) if topic.partitions}
 
-        found = self._patiently(ask)
-        self.describe(name for name in named if name not in found)
-        return found
+        listed = self._patiently(ask)
+        self.describe(name for name in named if name not in listed)
+        return listed
 
     def describe(self, topics: Iterable[str]) -> dict[str, str | None]:
         """Return the topics' ids, after a check that this user may read them.
@@ -460,11 +460,13 @@ class Cluster(Connection):
             have no ids.
         """
         names = list(dict.fromkeys(topics))
-        found: dict[str, str | None] = {}
+        ids: dict[str, str | None] = {}
 
         def ask(timeout: float) -> None:
-            asked = TopicCollection([name for name in names if name not in found])
-            described = self._client.describe_topics(asked, include_authorized_operations=True, request_timeout=timeout)
+            missing = TopicCollection([name for name in names if name not in ids])
+            described = self._client.describe_topics(
+                missing, include_authorized_operations=True, request_timeout=timeout
+            )
             failed: KafkaException | None = None
             for name, future in described.items():
                 error = future.exception()
@@ -476,13 +478,13 @@ class Cluster(Connection):
                 allowed = {str(getattr(each, "name", each)) for each in topic.authorized_operations or ()}
                 if allowed and not _READS & allowed:
                     self._refuse_topic(name)
-                found[name] = topic_id_of(topic)
+                ids[name] = topic_id_of(topic)
             if failed is not None:
                 raise failed
 
         if names:
             self._patiently(ask)
-        return found
+        return ids
 
     def earliest(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
         """Return each partition's log start offset; of an empty partition, its end offset."""
@@ -502,8 +504,8 @@ class Cluster(Connection):
 
     def written(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
         """Return the offset after each partition's last record, even of a transaction that is still open."""
-        found = self._offsets(partitions, OffsetSpec.latest, isolation=IsolationLevel.READ_UNCOMMITTED)
-        return {each: answer.offset for each, answer in found.items()}
+        answers = self._offsets(partitions, OffsetSpec.latest, isolation=IsolationLevel.READ_UNCOMMITTED)
+        return {each: answer.offset for each, answer in answers.items()}
 
     def first_at(self, partitions: Iterable[Partition], timestamp_ms: int) -> dict[Partition, tuple[int, int] | None]:
         """Return each partition's first record, by offset, whose timestamp is at or after a time.
@@ -532,16 +534,16 @@ class Cluster(Connection):
 
     def _refuse_topic(self, name: str) -> NoReturn:
         msg = (
-            f"{self._what}: {self._servers} do not let this user read topic {name!r}, or there is none: grant it READ "
-            f"and DESCRIBE on the topic; rights on consumer groups are not needed"
+            f"{self._what}: {self._servers} do not let this user read topic {name!r}, or it does not exist: grant it "
+            f"READ and DESCRIBE on the topic; rights on consumer groups are not needed"
         )
         raise ConfigurationError(msg)
 
     def _records(
         self, partitions: Iterable[Partition], wanted: Callable[[], OffsetSpec]
     ) -> dict[Partition, tuple[int, int] | None]:
-        found = self._offsets(partitions, wanted, least=_NO_RECORD)
-        return {each: None if at.offset == _NO_RECORD else (at.offset, at.timestamp) for each, at in found.items()}
+        answers = self._offsets(partitions, wanted, least=_NO_RECORD)
+        return {each: None if at.offset == _NO_RECORD else (at.offset, at.timestamp) for each, at in answers.items()}
 
     def _offsets(
         self,
@@ -554,14 +556,14 @@ class Cluster(Connection):
         answers: dict[Partition, ListOffsetsResultInfo] = {}
 
         def ask(timeout: float) -> None:
-            asked = {TopicPartition(*each): wanted() for each in order if each not in answers}
-            if not asked:
+            missing = {TopicPartition(*each): wanted() for each in order if each not in answers}
+            if not missing:
                 return
             level = self._isolation if isolation is None else isolation
-            futures = self._client.list_offsets(asked, isolation_level=level, request_timeout=timeout)
+            futures = self._client.list_offsets(missing, isolation_level=level, request_timeout=timeout)
             failed: dict[Partition, KafkaException] = {}
-            for each, future in futures.items():
-                partition = (str(each.topic), int(each.partition))
+            for listed, future in futures.items():
+                partition = (str(listed.topic), int(listed.partition))
                 error = future.exception()
                 if isinstance(error, KafkaException):
                     failed[partition] = error
@@ -585,14 +587,14 @@ class Cluster(Connection):
                 self._refuse_topic(topic)
         unknown = [each for each, name in names.items() if name in UNKNOWN_ERRORS]
         # A broker that has just started may not know its topics yet: those that exist are asked for again.
-        there = self.partitions([topic for topic, _ in unknown]) if unknown else {}
+        topics = self.partitions([topic for topic, _ in unknown]) if unknown else {}
         for topic, number in unknown:
-            if topic not in there:
-                near = did_you_mean(topic, [each for each in there if not each.startswith("__")])
+            if topic not in topics:
+                near = did_you_mean(topic, [each for each in topics if not each.startswith("__")])
                 msg = f"{self._what}: {self._servers} have no topic {topic!r}{near}"
                 raise ConfigurationError(msg)
-            if number not in there[topic]:
-                msg = f"{self._what}: topic {topic!r} has no partition {number}; it has {there[topic]}"
+            if number not in topics[topic]:
+                msg = f"{self._what}: topic {topic!r} has no partition {number}; it has {topics[topic]}"
                 raise ConfigurationError(msg)
 
 

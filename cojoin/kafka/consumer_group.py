@@ -92,11 +92,11 @@ class ConsumerGroup(Cluster):
         self._committer.commit(offsets=wanted, asynchronous=True)
         while time.monotonic() < deadline:
             # It runs the callback, and returns only errors: nothing is subscribed or assigned.
-            heard = self._committer.poll(_POLL_SECONDS)
-            if heard is not None and (error := heard.error()) is not None:
+            event = self._committer.poll(_POLL_SECONDS)
+            if event is not None and (error := event.error()) is not None:
                 self._check(error)
             for failed, answered in self._answers:
-                # An answer that is late belongs to an earlier commit, which said something else.
+                # An answer that is late belongs to an earlier commit, which had other offsets.
                 if {(each.topic, each.partition): each.offset for each in answered} == positions:
                     errors = [failed, *(each.error for each in answered)]
                     self._check(next((each for each in errors if each is not None), None), is_answer=True)
@@ -107,7 +107,7 @@ class ConsumerGroup(Cluster):
         self._answers = [*self._answers, (error, partitions)]
 
     def _check(self, error: KafkaError | None, *, is_answer: bool = False) -> None:
-        """Raise what the brokers have said; what is not about this commit only where asking again does not help."""
+        """Raise an error of the brokers; one that is not about this commit only where a repetition does not help."""
         if error is None:
             return
         if error.name() in _HAS_MEMBERS:
@@ -170,10 +170,10 @@ class TopicMonitor:
         were added since. Records of open transactions do not, unless they are read (``isolation.level``).
         """
         read = positions_of(json.loads(position))
-        there = self._topics.found(self._cluster.partitions(self._topics.names), self._what)
-        begins = read | self._cluster.earliest([each for each in there if each not in read])
-        ends = self._cluster.latest(there)
-        return sum(max(0, ends[each] - begins[each]) for each in there)
+        partitions = self._topics.select(self._cluster.partitions(self._topics.names), self._what)
+        begins = read | self._cluster.earliest([partition for partition in partitions if partition not in read])
+        ends = self._cluster.latest(partitions)
+        return sum(max(0, ends[partition] - begins[partition]) for partition in partitions)
 
     def close(self) -> None:
         """Close the connection; a second call does nothing."""

@@ -143,7 +143,7 @@ class ArchivedPartition:
         begins: The first milliseconds of the buckets of time that hold records, in order.
         offsets: For each bucket, the smallest offset of its records and those of all later buckets.
         pieces: The parts that files hold, in the order of their first offsets.
-        blocks: What is missing between the first and the last offset.
+        blocks: The missing offsets between the first and the last one.
     """
 
     begin: int
@@ -170,13 +170,13 @@ class ArchivedPartition:
             smallest: The smallest offset of each.
             last: The largest timestamp, in epoch milliseconds.
             pieces: The parts that files hold.
-            blocks: What is missing.
+            blocks: The missing offsets.
         """
         order = np.argsort(begins, kind="stable")
-        found, first = np.unique(begins[order], return_index=True)
+        distinct, first = np.unique(begins[order], return_index=True)
         later = np.minimum.accumulate(smallest[order][::-1])[::-1]
         held = tuple(sorted(pieces, key=lambda each: (each.begin, each.path)))
-        return cls(held[0].begin, max(each.end for each in held), last, found, later[first], held, blocks)
+        return cls(held[0].begin, max(each.end for each in held), last, distinct, later[first], held, blocks)
 
     def has_holes_at(self, offset: int) -> bool:
         """Return whether an offset is in a block with holes."""
@@ -206,7 +206,7 @@ class ArchivedPartition:
 
 @dataclass(frozen=True, eq=False)
 class ArchiveIndex:
-    """What an archive holds, as of the moment at which it was opened. It can be pickled.
+    """The offsets and times of an archive's records, as of the moment at which it was opened. It can be pickled.
 
     Attributes:
         what: The archive, for messages.
@@ -274,8 +274,8 @@ def bucket_begins(times: Any, width: int, own: Sequence[int]) -> NDArray[np.int6
     """
     moments = np.asarray(times, np.int64)
     begins = moments - moments % width
-    for each in own:
-        begins = np.where(moments >= each, np.maximum(begins, each), begins)
+    for time in own:
+        begins = np.where(moments >= time, np.maximum(begins, time), begins)
     return begins
 
 
@@ -283,9 +283,9 @@ class HybridCluster(Cluster):
     """A cluster whose older records lie in an archive; it answers for both parts as if they were one.
 
     Args:
-        options: How the cluster is reached.
+        options: The cluster's address and settings.
         what: The caller, for messages.
-        archive: What the archive holds.
+        archive: The index of the archive.
         at_start: Whether no query runs yet.
     """
 
@@ -302,19 +302,19 @@ class HybridCluster(Cluster):
 
     def first_at(self, partitions: Iterable[Partition], timestamp_ms: int) -> dict[Partition, tuple[int, int] | None]:
         """Return each partition's first record at or after a time; in the archive, to the precision of a bucket."""
-        found = super().first_at(partitions, timestamp_ms)
-        for each in found.keys() & self.archive.archived.keys():
-            part, brokers = self.archive.archived[each], found[each]
+        records = super().first_at(partitions, timestamp_ms)
+        for partition in records.keys() & self.archive.archived.keys():
+            part, brokers = self.archive.archived[partition], records[partition]
             if brokers is not None and brokers[0] < part.begin:
                 continue
-            archived = self.archive.first_at(each, timestamp_ms)
+            archived = self.archive.first_at(partition, timestamp_ms)
             if brokers is not None and part.has_holes_at(brokers[0]):
-                found[each] = brokers if archived is None else min(archived, brokers)
+                records[partition] = brokers if archived is None else min(archived, brokers)
             elif archived is not None:
-                found[each] = archived
+                records[partition] = archived
             elif brokers is not None:
-                found[each] = (max(brokers[0], part.cut), brokers[1])
-        return found
+                records[partition] = (max(brokers[0], part.cut), brokers[1])
+        return records
 
     def lost(self, partition: Partition, begin: int, end: int, log_start: int) -> list[tuple[int, int]]:
         """Return the offsets within the archive that neither part has, and that were not compacted away.
@@ -327,8 +327,8 @@ class HybridCluster(Cluster):
         """
         part = self.archive.archived.get(partition)
         empty = [] if part is None else part.blocks.empty
-        found = [(max(one, begin), min(two, end, log_start)) for one, two in empty]
-        missing = [each for each in found if each[0] < each[1]]
+        overlaps = [(max(one, begin), min(two, end, log_start)) for one, two in empty]
+        missing = [each for each in overlaps if each[0] < each[1]]
         return [] if missing and self._is_compacted(partition[0]) else missing
 
     def _is_compacted(self, topic: str) -> bool:
@@ -338,12 +338,12 @@ class HybridCluster(Cluster):
             self._compacted[topic] = policy is None or "compact" in policy
         return self._compacted[topic]
 
-    def next_there(self, positions: Mapping[Partition, int]) -> dict[Partition, int]:
+    def next_existing(self, positions: Mapping[Partition, int]) -> dict[Partition, int]:
         """Return the first offset at or after each position that is in the archive or on the brokers."""
         log_starts = self.log_starts(positions)
-        return {each: self._next_there(each, at, log_starts[each]) for each, at in positions.items()}
+        return {each: self._next_existing(each, at, log_starts[each]) for each, at in positions.items()}
 
-    def _next_there(self, partition: Partition, position: int, log_start: int) -> int:
+    def _next_existing(self, partition: Partition, position: int, log_start: int) -> int:
         part = self.archive.archived.get(partition)
         if part is None or position >= part.cut:
             return max(position, log_start)
@@ -356,17 +356,18 @@ class HybridCluster(Cluster):
             ConfigurationError: It has a partition that the topic does not have, or offsets beyond the topic's end.
         """
         read = list(partitions)
-        there, ends = self.partitions(), self.latest(read)
+        topics, ends = self.partitions(), self.latest(read)
         for (topic, number), part in self.archive.archived.items():
             problem = None
-            if topic in there and number not in there[topic]:
+            if topic in topics and number not in topics[topic]:
                 problem = f"has records of topic {topic} partition {number}, and the topic has partitions"
-                problem += f" {there[topic]}"
+                problem += f" {topics[topic]}"
             elif ends.get((topic, number), part.cut) < part.cut:
                 problem = f"goes up to offset {part.cut - 1:,} of topic {topic} partition {number}, and the topic"
                 problem += f" ends before {ends[topic, number]:,}"
             if problem is not None:
-                msg = f"{self._what}: {self.archive.what} {problem}: it was made anew, or the archive is another one's"
+                problem += ": it was created again, or the archive is another topic's"
+                msg = f"{self._what}: {self.archive.what} {problem}"
                 raise ConfigurationError(msg)
 
     def check_seam(self, begins: Mapping[Partition, int], ends: Mapping[Partition, int] | None) -> None:

@@ -1,9 +1,9 @@
 """The source of an input's Kafka topics: the topics that are read, over which range, and how records are decoded.
 
-``source`` makes one, and refuses each argument that can't be right before any broker is asked. What only the brokers
-know, such as whether a topic exists, is checked when a query starts (``KafkaSource.check``). A source can be shown and
-logged: what may be secret is only in ``options``, which no ``repr`` shows, no Spark option holds and no checkpoint
-keeps.
+``source`` makes one, and refuses each argument that can't be right before any broker is asked. Facts that only the
+brokers have, such as whether a topic exists, is checked when a query starts (``KafkaSource.check``). A source can be
+shown and logged: what may be secret is only in ``options``, which no ``repr`` shows, no Spark option holds and no
+checkpoint keeps.
 """
 
 from __future__ import annotations
@@ -63,24 +63,24 @@ __all__ = ["DataLoss", "KafkaSource", "Tombstones", "Undecodable", "source"]
 
 
 Undecodable: TypeAlias = Literal["reject", "fail"]
-"""What happens to a record that can't be decoded.
+"""The treatment of a record that can't be decoded.
 
 - *reject*: it goes to the ``rejected`` output, with its topic, partition and offset, its beginning and the reason.
 - *fail*: it ends the query.
 """
 
 Tombstones: TypeAlias = Literal["reject", "keep"]
-"""What happens to a record without a value, a tombstone.
+"""The treatment of a record without a value, a tombstone.
 
 - *reject*: it goes to the ``rejected`` output.
 - *keep*: it is a row whose value columns are null, which a ``temporal_join`` takes for a delete.
 """
 
 DataLoss: TypeAlias = Literal["fail", "skip"]
-"""What happens to a query whose next records the brokers no longer have.
+"""The treatment of records that the brokers no longer have when a query is to read them.
 
-- *fail*: it ends with an error that says which records are missing and how many.
-- *skip*: it goes on with the first record that is left; each gap is a row of the ``rejected`` output.
+- *fail*: the query ends with an error that names the missing records and their number.
+- *skip*: the query goes on with the first record that is left; each gap is a row of the ``rejected`` output.
 """
 
 _FORMAT = "cojoin-kafka"
@@ -91,22 +91,22 @@ class KafkaSource(Source):
     """Topics of a Kafka cluster, read by event time; ``source`` makes one.
 
     A checkpoint keeps the cluster's id and the topics' ids. Another cluster, or a topic that was deleted and created
-    anew, is refused at every start; such a topic is also refused while a query runs (``cojoin.kafka.topics``).
+    again, is refused at every start; such a topic is also refused while a query runs (``cojoin.kafka.topics``).
 
     Attributes:
-        cluster: How the cluster is reached.
+        cluster: The cluster's address and settings.
         topics: The topics and partitions that are read.
-        range: Where reading begins and ends.
+        range: The range that is read.
         columns: Further columns by name, from the record's key, headers or timestamp.
         decode: The user's own function that decodes records; None reads JSON, or the format of ``value``.
         value: The format of values; None is plain JSON of ``schema``, or what ``decode`` takes.
         key: The format of keys; None makes no columns of them.
         limit: How many records of this input a micro-batch may hold.
         max_drift_ms: How far a partition may be behind the others, in milliseconds.
-        undecodable: What happens to a record that can't be decoded.
-        tombstones: What happens to a record without a value.
-        data_loss: What happens to a query whose next records no longer exist.
-        archive: Where its older records are, if not only on the brokers.
+        undecodable: The treatment of a record that can't be decoded.
+        tombstones: The treatment of a record without a value.
+        data_loss: The treatment of next records that no longer exist.
+        archive: The archive of older records, if not all are on the brokers.
         group: The consumer group to which the offsets of counted batches are committed; None for none.
         beside: The other input of the join, if that is read from Kafka, too.
         moves_by: The input's key columns, where the rows are Debezium's change events.
@@ -136,7 +136,7 @@ class KafkaSource(Source):
 
     @property
     def max_apart_ms(self) -> int:
-        """How far a record's timestamp may be after its event time for marks to be used, in milliseconds."""
+        """The largest distance of a record's timestamp after its event time for marks to be used, in milliseconds."""
         return self.max_drift_ms
 
     @property
@@ -196,7 +196,7 @@ class KafkaSource(Source):
         return replace(self, range=replace(self.range, max_ahead_ms=max_ahead_ms))
 
     def why_endless(self) -> str | None:
-        """Return what to do about a source without an end; None where it has one."""
+        """Return the advice for a source without an end; None where it has one."""
         return None if self.range.is_bounded else f"{self.what} has no to=; say where it ends, such as to='latest'"
 
     def identity(self, spark: SparkSession) -> dict[str, str | None]:
@@ -215,17 +215,17 @@ class KafkaSource(Source):
             known: What the checkpoint keeps; None where nothing was read yet.
 
         Raises:
-            CheckpointError: A topic was created anew or is left out, or it is another cluster.
+            CheckpointError: A topic was created again or is left out, or it is another cluster.
         """
         if known is not None and known.get("format") == self.format:
             self.topics.check_kept(str(known.get("location")), known.get("topics") or (), what)
         with closing(self._connect(what)) as cluster:
-            found = self._surveyed(cluster, what)[1]
-        problem = id_problem(known or {}, found, self.cluster.bootstrap_servers)
+            ids = self._surveyed(cluster, what)[1]
+        problem = id_problem(known or {}, ids, self.cluster.bootstrap_servers)
         if problem is not None:
             msg = f"{what}: {problem}"
             raise CheckpointError(msg)
-        return {**self.identity(spark), **merged_ids(known or {}, found)}
+        return {**self.identity(spark), **merged_ids(known or {}, ids)}
 
     def check(self, *, is_new: bool) -> None:
         """Check the source against the brokers before the query starts.
@@ -243,7 +243,7 @@ class KafkaSource(Source):
     def _checked(self, *, is_new: bool) -> dict[str, str]:
         """Check the same as ``check``, and return the topics' ids."""
         with closing(self._connect(self.what)) as cluster:
-            partitions, found = self._surveyed(cluster, self.what)
+            partitions, ids = self._surveyed(cluster, self.what)
             if isinstance(cluster, HybridCluster):
                 cluster.check_ends(partitions)
             if is_new:
@@ -252,18 +252,18 @@ class KafkaSource(Source):
                     cluster.check_seam(begins, ends)
             else:
                 self.range.end(cluster, partitions)
-        return dict(found["topics"])
+        return dict(ids["topics"])
 
     def _surveyed(self, cluster: Cluster, what: str) -> tuple[list[Partition], dict[str, Any]]:
         """Return the partitions that are read, and the ids of their cluster and topics."""
-        partitions = self.topics.found(cluster.partitions(self.topics.names), what)
+        partitions = self.topics.select(cluster.partitions(self.topics.names), what)
         ids = {name: each for name, each in cluster.describe(name for name, _ in partitions).items() if each}
         return partitions, {"cluster": cluster.cluster_id, "topics": ids}
 
     def span(self) -> tuple[int, int] | None:
         """Return the range's first and last timestamp at the moment, in epoch milliseconds; None where it is empty."""
         with closing(self._connect(self.what)) as cluster:
-            partitions = self.topics.found(cluster.partitions(), self.what)
+            partitions = self.topics.select(cluster.partitions(), self.what)
             return self.range.span(cluster, partitions)
 
     @property
@@ -280,7 +280,7 @@ class KafkaSource(Source):
     def held_back(self) -> list[str]:
         """Return a text for each partition in which open transactions hold back records of the range."""
         with closing(self._connect(self.what)) as cluster:
-            return self.range.held_back(cluster, self.topics.found(cluster.partitions(), self.what))
+            return self.range.held_back(cluster, self.topics.select(cluster.partitions(), self.what))
 
     def open(self, *, streaming: bool = True) -> DataFrame:
         """Return the topics as a DataFrame of the active Spark session.
@@ -298,7 +298,7 @@ class KafkaSource(Source):
         return rows if streaming else rows.where(rows[FAULT].isNull() & rows[NEWEST].isNull()).drop(FAULT, MARK, NEWEST)
 
     def how_packed(self, spec: InputSpec) -> str:
-        """Return how the rows are packed: ``DIRECT`` by the tasks that read them, otherwise why not, in words.
+        """Return ``DIRECT`` if the tasks that read records pack their rows, otherwise the reason why not.
 
         Args:
             spec: The input.
@@ -319,7 +319,7 @@ class KafkaSource(Source):
     def _opened(self, packing: PackedRecords | None, *, streaming: bool) -> DataFrame:
         spark = active_session()
         if spark is None:
-            msg = f"{self.what}: there is no Spark session; make one with cojoin.spark_session()"
+            msg = f"{self.what}: no Spark session is active; make one with cojoin.spark_session()"
             raise ConfigurationError(msg)
         index = self._archived(again=True)
         name = f"{_FORMAT}-{uuid.uuid4().hex[:8]}"
@@ -361,8 +361,8 @@ class KafkaSource(Source):
             # A partition that the query did not know at the last position is not read.
             begun = positions_of(json.loads(begin))
             first = {ALL: LATEST, **{each: EARLIEST if each not in begun else _at(begun[each]) for each in read[-1]}}
-        asked = Range(first, {each: _at(offset) for each, offset in read[-1].items()}, what)
-        frame = replace(self, range=asked, beside=None).open(streaming=False)
+        wanted = Range(first, {each: _at(offset) for each, offset in read[-1].items()}, what)
+        frame = replace(self, range=wanted, beside=None).open(streaming=False)
 
         def places(rows: pa.Table) -> list[int]:
             columns = [rows.column(name).to_pylist() for name in (*self.partition, *self.sequence)]
@@ -374,7 +374,7 @@ class KafkaSource(Source):
         return frame, places
 
     def monitor(self, what: str) -> TopicMonitor:
-        """Return what commits offsets to ``group``, and asks how many are unread."""
+        """Return the monitor that commits offsets to ``group``, and counts unread ones."""
         return TopicMonitor(self.cluster, self.topics, self.group, what)
 
     def _gaps(self, what: str, offset: str | None) -> list[Gap]:
@@ -382,7 +382,7 @@ class KafkaSource(Source):
             return gaps_since(cluster, self.topics, what, offset)
 
     def reading(self, tasks: int) -> Reading:
-        """Return what the source's reader needs to know.
+        """Return the description of the source that its reader needs.
 
         Args:
             tasks: The number of tasks into which a batch is cut.
@@ -405,7 +405,7 @@ class KafkaSource(Source):
 
     @property
     def _records(self) -> RecordDescription:
-        """What the records hold."""
+        """The formats and columns of the records."""
         formats = {"value": self.value, "key": self.key}
         return RecordDescription(self.what, self.topics, self.schema, self.columns, self.decode, formats, self.resolved)
 
@@ -413,7 +413,7 @@ class KafkaSource(Source):
         return connected(self.cluster, what, self._archived(), at_start=True)
 
     def _archived(self, *, again: bool = False) -> ArchiveIndex | None:
-        """Return what the archive holds, if there is one; ``again`` checks whether its files have changed."""
+        """Return the archive's index, if there is one; ``again`` checks whether its files have changed."""
         if self.archive is None:
             return None
         records = self._records
@@ -477,7 +477,7 @@ def source(
         columns: Further columns by name, such as ``{"customer_id": cojoin.kafka.key("long")}``.
         from_: Where a new query begins, inclusive: ``"earliest"``, ``"latest"``, a time or an offset; or a dict of
             these by topic, or by topic and partition. Times are compared with the records' timestamps.
-        to: Where a bounded run ends, exclusive, in the same forms; None ends it at what is there when it starts.
+        to: Where a bounded run ends, exclusive, in the same forms; None ends it at the records that exist at its start.
         max_drift: The largest distance to expect between a record's timestamp and its event time, or its arrival in
             the topic. In the history, a partition or a whole topic without records for longer than this does not hold
             back the join. A larger value buffers more rows; a smaller value relies
@@ -487,8 +487,8 @@ def source(
         undecodable: Whether a record that can't be decoded goes to ``rejected`` or ends the query.
         tombstones: Whether a record without a value goes to ``rejected`` or is kept as a row of nulls.
         data_loss: Whether records that were deleted before they were read end the query, or are skipped and reported in
-            ``rejected``. A topic that was deleted and created anew always ends the query, because its records are other
-            ones.
+            ``rejected``. A topic that was deleted and created again always ends the query, because it holds
+            different records.
         patience: How long to wait while no broker answers, before the query ends with an error; None waits forever.
         archive: Where the older records are, such as ``cojoin.sources.delta("/lake/trades")``: a Delta table or parquet
             files with ``topic``, ``partition``, ``offset`` and ``timestamp`` as Spark's Kafka source gives them, and
@@ -572,7 +572,7 @@ def _checked_group(what: str, group: Any) -> str | None:
         msg = f"{what}: group: expected the id of a consumer group, such as 'enrich-trades', or None, got {group!r}"
         raise ConfigurationError(msg)
     if group is not None and group.startswith(_OWN_GROUPS):
-        msg = f"{what}: group: {group!r} begins as cojoin's own groups do; expected a group of yours"
+        msg = f"{what}: group: {group!r}: group ids that begin with {_OWN_GROUPS!r} are reserved; choose another"
         raise ConfigurationError(msg)
     return group
 

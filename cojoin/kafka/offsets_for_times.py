@@ -43,11 +43,11 @@ _PIECES = 64
 """The search divides what a batch may hold into about this many pieces."""
 
 _TAIL, _GROWTH, _LONGEST_TAIL = 256, 16, 65_536
-"""How many offsets before an end are read for its newest record, the factor by which the number grows while there is
-none, and its limit."""
+"""The number of offsets before an end that are read for its newest record, the factor by which it grows while no record
+is found, and its limit."""
 
 _BACK = 1_000
-"""How many earlier records a search reads backwards until it takes a record for the first one of a time."""
+"""The number of earlier records that a search reads backwards until it takes a record for the first one of a time."""
 
 _MOST_KEPT = 10_000
 
@@ -126,15 +126,15 @@ class Times:
         Returns:
             The offset and timestamp of the first such record, or of one soon after it; None where there is none.
         """
-        found = self._answered(begins, time)
+        answers = self._answered(begins, time)
         low: dict[Partition, int] = {}
-        for each, answer in found.items():
+        for partition, answer in answers.items():
             if answer is not None and self.trusted_until is not None and answer[1] > self.trusted_until:
-                self._distrust(each)
-            if each in self._misleading:
+                self._distrust(partition)
+            if partition in self._misleading:
                 # Even a wrong answer is a lower bound, because all records before it are earlier.
-                low[each] = begins[each] if answer is None else max(begins[each], answer[0])
-        return found | self.searched(time, low, ends)
+                low[partition] = begins[partition] if answer is None else max(begins[partition], answer[0])
+        return answers | self.searched(time, low, ends)
 
     def _answered(self, partitions: Collection[Partition], time: int) -> dict[Partition, tuple[int, int] | None]:
         """Return the broker's answer for each partition."""
@@ -157,16 +157,20 @@ class Times:
             drift; if one was, ask for all of them again.
         """
         claims = self.first_at(time, positions, ends)
-        trusted = [each for each in claims if each not in self._misleading and positions[each] < ends[each]]
-        silent = [each for each in trusted if claims[each] is None]
-        named = {each: claim for each in trusted if (claim := claims[each]) is not None}
-        for each in self.contradicted(time, dict.fromkeys(silent, 0), ends):
-            self._distrust(each)
-        places = {each: max(positions[each], offset) for each, (offset, _) in named.items()}
-        for each, record in self._next(self._unread(places, ends), ends).items():
-            _, stamp = named[each]
+        trusted = [
+            partition
+            for partition in claims
+            if partition not in self._misleading and positions[partition] < ends[partition]
+        ]
+        silent = [partition for partition in trusted if claims[partition] is None]
+        named = {partition: claim for partition in trusted if (claim := claims[partition]) is not None}
+        for partition in self.contradicted(time, dict.fromkeys(silent, 0), ends):
+            self._distrust(partition)
+        places = {partition: max(positions[partition], offset) for partition, (offset, _) in named.items()}
+        for partition, record in self._next(self._unread(places, ends), ends).items():
+            _, stamp = named[partition]
             if record is None or record.timestamp is None or record.timestamp < stamp - self._drift:
-                self._distrust(each)
+                self._distrust(partition)
         stand, self._stand = self._stand, True
         return stand
 
@@ -180,8 +184,8 @@ class Times:
             begins: An offset of each partition, the first that exists or an earlier one.
             ends: The offsets at which they end.
         """
-        asked = {each: begin for each, begin in begins.items() if not self.is_archived(each, ends[each] - 1)}
-        newest = self.newest_of(asked, ends)
+        on_brokers = {each: begin for each, begin in begins.items() if not self.is_archived(each, ends[each] - 1)}
+        newest = self.newest_of(on_brokers, ends)
         return [each for each, stamp in newest.items() if stamp is not None and stamp >= time]
 
     def next_stamp(self, time: int, positions: Mapping[Partition, int], ends: Mapping[Partition, int]) -> int | None:
@@ -208,33 +212,39 @@ class Times:
         """
         if len(self._newest) > _MOST_KEPT:
             self._newest.clear()
-        asked = {each: ends[each] for each in begins if (each, ends[each]) not in self._newest}
-        archived = {each for each in asked if asked[each] > begins[each] and self.is_archived(each, asked[each] - 1)}
-        for each in archived:
+        wanted = {
+            partition: ends[partition] for partition in begins if (partition, ends[partition]) not in self._newest
+        }
+        archived = {
+            partition
+            for partition in wanted
+            if wanted[partition] > begins[partition] and self.is_archived(partition, wanted[partition] - 1)
+        }
+        for partition in archived:
             assert isinstance(self._cluster, HybridCluster)
-            self._newest[each, asked[each]] = self._capped(self._cluster.archive.archived[each].last)
-        left = {each: end for each, end in asked.items() if each not in archived}
+            self._newest[partition, wanted[partition]] = self._capped(self._cluster.archive.archived[partition].last)
+        left = {partition: end for partition, end in wanted.items() if partition not in archived}
         width = _TAIL
         while left:
-            tails = {each: max(begins[each], end - width) for each, end in left.items()}
-            some = {each: at for each, at in tails.items() if at < left[each]}
-            found = self._lookup.stamps(some, left, self.trusted_until) if some else {}
-            for each, tail in tails.items():
-                stamps = [stamp for _, stamp in found.get(each, ())]
-                if stamps or tail <= begins[each] or width >= _LONGEST_TAIL:
-                    self._newest[each, left.pop(each)] = max(stamps, default=None)
+            tails = {partition: max(begins[partition], end - width) for partition, end in left.items()}
+            some = {partition: at for partition, at in tails.items() if at < left[partition]}
+            tail_stamps = self._lookup.stamps(some, left, self.trusted_until) if some else {}
+            for partition, tail in tails.items():
+                stamps = [stamp for _, stamp in tail_stamps.get(partition, ())]
+                if stamps or tail <= begins[partition] or width >= _LONGEST_TAIL:
+                    self._newest[partition, left.pop(partition)] = max(stamps, default=None)
             width *= _GROWTH
-        return {each: self._newest[each, ends[each]] for each in begins}
+        return {partition: self._newest[partition, ends[partition]] for partition in begins}
 
     def newest(self, begins: Mapping[Partition, int], ends: Mapping[Partition, int]) -> int | None:
         """Return the largest timestamp near the partitions' ends, in epoch milliseconds; None where all are empty."""
-        found = self.newest_of(begins, ends).values()
-        return max((each for each in found if each is not None), default=None)
+        stamps = self.newest_of(begins, ends).values()
+        return max((each for each in stamps if each is not None), default=None)
 
     def searched(
         self, time: int, low: Mapping[Partition, int], ends: Mapping[Partition, int]
     ) -> dict[Partition, tuple[int, int] | None]:
-        """Return what ``first_at`` returns, found by bisection in all partitions at once.
+        """Return the result of ``first_at``, found by bisection in all partitions at once.
 
         The offsets that are looked up do not depend on where a search begins.
 
@@ -246,51 +256,55 @@ class Times:
         Returns:
             As ``first_at``.
         """
-        found: dict[Partition, tuple[int, int] | None] = {}
+        records: dict[Partition, tuple[int, int] | None] = {}
         between: dict[Partition, tuple[int, int]] = {}
-        for each, record in self._next({each: at for each, at in low.items() if at < ends[each]}, ends).items():
+        for partition, record in self._next(
+            {partition: at for partition, at in low.items() if at < ends[partition]}, ends
+        ).items():
             if record is None or record.timestamp is None:
-                found[each] = None
+                records[partition] = None
             elif record.timestamp >= time:
-                found[each] = (max(low[each], record.offset), record.timestamp)
+                records[partition] = (max(low[partition], record.offset), record.timestamp)
             else:
-                found[each], between[each] = None, (record.offset, ends[each])
-        found |= {each: None for each in low if each not in found}
+                records[partition], between[partition] = None, (record.offset, ends[partition])
+        records |= {partition: None for partition in low if partition not in records}
         while True:
-            halves = {each: at for each, span in between.items() if (at := _half(*span, self._step)) is not None}
+            halves = {
+                partition: at for partition, span in between.items() if (at := _half(*span, self._step)) is not None
+            }
             if not halves:
-                return found
-            between = {each: between[each] for each in halves}
-            for each, record in self._next(halves, ends).items():
-                begin, end = between[each]
+                return records
+            between = {partition: between[partition] for partition in halves}
+            for partition, record in self._next(halves, ends).items():
+                begin, end = between[partition]
                 if record is not None and record.timestamp is not None and record.timestamp < time:
-                    between[each] = (max(halves[each], min(record.offset, end - 1)), end)
+                    between[partition] = (max(halves[partition], min(record.offset, end - 1)), end)
                 else:
-                    between[each] = (begin, halves[each])
+                    between[partition] = (begin, halves[partition])
                     if record is not None:
                         stamp = time if record.timestamp is None else record.timestamp
-                        found[each] = (halves[each], stamp)
+                        records[partition] = (halves[partition], stamp)
 
     def _next(self, offsets: Mapping[Partition, int], ends: Mapping[Partition, int]) -> dict[Partition, Stamp | None]:
         """Return the next record from each offset on; each is looked up once."""
-        found: dict[Partition, Stamp | None] = {}
-        for each, offset in offsets.items():
-            kept = self._kept.setdefault(each, {})
+        records: dict[Partition, Stamp | None] = {}
+        for partition, offset in offsets.items():
+            kept = self._kept.setdefault(partition, {})
             if len(kept) > _MOST_KEPT:
                 kept.clear()
-            if offset in kept and kept[offset].offset >= ends[each]:
-                found[each] = None
+            if offset in kept and kept[offset].offset >= ends[partition]:
+                records[partition] = None
             elif offset in kept and kept[offset].timestamp is not None:
-                found[each] = kept[offset]
-        asked = {each: offset for each, offset in offsets.items() if each not in found}
-        if asked:
-            for each, record in self._lookup.next_records(asked, ends, self.trusted_until).items():
-                found[each] = record
+                records[partition] = kept[offset]
+        wanted = {partition: offset for partition, offset in offsets.items() if partition not in records}
+        if wanted:
+            for partition, record in self._lookup.next_records(wanted, ends, self.trusted_until).items():
+                records[partition] = record
                 if record is None:
-                    self._kept[each][asked[each]] = Stamp(ends[each], None)
+                    self._kept[partition][wanted[partition]] = Stamp(ends[partition], None)
                 elif record.timestamp is not None:  # a timestamp that is not trusted now may be later
-                    self._kept[each][asked[each]] = record
-        return found
+                    self._kept[partition][wanted[partition]] = record
+        return records
 
     def _distrust(self, partition: Partition) -> None:
         """Remember that the broker's answers for a partition are wrong."""
@@ -330,23 +344,27 @@ def first_records(
     times = Times(cluster, lookup, 1, 0)
     times.trusted_until = trusted_until
     ends = cluster.latest(claimed)
-    silent = [each for each, at in claimed.items() if at is None]
+    silent = [partition for partition, at in claimed.items() if at is None]
     begins = cluster.earliest(silent) if silent else {}
     # An answer is a lower bound; the answer that there is none is wrong if the last records contradict it.
-    low = {each: at[0] for each, at in claimed.items() if at is not None and not times.is_archived(each, at[0])}
-    low |= {each: begins[each] for each in times.contradicted(time, begins, ends)}
-    found = claimed | times.searched(time, low, ends)
-    for each, begin in low.items():
-        end = ends[each] if (answer := found[each]) is None else answer[0]
-        found[each] = _first_before(lookup, each, (begin, end), time, trusted_until) or found[each]
-    return found
+    low = {
+        partition: at[0]
+        for partition, at in claimed.items()
+        if at is not None and not times.is_archived(partition, at[0])
+    }
+    low |= {partition: begins[partition] for partition in times.contradicted(time, begins, ends)}
+    records = claimed | times.searched(time, low, ends)
+    for partition, begin in low.items():
+        end = ends[partition] if (answer := records[partition]) is None else answer[0]
+        records[partition] = _first_before(lookup, partition, (begin, end), time, trusted_until) or records[partition]
+    return records
 
 
 def _first_before(
     lookup: RecordLookup, partition: Partition, span: tuple[int, int], time: int, trusted_until: int | None
 ) -> tuple[int, int] | None:
     """Return a range's first record of a time or later, with enough earlier ones before it to allow for disorder."""
-    (begin, end), found = span, None
+    (begin, end), first = span, None
     seen, width = 0, _BACK
     while begin < end and seen < _BACK:
         some = max(begin, end - width)
@@ -354,8 +372,8 @@ def _first_before(
         earlier = next(((offset, stamp) for offset, stamp in stamps if stamp >= time), None)
         # Offsets of transaction markers and of compacted records do not count as earlier records.
         seen = seen + len(stamps) if earlier is None else sum(offset < earlier[0] for offset, _ in stamps)
-        found, end, width = earlier or found, some, 2 * width
-    return found
+        first, end, width = earlier or first, some, 2 * width
+    return first
 
 
 def _half(begin: int, end: int, step: int) -> int | None:
@@ -381,7 +399,7 @@ _AT_ONCE, _SOON_SECONDS, _WAIT_SECONDS = 500, 0.02, 0.2
 _GONE = {"_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE"}
 
 _MOST_PASSED = 10_000
-"""How many untrusted records a lookup skips before it gives up."""
+"""The number of untrusted records that a lookup skips before it gives up."""
 
 
 class RecordLookup:
@@ -415,22 +433,22 @@ class RecordLookup:
         Raises:
             QueryFailedError: No broker answered for longer than the patience allows.
         """
-        found: dict[Partition, Stamp | None] = {}
+        records: dict[Partition, Stamp | None] = {}
         passed = dict.fromkeys(offsets, 0)
 
         def take(partition: Partition, message: Any) -> bool:
             stamp = time_of(message)
             if stamp is not None and (trusted_until is None or stamp <= trusted_until):
-                found[partition] = Stamp(message.offset(), stamp)
+                records[partition] = Stamp(message.offset(), stamp)
                 return True
             passed[partition] += 1
             if passed[partition] < _MOST_PASSED:
                 return False
-            found[partition] = Stamp(offsets[partition], None)
+            records[partition] = Stamp(offsets[partition], None)
             return True
 
         self._read(offsets, ends, take, one_each=True)
-        return {each: found.get(each) for each in offsets}
+        return {each: records.get(each) for each in offsets}
 
     def stamps(
         self, begins: Mapping[Partition, int], ends: Mapping[Partition, int], trusted_until: int | None
@@ -445,16 +463,16 @@ class RecordLookup:
         Raises:
             QueryFailedError: No broker answered for longer than the patience allows.
         """
-        found: dict[Partition, list[tuple[int, int]]] = {each: [] for each in begins}
+        records: dict[Partition, list[tuple[int, int]]] = {each: [] for each in begins}
 
         def take(partition: Partition, message: Any) -> bool:
             stamp = time_of(message)
             if stamp is not None and (trusted_until is None or stamp <= trusted_until):
-                found[partition].append((message.offset(), stamp))
+                records[partition].append((message.offset(), stamp))
             return False
 
         self._read(begins, ends, take, one_each=False)
-        return found
+        return records
 
     def close(self) -> None:
         """Close the connection; a second call does nothing."""
@@ -477,20 +495,20 @@ class RecordLookup:
         if self._consumer is None:
             self._consumer = self._cluster.consumer(_LITTLE)
         self._consumer.assign([TopicPartition(*each, begin) for each, begin in left.items()])
-        heard = time.monotonic()
+        answered_at = time.monotonic()
         try:
             while left:
                 # `consume` waits for this many messages: each partition sends at least one record, or reports its end.
-                asked = (len(left), _WAIT_SECONDS) if one_each else (_AT_ONCE, _SOON_SECONDS)
-                messages = self._consumer.consume(*asked)
+                amount = (len(left), _WAIT_SECONDS) if one_each else (_AT_ONCE, _SOON_SECONDS)
+                messages = self._consumer.consume(*amount)
                 if messages:
-                    heard = time.monotonic()
+                    answered_at = time.monotonic()
                 else:
-                    self._check_patience(time.monotonic() - heard, next(iter(left)))
-                asked_for = set(left)
+                    self._check_patience(time.monotonic() - answered_at, next(iter(left)))
+                wanted = set(left)
                 for message in messages:
                     self._pass_on(message, left, ends, take)
-                done = asked_for - left.keys()
+                done = wanted - left.keys()
                 if done and left:
                     # A broker sends a batch larger than the little asked for only to the first partition of a fetch,
                     # so one that is done would keep the others from theirs until it was read to its end.

@@ -44,7 +44,7 @@ __all__ = ["Json", "PackedRecords", "Part", "why_through_spark"]
 
 
 Part: TypeAlias = Literal["value", "key", "column", "place"]
-"""Where a column of a row comes from: the value, the key, a ``RecordColumn``, or the record's place in its topic."""
+"""The origin of a row's column: the value, the key, a ``RecordColumn``, or the record's place in its topic."""
 
 Json: TypeAlias = "Mapping[str, pa.Schema]"
 """The columns of JSON, by the record's column in which it is (``VALUE``, ``KEY`` or ``DECODED_KEY``)."""
@@ -59,7 +59,7 @@ class PackedRecords:
 
     Attributes:
         grouping: The input's columns, and how its rows are distributed to key groups.
-        parts: Where each of these columns comes from.
+        parts: The origins of these columns.
         columns: The columns of ``"column"``, by name.
         json: The columns of JSON that is parsed here; other values and keys are decoded already.
     """
@@ -71,7 +71,7 @@ class PackedRecords:
 
     @staticmethod
     def schema(records: pa.Schema) -> pa.Schema:
-        """Return the columns of what is yielded.
+        """Return the columns of the yielded batches.
 
         Args:
             records: The columns of the records.
@@ -125,7 +125,7 @@ class PackedRecords:
     def _column(
         self, batch: pa.RecordBatch, field: pa.Field, part: Part, parsed: Mapping[str, pa.Table]
     ) -> tuple[pa.Array, NDArray[np.bool_]]:
-        """Return a column of the rows, and where it is what Spark would make of the record."""
+        """Return a column of the rows, and where it equals the column that Spark would make of the record."""
         surely = np.ones(batch.num_rows, np.bool_)
         if part == "place":
             return batch.column(field.name).cast(field.type), surely
@@ -182,8 +182,8 @@ def _is_text(content: bytes | None) -> bool:
 
 
 def _is_null(column: pa.Array) -> NDArray[np.bool_]:
-    found: NDArray[np.bool_] = pc.is_null(column).to_numpy(zero_copy_only=False)
-    return found
+    mask: NDArray[np.bool_] = pc.is_null(column).to_numpy(zero_copy_only=False)
+    return mask
 
 
 _SETTING = "spark.cojoin.kafka"
@@ -194,13 +194,13 @@ def why_through_spark(records: RecordDescription, spec: InputSpec, *, has_archiv
     """Return why Spark makes rows of an input's records, in words; None where the tasks that read them pack them.
 
     Args:
-        records: What the records hold.
+        records: The formats and columns of the records.
         spec: The input.
         has_archive: Whether older records are in an archive.
     """
     session = active_session()
     reasons = {
-        "there is no Spark session": session is None,
+        "no Spark session is active": session is None,
         "it has an archive": has_archive,
         "its records are changes of rows": spec.changes is not None,
         "its event time is an expression": records.parts(spec.source_schema.names) is None,

@@ -82,21 +82,21 @@ def gaps_since(cluster: Cluster, topics: Topics, what: str, offset: str | None) 
     except (ValueError, KeyError, TypeError, AttributeError):
         msg = f"{what}: the checkpoint's position is not in the form of Spark's offset log; got {offset[:60]!r}"
         raise CheckpointError(msg) from None
-    there = set(topics.found(cluster.partitions(topics.names), what))
-    gone = sorted(set(positions) - there)
+    existing = set(topics.select(cluster.partitions(topics.names), what))
+    gone = sorted(set(positions) - existing)
     if gone:
         msg = (
             f"{what}: the checkpoint has read topic {gone[0][0]!r} partition {gone[0][1]}, which {topics} "
             f"does not have; name it, or start a new query"
         )
         raise CheckpointError(msg)
-    there_next = cluster.next_there if isinstance(cluster, HybridCluster) else cluster.earliest
-    earliest, latest = there_next(positions), cluster.latest(positions)
+    next_existing = cluster.next_existing if isinstance(cluster, HybridCluster) else cluster.earliest
+    earliest, latest = next_existing(positions), cluster.latest(positions)
     for (topic, number), position in positions.items():
         if latest[topic, number] < position:
             msg = (
                 f"{what}: topic {topic} partition {number} ends at offset {latest[topic, number]:,}, before the "
-                f"checkpoint's {position:,}: the topic was made anew or cut off since; start a new query"
+                f"checkpoint's {position:,}: the topic was created again or cut off since; start a new query"
             )
             raise CheckpointError(msg)
     return [Gap(each, at, earliest[each]) for each, at in positions.items() if at < earliest[each]]

@@ -60,7 +60,7 @@ class Point:
     """A place in a partition.
 
     Attributes:
-        kind: How the place is given.
+        kind: The kind of the place.
         value: The offset, or the time in epoch milliseconds; 0 for the other kinds.
     """
 
@@ -134,12 +134,12 @@ def _point(moment: Any, what: str) -> Point:
 
 def _parsed(text: str, what: str) -> datetime:
     """Read ISO text in the same way on every version of Python; ``fromisoformat`` accepts different forms."""
-    found = _ISO.fullmatch(text.strip())
-    if found is None:
+    matched = _ISO.fullmatch(text.strip())
+    if matched is None:
         near = did_you_mean(text, ["earliest", "latest"]) if text[:1].isalpha() else ""
         msg = f"{what}: {_EXPECTED}; got {text!r}{near}"
         raise ConfigurationError(msg)
-    date, clock, seconds, fraction, zone = found.groups()
+    date, clock, seconds, fraction, zone = matched.groups()
     zone = "+00:00" if zone in {None, "Z", "z"} else f"{zone[:3]}:{zone[-2:]}"
     try:
         return datetime.fromisoformat(
@@ -179,13 +179,13 @@ _LIKE_A_TIME = 100_000_000_000
 
 @dataclass(frozen=True)
 class Range:
-    """Where reading begins and ends, made by ``Range.of``. It can be pickled.
+    """The range that is read, made by ``Range.of``. It can be pickled.
 
     Attributes:
         from_: The points at which reading begins, by scope: a topic and a partition's number, each None for all.
         to: The points at which reading ends, in the same form; None where no ``to`` was given.
-        what: What is read, for messages, such as ``"input 'trades'"``.
-        max_ahead_ms: How far a record's timestamp may be ahead of the clock and still be trusted, in milliseconds; None
+        what: The input, for messages, such as ``"input 'trades'"``.
+        max_ahead_ms: The largest distance ahead of the clock of a trusted record timestamp, in milliseconds; None
             trusts all that a timestamp of Spark's holds.
     """
 
@@ -201,8 +201,8 @@ class Range:
         Args:
             from_: The first record that is read. What a dict does not name begins at the earliest offset.
             to: The first record that is no longer read. For None, and for what a dict does not name, a bounded run ends
-                at what is there when it starts, and a live run does not end.
-            what: What is read, for messages.
+                at the records that exist when it starts, and a live run does not end.
+            what: The input, for messages.
 
         Raises:
             ConfigurationError: A type or a word is wrong, a time does not parse or has no zone, or ``from_`` is after
@@ -245,17 +245,19 @@ class Range:
         begins = self.begin(cluster, read)
         ends = self.end(cluster, read)
         wrong = []
-        for each, end in (ends or {}).items():
-            asked, until = self._from(each), self._to(each) or LATEST
-            if begins[each] > end and asked.kind == "earliest" and until.kind == "offset":
-                wrong.append(f"{_name_of(each)}: offsets before {begins[each]} are gone, and it is read up to {until}")
-            elif begins[each] > end and {asked.kind, until.kind} <= {"offset", "time"}:
-                spelled = (
-                    f"{_name_of(each)}: it begins at offset {begins[each]} (from_: {asked}) and ends before offset"
+        for partition, end in (ends or {}).items():
+            first, since, until = begins[partition], self._from(partition), self._to(partition) or LATEST
+            if first > end and since.kind == "earliest" and until.kind == "offset":
+                wrong.append(f"{_name_of(partition)}: offsets before {first} are gone, and it is read up to {until}")
+            elif first > end and {since.kind, until.kind} <= {"offset", "time"}:
+                wrong.append(
+                    f"{_name_of(partition)}: it begins at offset {first} (from_: {since}) and ends before offset {end} "
+                    f"(to: {until})"
                 )
-                wrong.append(f"{spelled} {end} (to: {until})")
         self._refuse("from_ is after to", wrong)
-        return begins, None if ends is None else {each: max(begins[each], end) for each, end in ends.items()}
+        return begins, None if ends is None else {
+            partition: max(begins[partition], end) for partition, end in ends.items()
+        }
 
     def begin(
         self, cluster: Cluster, partitions: Iterable[Partition], *, skip_lost: bool = False
@@ -275,13 +277,13 @@ class Range:
         self._check_scopes("from_", self.from_, read)
         wanted = {each: self._from(each) for each in read}
         offsets = self._resolved(cluster, wanted)
-        asked = {each: point.value for each, point in wanted.items() if point.kind == "offset"}
-        if asked:
-            first = cluster.earliest(asked)
+        fixed = {each: point.value for each, point in wanted.items() if point.kind == "offset"}
+        if fixed:
+            first = cluster.earliest(fixed)
             if not skip_lost:
-                self._refuse("from_ is no longer there; begin later, or at 'earliest'", lost(asked, first))
-            self._check_ends("from_", cluster, asked)
-            offsets |= {each: max(offset, first[each]) for each, offset in asked.items()}
+                self._refuse("the records at from_ no longer exist; begin later, or at 'earliest'", lost(fixed, first))
+            self._check_ends("from_", cluster, fixed)
+            offsets |= {each: max(offset, first[each]) for each, offset in fixed.items()}
         return {each: offsets[each] for each in read}
 
     def end(self, cluster: Cluster, partitions: Iterable[Partition]) -> dict[Partition, int] | None:
@@ -305,10 +307,10 @@ class Range:
         self._check_scopes("to", self.to, read)
         wanted = {each: self._to(each) or LATEST for each in read}
         offsets = self._resolved(cluster, wanted)
-        asked = {each: point.value for each, point in wanted.items() if point.kind == "offset"}
-        if asked:
-            self._check_ends("to", cluster, asked)
-        return {each: (offsets | asked)[each] for each in wanted}
+        fixed = {each: point.value for each, point in wanted.items() if point.kind == "offset"}
+        if fixed:
+            self._check_ends("to", cluster, fixed)
+        return {each: (offsets | fixed)[each] for each in wanted}
 
     @property
     def trusted_until(self) -> int:
@@ -318,23 +320,23 @@ class Range:
 
     def _resolved(self, cluster: Cluster, wanted: Mapping[Partition, Point]) -> dict[Partition, int]:
         """Return the offsets of all points that are not offsets, asked together by kind."""
-        found: dict[Partition, int] = {}
-        ask: dict[str, Callable[[list[Partition]], dict[Partition, int]]]
-        ask = {"earliest": cluster.earliest, "latest": cluster.latest, "time": cluster.latest}
-        for kind, question in ask.items():
+        offsets: dict[Partition, int] = {}
+        requests: dict[str, Callable[[list[Partition]], dict[Partition, int]]]
+        requests = {"earliest": cluster.earliest, "latest": cluster.latest, "time": cluster.latest}
+        for kind, request in requests.items():
             of_kind = [each for each, point in wanted.items() if point.kind == kind]
             # For a time the end is asked first, so that a record that is written meanwhile is not skipped.
-            found |= question(of_kind) if of_kind else {}
+            offsets |= request(of_kind) if of_kind else {}
         times = sorted({point.value for point in wanted.values() if point.kind == "time"})
         lookup, trusted_until = RecordLookup(cluster, self.what), self.trusted_until
         try:
             for moment in times:
                 of_time = [each for each, point in wanted.items() if point == Point("time", moment)]
                 first = first_records(cluster, lookup, of_time, moment, trusted_until)
-                found |= {each: record[0] for each, record in first.items() if record is not None}
+                offsets |= {each: record[0] for each, record in first.items() if record is not None}
         finally:
             lookup.close()
-        return found
+        return offsets
 
     def held_back(self, cluster: Cluster, partitions: Sequence[Partition]) -> list[str]:
         """Return a text for each partition in which an open transaction holds records of the range back.
@@ -350,8 +352,9 @@ class Range:
         stable, written = cluster.latest(partitions), cluster.written(partitions)
         ends = self.end(cluster, partitions) or stable
         return [
-            f"{self.what}: {_name_of(each)}: a transaction is open from offset {end:,} on, so a run over what is there "
-            f"ends before it and leaves {written[each] - end:,} offsets, up to {written[each] - 1:,}, to the next run"
+            f"{self.what}: {_name_of(each)}: a transaction is open from offset {end:,} on, so a run over the records "
+            f"that exist ends before it and leaves {written[each] - end:,} offsets, up to {written[each] - 1:,}, to "
+            f"the next run"
             for each, end in stable.items()
             if end < written[each] and ends[each] >= end
         ]
@@ -360,13 +363,13 @@ class Range:
         """Return the first and last timestamp at the moment, in epoch milliseconds; None where there is no record."""
         read, lookup = list(partitions), RecordLookup(cluster, self.what)
         try:
-            found = first_records(cluster, lookup, read, self.from_ms or 0, self.trusted_until)
+            records = first_records(cluster, lookup, read, self.from_ms or 0, self.trusted_until)
             times = Times(cluster, lookup, 1, 0)
             times.trusted_until = self.trusted_until
             last = times.newest(cluster.earliest(read), cluster.latest(read))
         finally:
             lookup.close()
-        first = [each[1] for each in found.values() if each is not None]
+        first = [each[1] for each in records.values() if each is not None]
         if not first or last is None:
             return None
         return min(first), last if self.to_ms is None else min(self.to_ms, last)
@@ -398,15 +401,17 @@ class Range:
                 msg = f"{self.what}: {argument}: topic {topic!r} is not among those that are read{near}"
                 raise ConfigurationError(msg)
             if topic is not None and number is not None and (topic, number) not in read:
-                there = sorted(partition for name, partition in read if name == topic)
-                msg = f"{self.what}: {argument}: partition {number} of topic {topic!r} is not among those read: {there}"
+                numbers = sorted(partition for name, partition in read if name == topic)
+                msg = (
+                    f"{self.what}: {argument}: partition {number} of topic {topic!r} is not among those read: {numbers}"
+                )
                 raise ConfigurationError(msg)
 
-    def _check_ends(self, argument: str, cluster: Cluster, asked: Mapping[Partition, int]) -> None:
-        ends = cluster.latest(asked)
-        beyond = [each for each, offset in asked.items() if offset > ends[each]]
-        wrong = [f"{_name_of(each)}: got offset {asked[each]}, the end is {ends[each]}" for each in beyond]
-        if any(asked[each] > _LIKE_A_TIME for each in beyond):
+    def _check_ends(self, argument: str, cluster: Cluster, offsets: Mapping[Partition, int]) -> None:
+        ends = cluster.latest(offsets)
+        beyond = [each for each, offset in offsets.items() if offset > ends[each]]
+        wrong = [f"{_name_of(each)}: got offset {offsets[each]}, the end is {ends[each]}" for each in beyond]
+        if any(offsets[each] > _LIKE_A_TIME for each in beyond):
             wrong.append("a time is written as a text or a datetime, not as a number")
         self._refuse(f"{argument} is beyond the end", wrong)
 
@@ -427,8 +432,8 @@ def lost(wanted: Mapping[Partition, int], earliest: Mapping[Partition, int]) -> 
     ['topic trades partition 0: offsets 10 to 99 are gone (up to 90 records); the earliest is 100']
     """
     return [
-        f"{_name_of(each)}: offsets {offset} to {earliest[each] - 1} are gone "
-        f"(up to {earliest[each] - offset} records); the earliest is {earliest[each]}"
-        for each, offset in wanted.items()
-        if offset < earliest[each]
+        f"{_name_of(partition)}: offsets {offset} to {earliest[partition] - 1} are gone "
+        f"(up to {earliest[partition] - offset} records); the earliest is {earliest[partition]}"
+        for partition, offset in wanted.items()
+        if offset < earliest[partition]
     ]

@@ -48,22 +48,22 @@ __all__ = ["AlignedReader", "ConnectedInput", "Reading", "data_source"]
 
 @dataclass(frozen=True)
 class Reading:
-    """What a reader needs to know of an input; it is sent to the workers.
+    """The description of an input that a reader needs; it is sent to the workers, and has no connections.
 
     Attributes:
         what: The input, for messages.
-        cluster: How the cluster is reached.
+        cluster: The cluster's address and settings.
         topics: The topics and partitions that are read.
-        range: Where reading begins and ends.
-        limit: How many records a batch may hold.
-        max_drift_ms: How far a partition may be behind the time up to which all are read, in milliseconds.
+        range: The range that is read.
+        limit: The largest number of records of a batch.
+        max_drift_ms: The largest distance of a partition behind the time up to which all are read, in milliseconds.
         skips_losses: Whether records that no longer exist are skipped and counted; otherwise they end the query.
-        format: Which parts of a record its row has.
+        format: The parts of a record that its row has.
         tasks: The number of tasks into which a batch is cut, if it has enough records.
-        archive: What the archive of its older records holds, where there is one.
+        archive: The index of the archive of its older records, where there is one.
         beside: The other input, whose records are read up to the same times; None where this input is read alone.
         topic_ids: The topics' ids when the source was opened, by name.
-        packing: What packs the rows of records in the task that reads them; None leaves that to the map side.
+        packing: Packs the rows of records in the task that reads them; None leaves that to the map side.
     """
 
     what: str
@@ -82,7 +82,7 @@ class Reading:
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns of what a task returns."""
+        """The columns of a task's batches."""
         return self.format.schema if self.packing is None else self.packing.schema(self.format.schema)
 
     def records(self, task: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -100,7 +100,7 @@ class Reading:
         yield from read_task(task, self.cluster, self.format, self.what, held)
 
     def on_a_worker(self) -> Reading:
-        """Return what a worker needs to know, without anything that grows with the archive."""
+        """Return the description for a worker, without anything that grows with the archive."""
         return replace(self, archive=None, beside=None)
 
 
@@ -135,17 +135,17 @@ class ConnectedInput:
         Raises:
             QueryFailedError: A topic was created anew.
         """
-        found = {"topics": self.cluster.describe(topic for topic, _ in partitions)}
-        problem = id_problem(self._known, found, self.reading.cluster.bootstrap_servers)
+        ids = {"topics": self.cluster.describe(topic for topic, _ in partitions)}
+        problem = id_problem(self._known, ids, self.reading.cluster.bootstrap_servers)
         if problem is not None:
             msg = f"{self.reading.what}: {problem}"
             raise QueryFailedError(msg)
-        self._known = merged_ids(self._known, found)
+        self._known = merged_ids(self._known, ids)
 
     def partitions(self) -> list[Partition]:
         """Return the partitions that exist now."""
         topics = self.reading.topics
-        return topics.found(self.cluster.partitions(topics.names), self.reading.what)
+        return topics.select(self.cluster.partitions(topics.names), self.reading.what)
 
     def begins(self, *, skip_lost: bool = False) -> dict[Partition, int]:
         """Return the offsets at which the range begins."""
@@ -168,7 +168,7 @@ class ConnectedInput:
             if end < positions[topic, number]:
                 msg = (
                     f"{self.reading.what}: topic {topic} partition {number} ends at offset {end:,}, before the "
-                    f"{positions[topic, number]:,} that are read: the topic was made anew or cut off since; "
+                    f"{positions[topic, number]:,} that are read: the topic was created again or cut off since; "
                     f"start a new query"
                 )
                 raise QueryFailedError(msg)
@@ -216,8 +216,8 @@ class ConnectedInput:
         until = self.reading.range.to_ms
         # Where the end is a time, the records after it show that all records before it are there.
         ends = side.ends if until is None else self.cluster.latest(side.ends)
-        found = self.times.newest(self.cluster.earliest(ends), ends)
-        return -1 if found is None else found if until is None else min(found, until - 1)
+        newest_stamp = self.times.newest(self.cluster.earliest(ends), ends)
+        return -1 if newest_stamp is None else newest_stamp if until is None else min(newest_stamp, until - 1)
 
     def close(self) -> None:
         """Close the connections."""
@@ -239,7 +239,7 @@ class AlignedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._hint = 20
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Return what is sent to the workers, which read tasks with it."""
+        """Return the reader as it is sent to the workers, which read tasks with it."""
         return sealed_call(AlignedReader, self._reading.on_a_worker())
 
     @property
@@ -255,19 +255,19 @@ class AlignedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return offset_of(0, None, self._inputs[0].begins())
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """Set what is there now as the run's end."""
+        """Set the present ends as the run's end."""
         self._ends = [each.ends() for each in self._inputs]
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        """Return how many records a batch may hold."""
+        """Return the largest number of records of a batch."""
         return ReadMaxRows(self._reading.limit)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Return where the next batch ends, or the start itself where there is nothing to read."""
         after, trusted_until = int(start["time"]), self._reading.range.trusted_until
         ends = [each.ends() for each in self._inputs] if self._ends is None else self._ends
-        for each in self._inputs:
-            each.times.begin_batch(each.reading.range.trusted_until)
+        for connected_input in self._inputs:
+            connected_input.times.begin_batch(connected_input.reading.range.trusted_until)
         no_limit = isinstance(limit, ReadAllAvailable)
         self._inputs[0].check_ends(ends[0], positions_of(start))
         own = self._inputs[0].side(ends[0], positions_of(start), no_limit=no_limit)
@@ -287,29 +287,31 @@ class AlignedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if all(side.is_exhausted for side in sides):
                 return start
             until, parts = self._next(sides, after)
-        found = own.ends if until is None else confirmed_positions(own, until)
-        if parts > 1 or not own.fits(found):
+        positions = own.ends if until is None else confirmed_positions(own, until)
+        if parts > 1 or not own.fits(positions):
             # The time does not advance until the last part is read.
-            found = found if own.fits(found) else part_of(own, found)
+            positions = positions if own.fits(positions) else part_of(own, positions)
             rest = {"until": until, "parts": max(1, parts - 1)}
-            return offset_of(after, None, found, own.ends, trusted_until) | rest
+            return offset_of(after, None, positions, own.ends, trusted_until) | rest
         if until is not None:
-            return offset_of(until, self._mark(until, found, own.ends), found, own.ends, trusted_until)
+            return offset_of(until, self._mark(until, positions, own.ends), positions, own.ends, trusted_until)
         if own.is_exhausted and self._ends is None:
             return start
         newest = [each.newest(side) for each, side in zip(self._inputs, [own, *others], strict=True)]
         until = max(after, *(each + 1 for each in newest))
         if own.is_exhausted and until == after:
             return start
-        return offset_of(until, None if self._ends is None else self._mark(until, {}, {}), found, None, trusted_until)
+        return offset_of(
+            until, None if self._ends is None else self._mark(until, {}, {}), positions, None, trusted_until
+        )
 
     def _next(self, sides: Sequence[UnreadInput], after: int) -> tuple[int | None, int]:
         """Return the time at which the next slice ends, and in how many parts it is read."""
         # Records before the range are not read, so time begins where the range begins.
         begun = min(each.reading.range.from_ms or 0 for each in self._inputs)
-        found = next_slice(sides, max(after, begun), self._hint)
-        self._hint = found.hint
-        return found.time, found.parts
+        chosen = next_slice(sides, max(after, begun), self._hint)
+        self._hint = chosen.hint
+        return chosen.time, chosen.parts
 
     def _mark(self, until: int, positions: Mapping[Partition, int], ends: Mapping[Partition, int]) -> int | None:
         """Return every partition's mark once all records before a time are read; None where it can't be known.
@@ -319,9 +321,9 @@ class AlignedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             positions: The positions up to which partitions are read.
             ends: The offsets at which they end.
         """
-        drift, asked = self._reading.max_drift_ms, self._reading.range
+        drift, span = self._reading.max_drift_ms, self._reading.range
         # After an end that is an offset there may be records of any time.
-        if asked.is_bounded and asked.to_ms is None:
+        if span.is_bounded and span.to_ms is None:
             return None
         confirmed = self._inputs[0].times.next_stamp(until, positions, ends)
         # Records that are younger than the drift may not have arrived in their topic yet.
@@ -354,8 +356,8 @@ class AlignedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def stop(self) -> None:
         """Close the connections."""
-        for each in self._connected:
-            each.close()
+        for connected_input in self._connected:
+            connected_input.close()
 
 
 class WholeReader(DataSourceReader):
@@ -369,7 +371,7 @@ class WholeReader(DataSourceReader):
         self._reading = reading
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Return what is sent to the workers, which read tasks with it."""
+        """Return the reader as it is sent to the workers, which read tasks with it."""
         return sealed_call(WholeReader, self._reading.on_a_worker())
 
     def partitions(self) -> Sequence[InputPartition]:
@@ -430,7 +432,7 @@ def data_source(name: str, reading: Reading) -> type[DataSource]:
 
 
 def _part(reading: Reading, name: str) -> Any:
-    """Return what a data source gives to Spark."""
+    """Return the schema or a reader of a data source."""
     if name == "schema":
         return spark_schema(reading.schema)
     return AlignedReader(reading) if name == "stream" else WholeReader(reading)

@@ -99,8 +99,8 @@ class RecordColumn:
     name: str = ""
 
     def __post_init__(self) -> None:
-        found = parse_type(self.dtype, what=str(self))
-        if pa.types.is_nested(found):
+        parsed = parse_type(self.dtype, what=str(self))
+        if pa.types.is_nested(parsed):
             msg = f"{self}: expected a plain type, got {self.dtype!r}"
             raise SchemaError(msg)
 
@@ -213,8 +213,8 @@ def _check_names(what: str, *parts: Iterable[str]) -> None:
     for name in [*(name for part in parts for name in part), *_PLACE]:
         if name.lower() in seen:
             msg = (
-                f"{what}: there are two columns {name!r}: the value's fields, the key's, further columns and Kafka's "
-                f"own, topic, partition and offset, need names of their own"
+                f"{what}: two columns have the name {name!r}: the value's fields, the key's, further columns and "
+                f"Kafka's own, topic, partition and offset, need names of their own"
             )
             raise SchemaError(msg)
         seen.add(name.lower())
@@ -279,7 +279,9 @@ def decoded(
         keyed = [F.col(struct).getField(field.name).alias(field.name) for field in key.columns]
     for name, column in columns.items():
         wrong = column.raw().isNotNull() & column.typed().isNull()
-        faults.append(F.when(wrong, _told(F.lit(f"{column} is no {column.dtype}, for column {name!r}"), column.raw())))
+        faults.append(
+            F.when(wrong, _told(F.lit(f"{column} is not of type {column.dtype}, for column {name!r}"), column.raw()))
+        )
     fault = F.coalesce(*faults)
     if fails_for is not None:
         at = (F.col(name) for name in _PLACE)
@@ -318,8 +320,8 @@ def _with_parsed(records: DataFrame, source: str, parsed: str, dtype: pa.StructT
     options = {"timeZone": "UTC", "mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
     text = F.concat(F.lit(f'{{"{_ARRAY}":['), F.col(source).cast("string"), F.lit(f'],"{_END}":true}}'))
     records = records.withColumn(_whole(parsed), F.from_json(text, spelled, options))
-    found, end = (F.col(_whole(parsed)).getField(each) for each in (_ARRAY, _END))
-    return records.withColumn(parsed, F.when((F.size(found) == 1) & end, F.get(found, F.lit(0))))
+    elements, end = (F.col(_whole(parsed)).getField(each) for each in (_ARRAY, _END))
+    return records.withColumn(parsed, F.when((F.size(elements) == 1) & end, F.get(elements, F.lit(0))))
 
 
 def _whole(parsed: str) -> str:
@@ -340,7 +342,7 @@ def _misparsed(source: str, parsed: str, part: str, dtype: pa.StructType, odd: _
         if leaves is not None:  # few texts have such a part, and only those are parsed again
             again = F.from_json(text, schema_to_ddl(pa.schema(list(leaves))))
             wrong |= text.rlike(begin) & F.to_json(again).rlike(f'[:\\[,]"{_BLANKS}{pattern}')
-    return F.when(wrong, _told(F.lit(f"the {part} is no JSON of the schema"), F.col(source)))
+    return F.when(wrong, _told(F.lit(f"the {part} is not JSON of the schema"), F.col(source)))
 
 
 def _leaves(dtype: pa.DataType, is_leaf: Callable[[pa.DataType], bool]) -> pa.DataType | None:
@@ -374,7 +376,7 @@ def _told(what: Column, value: Column) -> Column:
 
 @dataclass(frozen=True)
 class RecordDescription:
-    """What the records of a source hold.
+    """The formats and columns of a source's records.
 
     Attributes:
         what: The source, for messages.
@@ -407,12 +409,12 @@ class RecordDescription:
             return None
         if part not in self.resolved:
             names = self.topics.names if self.topics.pattern is None else ()
-            found = resolve(chosen, f"{names[0]}-{part}" if len(names) == 1 else None, part, self.what)
+            resolved = resolve(chosen, f"{names[0]}-{part}" if len(names) == 1 else None, part, self.what)
             others = [each.row_names for name, each in self.resolved.items() if name != part]
             if self.given is not None:
                 others.append(parse_schema(self.given).names)
-            _check_names(self.what, *others, found.row_names, self.columns)
-            self.resolved[part] = found
+            _check_names(self.what, *others, resolved.row_names, self.columns)
+            self.resolved[part] = resolved
         return self.resolved[part]
 
     @property
@@ -471,10 +473,10 @@ class RecordDescription:
     def json(self) -> dict[str, pa.Schema]:
         """The columns of JSON that Spark parses, by the record's column in which it is."""
         key, schema = self.part("key"), self.schema
-        found = {} if schema is None or self.in_python else {VALUE: parse_schema(schema)}
+        schemas = {} if schema is None or self.in_python else {VALUE: parse_schema(schema)}
         if key is not None and not key.in_python:
-            found[KEY if key.decoder is None else DECODED_KEY] = pa.schema(list(key.columns))
-        return found
+            schemas[KEY if key.decoder is None else DECODED_KEY] = pa.schema(list(key.columns))
+        return schemas
 
     def parts(self, names: Iterable[str]) -> tuple[Part, ...] | None:
         """Return which part of a record each of some columns comes from; None if one comes from none.
@@ -487,8 +489,8 @@ class RecordDescription:
         known |= dict.fromkeys([] if schema is None else parse_schema(schema).names, "value")
         known |= dict.fromkeys([] if key is None else key.row_names, "key")
         known |= dict.fromkeys(self.columns, "column")
-        found = [known.get(name) for name in names]
-        return None if None in found else tuple(part for part in found if part is not None)
+        sources = [known.get(name) for name in names]
+        return None if None in sources else tuple(part for part in sources if part is not None)
 
     def rows(
         self, records: DataFrame, *, fails_for: str | None, archive: Layout | None, moves_by: Sequence[str] = ()

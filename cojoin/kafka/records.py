@@ -23,7 +23,7 @@ from cojoin.engine.values.coercion import coercer
 from cojoin.engine.values.encoding import encode_column
 from cojoin.errors import ConfigurationError, QueryFailedError
 from cojoin.kafka.client import Cluster
-from cojoin.kafka.formats.wire_format import schema_head
+from cojoin.kafka.formats.wire_format import schema_head, undecodable
 from cojoin.kafka.offsets_for_times import LAST_MILLIS, stamp_of, time_of
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ class Record(NamedTuple):
 
 @dataclass(frozen=True)
 class RecordFormat:
-    """Which parts of a record its row has.
+    """The parts of a record that its row has.
 
     Attributes:
         parts: Some of ``KEY``, ``VALUE``, ``TIME`` and ``HEADERS``.
@@ -137,9 +137,9 @@ def read_task(
     """Read a task's records from the brokers, then its marks and gaps.
 
     Args:
-        task: What is read.
+        task: The task.
         options: How the cluster is reached.
-        form: Which parts of a record its row has.
+        form: The parts of a record that its row has.
         what: The input, for messages.
         held: Offsets that the archive has, by partition; they are left out, because the brokers only fill its holes.
 
@@ -180,8 +180,8 @@ def _rows(messages: Sequence[Any], form: RecordFormat) -> pa.RecordBatch:
     faults: list[str | None] = [None] * len(messages)
     for part in form.parts:
         if part != VALUE or form.value is None:
-            found = _times(messages, faults) if part == TIME else _part(part, messages, values)
-            columns[part] = pa.array(found, PARTS[part])
+            part_values = _times(messages, faults) if part == TIME else _part(part, messages, values)
+            columns[part] = pa.array(part_values, PARTS[part])
     if form.decode is not None and form.decoded is not None:
         columns[DECODED] = decode_all(map(_record, messages, values), form.decode, form.decoded, faults)
     elif form.decoded is not None:
@@ -234,7 +234,7 @@ def decode_parts(
     """Return the columns of decoded values and keys, if the form has decoders; what can't be decoded is a fault.
 
     Args:
-        form: Which parts of a record its row has.
+        form: The parts of a record that its row has.
         values: The values; None for a tombstone.
         keys: The keys; empty where none is decoded.
         faults: The records' faults, to which new ones are added.
@@ -246,8 +246,8 @@ def decode_parts(
         return None if headers is None else [schema_head(each or (), part) for each in headers]
 
     if form.value is not None:
-        found = form.value.decode(values, faults, heads("value"))
-        columns[DECODED if pa.types.is_struct(found.type) else VALUE] = found
+        rows = form.value.decode(values, faults, heads("value"))
+        columns[DECODED if pa.types.is_struct(rows.type) else VALUE] = rows
     if form.key is not None:
         columns[DECODED_KEY] = form.key.decode(keys, faults, heads("key"))
     return columns
@@ -268,34 +268,33 @@ def decode_all(
         faults: The records' faults, to which new ones are added.
     """
     convert = coercer(dtype, "decode")
-    found: list[Any] = []
+    decoded: list[Any] = []
     for at, record in enumerate(records):
-        found.append(None)
+        decoded.append(None)
         if record is None:
             continue
         try:
-            found[at] = convert(decode(record))
+            decoded[at] = convert(decode(record))
         except Exception as error:  # noqa: BLE001 - whatever it raises, the record could not be decoded
             faults[at] = _undecodable(error)
     try:
-        return encode_column(found, dtype)
+        return encode_column(decoded, dtype)
     except ValueError:  # such as text that is not valid Unicode, which only Arrow detects
-        return _encoded(found, dtype, faults)
+        return _encoded(decoded, dtype, faults)
 
 
-def _encoded(found: list[Any], dtype: pa.StructType, faults: list[str | None]) -> pa.Array:
+def _encoded(decoded: list[Any], dtype: pa.StructType, faults: list[str | None]) -> pa.Array:
     """Return encoded values where some can't be encoded: those become null and the record's fault."""
-    for at, value in enumerate(found):
+    for at, value in enumerate(decoded):
         try:
             encode_column([value], dtype)
         except ValueError as error:  # noqa: PERF203 - each value is tried by itself
-            found[at], faults[at] = None, _undecodable(error)
-    return encode_column(found, dtype)
+            decoded[at], faults[at] = None, _undecodable(error)
+    return encode_column(decoded, dtype)
 
 
 def _undecodable(error: Exception) -> str:
-    told = f"undecodable: {type(error).__name__}: {error}"
-    return told.encode(errors="backslashreplace").decode()
+    return undecodable(f"{type(error).__name__}: {error}")
 
 
 def markers(task: Task | None, newest: Mapping[Partition, int], form: RecordFormat) -> pa.RecordBatch:
@@ -305,7 +304,7 @@ def markers(task: Task | None, newest: Mapping[Partition, int], form: RecordForm
         task: The task whose marks and gaps are returned, if any. The mark of a partition that holds more has a newest
             timestamp as well, whose value has no meaning.
         newest: The newest timestamps of the task's records, from which the join decides whether to use marks.
-        form: Which parts of a record its row has.
+        form: The parts of a record that its row has.
     """
     marks, gaps, unread = ({}, [], frozenset()) if task is None else (task.marks, task.gaps, task.unread)
     partitions = [*marks, *(gap.partition for gap in gaps), *newest]
@@ -360,8 +359,8 @@ def fetched(
     size = 0
     consumer = cluster.consumer()
     try:
-        for each in _rounds(spans):
-            for message in _consumed(consumer, cluster, each, options, what):
+        for one_round in _rounds(spans):
+            for message in _consumed(consumer, cluster, one_round, options, what):
                 partition = (message.topic(), message.partition())
                 if held and message.offset() in held.get(partition, ()):
                     continue
@@ -406,14 +405,14 @@ def _consumed(
     left: dict[Partition, Span] = {span.partition: span for span in spans}
     patience = None if options.patience_ms is None else options.patience_ms / 1000
     consumer.assign([TopicPartition(*span.partition, span.begin) for span in spans])
-    heard = time.monotonic()
+    answered_at = time.monotonic()
     while left:
         # The queue is bounded by bytes, but a consumer that waits for many records fetches beyond that bound.
-        found = consumer.consume(1, _WAIT_SECONDS)
-        found += consumer.consume(PIECE_RECORDS, 0) if found else []
-        if any(message.error() is None or message.error().name() == _END for message in found):
-            heard = time.monotonic()
-        elif patience is not None and time.monotonic() - heard > patience:
+        messages = consumer.consume(1, _WAIT_SECONDS)
+        messages += consumer.consume(PIECE_RECORDS, 0) if messages else []
+        if any(message.error() is None or message.error().name() == _END for message in messages):
+            answered_at = time.monotonic()
+        elif patience is not None and time.monotonic() - answered_at > patience:
             (topic, number), span = next(iter(left.items()))
             msg = (
                 f"{what}: {options.bootstrap_servers} gave no record for {patience:.0f} s{_why(cluster)}; expected "
@@ -422,7 +421,7 @@ def _consumed(
             )
             raise QueryFailedError(msg)
         done = []
-        for message in found:
+        for message in messages:
             error = message.error()
             if error is not None and error.name() != _END:
                 _judge(cluster, error, message, options, what)
@@ -442,7 +441,7 @@ def _consumed(
 
 
 def _why(cluster: Cluster) -> str:
-    """Return what was heard of a login that fails, for a message."""
+    """Return the last problem of a login, in parentheses, for a message."""
     return "" if cluster.last_problem is None else f" ({cluster.last_problem})"
 
 

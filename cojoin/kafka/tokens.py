@@ -80,7 +80,7 @@ class TokenFunction:
 
     Attributes:
         ask: The function.
-        number: What a process knows its last token by; it is the same wherever the function was sent.
+        number: The key of a process' last token; it is the same wherever the function was sent.
     """
 
     ask: Callable[[], Token | tuple[str, float]] = field(repr=False, compare=False)
@@ -124,7 +124,7 @@ _KEPT: dict[str, _Kept] = {}
 _LOCK = threading.Lock()
 
 Answer: TypeAlias = tuple[str, float, str, dict[str, str]]
-"""What confluent-kafka takes: the token, when it expires in epoch seconds, the principal, the extensions."""
+"""A token as confluent-kafka takes it: its text, when it expires in epoch seconds, the principal, the extensions."""
 
 
 class Tokens:
@@ -139,7 +139,7 @@ class Tokens:
     def __init__(self, function: TokenFunction, what: str, secrets: Secrets) -> None:
         self._function, self._what, self._secrets = function, what, secrets
         self.problem: str | None = None
-        """What was wrong when the function was last called, without secrets; None where nothing was."""
+        """The problem of the function's last call, without secrets; None after a success."""
 
     def __call__(self, config: str = "") -> Answer:
         """Return a token for confluent-kafka; it is asked for again where an exception ends this."""
@@ -188,10 +188,10 @@ class Tokens:
             kept = _KEPT.get(number)
             if kept is not None and now < kept.refreshed_at:
                 return kept
-            asked, self.problem = self._asked()
-            if asked is not None:
-                _KEPT[number] = asked
-                return asked
+            fetched, self.problem = self._asked()
+            if fetched is not None:
+                _KEPT[number] = fetched
+                return fetched
         return kept if kept is not None and now < kept.expires_at else None
 
     def _asked(self) -> tuple[_Kept | None, str | None]:
@@ -201,10 +201,10 @@ class Tokens:
             answer = self._function.ask()
         except Exception as error:  # noqa: BLE001 - the user's own code
             return None, self.mask(call_problem(self._function.ask, error))
-        found = _as_token(answer)
-        if isinstance(found, str):
-            return None, f"{self._function.name}: {_EXPECTED}; got {found}"
-        seconds = found.lifetime.total_seconds() if isinstance(found.lifetime, timedelta) else float(found.lifetime)
+        token = _as_token(answer)
+        if isinstance(token, str):
+            return None, f"{self._function.name}: {_EXPECTED}; got {token}"
+        seconds = token.lifetime.total_seconds() if isinstance(token.lifetime, timedelta) else float(token.lifetime)
         if not seconds > 0:
             return None, f"{self._function.name} returned a token that has expired: its lifetime is {seconds:g} s"
         if seconds > _LONGEST_SECONDS:
@@ -212,11 +212,11 @@ class Tokens:
                 f"{self._function.name} returned a lifetime of {seconds:g} s: expected seconds from now on; if it is a "
                 f"time in epoch seconds, subtract time.time()"
             )
-        return _Kept(found, begun + _REFRESHED_AT * seconds, begun + seconds), None
+        return _Kept(token, begun + _REFRESHED_AT * seconds, begun + seconds), None
 
 
 def _as_token(answer: Any) -> Token | str:
-    """Return what a function answered as a token; if it is none, return what it is, without its content."""
+    """Return a function's answer as a token; if it is not one, a description of it without its content."""
     if isinstance(answer, (tuple, list)) and len(answer) == 2:
         answer = Token(*answer)
     if not isinstance(answer, Token):
@@ -229,7 +229,7 @@ def _as_token(answer: Any) -> Token | str:
         return f"a {type(answer.lifetime).__name__} as the lifetime"
     texts = [answer.principal, *answer.extensions, *answer.extensions.values()]
     if not all(isinstance(each, str) for each in texts):
-        return "a principal or extensions that are no texts"
+        return "a principal or extensions that are not texts"
     wrong = [name for name in answer.extensions if _EXTENSION.fullmatch(name) is None]
     return answer if not wrong else f"the extension {wrong[0]!r}, whose name is not one of SASL's: letters, not 'auth'"
 
@@ -278,12 +278,12 @@ def is_token_text(text: str) -> bool:
 
 def function_name(function: Callable[..., Any]) -> str:
     """Return a function's name, without its arguments, which may be secret."""
-    found = getattr(function, "__qualname__", None)
-    return f"the function {found}" if isinstance(found, str) else f"the {type(function).__qualname__}"
+    name = getattr(function, "__qualname__", None)
+    return f"the function {name}" if isinstance(name, str) else f"the {type(function).__qualname__}"
 
 
 def call_problem(function: Callable[..., Any], error: Exception) -> str:
-    """Return what is said of a call that failed: the function, the exception without tokens, and where it was."""
+    """Return the message for a call that failed: the function, the exception without tokens, and its place."""
     frames = traceback.extract_tb(error.__traceback__)
     place = f"{PurePath(frames[-1].filename).name}, line {frames[-1].lineno}" if frames[1:] else "its call"
     return f"{function_name(function)} failed: {type(error).__name__}: {without_tokens(str(error))} (in {place})"
@@ -296,8 +296,8 @@ def without_tokens(text: str) -> str:
     'POST /token?client_secret=***&scope=kafka: 500'
     """
 
-    def shown(found: re.Match[str]) -> str:
-        secret = may_be_secret(unquote(found["name"]))
-        return f"{found['name']}{found['sign']}{MASK}" if secret else found[0]
+    def shown(parameter: re.Match[str]) -> str:
+        secret = may_be_secret(unquote(parameter["name"]))
+        return f"{parameter['name']}{parameter['sign']}{MASK}" if secret else parameter[0]
 
     return _PARAMETER.sub(shown, _JWT.sub(MASK, text))

@@ -374,7 +374,7 @@ def test_archives_that_do_not_fit_the_topic_are_refused(refusing: str, tmp_path:
         opened(refusing, small(tmp_path / "a", partition=pa.array([7] * 4, pa.int32())))
     with refused("up to offset 13 of topic archived-refused partition 0, and the topic ends before 10"):
         opened(refusing, small(tmp_path / "b", offset=pa.array(range(10, 14), pa.int64())))
-    with refused("has 4 rows of topic archived-refused partition 0, of offsets 0 to 2: some are there twice"):
+    with refused("has 4 rows of topic archived-refused partition 0, of offsets 0 to 2: some occur twice"):
         opened(refusing, small(tmp_path / "c", offset=pa.array([0, 1, 1, 2], pa.int64())))
 
 

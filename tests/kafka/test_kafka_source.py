@@ -196,7 +196,7 @@ def test_what_cant_be_decoded_is_rejected_with_its_place(spark: SparkSession, br
         if value is None:
             assert known["error"] == "the record has no value"
         else:
-            assert known["error"].startswith("the value is no JSON of the schema: got "), known
+            assert known["error"].startswith("the value is not JSON of the schema: got "), known
             assert len(known["error"]) < 300
     assert '"id": "seven"' in left[2][1]["error"]
     assert [(reason, known["offset"]) for name, reason, known in found if name == "right"] == [
@@ -319,8 +319,8 @@ def test_key_headers_timestamp_and_a_users_own_decoding(spark: SparkSession, bro
         *[("undecodable", offset) for offset in (2, 3, 5, 6)],
     ]
     texts = [error for _, _, error in found[1:]]
-    assert texts[0] == "the record's key is no long, for column 'k': got eleven"
-    assert texts[1] == "header 'id' is no int, for column 'id': got four"
+    assert texts[0] == "the record's key is not of type long, for column 'k': got eleven"
+    assert texts[1] == "header 'id' is not of type int, for column 'id': got four"
     assert texts[2] == "LookupError: this one is raised"
     assert "decode" in texts[3]
 

@@ -210,8 +210,8 @@ def test_offsets_that_aged_out_are_told_and_skipped_only_if_asked(broker: Broker
 
     wanted = Range.of(2, what=WHAT)
     text = (
-        r"from_ is no longer there.*: topic ranges-aging partition 0: offsets 2 to 3 are gone \(up to 2 records\); "
-        r"the earliest is 4; topic ranges-aging partition 3: offsets 2 to 9 are gone \(up to 8 records\)"
+        r"the records at from_ no longer exist.*: topic ranges-aging partition 0: offsets 2 to 3 are gone \(up to 2 "
+        r"records\); the earliest is 4; topic ranges-aging partition 3: offsets 2 to 9 are gone \(up to 8 records\)"
     )
     with pytest.raises(cj.ConfigurationError, match=text):
         wanted.begin(asked, read)

@@ -276,7 +276,11 @@ def test_a_topic_made_anew_and_another_cluster_are_refused(broker: Broker) -> No
         source.recognised(NOTHING, WHAT, known | {"cluster": "another"})
     remake(broker, "ids-l", 3)
     with refused(
-        WHAT, "topic 'ids-l' was deleted and made anew", known["topics"]["ids-l"], "new query", kind=cj.CheckpointError
+        WHAT,
+        "topic 'ids-l' was deleted and created again",
+        known["topics"]["ids-l"],
+        "new query",
+        kind=cj.CheckpointError,
     ):
         source.recognised(NOTHING, WHAT, known)
 
@@ -290,7 +294,7 @@ def test_a_topic_that_is_away_keeps_its_id(broker: Broker) -> None:
     delete(servers, "ids-away-1")
     assert source.recognised(NOTHING, WHAT, known) == known
     make(broker, "ids-away-1")
-    with refused("topic 'ids-away-1' was deleted and made anew", kind=cj.CheckpointError):
+    with refused("topic 'ids-away-1' was deleted and created again", kind=cj.CheckpointError):
         source.recognised(NOTHING, WHAT, known)
 
 
@@ -305,7 +309,7 @@ def test_a_running_query_ends_before_it_reads_what_was_made_anew(broker: Broker)
     assert len(reader.partitions(reader.initialOffset(), ends)) == 1
     remake(broker, "ids-running", 9)
     later = ends | {"positions": {"ids-running": {"0": 9}}}
-    with refused("source kafka ids-running", "was deleted and made anew", kind=cj.QueryFailedError):
+    with refused("source kafka ids-running", "was deleted and created again", kind=cj.QueryFailedError):
         reader.partitions(ends, later)
     reader.stop()
 
@@ -331,10 +335,10 @@ def test_a_query_goes_on_with_its_own_topics_alone(spark: SparkSession, broker: 
 
     # More records than were read: offsets alone would not tell.
     remake(broker, "ids-own-l", 9)
-    with refused("input 'left'", "'ids-own-l' was deleted and made anew", kind=cj.CheckpointError):
+    with refused("input 'left'", "'ids-own-l' was deleted and created again", kind=cj.CheckpointError):
         start(joined, tmp_path)
     origin = cj.Checkpoint(str(tmp_path / "checkpoint"))
-    with refused("input 'left'", "'ids-own-l' was deleted and made anew", kind=cj.CheckpointError):
+    with refused("input 'left'", "'ids-own-l' was deleted and created again", kind=cj.CheckpointError):
         joined.start(
             output=cj.sinks.delta(str(tmp_path / "other")),
             checkpoint=str(tmp_path / "restored"),

@@ -34,13 +34,13 @@ _DEEP = 1_000
 _LONG_NUMBER = re.compile(rb"[0-9]{500}")
 
 _ODD = ((b"N", b"NaN"), (b"I", b"Inf"), (b"I", b"INF"), (b"\r", b"\r"))
-"""What may be a number to one parser and not to the other, or ends a line; each with a byte that is found at once."""
+"""Words that are a number to one parser and not to the other, or end a line; each with a byte that is found at once."""
 
 _MOST_DIGITS = 30
 """The precision up to which a decimal can be compared with the limit of its type."""
 
 _TRIES = 64
-"""How often a piece is converted in vain before the rest of it is left to Spark."""
+"""The number of failed conversions of a piece before the rest of it is left to Spark."""
 
 _OFFSET = r":[0-5][0-9]:[0-5][0-9](\.[0-9]+)?[+-](0[0-9]|1[0-7]):[0-5][0-9]$"
 """The end of a time with an offset that is one to Spark as well: it knows none beyond 18 hours."""
@@ -159,10 +159,12 @@ def _parsed(values: pa.BinaryArray, schema: pa.Schema) -> pa.Table | None:
 def _in_halves(
     values: Any, convert: Callable[[Any], Any | None], nothing: Callable[[int], Any]
 ) -> tuple[list[Any], NDArray[np.bool_]]:
-    """Convert values together where that can be done, otherwise in halves, and return the parts and what is converted.
+    """Convert values together where that can be done, otherwise in halves.
+
+    Return the parts, and a mask of the converted values.
 
     Args:
-        values: What is converted; it can be sliced.
+        values: The values; they can be sliced.
         convert: Returns values converted; None where some of them can't be.
         nothing: Returns as many nulls.
     """
@@ -170,10 +172,10 @@ def _in_halves(
     waiting, tries = [(0, len(values))] if len(values) else [], _TRIES
     while waiting:
         begin, end = waiting.pop()
-        found = convert(values[begin:end]) if tries else None
-        if found is not None:
+        converted = convert(values[begin:end]) if tries else None
+        if converted is not None:
             done[begin:end] = True
-            parts.append(found)
+            parts.append(converted)
             continue
         tries = max(0, tries - 1)
         if not tries or end - begin == 1:
@@ -189,8 +191,8 @@ def _converted(column: pa.Array, dtype: pa.DataType) -> tuple[pa.Array, NDArray[
     if column.type == dtype:
         if pa.types.is_floating(dtype):
             # Spark reads -0 as a whole number, which has no sign, and -0.0 not.
-            found = column.fill_null(1).to_numpy()
-            return column, np.isfinite(found) & ((found != 0) | ~np.signbit(found))
+            values = column.fill_null(1).to_numpy()
+            return column, np.isfinite(values) & ((values != 0) | ~np.signbit(values))
         if pa.types.is_decimal(dtype):
             # Arrow's parser takes more digits than the type has.
             most = pa.scalar(Decimal(10) ** (dtype.precision - dtype.scale))
@@ -208,23 +210,23 @@ def _times(column: pa.Array, dtype: pa.DataType) -> tuple[pa.Array, NDArray[np.b
     """Return texts as times. One without a zone is in UTC, as ``record_columns`` has Spark read it."""
     is_long = _all_but(pc.less(pc.binary_length(column), _SHORTEST_TIME))
     is_utc = _is_true(pc.ends_with(column, "Z"))
-    found, fits = _cast(column, is_long & is_utc, dtype)
+    times, fits = _cast(column, is_long & is_utc, dtype)
     fits |= _is_true(pc.is_null(column))
     others = is_long & ~fits & ~is_utc
     if not others.any():
-        return found, fits
+        return times, fits
     has_offset = _is_true(pc.match_substring_regex(column, _OFFSET))
     offset, fits_offset = _cast(column, others & has_offset, dtype)
     local, fits_local = _cast(column, others & ~has_offset, pa.timestamp("us"))
-    found = pc.coalesce(found, offset, pc.assume_timezone(local, "UTC"))
-    return found, fits | fits_offset | fits_local
+    times = pc.coalesce(times, offset, pc.assume_timezone(local, "UTC"))
+    return times, fits | fits_offset | fits_local
 
 
-def _cast(texts: pa.Array, asked: NDArray[np.bool_], dtype: pa.DataType) -> tuple[pa.Array, NDArray[np.bool_]]:
+def _cast(texts: pa.Array, wanted: NDArray[np.bool_], dtype: pa.DataType) -> tuple[pa.Array, NDArray[np.bool_]]:
     """Return texts cast, where that is asked, and which of them could be; the others are null."""
-    chosen = texts if asked.all() else pc.if_else(pa.array(asked), texts, None)
+    chosen = texts if wanted.all() else pc.if_else(pa.array(wanted), texts, None)
     parts, done = _in_halves(chosen, lambda part: _cast_all(part, dtype), lambda count: pa.nulls(count, dtype))
-    return pa.concat_arrays(parts) if parts else pa.nulls(0, dtype), done & asked
+    return pa.concat_arrays(parts) if parts else pa.nulls(0, dtype), done & wanted
 
 
 def _cast_all(texts: pa.Array, dtype: pa.DataType) -> pa.Array | None:
@@ -234,12 +236,12 @@ def _cast_all(texts: pa.Array, dtype: pa.DataType) -> pa.Array | None:
         return None
 
 
-def _is_true(found: pa.Array) -> NDArray[np.bool_]:
+def _is_true(booleans: pa.Array) -> NDArray[np.bool_]:
     """Return where a column of booleans is true; a null is not."""
-    values: NDArray[np.bool_] = found.fill_null(False).to_numpy(zero_copy_only=False)
+    values: NDArray[np.bool_] = booleans.fill_null(False).to_numpy(zero_copy_only=False)
     return values
 
 
-def _all_but(found: pa.Array) -> NDArray[np.bool_]:
+def _all_but(booleans: pa.Array) -> NDArray[np.bool_]:
     """Return where a column of booleans is not true."""
-    return ~_is_true(found)
+    return ~_is_true(booleans)

@@ -99,7 +99,7 @@ _CONNECT = {
     "org.apache.kafka.connect.data.Time": "time-millis",
     "org.apache.kafka.connect.data.Timestamp": "timestamp-millis",
 }
-"""Logical types of which only the Connect name tells; those that are not Debezium's three are numbers as they are."""
+"""Logical types that are only in the Connect name; those that are not Debezium's three are numbers as they are."""
 
 _OF_INTS = ("date", "time-millis", "year")
 _VARIABLE_SCALE = "io.debezium.data.VariableScaleDecimal"
@@ -119,7 +119,7 @@ class DamageError(ValueError):
 
 
 def type_of(schema: Any, named: Mapping[str, Any]) -> tuple[Any, str]:
-    """Return a type, with what a name stands for in its place, and its kind, such as ``"record"`` or ``"union"``."""
+    """Return a type, with a name replaced by its type, and its kind, such as ``"record"`` or ``"union"``."""
     if isinstance(schema, list):
         return schema, "union"
     if isinstance(schema, str):
@@ -141,10 +141,10 @@ def without_invalid(schema: Any) -> Any:
     parts = {name: without_invalid(schema[name]) for name in ("items", "values") if name in schema}
     if kind in RECORDS and "fields" in schema:
         parts["fields"] = [{**each, "type": without_invalid(each["type"])} for each in schema["fields"]]
-    found = {**schema, **parts}
-    if found.get("logicalType") == "decimal" and not _is_decimal(found):
-        del found["logicalType"]
-    return found
+    cleaned = {**schema, **parts}
+    if cleaned.get("logicalType") == "decimal" and not _is_decimal(cleaned):
+        del cleaned["logicalType"]
+    return cleaned
 
 
 def _is_decimal(schema: Mapping[str, Any]) -> bool:
@@ -169,7 +169,7 @@ def avro_type(
     Args:
         schema: The type, as fastavro parsed it, so that names are full ones.
         named: The named types, by their full names.
-        what: What has the type, for messages.
+        what: The field or value of the type, for messages.
         wanted: The type that the user names, of which only the fields matter; None wants all.
         within: The names of the records that it is in.
 
@@ -191,8 +191,8 @@ def avro_type(
         return _decimal(schema, what, wanted)
     if logical == "uuid" and kind == "fixed" and schema["size"] == 16:
         return pa.string()
-    found = _LOGICAL.get((kind, logical))
-    return _PLAIN[kind] if found is None else found[0]
+    logical_type = _LOGICAL.get((kind, logical))
+    return _PLAIN[kind] if logical_type is None else logical_type[0]
 
 
 def _logical(schema: Any) -> str:
@@ -202,7 +202,7 @@ def _logical(schema: Any) -> str:
 
 
 def meaning(schema: Any, kind: str) -> str | None:
-    """Return what a number stands for, as a logical type with its unit or scale; None where its schema does not say.
+    """Return the meaning of a number, as a logical type with its unit or scale; None where its schema does not say.
 
     Args:
         schema: A type without parts.
@@ -223,7 +223,7 @@ def meaning(schema: Any, kind: str) -> str | None:
 
 
 def conversion(schema: Any, kind: str) -> Callable[[Any], Any] | None:
-    """Return what converts a value, as it is in Avro, into one that Arrow takes; None where it is one.
+    """Return a function that converts a value of Avro into one that Arrow takes; None where it is one.
 
     Args:
         schema: A type without parts.
@@ -299,8 +299,8 @@ def wanted_part(wanted: pa.DataType | None, field: str | None = None) -> pa.Data
     return wanted.item_type if pa.types.is_map(wanted) else wanted.value_type
 
 
-def _other(what: str, there: str, wanted: pa.DataType) -> SchemaError:
-    return SchemaError(f"{what} is {there} there and {type_to_ddl(wanted)} here")
+def _other(what: str, actual: str, wanted: pa.DataType) -> SchemaError:
+    return SchemaError(f"{what} is {actual} in the schema, expected {type_to_ddl(wanted)}")
 
 
 def _record(
@@ -319,9 +319,12 @@ def _record(
         raise SchemaError(msg)
     return pa.struct(
         [
-            (own, avro_type(each["type"], named, f"field {own!r} of {name}", wanted_part(wanted, own), (*within, name)))
-            for each in schema["fields"]
-            if (own := each["name"]) in _names(wanted, schema)
+            (
+                own,
+                avro_type(field["type"], named, f"field {own!r} of {name}", wanted_part(wanted, own), (*within, name)),
+            )
+            for field in schema["fields"]
+            if (own := field["name"]) in _names(wanted, schema)
         ]
     )
 
@@ -336,7 +339,7 @@ def member_types(schema: list[Any], named: Mapping[str, Any]) -> list[Any]:
 
 
 def union_form(members: list[Any]) -> str:
-    """Return what a union becomes: ``"null"``, ``"one"``, the wider of two numbers, or ``"several"``.
+    """Return the form of a union's column: ``"null"``, ``"one"``, the wider of two numbers, or ``"several"``.
 
     Args:
         members: Its types other than null.
@@ -358,12 +361,12 @@ def _union(
     if form != "several":
         return _PLAIN[form]
     if wanted is not None and not pa.types.is_struct(wanted):
-        raise _other(what, f"a union of {' and '.join(type_of(each, named)[1] for each in members)}", wanted)
+        raise _other(what, f"a union of {' and '.join(type_of(member, named)[1] for member in members)}", wanted)
     names = [f"member{at}" for at in range(len(members))]
     return pa.struct(
         [
-            (name, avro_type(each, named, f"{name} of {what}", wanted_part(wanted, name), within))
-            for name, each in zip(names, members, strict=True)
+            (name, avro_type(member, named, f"{name} of {what}", wanted_part(wanted, name), within))
+            for name, member in zip(names, members, strict=True)
             if wanted is None or wanted.get_field_index(name) >= 0
         ]
     )
@@ -403,7 +406,7 @@ def avro_schema(columns: Iterable[pa.Field], name: str, what: str) -> str:
 
     Args:
         columns: The columns.
-        name: What the record is named after; other characters than letters and digits become ``_``.
+        name: The name of the record; other characters than letters and digits become ``_``.
         what: The output, for messages.
 
     Raises:

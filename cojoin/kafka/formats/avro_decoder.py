@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from cojoin.kafka.formats.decoding import Reading
-    from cojoin.kafka.formats.registry import FoundSchema
+    from cojoin.kafka.formats.registry import RegisteredSchema
 
 __all__ = [
     "AvroReadings",
@@ -68,7 +68,7 @@ _MOST_EMPTY = 1_000
 
 
 def _damage(error: BaseException) -> str:
-    """Return in words what a reader has raised."""
+    """Return the message for an exception of a reader."""
     if isinstance(error, (IndexError, StructError)):
         return "the record's bytes end within it"
     if isinstance(error, UnicodeDecodeError):
@@ -84,16 +84,16 @@ def _read_long(data: bytes, at: int) -> tuple[int, int]:
     if byte < 0x80:
         return (byte >> 1) ^ -(byte & 1), at + 1
     # Most have few bytes, and these take half of the time that they take in the loop.
-    found, byte = byte & 0x7F, data[at + 1]
+    number, byte = byte & 0x7F, data[at + 1]
     if byte < 0x80:
-        found |= byte << 7
-        return (found >> 1) ^ -(found & 1), at + 2
-    found |= (byte & 0x7F) << 7
+        number |= byte << 7
+        return (number >> 1) ^ -(number & 1), at + 2
+    number |= (byte & 0x7F) << 7
     shift, at = 14, at + 2
     while True:
         byte = data[at]
         at += 1
-        found |= (byte & 0x7F) << shift
+        number |= (byte & 0x7F) << shift
         if byte < 0x80:
             break
         shift += 7
@@ -103,15 +103,15 @@ def _read_long(data: bytes, at: int) -> tuple[int, int]:
     if shift == 63 and byte > 1:
         msg = "a whole number has more than 64 bits"
         raise DamageError(msg)
-    return (found >> 1) ^ -(found & 1), at
+    return (number >> 1) ^ -(number & 1), at
 
 
 def _read_int(data: bytes, at: int) -> tuple[int, int]:
-    found, at = _read_long(data, at)
-    if not -_INT <= found < _INT:
-        msg = f"an int has more than 32 bits: {found}"
+    number, at = _read_long(data, at)
+    if not -_INT <= number < _INT:
+        msg = f"an int has more than 32 bits: {number}"
         raise DamageError(msg)
-    return found, at
+    return number, at
 
 
 def _read_null(data: bytes, at: int) -> tuple[None, int]:
@@ -145,8 +145,8 @@ def _read_bytes(data: bytes, at: int) -> tuple[bytes, int]:
 
 
 def _read_string(data: bytes, at: int) -> tuple[str, int]:
-    found, at = _read_bytes(data, at)
-    return found.decode(), at
+    content, at = _read_bytes(data, at)
+    return content.decode(), at
 
 
 _PLAIN_READERS: dict[str, _Reader] = {
@@ -179,7 +179,7 @@ def _enum_reader(symbols: Sequence[str], values: Sequence[str | None]) -> _Reade
 
     Args:
         symbols: The writer's symbols.
-        values: What each of them is to the reader; None where it has none.
+        values: The reader's symbol for each of them; None where it has none.
     """
 
     def read(data: bytes, at: int) -> tuple[str, int]:
@@ -214,14 +214,14 @@ def _array_reader(item: _Reader) -> _Reader:
     """Return the reader of an array, each of whose items takes a byte or more, by the reader of its items."""
 
     def read(data: bytes, at: int) -> tuple[list[Any], int]:
-        found: list[Any] = []
+        values: list[Any] = []
         while True:
             count, at = _block(data, at)
             if not count:
-                return found, at
+                return values, at
             for _ in range(count):
                 value, at = item(data, at)
-                found.append(value)
+                values.append(value)
 
     return read
 
@@ -280,14 +280,14 @@ def _map_reader(item: _Reader) -> _Reader:
     """Return the reader of a map, whose value is a list of its keys and values; of a key's values the last counts."""
 
     def read(data: bytes, at: int) -> tuple[list[tuple[str, Any]], int]:
-        found: dict[str, Any] = {}
+        entries: dict[str, Any] = {}
         while True:
             count, at = _block(data, at)
             if not count:
-                return list(found.items()), at
+                return list(entries.items()), at
             for _ in range(count):
                 key, at = _read_string(data, at)
-                found[key], at = item(data, at)
+                entries[key], at = item(data, at)
 
     return read
 
@@ -340,7 +340,7 @@ class _Resolution:
         Args:
             written: The writer's type.
             reader: The reader's type.
-            place: What has these types, for messages.
+            place: The field or value of these types, for messages.
             wanted: The type that the user names; None wants all.
 
         Raises:
@@ -353,8 +353,8 @@ class _Resolution:
         if kind == "union":
             return self._of_each(theirs, lambda member: self.reader(member, ours, place, wanted))
         if self._rank(theirs, ours) is None:
-            there, here = self._spelled(theirs, self._of_writer), self._spelled(ours, self._of_reader)
-            msg = f"{place} is {there} there and {here} here"
+            actual, expected = self._spelled(theirs, self._of_writer), self._spelled(ours, self._of_reader)
+            msg = f"{place} is {actual} in the record's schema, expected {expected}"
             raise ValueError(msg)
         if own in RECORDS:
             if wanted is not None and pa.types.is_decimal(wanted):
@@ -368,22 +368,22 @@ class _Resolution:
                 self.reader(theirs["values"], ours["values"], f"a value of {place}", wanted_part(wanted))
             )
         self._check_meaning(theirs, kind, ours, own, place)
-        found = self._leaf(theirs, kind, ours, own)
+        leaf = self._leaf(theirs, kind, ours, own)
         convert = conversion(ours, own)
-        return found if convert is None else _converting(found, convert)
+        return leaf if convert is None else _converting(leaf, convert)
 
     def _check_meaning(self, theirs: Any, kind: str, ours: Any, own: str, place: str) -> None:
         """Check that a number stands for the same in both schemas, as far as they say.
 
         Avro's own resolution looks at the types alone, and would read days as milliseconds, or a text as digits.
         """
-        there, here = meaning(theirs, kind), meaning(ours, own)
-        is_number = here is None and not (kind != own and str(there).startswith("decimal"))
-        if there == here or is_number or (there is None and kind == own):
+        actual, expected = meaning(theirs, kind), meaning(ours, own)
+        is_number = expected is None and not (kind != own and str(actual).startswith("decimal"))
+        if actual == expected or is_number or (actual is None and kind == own):
             return
         columns = avro_type(theirs, self._of_writer, place), avro_type(ours, self._of_reader, place)
         cure = "" if misfits(*columns) else "; give the columns as DDL"
-        msg = f"{place} is {there or kind} there and {here or own} here{cure}"
+        msg = f"{place} is {actual or kind} in the record's schema, expected {expected or own}{cure}"
         raise ValueError(msg)
 
     def _leaf(self, theirs: Any, kind: str, ours: Any, own: str) -> _Reader:
@@ -396,8 +396,8 @@ class _Resolution:
             return _fixed_reader(theirs["size"])
         if {kind, own} == {"string", "bytes"}:
             return _PLAIN_READERS[own]
-        found = _PLAIN_READERS[kind]
-        return _converting(found, float) if own in ("float", "double") and kind in ("int", "long") else found
+        reader = _PLAIN_READERS[kind]
+        return _converting(reader, float) if own in ("float", "double") and kind in ("int", "long") else reader
 
     def _into_union(self, written: Any, ours: list[Any], place: str, wanted: pa.DataType | None) -> _Reader:
         theirs, kind = type_of(written, self._of_writer)
@@ -405,8 +405,8 @@ class _Resolution:
             return self._of_each(theirs, lambda member: self._into_union(member, ours, place, wanted))
         ranks = [rank for each in ours if (rank := self._rank(theirs, each)) is not None]
         if not ranks:
-            here = " or ".join(self._spelled(each, self._of_reader) for each in ours)
-            msg = f"{place} is {self._spelled(theirs, self._of_writer)} there and {here} here"
+            expected = " or ".join(self._spelled(each, self._of_reader) for each in ours)
+            msg = f"{place} is {self._spelled(theirs, self._of_writer)} in the record's schema, expected {expected}"
             raise ValueError(msg)
         chosen = next(each for each in ours if self._rank(theirs, each) == min(ranks))
         members = member_types(ours, self._of_reader)
@@ -421,9 +421,9 @@ class _Resolution:
         """Return the reader of a writer's union; a member that can't be read is a fault of the records that have it."""
         choices: list[_Reader] = []
         refused: list[ValueError] = []
-        for each in members:
+        for member in members:
             try:
-                choices.append(make(each))
+                choices.append(make(member))
             except ValueError as error:  # noqa: PERF203 - each member is tried
                 refused.append(error)
                 choices.append(_refusing(str(error)))
@@ -432,30 +432,32 @@ class _Resolution:
         return _union_reader(choices)
 
     def _record(self, theirs: Any, ours: Any, wanted: pa.DataType | None) -> _Reader:
-        named = {each["name"]: each for each in ours["fields"]}
+        named = {field["name"]: field for field in ours["fields"]}
         if wanted is not None:
-            named = {name: each for name, each in named.items() if wanted.get_field_index(name) >= 0}
-        found: dict[str, str] = {}
-        there = {each["name"] for each in theirs["fields"]}
-        for name, each in named.items():
-            own = next((one for one in (name, *each.get("aliases", ())) if one in there), None)
+            named = {name: field for name, field in named.items() if wanted.get_field_index(name) >= 0}
+        matched: dict[str, str] = {}
+        written_names = {field["name"] for field in theirs["fields"]}
+        for name, field in named.items():
+            own = next((one for one in (name, *field.get("aliases", ())) if one in written_names), None)
             if own is not None:
-                found.setdefault(own, name)
+                matched.setdefault(own, name)
         steps: list[tuple[str, str | None, _Reader]] = []
-        for each in theirs["fields"]:
-            name = found.get(each["name"])
+        for field in theirs["fields"]:
+            name = matched.get(field["name"])
             if name is None:
-                steps.append((each["name"], None, self.passing(each["type"])))
+                steps.append((field["name"], None, self.passing(field["type"])))
                 continue
             place = f"field {name!r}"
-            steps.append((name, name, self.reader(each["type"], named[name]["type"], place, wanted_part(wanted, name))))
-        missing = [each for name, each in named.items() if name not in found.values()]
-        for each in missing:
-            if "default" not in each:
-                msg = f"field {each['name']!r} is not there, and has no default here"
+            steps.append(
+                (name, name, self.reader(field["type"], named[name]["type"], place, wanted_part(wanted, name)))
+            )
+        missing = [field for name, field in named.items() if name not in matched.values()]
+        for field in missing:
+            if "default" not in field:
+                msg = f"field {field['name']!r} is missing in the record's schema, and has no default in the reader's"
                 raise ValueError(msg)
-        given = {each["name"]: self._default(each["default"], each["type"]) for each in missing}
-        return _record_reader(steps, given)
+        defaults = {field["name"]: self._default(field["default"], field["type"]) for field in missing}
+        return _record_reader(steps, defaults)
 
     def _default(self, default: Any, schema: Any) -> Any:
         """Return a default, as JSON has it, as a value of its column."""
@@ -472,8 +474,8 @@ class _Resolution:
         if own == "map":
             return [(name, self._default(each, ours["values"])) for name, each in default.items()]
         if own in RECORDS:
-            given = {each["name"]: each["default"] for each in ours["fields"] if "default" in each} | dict(default)
-            return {each["name"]: self._default(given[each["name"]], each["type"]) for each in ours["fields"]}
+            values = {each["name"]: each["default"] for each in ours["fields"] if "default" in each} | dict(default)
+            return {each["name"]: self._default(values[each["name"]], each["type"]) for each in ours["fields"]}
         if own in ("bytes", "fixed") and isinstance(default, str):
             default = default.encode("latin-1")
         convert = conversion(ours, own)
@@ -544,19 +546,19 @@ class _Resolution:
         return 0
 
     def _spelled(self, schema: Any, named: Mapping[str, Any]) -> str:
-        found, kind = type_of(schema, named)
+        resolved, kind = type_of(schema, named)
         if kind == "union":
             return "a union"
-        return f"the {kind} {found['name']}" if kind in NAMED else kind
+        return f"the {kind} {resolved['name']}" if kind in NAMED else kind
 
 
 def _last(name: str) -> str:
     return name.rpartition(".")[2]
 
 
-def _record_reader(steps: Sequence[tuple[str, str | None, _Reader]], given: Mapping[str, Any]) -> _Reader:
+def _record_reader(steps: Sequence[tuple[str, str | None, _Reader]], defaults: Mapping[str, Any]) -> _Reader:
     def read(data: bytes, at: int) -> tuple[dict[str, Any], int]:
-        row, field = {**given}, ""
+        row, field = {**defaults}, ""
         try:
             for field, name, part in steps:  # noqa: B007 - told where it fails
                 value, at = part(data, at)
@@ -579,9 +581,9 @@ def _passing(parts: Sequence[_Reader]) -> _Reader:
     return read
 
 
-def _converting(found: _Reader, convert: Callable[[Any], Any]) -> _Reader:
+def _converting(reader: _Reader, convert: Callable[[Any], Any]) -> _Reader:
     def read(data: bytes, at: int) -> tuple[Any, int]:
-        value, at = found(data, at)
+        value, at = reader(data, at)
         return convert(value), at
 
     return read
@@ -595,18 +597,18 @@ def _refusing(why: str) -> _Reader:
     return read
 
 
-def _variable_scale(found: _Reader) -> _Reader:
-    return _converting(found, lambda row: exact_decimal(row["value"], row["scale"]))
+def _variable_scale(reader: _Reader) -> _Reader:
+    return _converting(reader, lambda row: exact_decimal(row["value"], row["scale"]))
 
 
-def avro_columns(found: FoundSchema, part: str, what: str) -> pa.StructType:
+def avro_columns(registered: RegisteredSchema, part: str, what: str) -> pa.StructType:
     """Return the columns of a reader's schema: a record's fields, or one column named by the part.
 
     Raises:
         SchemaError: It does not parse, or a type has no column.
     """
     try:
-        schema, named = _parsed(found)
+        schema, named = _parsed(registered)
         dtype = avro_type(schema, named, what)
         return dtype if is_row(schema, named) else pa.struct([(part, dtype)])
     except SchemaError:
@@ -627,10 +629,10 @@ class AvroReadings:
     """
 
     columns: pa.StructType
-    reader: FoundSchema | None
+    reader: RegisteredSchema | None
     part: str
 
-    def __call__(self, written: FoundSchema) -> Reading:
+    def __call__(self, written: RegisteredSchema) -> Reading:
         """Return the reading of a writer's schema.
 
         Raises:
@@ -645,20 +647,20 @@ class AvroReadings:
             msg = f"{type(error).__name__}: {error}"
             raise ValueError(msg) from error
 
-    def _made(self, written: FoundSchema) -> Reading:
-        there, of_writer = _parsed(written)
-        here, of_reader = (there, of_writer) if self.reader in (None, written) else _parsed(self.reader)
+    def _made(self, written: RegisteredSchema) -> Reading:
+        written_type, of_writer = _parsed(written)
+        own_type, of_reader = (written_type, of_writer) if self.reader in (None, written) else _parsed(self.reader)
         wanted, part, what = self.columns if self.reader is None else None, self.part, f"the {self.part}"
-        has_columns = is_row(here, of_reader)
+        has_columns = is_row(own_type, of_reader)
         if wanted is not None and not has_columns:
             wanted = wanted.field(part).type if wanted.get_field_index(part) >= 0 else pa.null()
-        own = pa.null() if wanted == pa.null() else avro_type(here, of_reader, what, wanted)
+        own = pa.null() if wanted == pa.null() else avro_type(own_type, of_reader, what, wanted)
         dtype, columns = own if has_columns else pa.struct([(part, own)]), self.columns
-        found = misfits(dtype, columns)
-        if found:
-            raise ValueError("; ".join(found))
+        problems = misfits(dtype, columns)
+        if problems:
+            raise ValueError("; ".join(problems))
         made = _Resolution(of_writer, of_reader)
-        read = made.passing(there) if wanted == pa.null() else made.reader(there, here, what, wanted)
+        read = made.passing(written_type) if wanted == pa.null() else made.reader(written_type, own_type, what, wanted)
 
         def reading(values: list[bytes]) -> tuple[pa.StructArray | None, list[str | None]]:
             faults: list[str | None] = [None] * len(values)
@@ -678,11 +680,11 @@ class AvroReadings:
         return reading
 
 
-def _parsed(found: FoundSchema) -> tuple[Any, dict[str, Any]]:
+def _parsed(registered: RegisteredSchema) -> tuple[Any, dict[str, Any]]:
     """Return a schema as fastavro has it, and its named types with those that it refers to, by their full names."""
     import fastavro  # noqa: PLC0415 - optional
 
     named: dict[str, Any] = {}
-    for _, text in found.references:
+    for _, text in registered.references:
         fastavro.parse_schema(without_invalid(json.loads(text)), named, _write_hint=False)
-    return fastavro.parse_schema(without_invalid(json.loads(found.text)), named), named
+    return fastavro.parse_schema(without_invalid(json.loads(registered.text)), named), named

@@ -92,7 +92,7 @@ def payload_of(envelope: pa.StructType) -> pa.StructType:
 
 
 def row_of(envelope: pa.StructType, what: str) -> tuple[pa.StructType, pa.StructType]:
-    """Return what is read of an envelope, and the row's columns.
+    """Return the fields that are read of an envelope, and the row's columns.
 
     Raises:
         SchemaError: It is no envelope of Debezium's.
@@ -120,7 +120,7 @@ class Placeholder:
 
     Attributes:
         text: The connector's setting ``unavailable.value.placeholder``.
-        instead: What happens to a row that has one.
+        instead: The treatment of a row that has one.
     """
 
     text: str = "__debezium_unavailable_value"
@@ -170,9 +170,9 @@ class ChangeRow(NamedTuple):
         row: The row, as a struct.
         deleted: Whether it is a delete; null where there is no event.
         changed_at: The time of the change in the database.
-        problem: What is wrong with the event, as a text; null where nothing is.
+        problem: The problem of the event, as a text; null where it has none.
         former: The row before an update, as a struct; null for other events.
-        missing: Why a value that is needed is unavailable, as a text; null where all are there.
+        missing: The reason why a value that is needed is unavailable, as a text; null where none is.
         has_nulls: Whether values of the row are null because they are unavailable.
         key: The key columns of the row.
     """
@@ -197,16 +197,16 @@ class ChangeRow(NamedTuple):
         """
         nothing = F.lit(None).cast("string").alias("note")
         one = F.struct(self.row.alias("row"), self.deleted.alias("deleted"), nothing)
-        found = F.array(one)
+        changes = F.array(one)
         if self.key:
             before = [self.former.getField(name) for name in self.key]
             moved = reduce(or_, (was != self.row.getField(name) for was, name in zip(before, self.key, strict=True)))
             # Where the new key is null, the comparison is also null; the row has left its key there.
             moved = reduce(and_, (was.isNotNull() for was in before), is_good & F.coalesce(moved, F.lit(True)))
             deletion = F.struct(self.former.alias("row"), F.lit(True).alias("deleted"), nothing)
-            found = F.when(moved, F.array(deletion, one)).otherwise(found)
+            changes = F.when(moved, F.array(deletion, one)).otherwise(changes)
         note = F.struct(self.row.alias("row"), self.deleted.alias("deleted"), F.lit(UNAVAILABLE).alias("note"))
-        return F.when(is_good & self.has_nulls, F.concat(found, F.array(note))).otherwise(found)
+        return F.when(is_good & self.has_nulls, F.concat(changes, F.array(note))).otherwise(changes)
 
 
 def change_sides(event: Column, *, may_be_wrapped: bool) -> dict[str, Column]:
@@ -237,7 +237,7 @@ def change_row(
         event: The envelope, as a struct, beside which there are the columns of ``change_sides``.
         columns: The row's columns.
         key: The key columns, as the user has named them; others than the row's are the same before and after.
-        placeholder: What stands for values that are unavailable.
+        placeholder: The placeholder of values that are unavailable.
         may_be_wrapped: Whether the envelope may be in its field ``payload``.
     """
     wanted = {each.lower() for each in key}
@@ -249,7 +249,7 @@ def change_row(
     problem = (
         F.when(event.isNull(), F.lit(None).cast("string"))
         .when(op.isNull(), F.lit("it has no op: expected Debezium's envelope"))
-        .when(~op.isin("d", *_VERSIONS), F.concat(F.lit("its op is no c, u, r or d: got "), op))
+        .when(~op.isin("d", *_VERSIONS), F.concat(F.lit("its op is not c, u, r or d: got "), op))
         .when(
             millis.isNotNull() & micros.isNull(),
             F.concat(F.lit("its source.ts_ms is not a time in milliseconds: got "), millis.cast("string")),
@@ -275,16 +275,16 @@ def _standing(row: Column, columns: pa.StructType, placeholder: Placeholder, nam
     Args:
         row: The row, as a struct.
         columns: Its columns.
-        placeholder: What stands for values that are unavailable.
+        placeholder: The placeholder of values that are unavailable.
         names: The columns that are looked at; None looks at all.
     """
-    found = [
+    standing = [
         F.when(stands, F.lit(repr(field.name)))
         for field in columns
         if (names is None or field.name in names)
         and (stands := placeholder.stands_in(row.getField(field.name), field.type)) is not None
     ]
-    return F.concat_ws(" and ", *found) if found else F.lit("")
+    return F.concat_ws(" and ", *standing) if standing else F.lit("")
 
 
 def _without(row: Column, columns: pa.StructType, placeholder: Placeholder) -> Column:
@@ -372,19 +372,19 @@ class DebeziumJson:
 
     def decode(self, values: Sequence[bytes | None], faults: list[str | None], heads: Heads = None) -> pa.Array:
         """Return the events; one with a value that its column can't hold is null and becomes a fault."""
-        found = [*values] if self.framed is None else self.framed.decode(values, faults, heads).to_pylist()
-        for at, value in enumerate(found):
+        events = [*values] if self.framed is None else self.framed.decode(values, faults, heads).to_pylist()
+        for at, value in enumerate(events):
             if value is None or not self._is_looked_at(value):
                 continue
             try:
-                found[at] = self._explained(value)
+                events[at] = self._explained(value)
             except _MisfitError as error:
-                found[at], faults[at] = None, undecodable(f"the value's {error}")
+                events[at], faults[at] = None, undecodable(f"the value's {error}")
             except ValueError as error:
-                found[at], faults[at] = None, undecodable(f"the value is no JSON: {error}")
+                events[at], faults[at] = None, undecodable(f"the value is not JSON: {error}")
             except RecursionError:
-                found[at], faults[at] = None, undecodable("the value is nested too deeply to be read")
-        return pa.array(found, pa.binary())
+                events[at], faults[at] = None, undecodable("the value is nested too deeply to be read")
+        return pa.array(events, pa.binary())
 
     def _is_looked_at(self, value: bytes) -> bool:
         # PostgreSQL's source has a field "schema", too.
@@ -418,7 +418,7 @@ def _fields(schema: Any) -> dict[str, dict[str, Any]]:
 
 
 class _MisfitError(Exception):
-    """A value is not what its schema says, or its column can't hold it."""
+    """A value does not fit its schema, or its column can't hold it."""
 
 
 @dataclass(frozen=True)
@@ -426,7 +426,7 @@ class _Conversion:
     """Returns values in the form in which Spark reads them as a type.
 
     Attributes:
-        cure: What gives events a schema, for messages.
+        cure: The advice for events without a schema, for messages.
     """
 
     cure: str
@@ -440,15 +440,15 @@ class _Conversion:
         if types.is_struct(dtype) and isinstance(value, dict):
             parts, known = _fields(schema), {field.name: field.type for field in dtype}
             return {
-                own: self(each, parts.get(own, {}), known[own], f"field {own!r}") if own in known else each
-                for own, each in value.items()
+                own: self(part, parts.get(own, {}), known[own], f"field {own!r}") if own in known else part
+                for own, part in value.items()
             }
         if types.is_list(dtype) and isinstance(value, list):
             inner = _schema_part(schema, "items")
-            return [self(each, inner, dtype.value_type, f"an element of {place}") for each in value]
+            return [self(part, inner, dtype.value_type, f"an element of {place}") for part in value]
         if types.is_map(dtype) and isinstance(value, dict):
             inner = _schema_part(schema, "values")
-            return {own: self(each, inner, dtype.item_type, f"a value of {place}") for own, each in value.items()}
+            return {own: self(part, inner, dtype.item_type, f"a value of {place}") for own, part in value.items()}
         if types.is_decimal(dtype) and name == _DECIMAL and not isinstance(value, _Number):
             return _decimal(value, _schema_part(schema, "parameters").get("scale"), dtype, place)
         if types.is_decimal(dtype) and name == _VARIABLE and isinstance(value, dict):
@@ -494,8 +494,8 @@ class _Conversion:
 
 
 def _schema_part(schema: dict[str, Any], name: str) -> dict[str, Any]:
-    found = schema.get(name)
-    return found if isinstance(found, dict) else {}
+    part = schema.get(name)
+    return part if isinstance(part, dict) else {}
 
 
 def _decimal(value: Any, scale: Any, dtype: pa.DataType, place: str) -> _Number:

@@ -27,7 +27,7 @@ from cojoin.kafka.formats.wire_format import HEADER, by_schema, undecodable
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from cojoin.kafka.formats.registry import FoundSchema, Registry
+    from cojoin.kafka.formats.registry import RegisteredSchema, Registry
     from cojoin.kafka.formats.wire_format import SchemaHead, SchemaName
 
     Heads: TypeAlias = "Sequence[SchemaHead | None] | None"
@@ -46,7 +46,7 @@ __all__ = [
 
 
 Faults: TypeAlias = "list[str | None]"
-"""For each value what is wrong with it; None where nothing is."""
+"""The fault of each value; None where it has none."""
 
 Reading: TypeAlias = "Callable[[list[bytes]], tuple[pa.StructArray | None, Faults]]"
 """Decodes whole values of one schema: a row for each value, null where it has a fault; None where all have one."""
@@ -60,7 +60,7 @@ class Decoder(Protocol):
 
     @property
     def dtype(self) -> pa.DataType:
-        """The type of what it returns: a struct of columns, or ``binary`` for JSON that Spark parses."""
+        """The type of the decoded values: a struct of columns, or ``binary`` for JSON that Spark parses."""
         ...
 
     def decode(self, values: Sequence[bytes | None], faults: list[str | None], heads: Heads = None) -> pa.Array:
@@ -69,7 +69,7 @@ class Decoder(Protocol):
         Args:
             values: The values or keys.
             faults: The records' faults, to which new ones are added.
-            heads: What the records' headers say of their schemas; None where none says anything.
+            heads: The schemas that the records' headers name; None where none names any.
         """
         ...
 
@@ -85,13 +85,13 @@ class RegistryDecoder:
         make: Makes the reading of a writer's schema; raises ``ValueError`` where it can't become the columns.
         part: ``"value"`` or ``"key"``, for messages.
         what: The input, for messages.
-        number: What a process knows the readings by.
+        number: The key of a process' readings.
     """
 
     registry: Registry
     kind: str
     columns: pa.StructType
-    make: Callable[[FoundSchema], Reading]
+    make: Callable[[RegisteredSchema], Reading]
     part: str
     what: str
     number: str = field(default_factory=lambda: uuid.uuid4().hex)
@@ -116,8 +116,8 @@ class RegistryDecoder:
                 for at in places:
                     faults[at] = undecodable(reading)
                 continue
-            rows, found = reading([values[at] for at in places])  # type: ignore[misc]  # none of them is None
-            for at, fault in zip(places, found, strict=True):
+            rows, misfitting = reading([values[at] for at in places])  # type: ignore[misc]  # none of them is None
+            for at, fault in zip(places, misfitting, strict=True):
                 if fault is not None:
                     faults[at] = undecodable(f"the {self.part} does not fit schema {number}: {fault}")
             if rows is not None:
@@ -125,22 +125,22 @@ class RegistryDecoder:
         return in_order(parts, len(values), self.columns)
 
     def _reading(self, number: SchemaName) -> Reading | str:
-        """Return the reading of a schema, or why there is none."""
+        """Return the reading of a schema, or the reason why it has none."""
         kept = _READINGS.get((self.number, number))
         if kept is not None:
             return kept  # type: ignore[no-any-return]
         try:
-            found = SchemaLookup(self.registry, self.what).by_id(number)
+            schema = SchemaLookup(self.registry, self.what).by_id(number)
         except MissingReferenceError as error:
             return f"the {self.part}'s schema {number} can't be read: {error}"
-        if found is None:
+        if schema is None:
             # Not kept, since it may be registered a moment later.
             return f"the {self.part}'s schema {number} is not in the registry {self.registry.title}"
-        if found.kind != self.kind:
-            made: Any = f"the {self.part}'s schema {number} is {found.kind}, expected {self.kind}"
+        if schema.kind != self.kind:
+            made: Any = f"the {self.part}'s schema {number} is {schema.kind}, expected {self.kind}"
         else:
             try:
-                made = self.make(found)
+                made = self.make(schema)
             except ValueError as error:
                 made = f"the {self.part}'s schema {number} can't be read as the columns of the query: {error}"
         if len(_READINGS) >= _MOST_KEPT:
@@ -170,7 +170,7 @@ class FramedJson:
 
     def decode(self, values: Sequence[bytes | None], faults: list[str | None], heads: Heads = None) -> pa.Array:
         """Return the JSON of values."""
-        found: list[bytes | None] = [None] * len(values)
+        texts: list[bytes | None] = [None] * len(values)
         lookup, values = SchemaLookup(self.registry, self.what), [*values]
         for number, places in by_schema(values, faults, self.part, heads).items():
             why: str | None = f"not in the registry {self.registry.title}"
@@ -189,10 +189,10 @@ class FramedJson:
                 value = (values[at] or b"")[HEADER:]
                 problem = json_problem(value)
                 if problem is None:
-                    found[at] = value
+                    texts[at] = value
                 else:
-                    faults[at] = undecodable(f"the {self.part} is no JSON: {problem}: got {value[:_SHOWN]!r}")
-        return pa.array(found, pa.binary())
+                    faults[at] = undecodable(f"the {self.part} is not JSON: {problem}: got {value[:_SHOWN]!r}")
+        return pa.array(texts, pa.binary())
 
 
 _SHOWN = 100
@@ -213,9 +213,9 @@ def json_problem(value: bytes) -> str | None:
     'it has half of a surrogate pair'
     """
     try:
-        found = _JSON.decode(value.decode())
+        parsed = _JSON.decode(value.decode())
         if _SURROGATE.search(value):
-            json.dumps(found, ensure_ascii=False).encode()
+            json.dumps(parsed, ensure_ascii=False).encode()
     except UnicodeEncodeError:
         return "it has half of a surrogate pair"
     except RecursionError:
@@ -277,34 +277,34 @@ def _misfit(value: Any, dtype: pa.DataType) -> str | None:
     return None
 
 
-def misfits(there: pa.DataType, wanted: pa.DataType) -> list[str]:
-    """Return why values of a type can't become those of another; "there" is what they are, "here" what is wanted.
+def misfits(actual: pa.DataType, wanted: pa.DataType) -> list[str]:
+    """Return the reasons why values of a type can't become those of another; "here" is the wanted type.
 
     >>> misfits(pa.struct([("tier", pa.string()), ("note", pa.string())]), pa.struct([("tier", pa.int64())]))
     ["field 'tier' is string there and bigint here"]
     """
-    return differences(_narrowed(there, wanted), wanted)
+    return differences(_narrowed(actual, wanted), wanted)
 
 
-def _narrowed(there: pa.DataType, wanted: pa.DataType) -> pa.DataType:
+def _narrowed(actual: pa.DataType, wanted: pa.DataType) -> pa.DataType:
     """Return a type without the fields that are not wanted, at any depth."""
     types = pa.types
-    if types.is_null(there):
+    if types.is_null(actual):
         return wanted
-    if types.is_struct(there) and types.is_struct(wanted):
+    if types.is_struct(actual) and types.is_struct(wanted):
         known = {field.name: field for field in wanted}
         return pa.struct(
-            [field.with_type(_narrowed(field.type, known[field.name].type)) for field in there if field.name in known]
+            [field.with_type(_narrowed(field.type, known[field.name].type)) for field in actual if field.name in known]
         )
-    if types.is_list(there) and types.is_list(wanted):
-        return pa.list_(_narrowed(there.value_type, wanted.value_type))
-    if types.is_map(there) and types.is_map(wanted):
-        return pa.map_(there.key_type, _narrowed(there.item_type, wanted.item_type))
-    return there
+    if types.is_list(actual) and types.is_list(wanted):
+        return pa.list_(_narrowed(actual.value_type, wanted.value_type))
+    if types.is_map(actual) and types.is_map(wanted):
+        return pa.map_(actual.key_type, _narrowed(actual.item_type, wanted.item_type))
+    return actual
 
 
 def fitted(array: pa.Array, wanted: pa.DataType) -> pa.Array:
-    """Return values, which are no slice, as those of a type that ``misfits`` has nothing against."""
+    """Return values, which are no slice, as those of a type for which ``misfits`` returns nothing."""
     if array.type.equals(wanted):
         return array
     if pa.types.is_null(array.type):

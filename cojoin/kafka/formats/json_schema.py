@@ -47,7 +47,7 @@ from cojoin.kafka.formats.registry import check_registry
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from cojoin.kafka.formats.registry import FoundSchema
+    from cojoin.kafka.formats.registry import RegisteredSchema
 
 __all__ = ["fits_json_type", "is_null", "json_columns", "json_schema_text", "referred"]
 
@@ -66,20 +66,22 @@ _CURE = "give the columns as DDL, where a string takes any JSON as its text"
 _DECODE = "such values are read by a function of yours: schema= and decode="
 
 
-def json_columns(found: FoundSchema, what: str, advice: str = _CURE, otherwise: str = _DECODE) -> pa.StructType:
+def json_columns(
+    registered: RegisteredSchema, what: str, advice: str = _CURE, otherwise: str = _DECODE
+) -> pa.StructType:
     """Return the columns of a JSON schema.
 
     Args:
-        found: The schema.
+        registered: The schema.
         what: The input or output, for messages.
-        advice: What to do where it has no columns.
-        otherwise: What to do where it describes no objects.
+        advice: The advice where it has no columns.
+        otherwise: The advice where it describes no objects.
 
     Raises:
         SchemaError: It does not parse, or describes what has no type of Spark's.
         EnvironmentSetupError: It has references, and the package that follows them is missing.
     """
-    texts = {"": found.text, **dict(found.references)}
+    texts = {"": registered.text, **dict(registered.references)}
     parsed: dict[str, Any] = {}
     for name, text in texts.items():
         try:
@@ -123,7 +125,7 @@ class _NoTypeError(ValueError):
 
 
 class _Documents:
-    """The schemas that the registry refers to, and what follows references.
+    """The schemas that the registry refers to, and the resolver of references.
 
     Args:
         parsed: The schemas, by the names by which they are referred to.
@@ -155,12 +157,12 @@ class _Documents:
         from referencing.exceptions import Unresolvable  # noqa: PLC0415 - optional
 
         # A name of the registry's is one as it stands, also in a schema with an id.
-        for asked in (resolver, self._resolver):
+        for candidate in (resolver, self._resolver):
             try:
-                found = asked.lookup(reference)
+                target = candidate.lookup(reference)
             except (Unresolvable, ValueError, TypeError, AttributeError):  # the latter of odd pointers
                 continue
-            return found.contents, found.resolver, reference
+            return target.contents, target.resolver, reference
         return None
 
 
@@ -177,10 +179,10 @@ class _Part:
 
     Args:
         schema: The part.
-        what: What it describes, for messages.
+        what: The described input or part, for messages.
         place: Where it is, as a pointer.
         documents: The schemas that the registry refers to.
-        resolver: What its references are relative to; None until the first is followed.
+        resolver: Resolves its references; None until the first is followed.
         within: The parts that references led to on the way, by their identity.
         root: The whole schema.
     """
@@ -206,7 +208,7 @@ class _Part:
         Args:
             schema: The part.
             path: Its path in this one.
-            of: What it is of this one, for messages.
+            of: Its role in this one, for messages.
         """
         what = f"{self._what}: {of}" if of else self._what
         place = "/".join([self._place, *(str(each).replace("~", "~0").replace("/", "~1") for each in path)])
@@ -225,36 +227,36 @@ class _Part:
         Raises:
             _NoTypeError: There is none.
         """
-        found = self.asked()
-        if found is None or found == _ANY_OBJECT:
+        declared = self.declared()
+        if declared is None or declared == _ANY_OBJECT:
             kinds = self._kinds()
             self._refuse(
-                "any object" if found is not None else "null alone" if is_null(self._schema) else _joined(kinds)
+                "any object" if declared is not None else "null alone" if is_null(self._schema) else _joined(kinds)
             )
-        return found
+        return declared
 
     def _kinds(self) -> list[str]:
         kinds = self._schema.get("type")
         return [str(each) for each in ([kinds] if isinstance(kinds, str) else kinds or []) if each != "null"]
 
-    def asked(self) -> pa.DataType | None:
+    def declared(self) -> pa.DataType | None:
         """Return the type that the part asks for; None where it takes any."""
         schema = self._schema
-        found: list[pa.DataType | None] = []
+        types: list[pa.DataType | None] = []
         if "$ref" in schema:
             referred = self._referred()
-            if referred is not None and not any(each in str(self._dialect()) for each in _NEW_DRAFTS):
+            if referred is not None and not any(dtype in str(self._dialect()) for dtype in _NEW_DRAFTS):
                 return referred
-            found.append(referred)
+            types.append(referred)
         members = schema.get("allOf")
         members = members if isinstance(members, list) else []
-        found += [self._inner(each, "allOf", at).asked() for at, each in enumerate(members)]
-        choices = [each for each in ("oneOf", "anyOf") if isinstance(schema.get(each), list)]
-        found += [self._choice(each) for each in choices]
-        found.append(self._own())
+        types += [self._inner(dtype, "allOf", at).declared() for at, dtype in enumerate(members)]
+        choices = [dtype for dtype in ("oneOf", "anyOf") if isinstance(schema.get(dtype), list)]
+        types += [self._choice(dtype) for dtype in choices]
+        types.append(self._own())
         together: pa.DataType | None = None
-        for each in found:
-            together = self._both(together, each)
+        for dtype in types:
+            together = self._both(together, dtype)
         return together
 
     def _dialect(self) -> Any:
@@ -263,22 +265,22 @@ class _Part:
     def _referred(self) -> pa.DataType | None:
         reference = str(self._schema["$ref"])
         resolver = self._documents.of(self._root) if self._resolver is None else self._resolver
-        found = self._documents.followed(reference, resolver)
-        if found is None:
+        target = self._documents.followed(reference, resolver)
+        if target is None:
             self._refuse(f"the reference {reference!r}, to which neither it nor the registry has a schema")
-        contents, resolver, place = found
+        contents, resolver, place = target
         if id(contents) in self._within:
             msg = f"{self._what}: {reference} contains itself, which no column of Spark's can, at {self._place}"
             raise _NoTypeError(msg)
         place = f"{self._place.partition('#')[0]}{place}" if place.startswith("#") else place
         place = place if "#" in place else f"{place}#"
         within = (*self._within, id(contents))
-        return _Part(contents, self._what, place, self._documents, resolver, within, self._root).asked()
+        return _Part(contents, self._what, place, self._documents, resolver, within, self._root).declared()
 
     def _choice(self, name: str) -> pa.DataType | None:
         """Return the type of a choice, of which null may be one."""
         members = [(at, each) for at, each in enumerate(self._schema[name]) if not is_null(each)]
-        types = [self._inner(each, name, at).asked() for at, each in members]
+        types = [self._inner(each, name, at).declared() for at, each in members]
         known = [each for each in types if each is not None]
         if not known:  # they say which properties are there, for instance
             return None
@@ -325,16 +327,16 @@ class _Part:
         properties, patterns = schema.get("properties"), schema.get("patternProperties")
         if isinstance(properties, dict) and properties:
             fields = [
-                (name, self._inner(each, "properties", name, of=f"property {name!r}").dtype())
-                for name, each in properties.items()
+                (name, self._inner(inner, "properties", name, of=f"property {name!r}").dtype())
+                for name, inner in properties.items()
             ]
             return pa.struct(fields)
         further = schema.get("additionalProperties")
         if isinstance(further, dict) and not patterns:
             return pa.map_(pa.string(), self._inner(further, "additionalProperties", of="a value").dtype())
         if isinstance(patterns, dict) and len(patterns) == 1 and not isinstance(further, dict):
-            ((pattern, each),) = patterns.items()
-            return pa.map_(pa.string(), self._inner(each, "patternProperties", pattern, of="a value").dtype())
+            ((pattern, inner),) = patterns.items()
+            return pa.map_(pa.string(), self._inner(inner, "patternProperties", pattern, of="a value").dtype())
         return _ANY_OBJECT
 
     def _of_values(self, values: list[Any]) -> pa.DataType:
@@ -351,7 +353,7 @@ class _Part:
         return self._refuse(f"the values {json.dumps(values)[:100]}")
 
     def _both(self, one: pa.DataType | None, other: pa.DataType | None) -> pa.DataType | None:
-        """Return the type of what is of both types."""
+        """Return the type that holds the values of both types."""
         if one is None or other is None or one.equals(other):
             return other if one is None else one
         pair = {one, other}
@@ -383,13 +385,13 @@ def referred(reference: str, root: Any, what: str) -> Any:
     >>> referred("#/a/b~1c", {"a": {"b/c": {"type": "string"}}}, "")
     {'type': 'string'}
     """
-    found = root
-    for part in reference.removeprefix("#").split("/")[1:]:
-        found = found.get(part.replace("~1", "/").replace("~0", "~")) if isinstance(found, dict) else None
-    if (reference != "#" and not reference.startswith("#/")) or found is None:
+    part = root
+    for name in reference.removeprefix("#").split("/")[1:]:
+        part = part.get(name.replace("~1", "/").replace("~0", "~")) if isinstance(part, dict) else None
+    if (reference != "#" and not reference.startswith("#/")) or part is None:
         msg = f"{what}: the reference {reference!r} leads to nothing within the schema"
         raise ValueError(msg)
-    return found
+    return part
 
 
 _DIALECT = "http://json-schema.org/draft-07/schema#"
@@ -416,7 +418,7 @@ _WRITTEN_AS = {
     pa.int64(): _INTEGERS,
     pa.string(): (*_STRING_TYPES, *_BINARY_TYPES, _TIMESTAMP, _TIMESTAMP_NTZ, pa.date32()),
 }
-"""Which columns can be written as a property that is read as this type."""
+"""The columns that can be written as a property that is read as this type."""
 
 
 def json_schema_text(columns: Iterable[pa.Field], name: str, what: str) -> str:

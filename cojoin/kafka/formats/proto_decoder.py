@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from cojoin.kafka.formats.decoding import Reading
-    from cojoin.kafka.formats.registry import FoundSchema
+    from cojoin.kafka.formats.registry import RegisteredSchema
 
 __all__ = ["ProtoReadings", "is_repeated", "proto_columns"]
 
@@ -96,7 +96,7 @@ _PLAIN = {
 
 @dataclass(frozen=True)
 class _Column:
-    """How values of a field become a column.
+    """The column of a field, and the function that gathers its values.
 
     Attributes:
         dtype: The column's type.
@@ -108,7 +108,7 @@ class _Column:
 
 
 def _message_column(descriptor: Any, wanted: pa.StructType | None = None, within: tuple[str, ...] = ()) -> _Column:
-    """Return how messages of a type become structs.
+    """Return the column of structs that messages of a type become.
 
     Args:
         descriptor: The type.
@@ -126,23 +126,23 @@ def _message_column(descriptor: Any, wanted: pa.StructType | None = None, within
         if not descriptor.fields:
             msg = f"the message type {name} has no field, and a struct of Spark's has at least one"
             raise ValueError(msg)
-        chosen = [(each, None) for each in descriptor.fields]
+        chosen = [(field_name, None) for field_name in descriptor.fields]
     else:
         types = {field.name: field.type for field in wanted}
-        chosen = [(each, types[each.name]) for each in descriptor.fields if each.name in types]
-    fields = [(each.name, *_field(each, dtype, (*within, name))) for each, dtype in chosen]
-    dtype = pa.struct([(each, column.dtype) for each, column, _ in fields])
+        chosen = [(field_name, types[field_name.name]) for field_name in descriptor.fields if field_name.name in types]
+    fields = [(field_name.name, *_field(field_name, dtype, (*within, name))) for field_name, dtype in chosen]
+    dtype = pa.struct([(field_name, column.dtype) for field_name, column, _ in fields])
 
     def gather(messages: Sequence[Any]) -> pa.Array:
-        absent = [each is None for each in messages]
+        absent = [field_name is None for field_name in messages]
         if not fields:
-            return pa.array([None if each is None else {} for each in messages], dtype)
+            return pa.array([None if field_name is None else {} for field_name in messages], dtype)
         children = []
-        for each, column, read in fields:
+        for field_name, column, read in fields:
             try:
                 children.append(column.gather(read(messages)))
             except Exception as error:  # noqa: PERF203 - one for each column
-                msg = f"field {each!r}: {error}"
+                msg = f"field {field_name!r}: {error}"
                 raise ValueError(msg) from error
         return pa.StructArray.from_arrays(children, fields=list(dtype), mask=pa.array(absent) if any(absent) else None)
 
@@ -150,7 +150,7 @@ def _message_column(descriptor: Any, wanted: pa.StructType | None = None, within
 
 
 def _value_column(descriptor: Any, wanted: pa.DataType | None, within: tuple[str, ...]) -> _Column:
-    """Return how a field's messages become values: structs, or what else stands for some types, or is wanted."""
+    """Return the column of a field's messages: structs, or the form of a well-known type, or the wanted form."""
     name = descriptor.full_name
     known = _well_known(descriptor) if name.startswith("google.protobuf.") else _in_other_form(name, wanted)
     if known is not None:
@@ -163,7 +163,7 @@ def _value_column(descriptor: Any, wanted: pa.DataType | None, within: tuple[str
 def _field(
     field: Any, wanted: pa.DataType | None, within: tuple[str, ...]
 ) -> tuple[_Column, Callable[[Sequence[Any]], list[Any]]]:
-    """Return a field's column, and what reads its values from messages."""
+    """Return a field's column, and a function that reads its values from messages."""
     from google.protobuf.message_factory import GetMessageClass  # noqa: PLC0415 - optional
 
     name, get = field.name, attrgetter(field.name)
@@ -173,25 +173,25 @@ def _field(
         entry = field.message_type
         if _is_map(field):
             item = wanted.item_type if wanted is not None and pa.types.is_map(wanted) else None
-            parts = [entry.fields_by_name[each] for each in ("key", "value")]
+            parts = [entry.fields_by_name[message] for message in ("key", "value")]
             column = _map(_single(parts[0], None, within), _single(parts[1], item, within))
         else:
             item = wanted.value_type if wanted is not None and pa.types.is_list(wanted) else None
             column = _list(_single(field, item, within))
-        return column, lambda messages: [None if each is None else get(each) for each in messages]
+        return column, lambda messages: [None if message is None else get(message) for message in messages]
     column = _single(field, wanted, within)
     if field.has_presence:
         # The class's own, because a message may have a field of this name.
         has = GetMessageClass(field.containing_type).HasField
         return column, lambda messages: [
-            None if each is None or not has(each, name) else get(each) for each in messages
+            None if message is None or not has(message, name) else get(message) for message in messages
         ]
 
     def read(messages: Sequence[Any]) -> list[Any]:
         try:
             return list(map(get, messages))
         except AttributeError:  # there is a None
-            return [None if each is None else get(each) for each in messages]
+            return [None if message is None else get(message) for message in messages]
 
     return column, read
 
@@ -216,8 +216,8 @@ def _check_form(field: Any, wanted: pa.DataType) -> None:
     if inner is not None and _in_other_form(held.full_name, inner) is not None:
         return
     msg = (
-        f"field {field.name!r} is {around.format(f'the message {held.full_name}')} there and {type_to_ddl(wanted)} "
-        f"here; give it as {around.format('struct<...>')}, of the fields that you read, or as "
+        f"field {field.name!r} is {around.format(f'the message {held.full_name}')} in the schema, expected "
+        f"{type_to_ddl(wanted)}; give it as {around.format('struct<...>')}, of the fields that you read, or as "
         f"{around.format('string')}, the JSON"
     )
     raise ValueError(msg)
@@ -319,8 +319,7 @@ def _instants(values: Sequence[Any]) -> pa.Array:
     wrong = (seconds < _YEAR_1) | (seconds >= _YEAR_10000) | (nanos < 0) | (nanos >= _NANOS)
     if wrong.any():
         at = int(np.argmax(wrong))
-        told = f"a Timestamp of {seconds[at]} seconds and {nanos[at]} nanoseconds"
-        msg = f"{told} is not within the years 1 to 9999"
+        msg = f"a Timestamp of {seconds[at]} seconds and {nanos[at]} nanoseconds is not within the years 1 to 9999"
         raise ValueError(msg)
     micros = seconds * _MICROS + nanos // 1_000
     return pa.array(micros, pa.int64(), mask=np.array(absent, np.bool_)).cast(pa.timestamp("us", "UTC"))
@@ -340,9 +339,9 @@ def _decimal(value: Any, scale: int) -> Decimal:
     if len(value.value) > _WIDEST_DECIMAL or abs(value.scale) > _DIGITS.prec:
         msg = f"a Decimal of {len(value.value)} bytes and the scale {value.scale} has more digits than a column of 38"
         raise ValueError(msg)
-    found = Decimal(int.from_bytes(value.value, "big", signed=True)).scaleb(-value.scale, _DIGITS)
-    if found != (fitting := found.quantize(Decimal(1).scaleb(-scale), context=_DIGITS)):
-        msg = f"the Decimal {found} has more than {scale} digits after the point"
+    number = Decimal(int.from_bytes(value.value, "big", signed=True)).scaleb(-value.scale, _DIGITS)
+    if number != (fitting := number.quantize(Decimal(1).scaleb(-scale), context=_DIGITS)):
+        msg = f"the Decimal {number} has more than {scale} digits after the point"
         raise ValueError(msg)
     return fitting
 
@@ -350,14 +349,14 @@ def _decimal(value: Any, scale: int) -> Decimal:
 def _as_json(values: Sequence[Any]) -> pa.Array:
     from google.protobuf.json_format import MessageToJson  # noqa: PLC0415 - optional
 
-    found = [
+    texts = [
         # The pool of the types has those that an Any may name.
         None
-        if each is None
-        else MessageToJson(each, indent=None, sort_keys=True, descriptor_pool=type(each).DESCRIPTOR.file.pool)
-        for each in values
+        if message is None
+        else MessageToJson(message, indent=None, sort_keys=True, descriptor_pool=type(message).DESCRIPTOR.file.pool)
+        for message in values
     ]
-    return pa.array(found, pa.string())
+    return pa.array(texts, pa.string())
 
 
 # Kinds of fields whose bytes are the same, so that one may become the other without another value.
@@ -376,20 +375,20 @@ _CURE = (
 )
 
 
-def proto_columns(found: FoundSchema, message: str | None, what: str, advice: str = _CURE) -> pa.StructType:
+def proto_columns(registered: RegisteredSchema, message: str | None, what: str, advice: str = _CURE) -> pa.StructType:
     """Return the columns of a message type, the first one of the file for None.
 
     Args:
-        found: The schema.
+        registered: The schema.
         message: The type's name.
         what: The input or output, for messages.
-        advice: What to do where it has no columns.
+        advice: The advice where it has no columns.
 
     Raises:
         SchemaError: There is no such type, or a field has no column.
     """
     try:
-        described = message_type(found, message)
+        described = message_type(registered, message)
     except Exception as error:
         msg = f"{what}: the Protobuf schema can't be read: {error}"
         raise SchemaError(msg) from error
@@ -411,10 +410,10 @@ class ProtoReadings:
     """
 
     columns: pa.StructType
-    reader: FoundSchema | None
+    reader: RegisteredSchema | None
     message: str | None
 
-    def __call__(self, written: FoundSchema) -> Reading:
+    def __call__(self, written: RegisteredSchema) -> Reading:
         """Return the reading of a writer's schema.
 
         Raises:
@@ -428,16 +427,16 @@ class ProtoReadings:
             msg = f"{type(error).__name__}: {error}"
             raise ValueError(msg) from error
 
-    def _made(self, written: FoundSchema) -> Reading:
+    def _made(self, written: RegisteredSchema) -> Reading:
         from google.protobuf.message_factory import GetMessageClass  # noqa: PLC0415 - optional
 
         own = self._own(written)
         parsed = own if self.reader is None else message_type(self.reader, self.message)
-        found = _changes(own, parsed) if parsed is not own else []
+        problems = _changes(own, parsed) if parsed is not own else []
         shape = _message_column(parsed, self.columns)
-        found += misfits(shape.dtype, self.columns)
-        if found:
-            raise ValueError("; ".join(found))
+        problems += misfits(shape.dtype, self.columns)
+        if problems:
+            raise ValueError("; ".join(problems))
         # The pool of the types lives as long as the class.
         parse, columns, begin_of = GetMessageClass(parsed).FromString, self.columns, _begin_of(own)
         whole, ranges = GetMessageClass(own).FromString, _Ranges(own, parsed)
@@ -462,7 +461,7 @@ class ProtoReadings:
 
         return reading
 
-    def _own(self, written: FoundSchema) -> Any:
+    def _own(self, written: RegisteredSchema) -> Any:
         """Return the message type that records of a writer's schema have."""
         if self.message is not None or self.reader is None:
             return message_type(written, self.message)
@@ -478,7 +477,7 @@ class _MisfitError(ValueError):
 
 
 def _begin_of(own: Any) -> Callable[[bytes], int]:
-    """Return what finds where a record begins; it raises ``ValueError`` where it is not of this message type."""
+    """Return a function that finds the begin of a record; it raises ``ValueError`` for one of another message type."""
     expected = place_of(own)
 
     def begin_of(value: bytes) -> int:
@@ -493,8 +492,8 @@ def _begin_of(own: Any) -> Callable[[bytes], int]:
             return begin
         if named is not None and named[0] == own.name:
             return named[1]
-        found = type_at(own.file, place).full_name if named is None else named[0]
-        msg = f"it is a {found}, expected {own.full_name}"
+        actual = type_at(own.file, place).full_name if named is None else named[0]
+        msg = f"it is a {actual}, expected {own.full_name}"
         raise _MisfitError(msg)
 
     return begin_of
@@ -524,16 +523,18 @@ def _changes(written: Any, reader: Any, seen: Sequence[tuple[str, str]] = ()) ->
     pair = (written.full_name, reader.full_name)
     if pair in seen:
         return []
-    found = []
+    changes = []
     for field in reader.fields:
         other = written.fields_by_number.get(field.number)
         if other is None:
             continue
         if not any({field.type, other.type} <= kinds for kinds in _SAME) or is_repeated(field) != is_repeated(other):
-            found.append(f"field {field.number} is {_spelled(other)} there and {_spelled(field)} here")
+            changes.append(
+                f"field {field.number} is {_spelled(other)} in the record's schema, expected {_spelled(field)}"
+            )
         elif field.message_type is not None:
-            found += _changes(other.message_type, field.message_type, [*seen, pair])
-    return found
+            changes += _changes(other.message_type, field.message_type, [*seen, pair])
+    return changes
 
 
 class _Ranges:
@@ -553,7 +554,7 @@ class _Ranges:
         pair = (written.full_name, reader.full_name)
         if pair in self._fields:
             return pair
-        found = self._fields.setdefault(pair, [])
+        checks = self._fields.setdefault(pair, [])
         for field in reader.fields:
             other = written.fields_by_number.get(field.number)
             if other is None:
@@ -561,7 +562,7 @@ class _Ranges:
             held = _NARROWER.get((other.type, field.type))
             inner = None if other.message_type is None else self._add(other.message_type, field.message_type)
             if held is not None or inner is not None:
-                found.append((other, held, inner))
+                checks.append((other, held, inner))
         return pair
 
     def check(self, message: Any, pair: tuple[str, str] | None = None) -> None:

@@ -44,7 +44,7 @@ from cojoin.errors import SchemaError
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
-    from cojoin.kafka.formats.registry import FoundSchema
+    from cojoin.kafka.formats.registry import RegisteredSchema
 
 __all__ = ["fits_field_type", "message_type", "place_of", "proto_schema", "type_at"]
 
@@ -90,7 +90,7 @@ _MOVED = {"confluent/types/decimal.proto": "confluent/type/decimal.proto"}
 """Former places of files."""
 
 
-def message_type(found: FoundSchema, name: str | None) -> Any:
+def message_type(registered: RegisteredSchema, name: str | None) -> Any:
     """Return the descriptor of a message type, the first one of the file for None.
 
     A full name is looked for first, then one without the package, and then that of a nested type alone.
@@ -98,20 +98,20 @@ def message_type(found: FoundSchema, name: str | None) -> Any:
     Raises:
         ValueError: The file can't be read, or has no such type.
     """
-    file = _file(found)
-    there = list(_all_types(file.message_types_by_name.values()))
-    if name is None and there:
-        return there[0]
+    file = _file(registered)
+    types = list(_all_types(file.message_types_by_name.values()))
+    if name is None and types:
+        return types[0]
     wanted = str(name).removeprefix(".")
     for spelled in (wanted, f"{file.package}.{wanted}"):
-        for each in there:
-            if each.full_name == spelled:
-                return each
-    for each in there:
-        if each.name == wanted:
-            return each
-    asked = "message type" if name is None else f"message type {name!r}"
-    msg = f"there is no {asked}; it has {', '.join(each.full_name for each in there) or 'none'}"
+        for candidate in types:
+            if candidate.full_name == spelled:
+                return candidate
+    for candidate in types:
+        if candidate.name == wanted:
+            return candidate
+    title = "message type" if name is None else f"message type {name!r}"
+    msg = f"the file has no {title}; it has {', '.join(candidate.full_name for candidate in types) or 'none'}"
     raise ValueError(msg)
 
 
@@ -122,14 +122,14 @@ def type_at(file: Any, place: tuple[int, ...]) -> Any:
         ValueError: There is none.
     """
     types = list(file.message_types_by_name.values())
-    here = None
+    current = None
     for number in place:
         if not 0 <= number < len(types):
             msg = f"its file has no message type at {list(place)}"
             raise ValueError(msg)
-        here = types[number]
-        types = list(here.nested_types)
-    return here
+        current = types[number]
+        types = list(current.nested_types)
+    return current
 
 
 def place_of(descriptor: Any) -> tuple[int, ...]:
@@ -141,16 +141,16 @@ def place_of(descriptor: Any) -> tuple[int, ...]:
 
 
 def _all_types(types: Any) -> Any:
-    for each in types:
-        yield each
-        yield from _all_types(each.nested_types)
+    for message in types:
+        yield message
+        yield from _all_types(message.nested_types)
 
 
 @lru_cache(maxsize=64)  # each is read several times when a reading is made
-def _file(found: FoundSchema) -> Any:
+def _file(registered: RegisteredSchema) -> Any:
     from google.protobuf import descriptor_pb2, descriptor_pool  # noqa: PLC0415 - optional
 
-    texts = dict([*found.references, (_FILE, found.text)])
+    texts = dict([*registered.references, (_FILE, registered.text)])
     compiled: dict[str, Any] = {}
     for name, text in texts.items():
         serialized = _compiled(text)
@@ -175,7 +175,7 @@ def _in_order(names: list[str], compiled: dict[str, Any], apart: Collection[str]
         compiled: The descriptions of those that are not known.
         apart: Files that are left out.
     """
-    found: dict[str, Any] = {}
+    ordered: dict[str, Any] = {}
     begun: set[str] = set(apart)
 
     def add(name: str) -> None:
@@ -185,11 +185,11 @@ def _in_order(names: list[str], compiled: dict[str, Any], apart: Collection[str]
         described = compiled[name] if name in compiled else _well_known(name)
         for needed in described.dependency:
             add(needed)
-        found[name] = described
+        ordered[name] = described
 
-    for each in names:
-        add(each)
-    return list(found.values())
+    for root in names:
+        add(root)
+    return list(ordered.values())
 
 
 def _well_known(name: str) -> Any:
@@ -227,12 +227,12 @@ def _described(name: str) -> Any:
     package, types, options = _OWN[name]
     file = descriptor_pb2.FileDescriptorProto(name=name, package=package, syntax="proto3")
     made: dict[str, Any] = {}
-    for each, fields in types.items():
-        outer, _, inner = each.rpartition(".")
-        made[each] = (made[outer].nested_type if outer else file.message_type).add(name=inner)
-        made[each].options.map_entry = each.endswith("Entry")
+    for type_name, fields in types.items():
+        outer, _, inner = type_name.rpartition(".")
+        made[type_name] = (made[outer].nested_type if outer else file.message_type).add(name=inner)
+        made[type_name].options.map_entry = type_name.endswith("Entry")
         for number, field in enumerate(fields, 1):
-            _describe(made[each].field.add(number=number), field, package)
+            _describe(made[type_name].field.add(number=number), field, package)
     for extended, field, number in options:
         file.dependency[:] = [_DESCRIPTOR]
         _describe(file.extension.add(number=number, extendee=f".google.protobuf.{extended}"), field, package)
@@ -276,7 +276,7 @@ def _by_protoc(texts: dict[str, str], compiled: dict[str, Any]) -> list[Any]:
     others = sorted(each for each in imported - compiled.keys() if not (included / each).is_file())
     unknown = {each: why for each in others if (why := _unknown(each)) is not None}
     known = [*compiled, *(each for each in others if each not in unknown)]
-    given = descriptor_pb2.FileDescriptorSet(file=_in_order(known, compiled, texts))
+    known_files = descriptor_pb2.FileDescriptorSet(file=_in_order(known, compiled, texts))
     with tempfile.TemporaryDirectory(prefix="cojoin-proto-") as folder:
         base = Path(folder).resolve() / "files"
         for name, text in texts.items():
@@ -287,13 +287,13 @@ def _by_protoc(texts: dict[str, str], compiled: dict[str, Any]) -> list[Any]:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
         beside, out = base.with_name("known"), base.with_name("compiled")
-        beside.write_bytes(given.SerializeToString())
+        beside.write_bytes(known_files.SerializeToString())
         command = [f"-I{base}", f"-I{included}", f"--descriptor_set_in={beside}"]
         command += ["--include_imports", f"--descriptor_set_out={out}", _FILE]
         if protoc.main(["protoc", *command]) != 0:
             for why in unknown.values():  # otherwise they stand in comments
                 raise why
-            msg = f"protoc can't compile the schema's .proto{_said(command).replace(f'{base}/', '')}"
+            msg = f"protoc can't compile the schema's .proto{_protoc_error(command).replace(f'{base}/', '')}"
             raise ValueError(msg)
         return list(descriptor_pb2.FileDescriptorSet.FromString(out.read_bytes()).file)
 
@@ -307,13 +307,13 @@ def _unknown(name: str) -> ValueError | None:
     return None
 
 
-def _said(command: list[str]) -> str:
-    """Return what protoc says of a file that it can't compile; it writes that to a process's standard error alone."""
+def _protoc_error(command: list[str]) -> str:
+    """Return protoc's error for a file that it can't compile, which it writes to a process's standard error alone."""
     ran = subprocess.run(  # noqa: S603 - our own command
         [sys.executable, "-m", "grpc_tools.protoc", *command], capture_output=True, text=True, check=False
     )
-    said = " ".join(ran.stderr.replace(_FILE, "it").split())
-    return f": {said[:_SHOWN]}" if said else ""
+    text = " ".join(ran.stderr.replace(_FILE, "it").split())
+    return f": {text[:_SHOWN]}" if text else ""
 
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -338,7 +338,7 @@ def proto_schema(columns: Iterable[pa.Field], name: str, what: str) -> str:
 
     Args:
         columns: The columns.
-        name: What the type is named after; other characters than letters and digits become ``_``.
+        name: The name of the type; other characters than letters and digits become ``_``.
         what: The output, for messages.
 
     Raises:
@@ -412,8 +412,8 @@ class _MessageType:
             self._set_struct(field, dtype, self._free(f"{field.name}_type"), what)
         else:
             msg = (
-                f"{what} has the type {type_to_ddl(dtype)}, which Protobuf does not have there; cast it to string, or "
-                f"write JSON"
+                f"{what} has the type {type_to_ddl(dtype)}, which Protobuf does not have in this place; cast it to "
+                f"string, or write JSON"
             )
             raise SchemaError(msg)
 
@@ -461,8 +461,8 @@ def fits_field_type(have: pa.DataType, want: pa.DataType) -> bool:
         if not pa.types.is_struct(have):
             return False
         mine = {field.name: field.type for field in want}
-        return all(each.name not in mine or fits_field_type(each.type, mine[each.name]) for each in have) and any(
-            each.name in mine for each in have
+        return all(field.name not in mine or fits_field_type(field.type, mine[field.name]) for field in have) and any(
+            field.name in mine for field in have
         )
     if pa.types.is_list(want):
         return any(is_list(have) for is_list in _LISTS) and fits_field_type(have.value_type, want.value_type)

@@ -20,6 +20,7 @@ import threading
 import time
 import uuid
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
@@ -36,8 +37,8 @@ if TYPE_CHECKING:
     from cojoin.kafka.formats.wire_format import SchemaName
 
 __all__ = [
-    "FoundSchema",
     "MissingReferenceError",
+    "RegisteredSchema",
     "Registry",
     "SchemaLookup",
     "TokenFunctionError",
@@ -66,7 +67,7 @@ class Registry:
         url: Its address, or several with commas between them.
         settings: Settings of confluent-kafka's ``SchemaRegistryClient``; they may hold secrets.
         token: The user's function that returns a token; None for other logins.
-        number: What a process knows its client by where it has a function.
+        number: The key of a process' client where it has a function.
 
     >>> registry("http://ali:opensesame@localhost:8081")
     Registry(http://localhost:8081)
@@ -87,7 +88,7 @@ class Registry:
 
     @property
     def known_by(self) -> tuple[object, ...]:
-        """What is equal for registries that share a client in a process."""
+        """The values that are equal for registries that share a client in a process."""
         return (self.url, self.settings, self.number)
 
     def mask(self, text: str) -> str:
@@ -163,7 +164,7 @@ def registry(
         raise ConfigurationError(msg)
     url, inside = _apart(url)
     if inside is not None and not (username is None and password is None and token is None):
-        msg = "registry: expected one login, got one in the address and another one beside it"
+        msg = "registry: expected one login, got one in the address and another one in the arguments"
         raise ConfigurationError(msg)
     username, password = inside or (username, password)
     if (username is None) != (password is None):
@@ -193,8 +194,8 @@ def registry(
     settings |= {name: value for name, value in files if value is not None}
     settings |= {str(name): str(value) for name, value in (options or {}).items()}
     _check_files(settings)
-    asked = token if token is not None and not isinstance(token, str) else None
-    return Registry(url, tuple(sorted(settings.items())), asked, number)
+    function = token if token is not None and not isinstance(token, str) else None
+    return Registry(url, tuple(sorted(settings.items())), function, number)
 
 
 def _check_files(settings: Mapping[str, str]) -> None:
@@ -208,8 +209,8 @@ def _check_files(settings: Mapping[str, str]) -> None:
 def _apart(url: str) -> tuple[str, tuple[str, str] | None]:
     """Return addresses without the login in them, and the login: HTTP libraries log the addresses that they ask."""
     addresses, logins = [], set()
-    for each in url.split(","):
-        parts = urlsplit(each.strip())
+    for address in url.split(","):
+        parts = urlsplit(address.strip())
         login, _, place = parts.netloc.rpartition("@")
         addresses.append(parts._replace(netloc=place).geturl())
         username, _, password = login.partition(":")
@@ -220,44 +221,44 @@ def _apart(url: str) -> tuple[str, tuple[str, str] | None]:
     return ",".join(addresses), next(iter(logins), None)
 
 
-def as_registry(given: Any, what: str) -> Registry:
+def as_registry(declared: Any, what: str) -> Registry:
     """Return the registry that a user's argument names: an address, or what ``registry`` returned.
 
     Raises:
         ConfigurationError: It is neither.
     """
-    if isinstance(given, Registry):
-        return given
-    if isinstance(given, str):
-        return registry(given)
-    msg = f"{what}: registry: expected an address or cojoin.kafka.registry(...), got a {type(given).__name__}"
+    if isinstance(declared, Registry):
+        return declared
+    if isinstance(declared, str):
+        return registry(declared)
+    msg = f"{what}: registry: expected an address or cojoin.kafka.registry(...), got a {type(declared).__name__}"
     raise ConfigurationError(msg)
 
 
 _NO_TLS = ("WRONG_VERSION_NUMBER", "record layer failure")
 _OF_CERTIFICATES = ("CERTIFICATE", "UNKNOWN_CA", "DECRYPT_ERROR")
-"""What alerts of a server have in their names that does not take the client's certificate, or got none."""
+"""Parts of the names of alerts by which a server refuses the client's certificate, or a missing one."""
 
 
-def _answer_problem(registry: Registry, place: str, status: int, said: str) -> ConfigurationError | QueryFailedError:
-    """Return the error for an answer that is none of those that are expected.
+def _answer_problem(registry: Registry, place: str, status: int, text: str) -> ConfigurationError | QueryFailedError:
+    """Return the error for an unexpected answer.
 
     Args:
         registry: The registry.
         place: The input or output, and the registry, for the message.
         status: The answer's HTTP status.
-        said: Its text.
+        text: Its text.
     """
-    said = registry.mask(said)
+    text = registry.mask(text)
     if status in (401, 403):
-        return ConfigurationError(f"{place} refused the login (HTTP {status}): {said}; see cojoin.kafka.registry()")
+        return ConfigurationError(f"{place} refused the login (HTTP {status}): {text}; see cojoin.kafka.registry()")
     if status == 404:
         msg = (
-            f"{place}: there is no registry at this address (HTTP 404): expected the address of its API, such as "
+            f"{place}: no registry at this address (HTTP 404): expected the address of its API, such as "
             f"http://localhost:8081, or Apicurio's http://localhost:8080/apis/ccompat/v7"
         )
         return ConfigurationError(msg)
-    return QueryFailedError(f"{place} answered with HTTP {status}: {said}; start the query again when it is well")
+    return QueryFailedError(f"{place} answered with HTTP {status}: {text}; start the query again when it is well")
 
 
 def _no_answer(
@@ -268,33 +269,34 @@ def _no_answer(
     Args:
         registry: The registry.
         place: The input or output, and the registry, for the message.
-        error: What the client's HTTP library raised.
+        error: The error of the client's HTTP library.
         at_start: Whether no query runs yet.
     """
     lost = "" if at_start else "no record is lost, those of this batch are read again by the next start: "
     if (problem := _tls_problem(registry, error)) is not None:
         kind = ConfigurationError if at_start else QueryFailedError
         return kind(f"{place}: {lost}{problem}")
-    said = registry.mask(f"{type(error).__name__}: {error}")
-    return QueryFailedError(f"{place} gave no answer: {said}; {lost}see that the registry runs at this address")
+    text = registry.mask(f"{type(error).__name__}: {error}")
+    return QueryFailedError(f"{place} gave no answer: {text}; {lost}see that the registry runs at this address")
 
 
 def _client_problem(registry: Registry, error: Exception) -> str:
-    """Return why no client of a registry can be made, such as a file that is not there.
+    """Return the reason why no client of a registry can be made, such as a missing file.
 
     Args:
         registry: The registry.
-        error: What confluent-kafka's client raised.
+        error: The error of confluent-kafka's client.
 
     >>> from cojoin.kafka.formats.registry import registry
-    >>> client_problem(registry("https://localhost:8081", ca="/absent.pem"), FileNotFoundError("No such file"))
-    "ca: there is no file '/absent.pem' that this process may read; the driver and each worker need it"
+    >>> _client_problem(registry("https://localhost:8081", ca="/absent.pem"), FileNotFoundError("No such file"))
+    "ca: file '/absent.pem' does not exist, or this process may not read it; the driver and each worker need it"
     """
     for setting, value in registry.settings:
         if setting in _FILES and not os.access(value, os.R_OK):
             argument = _FILES[setting]
             return (
-                f"{argument}: there is no file {value!r} that this process may read; the driver and each worker need it"
+                f"{argument}: file {value!r} does not exist, or this process may not read it; the driver and each "
+                f"worker need it"
             )
     if not isinstance(error, ssl.SSLError):
         return registry.mask(str(error))
@@ -305,18 +307,18 @@ def _client_problem(registry: Registry, error: Exception) -> str:
 
 def _tls_problem(registry: Registry, error: BaseException) -> str | None:
     """Return which side does not take the other's certificate; None where another thing failed, which may pass."""
-    found = _tls_error(error)
-    if found is None:
+    failure = _tls_error(error)
+    if failure is None:
         return None
     settings = dict(registry.settings)
-    if isinstance(found, ssl.SSLCertVerificationError):
-        return _distrust(found, settings.get("ssl.ca.location"))
-    return _turned_away(found, settings.get("ssl.certificate.location"))
+    if isinstance(failure, ssl.SSLCertVerificationError):
+        return _distrust(failure, settings.get("ssl.ca.location"))
+    return _turned_away(failure, settings.get("ssl.certificate.location"))
 
 
-def _turned_away(found: ssl.SSLError, own: str | None) -> str | None:
-    reason = found.reason or str(found)
-    if any(each in f"{reason} {found}" for each in _NO_TLS):
+def _turned_away(error: ssl.SSLError, own: str | None) -> str | None:
+    reason = error.reason or str(error)
+    if any(each in f"{reason} {error}" for each in _NO_TLS):
         return "this address, or a proxy before it, does not speak TLS: see the port, the proxy, and https:// itself"
     if own is None and reason.endswith("ALERT_HANDSHAKE_FAILURE"):
         # What servers say before TLS 1.3, of a certificate that is missing and of ciphers alike.
@@ -328,15 +330,15 @@ def _turned_away(found: ssl.SSLError, own: str | None) -> str | None:
     return f"it does not take the certificate {own!r} ({reason}): give one that it trusts with certificate="
 
 
-def _distrust(found: ssl.SSLCertVerificationError, trusted: str | None) -> str:
-    said = found.verify_message
-    if found.verify_code in OTHER_NAME:
-        return f"its certificate is for another address ({said}): use one that the certificate names"
-    if found.verify_code in OTHER_TIME:
-        return f"its certificate is not valid now ({said}): renew it, or set the clock of this machine right"
+def _distrust(error: ssl.SSLCertVerificationError, trusted: str | None) -> str:
+    reason = error.verify_message
+    if error.verify_code in OTHER_NAME:
+        return f"its certificate is for another address ({reason}): use one that the certificate names"
+    if error.verify_code in OTHER_TIME:
+        return f"its certificate is not valid now ({reason}): renew it, or set the clock of this machine right"
     # As confluent-kafka's client chooses them.
     by = "SSL_CERT_FILE, SSL_CERT_DIR or the package certifi" if trusted is None else repr(trusted)
-    return f"its certificate is not trusted by {by} ({said}): give a file with the authority that signed it with ca="
+    return f"its certificate is not trusted by {by} ({reason}): give a file with the authority that signed it with ca="
 
 
 def _tls_error(error: BaseException | None) -> ssl.SSLError | None:
@@ -354,7 +356,7 @@ _NO_SUBJECT, _NO_VERSION, _NO_SCHEMA = 40401, 40402, 40403
 _MOST_KEPT = 10_000
 
 _CLIENTS: dict[tuple[object, ...], Any] = {}
-_FOUND: dict[tuple[object, ...], FoundSchema] = {}
+_SCHEMAS: dict[tuple[object, ...], RegisteredSchema] = {}
 _UNKNOWN: dict[tuple[object, ...], float] = {}
 _LOCK = threading.Lock()
 
@@ -364,7 +366,7 @@ class MissingReferenceError(QueryFailedError):
 
 
 @dataclass(frozen=True)
-class FoundSchema:
+class RegisteredSchema:
     """A schema of the registry.
 
     Attributes:
@@ -391,17 +393,17 @@ class SchemaLookup:
         self._registry, self._at_start = registry, at_start
         self._place, self._known_by = f"{what}: schema registry {registry.title}", (*registry.known_by, at_start)
 
-    def by_id(self, number: SchemaName) -> FoundSchema | None:
+    def by_id(self, number: SchemaName) -> RegisteredSchema | None:
         """Return the schema of an id or a GUID; None where the registry does not know it.
 
         Raises:
             ConfigurationError: The registry refuses the login, or there is none at the address.
-            MissingReferenceError: The schema refers to one that is not there.
+            MissingReferenceError: The schema refers to one that the registry does not have.
             QueryFailedError: It does not answer.
         """
         place = (*self._registry.known_by, number)
         with _LOCK:
-            if (known := _FOUND.get(place)) is not None:
+            if (known := _SCHEMAS.get(place)) is not None:
                 return known
             if time.monotonic() < _UNKNOWN.get(place, 0.0):
                 return None
@@ -414,10 +416,10 @@ class SchemaLookup:
                 _forget_some(_UNKNOWN)
                 _UNKNOWN[place] = time.monotonic() + _UNKNOWN_SECONDS
                 return None
-            _forget_some(_FOUND)
-            return _FOUND.setdefault(place, self._found(answer))
+            _forget_some(_SCHEMAS)
+            return _SCHEMAS.setdefault(place, self._registered(answer))
 
-    def of_subject(self, subject: str, version: int | None) -> FoundSchema:
+    def of_subject(self, subject: str, version: int | None) -> RegisteredSchema:
         """Return a version of a subject, the newest for None.
 
         Raises:
@@ -430,16 +432,16 @@ class SchemaLookup:
                 {_NO_SUBJECT, _NO_VERSION},
             )
             if answer is None:
-                there = self.ask(lambda client: client.get_versions(subject), {_NO_SUBJECT, _NO_VERSION})
-                if there:
-                    missing = f"subject {subject!r} has no version {version}; it has {', '.join(map(str, there))}"
+                versions = self.ask(lambda client: client.get_versions(subject), {_NO_SUBJECT, _NO_VERSION})
+                if versions:
+                    missing = f"subject {subject!r} has no version {version}; it has {', '.join(map(str, versions))}"
                 else:
-                    missing = f"there is no subject {subject!r}; name another with subject=, or give the columns as DDL"
+                    missing = f"it has no subject {subject!r}; name another with subject=, or give the columns as DDL"
                 msg = f"{self._place}: {missing}"
                 raise ConfigurationError(msg)
-            return self._found(answer.schema)
+            return self._registered(answer.schema)
 
-    def newest_of(self, subject: str, version: int | None) -> tuple[int, FoundSchema] | None:
+    def newest_of(self, subject: str, version: int | None) -> tuple[int, RegisteredSchema] | None:
         """Return a version of a subject, the newest for None, with its id; None where there is no such subject.
 
         Raises:
@@ -447,15 +449,15 @@ class SchemaLookup:
             QueryFailedError: The registry does not answer.
         """
         if version is not None:
-            found = self.of_subject(subject, version)
+            registered = self.of_subject(subject, version)
             with _LOCK:
                 answer = self.ask(lambda client: client.get_version(subject, version))
-            return int(answer.schema_id), found
+            return int(answer.schema_id), registered
         with _LOCK:
             answer = self.ask(lambda client: _newest(client, subject), {_NO_SUBJECT, _NO_VERSION})
-            return None if answer is None else (int(answer.schema_id), self._found(answer.schema))
+            return None if answer is None else (int(answer.schema_id), self._registered(answer.schema))
 
-    def register(self, subject: str, schema: FoundSchema) -> int:
+    def register(self, subject: str, schema: RegisteredSchema) -> int:
         """Register a schema, and return its id.
 
         Raises:
@@ -467,28 +469,28 @@ class SchemaLookup:
         with _LOCK:
             return int(self.ask(lambda client: client.register_schema(subject, Schema(schema.text, schema.kind))))
 
-    def _found(self, schema: Any) -> FoundSchema:
+    def _registered(self, schema: Any) -> RegisteredSchema:
         references: dict[str, str] = {}
         self._add_references(schema, references)
-        return FoundSchema(str(schema.schema_type or "AVRO"), str(schema.schema_str), tuple(references.items()))
+        return RegisteredSchema(str(schema.schema_type or "AVRO"), str(schema.schema_str), tuple(references.items()))
 
-    def _add_references(self, schema: Any, found: dict[str, str]) -> None:
-        for each in schema.references or ():
-            if each.name in found:
+    def _add_references(self, schema: Any, texts: dict[str, str]) -> None:
+        for reference in schema.references or ():
+            if reference.name in texts:
                 continue
-            asked = lambda client, each=each: client.get_version(each.subject, each.version)  # noqa: E731
-            answer = self.ask(asked, {_NO_SUBJECT, _NO_VERSION})
+            version = partial(_version_of, reference=reference)
+            answer = self.ask(version, {_NO_SUBJECT, _NO_VERSION})
             if answer is None:
                 msg = (
-                    f"{self._place}: a schema refers to version {each.version} of subject {each.subject!r}, which is "
-                    f"not there; register it again"
+                    f"{self._place}: a schema refers to version {reference.version} of subject {reference.subject!r}, "
+                    f"which the registry does not have; register it again"
                 )
                 raise MissingReferenceError(msg)
-            self._add_references(answer.schema, found)
-            found[each.name] = str(answer.schema.schema_str)
+            self._add_references(answer.schema, texts)
+            texts[reference.name] = str(answer.schema.schema_str)
 
     def ask(self, question: Callable[[Any], Any], absent: Collection[int] = ()) -> Any:
-        """Return what a function of the client returns; None where the registry answers with a code of ``absent``.
+        """Return the result of a function of the client; None where the registry answers with a code of ``absent``.
 
         Raises:
             ConfigurationError: The registry refuses the login, or there is none at the address.
@@ -502,8 +504,8 @@ class SchemaLookup:
         except SchemaRegistryError as error:
             if error.error_code in absent or error.http_status_code in absent:
                 return None
-            status, said = error.http_status_code, str(error.error_message)
-            raise _answer_problem(self._registry, self._place, status, said) from None
+            status, text = error.http_status_code, str(error.error_message)
+            raise _answer_problem(self._registry, self._place, status, text) from None
         except (ConfigurationError, QueryFailedError):
             raise
         except TokenFunctionError as error:
@@ -536,6 +538,10 @@ class SchemaLookup:
                 msg = f"{self._place}: {problem}"
                 raise ConfigurationError(msg) from None
         return _CLIENTS[self._known_by]
+
+
+def _version_of(client: Any, reference: Any) -> Any:
+    return client.get_version(reference.subject, reference.version)
 
 
 def _newest(client: Any, subject: str) -> Any:

@@ -1,7 +1,7 @@
 """A Kafka topic as a sink: its arguments, the checks before a query starts, and the topic of a restored query.
 
-``kafka`` makes a sink, and refuses each argument that can't be right before any broker is asked. What only the brokers
-know, such as whether the topic exists, is checked when a query starts (``KafkaSink.check_place``).
+``kafka`` makes a sink, and refuses each argument that can't be right before any broker is asked. Facts that only the
+brokers have, such as whether the topic exists, is checked when a query starts (``KafkaSink.check_place``).
 
 A topic can't be rolled back. So a query that begins with the state of another one goes on in that one's topic only if
 nothing was written there after the snapshot; the other query is then ended, and fenced off in the topic. The new query
@@ -49,7 +49,7 @@ _KAFKA = "cojoin.kafka"
 """The format of sources of topics, whose class needs a later version of Spark."""
 
 Delivery: TypeAlias = Literal["exactly_once", "exactly_once_parallel", "at_least_once"]
-"""How often a batch's rows are in the topic.
+"""The number of times that a batch's rows are in the topic.
 
 - ``"exactly_once"``: one transaction holds all rows of a batch; one task writes it.
 - ``"exactly_once_parallel"``: several tasks write a batch, each in a transaction of its own. Each row is there once,
@@ -58,7 +58,7 @@ Delivery: TypeAlias = Literal["exactly_once", "exactly_once_parallel", "at_least
 """
 
 MissingMarker: TypeAlias = Literal["refuse", "expired"]
-"""What it means where the brokers have no marker, although batches count and none was begun.
+"""The meaning of a missing marker, where batches count and none was begun.
 
 - ``"refuse"``: the query does not start.
 - ``"expired"``: it stood still for longer than the brokers keep a marker, and goes on.
@@ -72,10 +72,10 @@ class KafkaSink(Sink):
     Attributes:
         cluster: How the cluster is reached.
         topic: The topic.
-        encoding: How rows become records.
-        delivery: How often a batch's rows are in the topic.
+        encoding: The encoding of rows as records.
+        delivery: The number of times that a batch's rows are in the topic.
         tasks: In how many parts a batch is written with ``"exactly_once_parallel"``, and otherwise 1.
-        missing_marker: What a marker means that is gone while no batch was begun.
+        missing_marker: The meaning of a missing marker while no batch was begun.
     """
 
     cluster: ClusterOptions
@@ -204,7 +204,7 @@ class KafkaSink(Sink):
                 return True
             msg = (
                 f"restore_from: {former.name} goes to {self.describe()}, to which the old query writes at least once: "
-                f"it is not known what it wrote there after the snapshot; name a new topic"
+                f"it is not known which rows it wrote after the snapshot; name a new topic"
             )
             raise CheckpointError(msg)
         known = int(written["batch_id"]) if written.get("batch_id") is not None else NO_BATCH
@@ -213,27 +213,28 @@ class KafkaSink(Sink):
             target = replace(self.target(former), tasks=tasks)
             for task in range(tasks):
                 with closing(TopicTransactions(target, task, at_start=True)) as transactions:
-                    found = transactions.take_over() if ends else transactions.marker()
+                    marker = transactions.take_over() if ends else transactions.marker()
                     # A query that went on in other tasks may have ended before it wrote one.
-                    if tasks == counted or (found is not None and found.newest > known):
-                        self._check_newest(found, known, former, successor)
+                    if tasks == counted or (marker is not None and marker.newest > known):
+                        self._check_newest(marker, known, former, successor)
                     if ends:
-                        ended = replace(found or TopicMarker(NO_BATCH, 0, tasks), epoch=RETIRED, successor=successor)
+                        ended = replace(marker or TopicMarker(NO_BATCH, 0, tasks), epoch=RETIRED, successor=successor)
                         transactions.write_marker(ended)
         return True
 
-    def _check_newest(self, found: TopicMarker | None, known: int, former: OutputId, successor: str) -> None:
-        if found is not None and found.successor not in {None, successor}:
+    def _check_newest(self, marker: TopicMarker | None, known: int, former: OutputId, successor: str) -> None:
+        if marker is not None and marker.successor not in {None, successor}:
             msg = (
-                f"restore_from: {former.name} goes to {self.describe()}, in which the query of checkpoint "
-                f"{found.successor} goes on already: a topic can't be cut back; start that query, or name a new topic"
+                f"restore_from: {former.name} goes to {self.describe()}, which the query of checkpoint "
+                f"{marker.successor} continues already: a topic can't be cut back; start that query, or name a new "
+                f"topic"
             )
             raise CheckpointError(msg)
-        newest = NO_BATCH if found is None else found.newest
+        newest = NO_BATCH if marker is None else marker.newest
         if newest != known:
-            there = "no marker of its batches" if found is None else f"its batches up to {newest}"
+            state = "no marker of its batches" if marker is None else f"its batches up to {newest}"
             msg = (
-                f"restore_from: {former.name} goes to {self.describe()}, which has {there}, and the snapshot knows "
+                f"restore_from: {former.name} goes to {self.describe()}, which has {state}, and the snapshot knows "
                 f"those up to {known}: a topic can't be cut back. Restore the query's newest snapshot, such as a "
                 f"savepoint that is taken after its last batch, or name a new topic"
             )

@@ -34,7 +34,7 @@ from cojoin.kafka.formats.json_schema import fits_json_type, is_null, json_schem
 from cojoin.kafka.formats.proto_decoder import is_repeated
 from cojoin.kafka.formats.proto_files import fits_field_type, message_type, place_of, proto_schema
 from cojoin.kafka.formats.record_formats import AvroFormat, JsonSchemaFormat, ProtobufFormat
-from cojoin.kafka.formats.registry import FoundSchema, SchemaLookup, check_registry
+from cojoin.kafka.formats.registry import RegisteredSchema, SchemaLookup, check_registry
 from cojoin.kafka.formats.wire_format import head_of
 
 if TYPE_CHECKING:
@@ -58,14 +58,14 @@ class ValueSchema:
     """The schema of an output's values.
 
     Attributes:
-        found: The schema.
+        registered: The schema.
         columns: The output's columns that are written.
         subject: Its subject.
         number: Its id; None before it is registered.
         message: With Protobuf, the name of the message type; None is the first one.
     """
 
-    found: FoundSchema
+    registered: RegisteredSchema
     columns: pa.Schema
     subject: str
     number: int | None
@@ -74,14 +74,14 @@ class ValueSchema:
 
 @dataclass(frozen=True)
 class _Kind:
-    """What differs between the formats.
+    """The differences between the formats.
 
     Attributes:
         name: As the registry has it.
         shape: What a schema of rows is, for messages.
-        packages: What writing needs.
+        packages: The packages that writing needs.
         made: Makes a schema of columns.
-        fits: Whether a column can be written as a field, by their types.
+        fits: Returns whether a column can be written as a field, by their types.
     """
 
     name: str
@@ -123,20 +123,22 @@ def find_schema(chosen: RegistryFormat, schema: pa.Schema, topic: str, what: str
         if message is not None:
             msg = (
                 f"{what}: value: protobuf: message: expected none, got {message!r}: the schema registry "
-                f"{chosen.registry.title} has no subject {subject!r}, and a type that is made here is named after the "
-                f"topic; register the type, or leave message= out"
+                f"{chosen.registry.title} has no subject {subject!r}, and a type that is made of columns is named "
+                f"after the topic; register the type, or leave message= out"
             )
             raise SchemaError(msg)
-        return ValueSchema(FoundSchema(kind.name, kind.made(schema, topic, what)), schema, subject, None)
-    number, found = answer
+        return ValueSchema(RegisteredSchema(kind.name, kind.made(schema, topic, what)), schema, subject, None)
+    number, registered = answer
     place = f"{what}: value: subject {subject!r} of the schema registry {chosen.registry.title}"
-    if found.kind != kind.name or (found.kind == "AVRO" and not _is_record(found.text)):
-        msg = f"{place}: expected {kind.shape}, got {found.kind} {found.text[:60]}; name another with subject="
+    if registered.kind != kind.name or (registered.kind == "AVRO" and not _is_record(registered.text)):
+        msg = (
+            f"{place}: expected {kind.shape}, got {registered.kind} {registered.text[:60]}; name another with subject="
+        )
         raise SchemaError(msg)
-    fields = _fields(found, message, place)
+    fields = _fields(registered, message, place)
     columns = pa.schema([field for field in schema if field.name in fields.names])
-    _check(fields, schema, _needed(found, message), kind.fits, place)
-    return ValueSchema(found, columns, subject, number, message)
+    _check(fields, schema, _needed(registered, message), kind.fits, place)
+    return ValueSchema(registered, columns, subject, number, message)
 
 
 def _check(
@@ -171,33 +173,33 @@ def _is_record(text: str) -> bool:
     return isinstance(parsed, dict) and parsed.get("type") == "record"
 
 
-def _fields(found: FoundSchema, message: str | None, place: str) -> pa.Schema:
+def _fields(registered: RegisteredSchema, message: str | None, place: str) -> pa.Schema:
     """Return a schema's fields as columns."""
-    if found.kind == "AVRO":
+    if registered.kind == "AVRO":
         from cojoin.kafka.formats.avro_decoder import avro_columns  # noqa: PLC0415 - optional
 
-        return pa.schema(list(avro_columns(found, "value", place)))
-    if found.kind == "PROTOBUF":
+        return pa.schema(list(avro_columns(registered, "value", place)))
+    if registered.kind == "PROTOBUF":
         from cojoin.kafka.formats.proto_decoder import proto_columns  # noqa: PLC0415 - optional
 
-        return pa.schema(list(proto_columns(found, message, place, _OTHER_SCHEMA)))
-    if found.references:
-        named = ", ".join(name for name, _ in found.references)
+        return pa.schema(list(proto_columns(registered, message, place, _OTHER_SCHEMA)))
+    if registered.references:
+        named = ", ".join(name for name, _ in registered.references)
         msg = f"{place} refers to other schemas, {named}, and rows are held to schemas of one file; {_OTHER_SCHEMA}"
         raise SchemaError(msg)
     from cojoin.kafka.formats.json_schema import json_columns  # noqa: PLC0415 - as above
 
-    return pa.schema(list(json_columns(found, place, _OTHER_SCHEMA, _OTHER_SCHEMA)))
+    return pa.schema(list(json_columns(registered, place, _OTHER_SCHEMA, _OTHER_SCHEMA)))
 
 
-def _needed(found: FoundSchema, message: str | None) -> set[str]:
+def _needed(registered: RegisteredSchema, message: str | None) -> set[str]:
     """Return the fields that each value must have."""
-    if found.kind == "PROTOBUF":
+    if registered.kind == "PROTOBUF":
         from cojoin.kafka.formats.proto_files import message_type  # noqa: PLC0415 - optional
 
-        return {each.name for each in message_type(found, message).fields if _is_required(each)}
-    parsed: dict[str, Any] = json.loads(found.text)
-    if found.kind == "AVRO":
+        return {each.name for each in message_type(registered, message).fields if _is_required(each)}
+    parsed: dict[str, Any] = json.loads(registered.text)
+    if registered.kind == "AVRO":
         return {each["name"] for each in parsed["fields"] if "default" not in each}
     return set(parsed.get("required", ()))
 
@@ -228,21 +230,21 @@ class RegistryValues:
 
     @classmethod
     def of(cls, chosen: RegistryFormat, schema: pa.Schema, topic: str, what: str) -> RegistryValues:
-        """Return what writes an output; its schema is registered if the registry has none.
+        """Return the serializer of an output; its schema is registered if the registry has none.
 
         Raises:
             EnvironmentSetupError, ConfigurationError, SchemaError, QueryFailedError: As ``find_schema``.
         """
-        found = find_schema(chosen, schema, topic, what)
-        if found.number is None:
+        value_schema = find_schema(chosen, schema, topic, what)
+        if value_schema.number is None:
             lookup = SchemaLookup(chosen.registry, what, at_start=True)
-            found = replace(found, number=lookup.register(found.subject, found.found))
-        return cls(chosen.registry, found, topic, what)
+            value_schema = replace(value_schema, number=lookup.register(value_schema.subject, value_schema.registered))
+        return cls(chosen.registry, value_schema, topic, what)
 
     @property
     def from_json(self) -> bool:
         """Whether ``encode`` takes one column with each row's JSON, and not the columns themselves."""
-        return self.schema.found.kind == "JSON"
+        return self.schema.registered.kind == "JSON"
 
     def encode(self, rows: pa.Table) -> list[bytes]:
         """Return rows with the columns of ``schema`` as values.
@@ -251,7 +253,7 @@ class RegistryValues:
             QueryFailedError: The registry does not answer, or a row does not fit the schema.
             ConfigurationError: The registry refuses the login.
         """
-        kind = self.schema.found.kind
+        kind = self.schema.registered.kind
         if kind == "PROTOBUF":
             prepared, written = _messages_of(self.schema)
             return self._values(prepared(rows), written)
@@ -263,12 +265,12 @@ class RegistryValues:
             "use.schema.id": self.schema.number,
             "subject.name.strategy": lambda *_: self.schema.subject,
         }
-        given = _avro_rows(self.schema, rows) if kind == "AVRO" else _json_rows(self.schema, rows)
+        objects = _avro_rows(self.schema, rows) if kind == "AVRO" else _json_rows(self.schema, rows)
 
         def asked(client: Any) -> list[bytes]:
             make = _avro_writer if kind == "AVRO" else _json_writer
             write = make(self.schema, settings, client)
-            return self._values(given, lambda row: write(row, context))
+            return self._values(objects, lambda row: write(row, context))
 
         values: list[bytes] = SchemaLookup(self.registry, self.what).ask(asked)
         return values
@@ -280,7 +282,7 @@ class RegistryValues:
         for row in rows:
             try:
                 values.append(write(row))
-            except (*_OF_A_ROW, SerializationError) as error:  # noqa: PERF203 - the row that does not fit is told
+            except (*_OF_A_ROW, SerializationError) as error:  # noqa: PERF203 - the error names the row
                 msg = (
                     f"{self.what}: a row can't be written with schema {self.schema.number} of subject "
                     f"{self.schema.subject!r}: {type(error).__name__}: {error}; nothing of the batch was committed. "
@@ -294,9 +296,9 @@ _OTHER_UNITS = ("-millis", "-nanos")
 
 
 def _avro_rows(schema: ValueSchema, rows: pa.Table) -> list[dict[str, Any]]:
-    """Return rows with the columns of a schema as dictionaries of what the serializer takes."""
-    types = {each["name"]: each["type"] for each in json.loads(schema.found.text)["fields"]}
-    texts = [schema.found.text, *(text for _, text in schema.found.references)]
+    """Return rows with the columns of a schema as dictionaries of values that the serializer takes."""
+    types = {each["name"]: each["type"] for each in json.loads(schema.registered.text)["fields"]}
+    texts = [schema.registered.text, *(text for _, text in schema.registered.references)]
     has_objects = any(map(_has_other_units, texts))
 
     def of_serializer(name: str, column: pa.ChunkedArray) -> list[Any]:
@@ -310,7 +312,7 @@ def _avro_rows(schema: ValueSchema, rows: pa.Table) -> list[dict[str, Any]]:
 
 
 def _avro_writer(_: ValueSchema, settings: dict[str, Any], client: Any) -> Callable[[Any, Any], bytes]:
-    """Return what makes a dictionary a value."""
+    """Return a function that serializes a dictionary."""
     from confluent_kafka.schema_registry.avro import AvroSerializer  # noqa: PLC0415 - takes half a second
 
     serializer: Callable[[Any, Any], bytes] = AvroSerializer(client, None, conf=settings)
@@ -329,7 +331,7 @@ def _prepared(column: pa.ChunkedArray | pa.Array) -> list[Any]:
 
 
 def _converter(dtype: pa.DataType) -> Callable[[Any], Any] | None:
-    """Return what makes a value one of fastavro's; None where all are, as a map's list of pairs is not."""
+    """Return a function that makes a value one of fastavro's; None where all are, as a map's list of pairs is not."""
     if pa.types.is_map(dtype):
         inner = _converter(dtype.item_type)
         return lambda pairs: {key: _applied(inner, value) for key, value in pairs}
@@ -359,7 +361,7 @@ _AS_JSON = ("Struct", "Value", "ListValue")
 def _messages_of(
     schema: ValueSchema,
 ) -> tuple[Callable[[pa.Table], list[dict[str, Any]]], Callable[[dict[str, Any]], bytes]]:
-    """Return what makes rows dictionaries of what a message takes, and what makes each of them a value.
+    """Return a function that makes rows dictionaries of a message's fields, and one that serializes such a dictionary.
 
     Raises:
         ValueError: The schema can't be read.
@@ -367,7 +369,7 @@ def _messages_of(
     from google.protobuf.message import EncodeError  # noqa: PLC0415 - optional
 
     assert schema.number is not None, "it is registered before rows are written"
-    descriptor = message_type(schema.found, schema.message)
+    descriptor = message_type(schema.registered, schema.message)
     made, head = _message_of(descriptor, schema.columns), head_of(schema.number, place_of(descriptor))
     names = schema.columns.names
 
@@ -386,7 +388,7 @@ def _messages_of(
 
 
 def _message_of(descriptor: Any, columns: Iterable[pa.Field]) -> Callable[[Mapping[str, Any]], Any]:
-    """Return what makes a row a message; columns that are no fields of its type are left out."""
+    """Return a function that makes a row a message; columns that are no fields of its type are left out."""
     from google.protobuf.message_factory import GetMessageClass  # noqa: PLC0415 - optional
 
     made, fields = GetMessageClass(descriptor), descriptor.fields_by_name
@@ -396,18 +398,18 @@ def _message_of(descriptor: Any, columns: Iterable[pa.Field]) -> Callable[[Mappi
     choices = [each for each in members if len(each) > 1]
 
     def message(row: Mapping[str, Any]) -> Any:
-        given = {name: convert(value) for name, convert in converters if (value := row[name]) is not None}
+        values = {name: convert(value) for name, convert in converters if (value := row[name]) is not None}
         for choice in choices:
-            if len(there := [name for name in choice if name in given]) > 1:
-                msg = f"{' and '.join(there)} are both there, and {descriptor.full_name} takes one of them"
+            if len(several := [name for name in choice if name in values]) > 1:
+                msg = f"{' and '.join(several)} are both set, and {descriptor.full_name} takes one of them"
                 raise ValueError(msg)
-        return made(**given)
+        return made(**values)
 
     return message
 
 
 def _of_field(field: Any, dtype: pa.DataType) -> Callable[[Any], Any]:
-    """Return what makes a column's value one that a field takes."""
+    """Return a function that makes a column's value one that a field takes."""
     if not is_repeated(field):
         return _of_value(field, dtype)
     entry = field.message_type
@@ -426,7 +428,7 @@ def _not_null(convert: Callable[[Any], Any], value: Any) -> Any:
 
 
 def _of_value(field: Any, dtype: pa.DataType) -> Callable[[Any], Any]:
-    """Return what makes a value one that a field takes, or an element or value of it."""
+    """Return a function that makes a value one that a field takes, or an element or value of it."""
     from google.protobuf.message_factory import GetMessageClass  # noqa: PLC0415 - optional
 
     if field.message_type is None:
@@ -485,10 +487,10 @@ _CHOICES = ("oneOf", "anyOf")
 
 def _json_rows(schema: ValueSchema, rows: pa.Table) -> list[Any]:
     """Return rows, of which the only column has their JSON, as objects."""
-    root = json.loads(schema.found.text)
+    root = json.loads(schema.registered.text)
     objects = [json.loads(text) for text in rows.column(0).to_pylist()]
-    for each in objects:
-        _put_nulls_back(each, root, root)
+    for row in objects:
+        _put_nulls_back(row, root, root)
     return objects
 
 
@@ -534,17 +536,17 @@ def _may_be_null(described: Any, root: Any) -> bool:
 
 
 def _json_writer(schema: ValueSchema, settings: dict[str, Any], client: Any) -> Callable[[Any, Any], bytes]:
-    """Return what makes an object a value."""
+    """Return a function that serializes an object."""
     from confluent_kafka.schema_registry.json_schema import JSONSerializer  # noqa: PLC0415 - takes half a second
 
-    serializer: Callable[[Any, Any], bytes] = JSONSerializer(schema.found.text, client, conf=settings)
+    serializer: Callable[[Any, Any], bytes] = JSONSerializer(schema.registered.text, client, conf=settings)
     return serializer
 
 
 def _in_numbers(column: pa.ChunkedArray) -> pa.Array:
     """Return a column whose times and durations are numbers of microseconds, and its dates of days, at any depth.
 
-    >>> in_numbers(pa.chunked_array([pa.array([[1 << 60]]).cast(pa.list_(pa.timestamp("us", "UTC")))])).to_pylist()
+    >>> _in_numbers(pa.chunked_array([pa.array([[1 << 60]]).cast(pa.list_(pa.timestamp("us", "UTC")))])).to_pylist()
     [[1152921504606846976]]
     """
     array, wanted = column.combine_chunks(), _type_in_numbers(column.type)

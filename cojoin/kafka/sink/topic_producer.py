@@ -47,14 +47,14 @@ _DEFAULTS = {
     "transaction.timeout.ms": str(DEFAULT_TRANSACTION_TIMEOUT_MS),
 }
 _MOST_BYTES = 1_000_000_000
-"""What librdkafka takes as ``message.max.bytes``; a topic may allow more."""
+"""The largest ``message.max.bytes`` of librdkafka; a topic may allow more."""
 
 _ROOM_SECONDS = 0.1
 
 
 @dataclass(frozen=True)
 class TopicFacts:
-    """What the brokers know of a topic.
+    """The ids and the size limit of a topic, as the brokers report them.
 
     Attributes:
         cluster_id: The cluster's id; None where it has none.
@@ -79,7 +79,7 @@ class TopicTarget:
         headers: The headers' names.
         epoch: The epoch of the run's lease.
         tasks: In how many parts a batch is written.
-        facts: What the brokers said of the topic at the start of the run.
+        facts: The topic's ids and size limit at the start of the run.
         is_transactional: Whether batches are written in transactions.
     """
 
@@ -95,12 +95,12 @@ class TopicTarget:
 
     @property
     def needs(self) -> set[str]:
-        """What a user must be allowed to do with the topic; Kafka asks for READ where offsets of it are committed."""
+        """The operations on the topic that a user needs rights for; commits of its offsets need READ."""
         return {"WRITE", "READ"} if self.is_transactional else {"WRITE"}
 
     @property
     def transaction_timeout_ms(self) -> int:
-        """How long a transaction may take."""
+        """The longest time of a transaction."""
         return int(self.cluster.settings.get("transaction.timeout.ms", DEFAULT_TRANSACTION_TIMEOUT_MS))
 
     def producer_settings(self) -> dict[str, str]:
@@ -127,7 +127,7 @@ class TopicConnection(Connection):
         self._target = target
 
     def facts(self) -> TopicFacts:
-        """Return what the brokers know of the topic, after a check that it exists and that this user may write to it.
+        """Return the topic's ids and size limit, after a check that it exists and that this user may write to it.
 
         Raises:
             ConfigurationError: It does not exist, or this user may not write to it.
@@ -139,8 +139,8 @@ class TopicConnection(Connection):
             nonlocal cluster_id
             # Asked for one topic, brokers might create it.
             cluster_id = str(self._client.list_topics(timeout=timeout).cluster_id or "")
-            asked = TopicCollection([topic])
-            answers = self._client.describe_topics(asked, include_authorized_operations=True, request_timeout=timeout)
+            wanted = TopicCollection([topic])
+            answers = self._client.describe_topics(wanted, include_authorized_operations=True, request_timeout=timeout)
             try:
                 return answers[topic].result()
             except KafkaException as error:
@@ -148,11 +148,11 @@ class TopicConnection(Connection):
                     return None
                 raise
 
-        found = self._patiently(ask)
-        if found is None:
+        described = self._patiently(ask)
+        if described is None:
             self._refuse_unknown()
         # Brokers before Kafka 2.3 do not report the authorized operations.
-        allowed = {str(getattr(each, "name", each)) for each in found.authorized_operations or ()}
+        allowed = {str(getattr(each, "name", each)) for each in described.authorized_operations or ()}
         lacking = sorted(self._target.needs - allowed)
         if allowed and "ALL" not in allowed and lacking:
             msg = (
@@ -161,7 +161,7 @@ class TopicConnection(Connection):
             )
             raise ConfigurationError(msg)
         most = self.setting(topic, "max.message.bytes")
-        return TopicFacts(cluster_id or None, topic_id_of(found), None if most is None else int(most))
+        return TopicFacts(cluster_id or None, topic_id_of(described), None if most is None else int(most))
 
     def _refuse_unknown(self) -> NoReturn:
         topic = self._target.topic
@@ -181,12 +181,12 @@ class TopicConnection(Connection):
         super()._give_up(waited, reason)
 
     def _refuse(self, reason: KafkaError) -> NoReturn:
-        found = _send_problem(
+        advice = _send_problem(
             reason.name(), self.text(reason), topic=self._target.topic, application=self._target.application
         )
-        if found is None:
+        if advice is None:
             super()._refuse(reason)
-        msg = f"{self._what}: {found}"
+        msg = f"{self._what}: {advice}"
         raise ConfigurationError(msg) from None
 
 
@@ -279,12 +279,12 @@ class TopicProducer(TopicConnection):
 
     def _failure(self, error: KafkaError, key: bytes | None = None, value: bytes | None = None) -> QueryFailedError:
         """Return the error of a record that was not taken; the record is named by its key and its size."""
-        said = self.text(error)
+        text = self.text(error)
         if value is not None and error.name() == "MSG_SIZE_TOO_LARGE":
             shown = "no key" if key is None else f"the key {key[:80].decode(errors='replace')!r}"
-            said = f"{len(value):,} bytes, with {shown}, where {self._largest()} is the most"
-        found = _send_problem(error.name(), said, topic=self._target.topic, application=self._target.application)
-        return QueryFailedError(f"{self._what}: {found or f'the brokers do not take a record: {said}'}")
+            text = f"{len(value):,} bytes, with {shown}, where {self._largest()} is the most"
+        advice = _send_problem(error.name(), text, topic=self._target.topic, application=self._target.application)
+        return QueryFailedError(f"{self._what}: {advice or f'the brokers do not take a record: {text}'}")
 
     def _largest(self) -> str:
         return f"{int(self._target.producer_settings().get('message.max.bytes', 1_000_000)):,}"
@@ -307,33 +307,33 @@ _TRANSACTION_TIMEOUT = "transaction.timeout.ms"
 
 _KINDS = {
     "TRANSACTIONAL_ID_AUTHORIZATION_FAILED": (
-        "the brokers do not let this user write transactions: {said}; grant it WRITE and DESCRIBE on the transactional "
+        "the brokers do not let this user write transactions: {text}; grant it WRITE and DESCRIBE on the transactional "
         "ids that begin with 'cojoin-', such as {application!r}, or use delivery='at_least_once'"
     ),
     "GROUP_AUTHORIZATION_FAILED": (
-        "the brokers do not let this user keep its position: {said}; grant it READ and DESCRIBE on the consumer groups "
+        "the brokers do not let this user keep its position: {text}; grant it READ and DESCRIBE on the consumer groups "
         "that begin with 'cojoin-', such as {application!r}, or use delivery='at_least_once'"
     ),
     "TOPIC_AUTHORIZATION_FAILED": (
-        "the brokers do not let this user write: {said}; grant it WRITE, READ and DESCRIBE on the topic {topic!r}"
+        "the brokers do not let this user write: {text}; grant it WRITE, READ and DESCRIBE on the topic {topic!r}"
     ),
-    "UNKNOWN_TOPIC_OR_PART": "there is no topic {topic!r} any more: {said}; create it, and start a new query",
+    "UNKNOWN_TOPIC_OR_PART": "topic {topic!r} no longer exists: {text}; create it, and start a new query",
     "INVALID_TRANSACTION_TIMEOUT": (
-        "option transaction.timeout.ms: {said}; expected at most the brokers' transaction.max.timeout.ms, which is 15 "
+        "option transaction.timeout.ms: {text}; expected at most the brokers' transaction.max.timeout.ms, which is 15 "
         "minutes by default: give the option a smaller value, or the brokers a larger one"
     ),
     "UNSUPPORTED_VERSION": (
-        "the brokers have no transactions: {said}; expected Kafka 2.5 or later, or use delivery='at_least_once'"
+        "the brokers have no transactions: {text}; expected Kafka 2.5 or later, or use delivery='at_least_once'"
     ),
     "MSG_SIZE_TOO_LARGE": (
-        "a record is larger than topic {topic!r} takes: {said}; nothing of the batch was committed. Give the topic a "
+        "a record is larger than topic {topic!r} takes: {text}; nothing of the batch was committed. Give the topic a "
         "larger max.message.bytes and start the query again, or write fewer or smaller columns in a new query"
     ),
     "OFFSET_METADATA_TOO_LARGE": (
-        "the brokers' offset.metadata.max.bytes is too small: {said}; expected its default, 4096, or more"
+        "the brokers' offset.metadata.max.bytes is too small: {text}; expected its default, 4096, or more"
     ),
     "INVALID_RECORD": (
-        "topic {topic!r} does not take a record: {said}; a compacted topic needs a key in each record: give key=, with "
+        "topic {topic!r} does not take a record: {text}; a compacted topic needs a key in each record: give key=, with "
         "a column that is never null"
     ),
 }
@@ -346,20 +346,20 @@ _SAME = {
 }
 
 
-def _send_problem(name: str, said: str, *, topic: str, application: str) -> str | None:
-    """Return what to do about an error of a producer; None for an error that it has no advice for.
+def _send_problem(name: str, cause: str, *, topic: str, application: str) -> str | None:
+    """Return the message for an error of a producer, with advice; None for an error without advice.
 
     Args:
         name: librdkafka's name of the error.
-        said: Its text, without secrets.
+        cause: Its text, without secrets.
         topic: The topic.
         application: The beginning of the transactional ids and of the groups.
 
-    >>> print(send_problem("UNKNOWN_TOPIC_ID", "unknown", topic="enriched", application="cojoin-0b8e-output"))
-    there is no topic 'enriched' any more: unknown; create it, and start a new query
+    >>> print(_send_problem("UNKNOWN_TOPIC_ID", "unknown", topic="enriched", application="cojoin-0b8e-output"))
+    topic 'enriched' no longer exists: unknown; create it, and start a new query
     """
     text = _KINDS.get(_SAME.get(name, name))
-    return None if text is None else text.format(said=said, topic=topic, application=application)
+    return None if text is None else text.format(text=cause, topic=topic, application=application)
 
 
 def timeout_problem(seconds: float, timeout_ms: int) -> str:

@@ -105,13 +105,13 @@ class TopicMarker:
         try:
             document = json.loads(metadata or "")
             successor = document.get("successor")
-            found = cls(offset - 1, int(document["epoch"]), int(document["tasks"]), batch, successor)
+            marker = cls(offset - 1, int(document["epoch"]), int(document["tasks"]), batch, successor)
         except (AttributeError, TypeError, KeyError) as error:
             raise ValueError(str(error)) from error
-        if found.newest != (NO_BATCH if batch is None else batch.batch_id):
-            msg = f"an offset of batch {found.newest} with the metadata of another"
+        if marker.newest != (NO_BATCH if batch is None else batch.batch_id):
+            msg = f"an offset of batch {marker.newest} with the metadata of another"
             raise ValueError(msg)
-        return found
+        return marker
 
 
 _PARTITION = 0
@@ -159,21 +159,21 @@ class TopicTransactions(TopicProducer):
 
         def ask(timeout: float) -> TopicPartition:
             try:
-                (found,) = self._member.committed([place], timeout)
+                (committed,) = self._member.committed([place], timeout)
             except KafkaException:
                 # What keeps it from its coordinator, such as a missing permission, is only told here.
-                heard = self._member.poll(0)
-                reason = None if heard is None else heard.error()
+                event = self._member.poll(0)
+                reason = None if event is None else event.error()
                 if reason is None:
                     raise
                 raise KafkaException(reason) from None
-            if found.error is not None:
-                raise KafkaException(found.error)
-            return found
+            if committed.error is not None:
+                raise KafkaException(committed.error)
+            return committed
 
-        found = self._patiently(ask)
+        offset = self._patiently(ask)
         try:
-            return TopicMarker.read(found.offset, found.metadata)
+            return TopicMarker.read(offset.offset, offset.metadata)
         except ValueError as error:
             msg = (
                 f"{self._what}: consumer group {self._id!r} has an offset for topic {self._target.topic!r} that this "
@@ -257,10 +257,10 @@ def layouts_since(target: TopicTarget, tasks: int, *, takes_over: bool) -> list[
         tasks: The number that is known, with which the list begins.
         takes_over: Whether earlier runs are fenced off.
     """
-    found = [tasks]
+    layouts = [tasks]
     while True:
-        with contextlib.closing(TopicTransactions(replace(target, tasks=found[-1]), at_start=True)) as transactions:
+        with contextlib.closing(TopicTransactions(replace(target, tasks=layouts[-1]), at_start=True)) as transactions:
             marker = transactions.take_over() if takes_over else transactions.marker()
-        if marker is None or marker.tasks in found:
-            return found
-        found.append(marker.tasks)
+        if marker is None or marker.tasks in layouts:
+            return layouts
+        layouts.append(marker.tasks)

@@ -111,7 +111,7 @@ class TopicWriter(SinkWriter):
         if position.is_planned and layouts[-1] != tasks:
             msg = (
                 f"{self._where(position)}: it was last written in {layouts[-1]} tasks, and would now be written in "
-                f"{tasks}, while batch {position.next_batch} may be there in part; start the query once with "
+                f"{tasks}, while batch {position.next_batch} may be in the topic in part; start the query once with "
                 f"delivery= and tasks= as they were"
             )
             raise CheckpointError(msg)
@@ -125,13 +125,13 @@ class TopicWriter(SinkWriter):
 
     def _check_topic(self, written: Mapping[str, Any], facts: TopicFacts, position: Position) -> None:
         """Check that the topic is that of the checkpoint, and not one that was created anew, or of another cluster."""
-        for name, found in (("cluster", facts.cluster_id), ("topic_id", facts.topic_id)):
+        for name, current in (("cluster", facts.cluster_id), ("topic_id", facts.topic_id)):
             known = written.get(name)
-            if None not in (known, found) and known != found:
+            if None not in (known, current) and known != current:
                 kind = "topic of that name" if name == "topic_id" else "Kafka cluster"
                 msg = (
                     f"{self._where(position)}: the checkpoint knows that batch {written.get('batch_id')} was written "
-                    f"there, and it is another {kind} (its id was {known} and is {found}). Going on would leave rows "
+                    f"to it, and it is another {kind} (its id was {known} and is {current}). Going on would leave rows "
                     f"out; restore into a new checkpoint, with "
                     f"restore_from=cojoin.Checkpoint({position.checkpoint!r}) and a new output"
                 )
@@ -150,16 +150,16 @@ class TopicWriter(SinkWriter):
             is_new: Whether the task may have had no part in that batch.
         """
         with closing(TopicTransactions(target, task, at_start=True)) as transactions:
-            found = self._checked(transactions.take_over(), target, known, position, is_new=is_new)
-            ours = replace(found, epoch=self._target.epoch, tasks=self._target.tasks)
+            marker = self._checked(transactions.take_over(), target, known, position, is_new=is_new)
+            ours = replace(marker, epoch=self._target.epoch, tasks=self._target.tasks)
             transactions.write_marker(ours)
         return ours
 
     def _checked(
-        self, found: TopicMarker | None, target: TopicTarget, known: int, position: Position, *, is_new: bool
+        self, marker: TopicMarker | None, target: TopicTarget, known: int, position: Position, *, is_new: bool
     ) -> TopicMarker:
         """Return the marker of a task, after a check that it is as the checkpoint left it."""
-        if (found is None or found.newest < known) and position.is_planned and _is_at_least_once(position.written):
+        if (marker is None or marker.newest < known) and position.is_planned and _is_at_least_once(position.written):
             msg = (
                 f"{self._where(position)}: batch {position.next_batch} was begun with delivery='at_least_once', and "
                 f"may be there; start the query once with it, and then with another delivery="
@@ -167,28 +167,28 @@ class TopicWriter(SinkWriter):
             raise CheckpointError(msg)
         was_begun = position.is_planned and (position.written.get("kafka") or not position.written)
         was_counted = known != NO_BATCH and not is_new and not self._may_be_expired
-        if found is None and (was_begun or was_counted):
+        if marker is None and (was_begun or was_counted):
             self._refuse_gone(known, position)
-        if found is not None:
-            _check_marker(found, target, max(found.newest, position.next_batch), NO_BATCH)
-        if found is None or (is_new and found.newest < known):
+        if marker is not None:
+            _check_marker(marker, target, max(marker.newest, position.next_batch), NO_BATCH)
+        if marker is None or (is_new and marker.newest < known):
             batch = None if known == NO_BATCH else BatchMarker(known, 0, None, None)
-            found = TopicMarker(known, 0, target.tasks, batch)
-        there = f"it has the query's batches up to {found.newest}"
-        if found.newest > position.next_batch:
+            marker = TopicMarker(known, 0, target.tasks, batch)
+        state = f"it has the query's batches up to {marker.newest}"
+        if marker.newest > position.next_batch:
             msg = (
-                f"{self._where(position)}: {there}, and the checkpoint goes on with batch {position.next_batch}: the "
+                f"{self._where(position)}: {state}, and the checkpoint goes on with batch {position.next_batch}: the "
                 f"checkpoint is older than its output, as one that was put back from a backup. Going on would write "
                 f"rows twice or leave some out; {self._cure}"
             )
             raise CheckpointError(msg)
-        if found.newest < known:
+        if marker.newest < known:
             msg = (
-                f"{self._where(position)}: the checkpoint knows that batch {known} was written there, and {there}: it "
+                f"{self._where(position)}: the checkpoint knows that batch {known} was written, and {state}: it "
                 f"was put back from a backup. Going on would leave rows out; {self._cure}"
             )
             raise CheckpointError(msg)
-        return found
+        return marker
 
     def _refuse_gone(self, known: int, position: Position) -> NoReturn:
         last = "no batch was counted yet" if known == NO_BATCH else f"the checkpoint knows batch {known}"
@@ -264,12 +264,12 @@ class TopicWriter(SinkWriter):
             QueryFailedError: It does, or it has later batches.
         """
         place = f"topic {self._target.topic!r}"
-        for found in self._markers:
-            if found.newest > marker.batch_id:
-                msg = f"{place} has the query's batches up to {found.newest} already; nothing was written: {self._cure}"
+        for own in self._markers:
+            if own.newest > marker.batch_id:
+                msg = f"{place} has the query's batches up to {own.newest} already; nothing was written: {self._cure}"
                 raise QueryFailedError(msg)
-            if found.batch is not None and found.newest == marker.batch_id:
-                refusal = marker.refusal(found.batch, place, self._cure)
+            if own.batch is not None and own.newest == marker.batch_id:
+                refusal = marker.refusal(own.batch, place, self._cure)
                 if refusal is not None:
                     raise QueryFailedError(refusal)
 
@@ -302,7 +302,7 @@ _SCHEMA = parse_schema(_OUTCOME)
 
 @dataclass(frozen=True)
 class _Outcome:
-    """What came of a task.
+    """The outcome of a task.
 
     Attributes:
         task: Which one.
@@ -326,7 +326,7 @@ class BatchTask:
         target: The output.
         batch: The batch's identity; None sends the records at least once, without transactions.
         known: The last batch that the topic has, as the run knows.
-        cure: What to do if the batch is there from another execution, as the end of a message.
+        cure: The advice for a batch that the topic has from another execution, as the end of a message.
     """
 
     target: TopicTarget
@@ -335,7 +335,7 @@ class BatchTask:
     cure: str
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Write the records of a task; yields what came of it."""
+        """Write the records of a task; yields its outcome."""
         context = TaskContext.get()
         number = 0 if self.target.tasks == 1 or context is None else context.partitionId()
         try:
@@ -359,12 +359,12 @@ class BatchTask:
     def _written(
         self, transactions: TopicTransactions, number: int, batches: Iterable[pa.RecordBatch], batch: BatchMarker
     ) -> _Outcome:
-        found = transactions.take_over()
-        if found is None and self.known != NO_BATCH:
+        former = transactions.take_over()
+        if former is None and self.known != NO_BATCH:
             self._check_topic(transactions)
-        _check_marker(found, self.target, batch.batch_id, self.known)
-        if found is not None and found.batch is not None and found.newest == batch.batch_id:
-            difference = batch.refusal(found.batch, f"topic {self.target.topic!r}", self.cure)
+        _check_marker(former, self.target, batch.batch_id, self.known)
+        if former is not None and former.batch is not None and former.newest == batch.batch_id:
+            difference = batch.refusal(former.batch, f"topic {self.target.topic!r}", self.cure)
             if difference is not None:
                 raise QueryFailedError(difference)
             return _Outcome(number, "there", rows=sum(each.num_rows for each in batches))
@@ -382,11 +382,11 @@ class BatchTask:
 
     def _check_topic(self, transactions: TopicTransactions) -> None:
         """Check that a marker that is gone has expired, and did not go with the topic."""
-        known, found = self.target.facts.topic_id, transactions.facts().topic_id
-        if known != found:
+        known, current = self.target.facts.topic_id, transactions.facts().topic_id
+        if known != current:
             msg = (
-                f"{self.target.what}: topic {self.target.topic!r} was deleted and made anew while the query ran (its "
-                f"id was {known} and is {found}), with the rows of all batches up to {self.known}; nothing was "
+                f"{self.target.what}: topic {self.target.topic!r} was deleted and created again while the query ran "
+                f"(its id was {known} and is {current}), with the rows of all batches up to {self.known}; nothing was "
                 f"written. Start a new query"
             )
             raise QueryFailedError(msg)
@@ -400,13 +400,13 @@ class BatchTask:
             raise QueryFailedError(msg)
 
 
-def _check_marker(found: TopicMarker | None, target: TopicTarget, batch_id: int, known: int) -> None:
+def _check_marker(marker: TopicMarker | None, target: TopicTarget, batch_id: int, known: int) -> None:
     """Check that the marker that a topic has allows a run to write a batch.
 
     A marker that is gone while the query runs has expired, since only this run could have written another one.
 
     Args:
-        found: The marker.
+        marker: The marker.
         target: The output, with the epoch of the run.
         batch_id: The batch.
         known: The last batch that the topic has, as the run knows.
@@ -416,31 +416,31 @@ def _check_marker(found: TopicMarker | None, target: TopicTarget, batch_id: int,
         FencedOffError: Another run has taken over.
         QueryFailedError: Another run has gone on, or the topic is not as this run left it.
     """
-    if found is None:
+    if marker is None:
         return
-    if found.epoch >= RETIRED:
+    if marker.epoch >= RETIRED:
         msg = (
             f"another query, which was restored from this one's checkpoint, goes on in topic {target.topic!r}; this "
             f"one is over: restore into a new checkpoint, with a new topic"
         )
         raise CheckpointError(msg)
-    if found.epoch > target.epoch:
+    if marker.epoch > target.epoch:
         msg = (
-            f"fenced off: another run of this query has taken over at epoch {found.epoch}, and this one is of epoch "
+            f"fenced off: another run of this query has taken over at epoch {marker.epoch}, and this one is of epoch "
             f"{target.epoch}; nothing was written"
         )
-        raise FencedOffError(msg, found.epoch)
-    if found.newest > batch_id:
+        raise FencedOffError(msg, marker.epoch)
+    if marker.newest > batch_id:
         msg = (
-            f"topic {target.topic!r} has the query's batches up to {found.newest} already, so another run has gone on "
+            f"topic {target.topic!r} has the query's batches up to {marker.newest} already, so another run has gone on "
             f"meanwhile; nothing was written"
         )
         raise QueryFailedError(msg)
-    if found.newest < known:
+    if marker.newest < known:
         msg = (
-            f"topic {target.topic!r} had the query's batches up to {known}, and now it has those up to {found.newest}: "
-            f"it, or consumer group {target.application!r}, was put back while the query ran; nothing was written. "
-            f"Start a new query, with a new topic"
+            f"topic {target.topic!r} had the query's batches up to {known}, and now it has those up to "
+            f"{marker.newest}: it, or consumer group {target.application!r}, was put back while the query ran; nothing "
+            f"was written. Start a new query, with a new topic"
         )
         raise QueryFailedError(msg)
 

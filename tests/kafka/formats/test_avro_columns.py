@@ -12,7 +12,7 @@ import cojoin as cj
 from cojoin.engine.values.types import parse_schema
 from cojoin.kafka.formats.avro_columns import avro_schema, can_be_written_as
 from cojoin.kafka.formats.avro_decoder import avro_columns
-from cojoin.kafka.formats.registry import FoundSchema
+from cojoin.kafka.formats.registry import RegisteredSchema
 
 ALL = """id long, small smallint, tiny tinyint, flag boolean, real float, amount double, name string, raw binary,
     price decimal(12, 2), day date, at timestamp, local timestamp_ntz, nested struct<a: int, b: struct<c: string>>,
@@ -23,7 +23,7 @@ def test_every_type_is_read_back_as_it_was() -> None:
     columns = parse_schema(ALL)
     text = avro_schema(columns, "joined.trades-2", "output")
     assert json.loads(text)["name"] == "joined_trades_2"
-    found = avro_columns(FoundSchema("AVRO", text), "value", "output")
+    found = avro_columns(RegisteredSchema("AVRO", text), "value", "output")
     wider = {pa.int8(): pa.int32(), pa.int16(): pa.int32()}
     for column, read in zip(columns, found, strict=True):
         assert read.name == column.name

@@ -295,7 +295,7 @@ def test_a_number_for_a_time_without_a_schema_is_a_fault(dtype: str) -> None:
     faults = [None, None]
     assert decoder.decode([plain, plain[:-1]], faults).to_pylist() == [plain, None]
     assert faults[0] is None
-    assert str(faults[1]).startswith("undecodable: the value is no JSON: ")
+    assert str(faults[1]).startswith("undecodable: the value is not JSON: ")
 
 
 def decode_one(decoder: DebeziumJson, value: bytes) -> tuple[bytes | None, str | None]:
@@ -350,7 +350,7 @@ def test_events_with_a_schema_in_a_registry_are_looked_at_too(guids: GuidRegistr
         assert said in str(fault)
     right = event("c", after={"x": "2026-01-05T00:00:00Z", "y": 12.5, "z": 7})
     assert decode_one(decoder, framed(number, right)) == (right, None)
-    assert "is no JSON" in str(decode_one(decoder, framed(number, right + b"}"))[1])
+    assert "is not JSON" in str(decode_one(decoder, framed(number, right + b"}"))[1])
     assert "has no schema id" in str(decode_one(decoder, right)[1])
     plain: Any = resolve(debezium(json_schema(guids.url, schema="z int")), "t-value", "value", "input 't'").decoder
     assert decode_one(plain, framed(number, right)) == (right, None)

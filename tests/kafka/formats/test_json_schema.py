@@ -12,11 +12,11 @@ import cojoin as cj
 from cojoin.engine.values.types import parse_schema, schema_to_ddl
 from cojoin.errors import SchemaError
 from cojoin.kafka.formats.json_schema import fits_json_type, json_columns, json_schema_text
-from cojoin.kafka.formats.registry import FoundSchema
+from cojoin.kafka.formats.registry import RegisteredSchema
 
 
 def columns(properties: Any, **more: Any) -> str:
-    found = FoundSchema("JSON", json.dumps({"type": "object", "properties": properties, **more}))
+    found = RegisteredSchema("JSON", json.dumps({"type": "object", "properties": properties, **more}))
     return schema_to_ddl(pa.schema(list(json_columns(found, "input 'trades'"))))
 
 
@@ -70,7 +70,7 @@ def test_every_type_is_read_back_as_json_has_it() -> None:
     columns = parse_schema(ALL)
     text = json_schema_text(columns, "joined", "output")
     assert "required" not in json.loads(text)
-    read = pa.schema(list(json_columns(FoundSchema("JSON", text), "output")))
+    read = pa.schema(list(json_columns(RegisteredSchema("JSON", text), "output")))
     assert read == parse_schema(READ)
     assert all(fits_json_type(one.type, other.type) for one, other in zip(columns, read, strict=True))
 

@@ -9,7 +9,7 @@ import cojoin as cj
 from cojoin.engine.values.types import parse_schema
 from cojoin.kafka.formats.proto_decoder import proto_columns
 from cojoin.kafka.formats.proto_files import fits_field_type, message_type, proto_schema
-from cojoin.kafka.formats.registry import FoundSchema
+from cojoin.kafka.formats.registry import RegisteredSchema
 
 ALL = """id long, small smallint, flag boolean, real float, amount double, name string, raw binary, at timestamp,
     span interval day to second, nested struct<a: int, b: struct<c: timestamp>>, many array<struct<x: timestamp>>,
@@ -19,7 +19,7 @@ ALL = """id long, small smallint, flag boolean, real float, amount double, name 
 
 def test_every_type_is_read_back_as_it_was() -> None:
     columns = parse_schema(ALL)
-    found = FoundSchema("PROTOBUF", proto_schema(columns, "joined.trades-2", "output"))
+    found = RegisteredSchema("PROTOBUF", proto_schema(columns, "joined.trades-2", "output"))
     assert message_type(found, None).full_name == "joined_trades_2"
     for column, read in zip(columns, proto_columns(found, None, "output"), strict=True):
         assert read.name == column.name
@@ -31,7 +31,7 @@ def test_every_type_is_read_back_as_it_was() -> None:
     ("ddl", "told"),
     [
         ("`a-b` long", "column 'a-b' can't be a field of Protobuf"),
-        ("day date", "column 'day' has the type date, which Protobuf does not have there; cast it to string"),
+        ("day date", "column 'day' has the type date, which Protobuf does not have in this place; cast it to string"),
         ("price decimal(12, 2)", r"has the type decimal\(12,2\)"),
         ("local timestamp_ntz", "has the type timestamp_ntz"),
         ("many array<array<int>>", "an element has the type array<int>"),

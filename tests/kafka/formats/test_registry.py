@@ -54,7 +54,7 @@ def test_subjects_versions_and_ids(registry: RegistryServer) -> None:
     assert resolve(avro(registry.url), "lookups-value", "value", WHAT).ddl == "trade_id bigint, note string"
     assert resolve(avro(registry.url, schema=1), "lookups-value", "value", WHAT).ddl == "trade_id bigint"
     for format_, subject, said in (
-        (avro(registry.url), "nothing-value", "there is no subject 'nothing-value'"),
+        (avro(registry.url), "nothing-value", "it has no subject 'nothing-value'"),
         (avro(registry.url, schema=9), "lookups-value", "has no version 9; it has 1, 2"),
         (avro(registry.url), None, "expected subject="),
         (protobuf(registry.url), "lookups-value", r"is AVRO, expected PROTOBUF: use cojoin.kafka.avro\(\)"),
@@ -196,10 +196,10 @@ def test_certificates_of_both_sides_are_checked(tmp_path: Path) -> None:
             (trusted, "it may want a certificate of the client (SSLV3_ALERT_HANDSHAKE_FAILURE), which certificate="),
             (stranger, f"it does not take the certificate {str(other.client)!r}"),
             (known | {"private_key": str(other.client_key)}, "private_key: expected the key of the certificate in"),
-            (known | {"ca": str(absent)}, f"ca: there is no file {str(absent)!r} that this process may read"),
+            (known | {"ca": str(absent)}, f"ca: file {str(absent)!r} does not exist, or this process may not read it"),
             (
                 known | {"certificate": str(absent)},
-                f"certificate: there is no file {str(absent)!r} that this process may read",
+                f"certificate: file {str(absent)!r} does not exist, or this process may not read it",
             ),
             (known | {"certificate": str(text)}, "the files of ca=, certificate= and private_key= can't be used"),
         ):

@@ -11,7 +11,7 @@ import pytest
 import cojoin as cj
 from benchmarks.kills.topic_killing import PARTITIONS, TopicKilling, topic_faults
 from cojoin.checkpoints.manifest import Manifests
-from cojoin.kafka.formats.registry import FoundSchema
+from cojoin.kafka.formats.registry import RegisteredSchema
 from cojoin.kafka.sink.serializers import _fields as fields_of
 from tests.kafka.sink.committed import read_committed
 from tests.seeds import SEED
@@ -52,7 +52,7 @@ def test_an_argument_that_does_not_fit_is_told(given: dict[str, Any], told: str)
 
 def test_a_json_schema_that_refers_to_others_is_refused_before_rows_are_written() -> None:
     """Rows are held to it by a serializer that is given one file."""
-    found = FoundSchema("JSON", '{"oneOf": [{"$ref": "trade.json"}]}', (("trade.json", "{}"),))
+    found = RegisteredSchema("JSON", '{"oneOf": [{"$ref": "trade.json"}]}', (("trade.json", "{}"),))
     with pytest.raises(cj.SchemaError, match=r"^output refers to other schemas, trade\.json, .*; name another schema"):
         fields_of(found, None, "output")
 

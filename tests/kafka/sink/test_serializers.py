@@ -14,7 +14,7 @@ import cojoin as cj
 from cojoin.engine.values.types import parse_schema
 from cojoin.kafka.formats.avro_decoder import AvroReadings
 from cojoin.kafka.formats.proto_decoder import ProtoReadings, proto_columns
-from cojoin.kafka.formats.registry import FoundSchema
+from cojoin.kafka.formats.registry import RegisteredSchema
 from tests.kafka.formats.test_avro_columns import ALL as ALL_OF_AVRO
 from tests.kafka.formats.test_proto_files import ALL as ALL_OF_PROTOBUF
 from tests.kafka.sink.committed import read_committed
@@ -111,7 +111,7 @@ def test_avro_rows_are_read_back_as_they_were(registry: RegistryServer) -> None:
     there = registry.client.get_latest_version("all-types")
     assert there.schema_id == values.schema.number
     columns = pa.struct([each.with_type(pa.int32()) if each.name in ("small", "tiny") else each for each in schema])
-    read, faults = AvroReadings(columns, None, "value")(FoundSchema("AVRO", there.schema.schema_str))(encoded)
+    read, faults = AvroReadings(columns, None, "value")(RegisteredSchema("AVRO", there.schema.schema_str))(encoded)
     assert read is not None
     assert faults == [None, None]
     assert read.to_pylist() == rows.to_pylist()
@@ -128,9 +128,9 @@ def test_times_of_all_years_are_written(registry: RegistryServer) -> None:
     rows = pa.table({"at": moments, "on": days, "inside": inside, "lists": lists})
     encoded = avro_values(registry, "all-years", rows).encode(rows)
     there = registry.client.get_latest_version("all-years").schema
-    read, faults = AvroReadings(pa.struct(list(rows.schema)), None, "value")(FoundSchema("AVRO", there.schema_str))(
-        encoded
-    )
+    read, faults = AvroReadings(pa.struct(list(rows.schema)), None, "value")(
+        RegisteredSchema("AVRO", there.schema_str)
+    )(encoded)
     assert faults == [None, None]
     assert pa.Table.from_struct_array(read).equals(rows)
 
@@ -216,7 +216,9 @@ def proto_values(
     return writing(cj.kafka.protobuf(registry.url, *message, subject=subject, **arguments), rows)
 
 
-def read(found: FoundSchema, columns: pa.StructType, encoded: list[bytes], message: str | None = None) -> list[Any]:
+def read(
+    found: RegisteredSchema, columns: pa.StructType, encoded: list[bytes], message: str | None = None
+) -> list[Any]:
     rows, faults = ProtoReadings(columns, None, message)(found)(encoded)
     assert rows is not None
     assert not any(faults), faults
@@ -233,7 +235,7 @@ def test_protobuf_rows_are_read_back_as_they_were(registry: RegistryServer) -> N
     there = registry.client.get_latest_version("proto-all-types")
     assert there.schema_id == values.schema.number
     columns = pa.struct([each.with_type(pa.int32()) if each.name == "small" else each for each in schema])
-    first, empty = read(FoundSchema("PROTOBUF", there.schema.schema_str), columns, encoded)
+    first, empty = read(RegisteredSchema("PROTOBUF", there.schema.schema_str), columns, encoded)
     assert first == ROW
     # Protobuf does not tell a list or a map that is null from an empty one.
     assert {name for name, value in empty.items() if value is not None} == {"many", "texts", "by_name", "by_number"}
@@ -261,7 +263,7 @@ def test_a_subjects_type_says_which_columns_are_written(registry: RegistryServer
     assert values.schema.columns.names == schema.names[:-1]
     encoded = values.encode(rows)
     assert encoded[0].startswith(b"\0" + number.to_bytes(4, "big") + b"\x02\x02")
-    found = FoundSchema("PROTOBUF", SHOP)
+    found = RegisteredSchema("PROTOBUF", SHOP)
     columns = proto_columns(found, "Trade", "output")
     first, second = read(found, columns, encoded, "Trade")
     assert {**first, "sequence": int(first["sequence"])} == {
@@ -274,7 +276,7 @@ def test_a_subjects_type_says_which_columns_are_written(registry: RegistryServer
         proto_values(registry, "shop-value", pa.table({"id": ["a"]}), "Trade")
     with pytest.raises(cj.SchemaError, match="has the fields unused, and the output none of these columns"):
         proto_values(registry, "shop-value", rows)
-    with pytest.raises(cj.SchemaError, match="there is no message type 'Nothing'"):
+    with pytest.raises(cj.SchemaError, match="the file has no message type 'Nothing'"):
         proto_values(registry, "shop-value", rows, "Nothing")
     with pytest.raises(cj.SchemaError, match="message: expected none, got 'Trade'"):
         proto_values(registry, "no-such-value", rows, "Trade")
@@ -288,7 +290,7 @@ def test_a_subjects_type_says_which_columns_are_written(registry: RegistryServer
         ("changes array<timestamp>", {"changes": [None]}, "a list or map holds null"),
         ("side string", {"side": "HOLD"}, "shop.Trade.Side has no value 'HOLD'"),
         ("sequence long", {"sequence": -1}, "ValueError"),
-        ("amount double, free string", {"amount": 0.0, "free": ""}, "amount and free are both there"),
+        ("amount double, free string", {"amount": 0.0, "free": ""}, "amount and free are both set"),
         ("extra string", {"extra": "{"}, "extra|Failed to load JSON"),
     ],
 )
