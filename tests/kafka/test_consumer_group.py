@@ -142,7 +142,7 @@ def test_at_the_end_of_a_topic_of_transactions_the_lag_is_none(broker: Broker) -
     assert committed(broker.bootstrap_servers, "markers", "group-markers") == ends
 
 
-@pytest.mark.parametrize(("group", "told"), [("", "expected the id"), (7, "got 7"), ("cojoin-x", "cojoin's own")])
+@pytest.mark.parametrize(("group", "told"), [("", "expected the id"), (7, "got 7"), ("cojoin-x", "are reserved")])
 def test_a_group_that_can_not_be_is_refused_at_once(group: object, told: str) -> None:
     with pytest.raises(cj.ConfigurationError, match=told):
         cj.kafka.source("localhost:9092", "trades", schema="id long", group=group)
