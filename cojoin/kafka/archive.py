@@ -94,7 +94,7 @@ class Archive:
     """An archive that is opened by the first request for its index, which it keeps.
 
     Args:
-        source: Where it is.
+        source: The source of its rows.
         what: The input, for messages.
 
     Raises:
@@ -250,7 +250,7 @@ def _folder_columns(source: Source, frame: DataFrame, layout: Layout, what: str)
     """Return the columns that are in the folders' names instead of the files, after a check that tasks need none.
 
     Args:
-        source: Where the archive is.
+        source: The archive's source.
         frame: The archive.
         layout: Its columns.
         what: The archive, for messages.
@@ -306,7 +306,7 @@ class _Share(NamedTuple):
         file: The file's URI.
         partition: The partition.
         rows: The number of rows.
-        known: How many of them have an offset.
+        known: The number of rows with an offset.
         begin: The smallest offset.
         end: The largest offset.
         last: The largest timestamp in epoch milliseconds; -1 where there is none.
@@ -426,11 +426,11 @@ def _check_shares(
     """Check that the files hold the rows that Spark finds in them, so that the tasks find the same ones.
 
     Args:
-        shares: What each file holds of each partition.
+        shares: The rows of each partition in each file.
         offset: The name of the offset's column.
         reads: Returns whether a partition is read; the footers of other files are not.
         what: The archive, for messages.
-        places: How to reach object stores.
+        places: The settings of object stores.
 
     Raises:
         ConfigurationError: A file holds other rows than those that Spark finds in it, or rows without an offset.

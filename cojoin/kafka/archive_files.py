@@ -69,7 +69,7 @@ def footer(uri: str, what: str, places: Mapping[str, Settings]) -> Footer:
     Args:
         uri: The file.
         what: The archive, for messages.
-        places: How to reach object stores.
+        places: The settings of object stores.
 
     Raises:
         ConfigurationError: It can't be read.

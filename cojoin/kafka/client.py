@@ -204,7 +204,7 @@ class Connection:
     """A connection to a Kafka cluster, for one thread of one process.
 
     Args:
-        options: How the cluster is reached.
+        options: The cluster's address and settings.
         what: The caller, for messages, such as ``"input 'trades'"``.
         at_start: Whether no query runs yet. Then a listener that speaks another protocol is an error after seconds;
             otherwise it is treated as a broker that is still starting.
@@ -408,7 +408,7 @@ class Cluster(Connection):
     """A Kafka cluster and a connection to it, for one thread of one process.
 
     Args:
-        options: How the cluster is reached.
+        options: The cluster's address and settings.
         what: The caller, for messages, such as ``"input 'trades'"``.
         at_start: Whether no query runs yet; see ``Connection``.
 
@@ -456,7 +456,7 @@ class Cluster(Connection):
             topics: Their names; a topic that does not exist is skipped.
 
         Returns:
-            The ids by name; a topic that is created anew gets another id. None where the brokers, before Kafka 2.8,
+            The ids by name; a topic that is created again gets another id. None where the brokers, before Kafka 2.8,
             have no ids.
         """
         names = list(dict.fromkeys(topics))

@@ -47,7 +47,7 @@ class ConsumerGroup(Cluster):
     """A consumer group of a Kafka cluster, and the cluster itself; for its further errors see ``Cluster``.
 
     Args:
-        options: How the cluster is reached.
+        options: The cluster's address and settings.
         what: The caller, for messages.
         group: The group's id.
     """
@@ -140,7 +140,7 @@ class TopicMonitor:
     """A ``SourceMonitor`` of topics.
 
     Args:
-        options: How the cluster is reached.
+        options: The cluster's address and settings.
         topics: The topics and partitions that are read.
         group: The consumer group to which offsets are committed; None for none.
         what: The input, for messages.

@@ -124,7 +124,7 @@ class Layout:
     Attributes:
         names: The columns that the archive has, by the reader's own names, such as ``offset`` or ``VALUE``.
         fields: The columns that hold the decoded value, in the order of the schema; None where it is raw.
-        places: How tasks reach the object stores that its files are on, by scheme and place.
+        places: The settings of the object stores that its files are on, by scheme and place.
     """
 
     names: Mapping[str, str]

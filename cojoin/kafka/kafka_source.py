@@ -101,8 +101,8 @@ class KafkaSource(Source):
         decode: The user's own function that decodes records; None reads JSON, or the format of ``value``.
         value: The format of values; None is plain JSON of ``schema``, or what ``decode`` takes.
         key: The format of keys; None makes no columns of them.
-        limit: How many records of this input a micro-batch may hold.
-        max_drift_ms: How far a partition may be behind the others, in milliseconds.
+        limit: The largest number of records of this input in a micro-batch.
+        max_drift_ms: The largest distance of a partition behind the others, in milliseconds.
         undecodable: The treatment of a record that can't be decoded.
         tombstones: The treatment of a record without a value.
         data_loss: The treatment of next records that no longer exist.
@@ -212,7 +212,7 @@ class KafkaSource(Source):
         Args:
             spark: The session.
             what: The input, for messages.
-            known: What the checkpoint keeps; None where nothing was read yet.
+            known: The ids that the checkpoint keeps; None where nothing was read yet.
 
         Raises:
             CheckpointError: A topic was created again or is left out, or it is another cluster.
@@ -475,25 +475,25 @@ def source(
             ``schema``, or None for nulls. It runs on the workers. If it raises an exception, the record counts as
             undecodable.
         columns: Further columns by name, such as ``{"customer_id": cojoin.kafka.key("long")}``.
-        from_: Where a new query begins, inclusive: ``"earliest"``, ``"latest"``, a time or an offset; or a dict of
+        from_: The begin of a new query, inclusive: ``"earliest"``, ``"latest"``, a time or an offset; or a dict of
             these by topic, or by topic and partition. Times are compared with the records' timestamps.
-        to: Where a bounded run ends, exclusive, in the same forms; None ends it at the records that exist at its start.
+        to: The end of a bounded run, exclusive, in the same forms; None ends it at the records that exist at its start.
         max_drift: The largest distance to expect between a record's timestamp and its event time, or its arrival in
             the topic. In the history, a partition or a whole topic without records for longer than this does not hold
             back the join. A larger value buffers more rows; a smaller value relies
             more on the timestamps.
-        max_records: How many records of this input a micro-batch may hold. Tasks read them in pieces of 16 MB, but a
-            micro-batch of large records holds all their bytes: 10,000 records of 1 MB are 10 GB.
+        max_records: The largest number of records of this input in a micro-batch. Tasks read them in pieces of 16 MB,
+            but a micro-batch of large records holds all their bytes: 10,000 records of 1 MB are 10 GB.
         undecodable: Whether a record that can't be decoded goes to ``rejected`` or ends the query.
         tombstones: Whether a record without a value goes to ``rejected`` or is kept as a row of nulls.
         data_loss: Whether records that were deleted before they were read end the query, or are skipped and reported in
             ``rejected``. A topic that was deleted and created again always ends the query, because it holds
             different records.
-        patience: How long to wait while no broker answers, before the query ends with an error; None waits forever.
-        archive: Where the older records are, such as ``cojoin.sources.delta("/lake/trades")``: a Delta table or parquet
-            files with ``topic``, ``partition``, ``offset`` and ``timestamp`` as Spark's Kafka source gives them, and
-            the columns of ``schema`` or the raw ``value``. Each partition's newer records, after the archive's last
-            offset, are read from Kafka.
+        patience: The time to wait while no broker answers, before the query ends with an error; None waits forever.
+        archive: The source of the older records, such as ``cojoin.sources.delta("/lake/trades")``: a Delta table or
+            parquet files with ``topic``, ``partition``, ``offset`` and ``timestamp`` as Spark's Kafka source gives
+            them, and the columns of ``schema`` or the raw ``value``. Each partition's newer records, after the
+            archive's last offset, are read from Kafka.
         group: A consumer group to which a query (``Joined.start``) commits the offsets that its batches have read, once
             they count, so that tools which watch a group's lag see it: at the end of a topic the lag is 0, markers of
             transactions included. Nothing is read from the group, and it must have no members. It is a group of your

@@ -86,8 +86,8 @@ class Times:
     Args:
         cluster: The cluster that answers searches by time.
         lookup: The lookup of single records.
-        limit: How many records a batch may hold; the search goes no finer than a small share of it.
-        max_drift_ms: How far records may be out of order, in milliseconds.
+        limit: The largest number of records of a batch; the search goes no finer than a small share of it.
+        max_drift_ms: The largest disorder of records, in milliseconds.
     """
 
     def __init__(self, cluster: Cluster, lookup: RecordLookup, limit: int, max_drift_ms: int) -> None:

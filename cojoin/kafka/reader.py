@@ -130,10 +130,10 @@ class ConnectedInput:
         self._known = {"topics": dict(reading.topic_ids)}
 
     def check_topics(self, partitions: Iterable[Partition]) -> None:
-        """Check that no topic was created anew since the source was opened, or since the topic was first read.
+        """Check that no topic was created again since the source was opened, or since the topic was first read.
 
         Raises:
-            QueryFailedError: A topic was created anew.
+            QueryFailedError: A topic was created again.
         """
         ids = {"topics": self.cluster.describe(topic for topic, _ in partitions)}
         problem = id_problem(self._known, ids, self.reading.cluster.bootstrap_servers)
@@ -334,7 +334,7 @@ class AlignedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         Raises:
             QueryFailedError: Records that were to be read next no longer exist, and losses are not skipped; or a topic
-                was created anew.
+                was created again.
         """
         ends = positions_of(end)
         self._inputs[0].check_topics(ends)

@@ -312,7 +312,7 @@ def _with_parsed(records: DataFrame, source: str, parsed: str, dtype: pa.StructT
     """Return records with a column of JSON as a struct; it is null for JSON that is none of the type.
 
     Spark's parser reads the first JSON of a text and leaves out what follows it, so that the rest of a damaged value
-    would be lost in silence. Within an array, what follows is no JSON, or another element, or leaves out the end.
+    would be lost in silence. Within an array, further text is not JSON, or another element, or leaves out the end.
     """
     # Not in the user's spelling, because Spark's plans refuse a char or varchar in a parsed schema.
     spelled = f"{_ARRAY} {type_to_ddl(pa.list_(dtype))}, {_END} boolean, {_CORRUPT} string"
@@ -498,7 +498,7 @@ class RecordDescription:
         """Return what the tasks return as rows, with the columns for the join at the end.
 
         Args:
-            records: What they return.
+            records: The tasks' batches.
             fails_for: The input, if a record that can't be decoded ends the query; None otherwise.
             archive: The archive's columns, where there is one.
             moves_by: The key columns of change events.

@@ -1,9 +1,9 @@
 """Records of a task: ranges of offsets, read from the brokers and returned as Arrow batches of bounded size.
 
 Each record is a row with its topic, partition and offset, and those of its other parts that the query needs. A record
-that can't be used has a *fault*: its reason, a colon, and what was found. Some rows are not records: a *mark* says how
-far event time has come in its partition, a newest timestamp lets the join decide whether to use the marks, and a fault
-may stand for records that no longer exist.
+that can't be used has a *fault*: its reason, a colon, and the value. Some rows are not records: a *mark* says how far
+event time has come in its partition, a newest timestamp lets the join decide whether to use the marks, and a fault may
+stand for records that no longer exist.
 
 Messages come in pieces of at most 20,000 records and 16 MB; a larger record is a piece of its own. A range is read
 until all offsets up to its end are passed, whether they have records or not, because compaction and transactions leave
@@ -138,7 +138,7 @@ def read_task(
 
     Args:
         task: The task.
-        options: How the cluster is reached.
+        options: The cluster's address and settings.
         form: The parts of a record that its row has.
         what: The input, for messages.
         held: Offsets that the archive has, by partition; they are left out, because the brokers only fill its holes.
@@ -344,7 +344,7 @@ def fetched(
     Args:
         cluster: The cluster that holds them.
         spans: The ranges; several of one partition are read one after another.
-        options: How the cluster is reached, and how long it may be silent.
+        options: The cluster's address and settings, and the time for which it may be silent.
         what: The input, for messages.
         held: Offsets to leave out, by partition.
 

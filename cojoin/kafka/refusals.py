@@ -189,7 +189,7 @@ def setting_problem(settings: Mapping[str, str], names: Sequence[str], text: str
     """Return the message for an option that librdkafka refuses.
 
     Args:
-        settings: The options; none of their secret values is in ``said``.
+        settings: The options; none of their secret values is in ``text``.
         names: The options that librdkafka's text names.
         text: The text.
     """

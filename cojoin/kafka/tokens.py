@@ -60,7 +60,7 @@ class Token:
 
     Attributes:
         text: The token, such as a JWT.
-        lifetime: How long it is valid from now on: seconds, or a ``timedelta``.
+        lifetime: The time for which it is valid from now on: seconds, or a ``timedelta``.
         principal: The user's name, where the brokers want one beside the token.
         extensions: SASL extensions, such as ``{"logicalCluster": "lkc-1"}``.
 
@@ -91,7 +91,7 @@ class TokenFunction:
         """Return a user's function, checked as far as possible without a call.
 
         Raises:
-            ConfigurationError: It is no function, or it can't be sent to the workers.
+            ConfigurationError: It is not a function, or it can't be sent to the workers.
         """
         if not callable(function):
             msg = f"{what}: token: expected a function that returns a token, got a {type(function).__name__}"
@@ -154,7 +154,7 @@ class Tokens:
         """See that there is a token.
 
         Args:
-            patience_ms: How long a function that fails is asked again, in milliseconds; None does so forever.
+            patience_ms: The time for which a function that fails is called again, in milliseconds; None has no end.
             at_start: Whether no query runs yet: then it is not asked again.
 
         Raises:

@@ -115,7 +115,7 @@ _LONGEST_TIME = (1 << 63) - 1
 
 
 class DamageError(ValueError):
-    """Bytes that are not what their schema says."""
+    """Bytes that do not fit their schema."""
 
 
 def type_of(schema: Any, named: Mapping[str, Any]) -> tuple[Any, str]:
@@ -254,7 +254,7 @@ def exact_decimal(digits: bytes, scale: int) -> Decimal:
 
     Args:
         digits: A whole number as big-endian bytes in two's complement.
-        scale: How many of its decimal digits are after the point.
+        scale: The number of decimal digits after the point.
 
     >>> exact_decimal(b"\xfb\x2e", 2)
     Decimal('-12.34')

@@ -560,7 +560,7 @@ def _record_reader(steps: Sequence[tuple[str, str | None, _Reader]], defaults: M
     def read(data: bytes, at: int) -> tuple[dict[str, Any], int]:
         row, field = {**defaults}, ""
         try:
-            for field, name, part in steps:  # noqa: B007 - told where it fails
+            for field, name, part in steps:  # noqa: B007 - the error names it
                 value, at = part(data, at)
                 if name is not None:
                     row[name] = value

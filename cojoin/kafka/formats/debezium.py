@@ -82,7 +82,7 @@ _ROW, _FORMER = "__cojoin_row", "__cojoin_former"
 
 
 def envelope_of(row: pa.StructType) -> pa.StructType:
-    """Return the envelope of a row, so far as it is read."""
+    """Return the envelope of a row, as far as it is read."""
     return pa.struct([("before", row), ("after", row), ("op", pa.string()), ("source", _SOURCE)])
 
 
@@ -95,7 +95,7 @@ def row_of(envelope: pa.StructType, what: str) -> tuple[pa.StructType, pa.Struct
     """Return the fields that are read of an envelope, and the row's columns.
 
     Raises:
-        SchemaError: It is no envelope of Debezium's.
+        SchemaError: It is not an envelope of Debezium's.
     """
     types = {field.name: field.type for field in envelope}
     row = types.get("after")
@@ -465,7 +465,7 @@ class _Conversion:
         is_date = pa.types.is_date(dtype)
         if name not in _MICROS and name not in _DAYS:
             msg = (
-                f"{place} is the number {value:.40}, and no schema of the event says which time that is: {self.cure}"
+                f"{place} is the number {value:.40}, and the event has no schema that defines the time: {self.cure}"
                 f"read it as a bigint and convert it"
             )
             raise _MisfitError(msg)
@@ -487,8 +487,8 @@ class _Conversion:
         """Check that a text for a decimal is not both a number and base64."""
         if _AMBIGUOUS.fullmatch(value):
             msg = (
-                f"{place} is the text {value!r:.40}, which is a number or the base64 of one, and no schema of the "
-                f"event says which: {self.cure}read it as a string and convert it"
+                f"{place} is the text {value!r:.40}, which is a number or the base64 of one, and the event has no "
+                f"schema that defines it: {self.cure}read it as a string and convert it"
             )
             raise _MisfitError(msg)
 

@@ -79,7 +79,7 @@ class RegistryDecoder:
     """Decodes values of a kind of schema.
 
     Attributes:
-        registry: Where the schemas are.
+        registry: The registry of the schemas.
         kind: ``"AVRO"`` or ``"PROTOBUF"``.
         columns: The columns of the query.
         make: Makes the reading of a writer's schema; raises ``ValueError`` where it can't become the columns.
@@ -154,7 +154,7 @@ class FramedJson:
     """Takes JSON out of the wire format, for Spark to parse.
 
     Attributes:
-        registry: Where the schemas are.
+        registry: The registry of the schemas.
         part: ``"value"`` or ``"key"``, for messages.
         what: The input, for messages.
     """

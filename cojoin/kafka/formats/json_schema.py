@@ -1,4 +1,4 @@
-"""JSON schemas as columns, so far as Spark has types for what they describe, and columns as a JSON schema.
+"""JSON schemas as columns, as far as Spark has types for what they describe, and columns as a JSON schema.
 
 ======================================================  ========================================
 JSON schema                                             Spark
@@ -180,7 +180,7 @@ class _Part:
     Args:
         schema: The part.
         what: The described input or part, for messages.
-        place: Where it is, as a pointer.
+        place: Its place, as a pointer.
         documents: The schemas that the registry refers to.
         resolver: Resolves its references; None until the first is followed.
         within: The parts that references led to on the way, by their identity.
@@ -469,7 +469,7 @@ def _is_short_decimal(dtype: pa.DataType) -> bool:
 
 
 def fits_json_type(have: pa.DataType, want: pa.DataType) -> bool:
-    """Return whether each value of a column, so far as types say, is one of a property; null is not looked at.
+    """Return whether each value of a column, as far as types say, is one of a property; null is not looked at.
 
     Args:
         have: The column's type.

@@ -395,7 +395,7 @@ class _MessageType:
                 self._set_map(field, column.type, what)
             else:
                 self._set_type(field, column.type, what)
-                if field.type != _MESSAGE:  # a message can be told from an absent one anyway
+                if field.type != _MESSAGE:  # a message differs from an absent one anyway
                     field.proto3_optional, field.oneof_index = True, len(self._described.oneof_decl)
                     self._described.oneof_decl.add(name=self._free(f"_{column.name}"))
 
@@ -448,7 +448,7 @@ class _MessageType:
 
 
 def fits_field_type(have: pa.DataType, want: pa.DataType) -> bool:
-    """Return whether each value of a column, so far as types say, is one of a field; null is not looked at.
+    """Return whether each value of a column, as far as types say, is one of a field; null is not looked at.
 
     Args:
         have: The column's type.

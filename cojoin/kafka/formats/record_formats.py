@@ -230,8 +230,8 @@ def debezium(
     input they are, takes both without an argument. Next to the row's columns there are ``_deleted``, a
     boolean, and ``_source_timestamp``, the time of the change in the database (``source.ts_ms``), which is a good event
     time. With a column of the row as event time, a delete takes effect at the later of that and the change. The
-    tombstone that Debezium writes after a delete is no row: it is counted as done, and as a tombstone. Any other event,
-    such as a truncation, is rejected as undecodable.
+    tombstone that Debezium writes after a delete is not a row: it is counted as done, and as a tombstone. Any other
+    event, such as a truncation, is rejected as undecodable.
 
     JSON with the envelope in ``payload``, beside its ``schema``, is read by that schema: decimals, which Connect writes
     as base64, and Debezium's times, which are numbers of days, milliseconds, microseconds or nanoseconds. Without it,
@@ -242,12 +242,12 @@ def debezium(
     Args:
         value: The format of the envelope. Where the columns are given as DDL, they are those of the row. JSON may have
             the envelope in ``payload``, beside its ``schema``, or not.
-        unavailable: What happens to a row with a value that the database's log does not hold, because it is large and
+        unavailable: The treatment of a row with a value that the database's log does not hold, because it is large and
             was not changed: it is rejected as ``unavailable_value``, or the value is null and the row is counted.
-        placeholder: What Debezium writes for such a value: the connector's ``unavailable.value.placeholder``.
+        placeholder: Debezium's text for such a value: the connector's ``unavailable.value.placeholder``.
 
     Raises:
-        ConfigurationError: It is no such format, or another argument is not valid.
+        ConfigurationError: It is not such a format, or another argument is not valid.
 
     Example:
         >>> debezium(json("customer_id long, tier string"))

@@ -70,7 +70,7 @@ class KafkaSink(Sink):
     """A Kafka topic; ``cojoin.sinks.kafka`` makes one.
 
     Attributes:
-        cluster: How the cluster is reached.
+        cluster: The cluster's address and settings.
         topic: The topic.
         encoding: The encoding of rows as records.
         delivery: The number of times that a batch's rows are in the topic.
@@ -311,7 +311,7 @@ def kafka(
         missing_marker: ``"refuse"``, or ``"expired"`` where a query stands still for longer than the brokers keep a
             marker, as one that runs once a week may: it then goes on without. Never use that with a checkpoint that was
             put back from a backup: rows could be in the topic twice, and nothing would tell.
-        patience: How long to wait while no broker answers, before the query ends with an error; None waits forever.
+        patience: The time to wait while no broker answers, before the query ends with an error; None waits forever.
         token: A function that returns tokens for OAUTHBEARER; see ``cojoin.kafka.source``.
         options: librdkafka's settings, such as ``{"security.protocol": "SASL_SSL"}``. They are never stored, and never
             shown where they may be secret. ``transaction.timeout.ms``, 5 minutes by default, must be longer than

@@ -78,7 +78,7 @@ class _Kind:
 
     Attributes:
         name: As the registry has it.
-        shape: What a schema of rows is, for messages.
+        shape: The kind of a schema of rows, for messages.
         packages: The packages that writing needs.
         made: Makes a schema of columns.
         fits: Returns whether a column can be written as a field, by their types.
@@ -217,7 +217,7 @@ class RegistryValues:
     """Writes rows with a schema of a registry; it is sent to the workers.
 
     Attributes:
-        registry: Where the schema is.
+        registry: The registry of the schema.
         schema: The schema.
         topic: The topic.
         what: The output and the sink, for messages.

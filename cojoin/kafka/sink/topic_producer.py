@@ -72,7 +72,7 @@ class TopicTarget:
     """One output of a query in a topic, as the workers need it.
 
     Attributes:
-        cluster: How the cluster is reached.
+        cluster: The cluster's address and settings.
         topic: The topic.
         application: The beginning of the transactional ids and of the groups: ``cojoin-QUERY-OUTPUT``.
         what: The output, for messages.
@@ -366,8 +366,8 @@ def timeout_problem(seconds: float, timeout_ms: int) -> str:
     """Return the message for a transaction that the brokers ended because it took too long.
 
     Args:
-        seconds: How long it took.
-        timeout_ms: How long it might take.
+        seconds: Its duration.
+        timeout_ms: The longest time that it might take.
     """
     return (
         f"its transaction took {seconds:.0f} s, and the brokers end one after {timeout_ms / 1000:g} s "

@@ -92,7 +92,7 @@ class TopicMarker:
         """Return the marker of an offset; None where there is none.
 
         Raises:
-            ValueError: There is an offset that is no marker, or one of a later version.
+            ValueError: There is an offset that is not a marker, or one of a later version.
 
         >>> TopicMarker.read(0, '{"epoch": 1, "tasks": 1}')
         TopicMarker(newest=-1, epoch=1, tasks=1, batch=None, successor=None)
@@ -129,7 +129,7 @@ class TopicTransactions(TopicProducer):
 
     Args:
         target: The output.
-        task: Which of its tasks.
+        task: The task's number.
         at_start: Whether no query runs yet; see ``Connection``.
     """
 
@@ -146,7 +146,7 @@ class TopicTransactions(TopicProducer):
         """End what earlier producers of the id have begun, and return the marker; None if there is none.
 
         Raises:
-            CheckpointError: The group has an offset that is no marker.
+            CheckpointError: The group has an offset that is not a marker.
             ConfigurationError: The brokers do not let this user.
             QueryFailedError: No broker answers in time.
         """
@@ -161,7 +161,7 @@ class TopicTransactions(TopicProducer):
             try:
                 (committed,) = self._member.committed([place], timeout)
             except KafkaException:
-                # What keeps it from its coordinator, such as a missing permission, is only told here.
+                # What keeps it from its coordinator, such as a missing permission, is only in this event.
                 event = self._member.poll(0)
                 reason = None if event is None else event.error()
                 if reason is None:

@@ -64,7 +64,7 @@ class TopicWriter(SinkWriter):
 
     Args:
         target: The output.
-        encoding: How rows become records.
+        encoding: The encoding of rows as records.
         is_transactional: Whether batches are written in transactions.
         place: The manifest's entry before anything is written.
         may_be_expired: Whether a marker that is gone has expired where no batch was begun.
@@ -124,7 +124,7 @@ class TopicWriter(SinkWriter):
         self._marked = time.monotonic()
 
     def _check_topic(self, written: Mapping[str, Any], facts: TopicFacts, position: Position) -> None:
-        """Check that the topic is that of the checkpoint, and not one that was created anew, or of another cluster."""
+        """Check that the topic is that of the checkpoint, and not one that was created again, or of another cluster."""
         for name, current in (("cluster", facts.cluster_id), ("topic_id", facts.topic_id)):
             known = written.get(name)
             if None not in (known, current) and known != current:
@@ -305,11 +305,11 @@ class _Outcome:
     """The outcome of a task.
 
     Attributes:
-        task: Which one.
+        task: The task's number.
         result: ``"written"``, ``"there"`` for a batch that the topic had already, ``"fenced"`` where another producer
             has begun, or ``"failed"``.
-        message: Why it failed.
-        rows: How many rows it had.
+        message: The reason of a failure.
+        rows: The number of its rows.
     """
 
     task: int

@@ -281,7 +281,7 @@ def test_what_is_nested_too_deeply_to_be_read_is_a_fault_and_not_left_to_spark()
 def test_a_number_for_a_time_without_a_schema_is_a_fault(dtype: str) -> None:
     decoder = DebeziumJson(pa.struct(list(parse_schema(f"x {dtype}, y bigint"))))
     time: Any = [MICROS] if "array" in dtype else MICROS
-    told = f"is the number {MICROS}, and no schema of the event says which time that is: set schemas.enable=true in its"
+    told = f"is the number {MICROS}, and the event has no schema that defines the time: set schemas.enable=true in its"
     for value in (
         event("c", after={"x": time}),
         event("c", after={"x": time}, schema=[time_field("int64", "a.b")]),
@@ -342,8 +342,11 @@ def test_events_with_a_schema_in_a_registry_are_looked_at_too(guids: GuidRegistr
     chosen = debezium(json_schema(guids.url, schema="x timestamp, y decimal(10,2), z int"))
     decoder: Any = resolve(chosen, "t-value", "value", "input 't'").decoder
     for inner, said in (
-        ({"x": MICROS}, "no schema of the event says which time that is: read it as a bigint and convert it"),
-        ({"y": "1234"}, "which is a number or the base64 of one, and no schema of the event says which: read it as a"),
+        ({"x": MICROS}, "and the event has no schema that defines the time: read it as a bigint and convert it"),
+        (
+            {"y": "1234"},
+            "which is a number or the base64 of one, and the event has no schema that defines it: read it as a",
+        ),
     ):
         found, fault = decode_one(decoder, framed(number, event("c", after=inner)))
         assert found is None
