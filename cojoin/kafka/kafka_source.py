@@ -32,7 +32,7 @@ from cojoin.kafka.hybrid_cluster import HybridCluster, connected
 from cojoin.kafka.packed_records import PackedRecords, why_through_spark
 from cojoin.kafka.positions import gaps_since, positions_of, skip_gaps
 from cojoin.kafka.ranges import ALL, EARLIEST, LATEST, Point, Range
-from cojoin.kafka.reader import Reading, data_source
+from cojoin.kafka.reader import InputReading, data_source
 from cojoin.kafka.record_columns import RecordDescription, check_columns
 from cojoin.kafka.record_columns import key as key_column
 from cojoin.kafka.records import FAULT, MARK, NEWEST
@@ -381,7 +381,7 @@ class KafkaSource(Source):
         with closing(self._connect(what)) as cluster:
             return gaps_since(cluster, self.topics, what, offset)
 
-    def reading(self, tasks: int) -> Reading:
+    def reading(self, tasks: int) -> InputReading:
         """Return the description of the source that its reader needs.
 
         Args:
@@ -389,7 +389,7 @@ class KafkaSource(Source):
         """
         index = self._archived()
         layout = None if index is None else index.layout
-        return Reading(
+        return InputReading(
             what=self.what,
             cluster=self.cluster,
             topics=self.topics,

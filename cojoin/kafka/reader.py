@@ -43,11 +43,11 @@ if TYPE_CHECKING:
     from cojoin.kafka.ranges import Range
     from cojoin.kafka.topics import Topics
 
-__all__ = ["AlignedReader", "ConnectedInput", "Reading", "data_source"]
+__all__ = ["AlignedReader", "ConnectedInput", "InputReading", "data_source"]
 
 
 @dataclass(frozen=True)
-class Reading:
+class InputReading:
     """The description of an input that a reader needs; it is sent to the workers, and has no connections.
 
     Attributes:
@@ -76,7 +76,7 @@ class Reading:
     format: RecordFormat
     tasks: int
     archive: ArchiveIndex | None = field(default=None, repr=False)
-    beside: Reading | None = field(default=None, repr=False)
+    beside: InputReading | None = field(default=None, repr=False)
     topic_ids: Mapping[str, str] = field(default_factory=dict, repr=False)
     packing: PackedRecords | None = field(default=None, repr=False)
 
@@ -99,7 +99,7 @@ class Reading:
             yield from archived(task.archived, self.format, self.what, held)
         yield from read_task(task, self.cluster, self.format, self.what, held)
 
-    def on_a_worker(self) -> Reading:
+    def on_a_worker(self) -> InputReading:
         """Return the description for a worker, without anything that grows with the archive."""
         return replace(self, archive=None, beside=None)
 
@@ -119,7 +119,7 @@ class ConnectedInput:
         times: The offsets of times in its partitions.
     """
 
-    def __init__(self, reading: Reading) -> None:
+    def __init__(self, reading: InputReading) -> None:
         self.reading = reading
         self.cluster = connected(reading.cluster, reading.what, reading.archive)
         self._lookup = RecordLookup(self.cluster, reading.what)
@@ -232,7 +232,7 @@ class AlignedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         reading: The input.
     """
 
-    def __init__(self, reading: Reading) -> None:
+    def __init__(self, reading: InputReading) -> None:
         self._reading = reading
         self._connected: list[ConnectedInput] = []
         self._ends: list[dict[Partition, int]] | None = None
@@ -367,7 +367,7 @@ class WholeReader(DataSourceReader):
         reading: The input.
     """
 
-    def __init__(self, reading: Reading) -> None:
+    def __init__(self, reading: InputReading) -> None:
         self._reading = reading
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -394,7 +394,7 @@ class WholeReader(DataSourceReader):
         return self._reading.records(partition)
 
 
-def data_source(name: str, reading: Reading) -> type[DataSource]:
+def data_source(name: str, reading: InputReading) -> type[DataSource]:
     """Return a data source class for an input; the class holds the description, because Spark shows its options.
 
     Spark pickles the class by value, since no module has it. What its methods use is sealed, so the process in which
@@ -431,7 +431,7 @@ def data_source(name: str, reading: Reading) -> type[DataSource]:
     return type("KafkaDataSource", (DataSource,), members)
 
 
-def _part(reading: Reading, name: str) -> Any:
+def _part(reading: InputReading, name: str) -> Any:
     """Return the schema or a reader of a data source."""
     if name == "schema":
         return spark_schema(reading.schema)
