@@ -15,7 +15,7 @@ from cojoin.kafka.sink import topic_writer
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from cojoin.kafka.sink.batch_tasks import BatchTask
+    from cojoin.kafka.sink.topic_writer import BatchTask
 
 __all__ = ["TOPIC_POINTS", "WORKER", "Mortal", "TopicDeed", "armed_in_worker"]
 

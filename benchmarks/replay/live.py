@@ -20,7 +20,7 @@ from tests.kafka.history import fill, make_history
 from tests.kafka.live_writer import LiveWriter
 from tests.kafka.records import PARTITIONS, expected_join
 from tests.kafka.replayed import historic, run, start
-from tests.kafka.test_connection import silent
+from tests.kafka.test_client import silent
 from tests.kafka.topics import assert_conserved, assert_joined
 from tests.servers.broker import Broker
 

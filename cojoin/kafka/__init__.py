@@ -30,10 +30,9 @@ if TYPE_CHECKING:
         protobuf,
     )
     from cojoin.kafka.formats.registry import Registry, registry
-    from cojoin.kafka.kafka_source import KafkaSource
+    from cojoin.kafka.kafka_source import KafkaSource, source
     from cojoin.kafka.record_columns import RecordColumn, header, key, timestamp
     from cojoin.kafka.records import Record
-    from cojoin.kafka.source_arguments import source
     from cojoin.kafka.tokens import Token
 
 __all__ = [
@@ -79,17 +78,17 @@ _MODULES = {
     "registry": "formats.registry",
     "header": "record_columns",
     "key": "record_columns",
-    "source": "source_arguments",
+    "source": "kafka_source",
     "timestamp": "record_columns",
 }
-_NEEDS_THE_DATA_SOURCE = {"kafka_source", "source_arguments"}
+_NEEDS_THE_DATA_SOURCE = "kafka_source"
 
 
 def __getattr__(name: str) -> Any:
     if name not in _MODULES:
         msg = f"module 'cojoin.kafka' has no attribute {name!r}"
         raise AttributeError(msg)
-    if _MODULES[name] in _NEEDS_THE_DATA_SOURCE:
+    if _MODULES[name] == _NEEDS_THE_DATA_SOURCE:
         check_packages(f"cojoin.kafka.{name}", "spark")
         from cojoin.session.spark_versions import check_kafka  # noqa: PLC0415
 

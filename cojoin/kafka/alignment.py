@@ -9,10 +9,10 @@ soon find the same one. Stretches without records cost nothing.
 If one millisecond exceeds the limit, the slice is cut by offsets into parts. Their number is set by the largest ratio
 of an input's record count to its limit. The time does not advance until the last part.
 
-A slice costs each input up to some nine lookups by time, since no time is asked for twice (``times``): that at which
-the last one ended; at least two of the search, and one more for each power by which its hint is off; and up to six of
-the refinement. Two of the answers are confirmed, which also looks up single records. If all that is left fits the
-limits, it costs one confirmation.
+A slice costs each input up to some nine lookups by time, since no time is looked up twice: that at which the last one
+ended; at least two of the search, and one more for each power by which its hint is off; and up to six of the
+refinement. Two of the answers are confirmed, which also looks up single records. If all that is left fits the limits,
+it costs one confirmation.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _LARGEST_POWER = 45
 """The largest power of two of milliseconds: a thousand years, more than any topic spans."""
 
 _REFINEMENTS = 6
-"""How many smaller powers may lengthen a slice; each costs a lookup for every input."""
+"""The number of smaller powers that may lengthen a slice; each costs a lookup for every input."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class UnreadInput:
     Attributes:
         positions: The next offset to be read of each partition.
         ends: The offset at which each partition ends.
-        limit: How many records of the input a batch may hold.
+        limit: The largest number of records of the input in a batch.
         first_at: Returns, for a time in epoch milliseconds, each partition's first record that is not earlier, as
             ``(offset, timestamp)``; None where there is none. It may be a record soon after the first one.
         confirms: Checks the answers of ``first_at`` for a time against the records. Returns False if any lookup since
@@ -69,11 +69,11 @@ class UnreadInput:
 
     def first_timestamp(self, after: int) -> int | None:
         """Return the earliest unread timestamp that is not before a time; None where there is none."""
-        found = self.first_at(after)
+        first_records = self.first_at(after)
         unread = (
-            found[partition]
+            first_records[partition]
             for partition, position in self.positions.items()
-            if position < self.ends[partition] and found.get(partition) is not None
+            if position < self.ends[partition] and first_records.get(partition) is not None
         )
         return min((timestamp for each in unread if each is not None for timestamp in each[1:]), default=None)
 
@@ -85,9 +85,9 @@ def positions_at(side: UnreadInput, time: int) -> dict[Partition, int]:
         side: The input.
         time: In epoch milliseconds.
     """
-    found = side.first_at(time)
+    first_records = side.first_at(time)
     return {
-        partition: max(position, min(side.ends[partition], _offset(found.get(partition), side.ends[partition])))
+        partition: max(position, min(side.ends[partition], _offset(first_records.get(partition), side.ends[partition])))
         for partition, position in side.positions.items()
     }
 
@@ -125,10 +125,10 @@ def next_slice(sides: Sequence[UnreadInput], after: int, hint: int = 20) -> Slic
     while True:
         # The search begins at the first records of this time, so a wrong answer about them would move its start.
         if _all_confirm(sides, after):
-            found = _longest(sides, after, hint)
+            longest = _longest(sides, after, hint)
             # If an answer was found wrong on the way, the search is repeated.
-            if found.time is None or _all_confirm(sides, found.time):
-                return found
+            if longest.time is None or _all_confirm(sides, longest.time):
+                return longest
 
 
 def _all_confirm(sides: Sequence[UnreadInput], time: int) -> bool:
@@ -170,13 +170,13 @@ def part_of(side: UnreadInput, ends: Mapping[Partition, int]) -> dict[Partition,
     {('trades', 0): 47, ('trades', 1): 13}
     """
     total, passed, taken = side.count(ends), 0, 0
-    found = {}
+    part = {}
     for partition, end in ends.items():
         passed += end - side.positions[partition]
         share = passed * side.limit // total - taken
         taken += share
-        found[partition] = side.positions[partition] + share
-    return found
+        part[partition] = side.positions[partition] + share
+    return part
 
 
 def _largest(fits: Callable[[int], bool], hint: int) -> int | None:
@@ -198,5 +198,5 @@ def _next_multiple(time: int, power: int) -> int:
     return ((time >> power) + 1) << power
 
 
-def _offset(found: tuple[int, int] | None, end: int) -> int:
-    return end if found is None else found[0]
+def _offset(first: tuple[int, int] | None, end: int) -> int:
+    return end if first is None else first[0]

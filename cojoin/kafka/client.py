@@ -1,32 +1,400 @@
-"""Requests to a Kafka cluster: its topics, their ids and settings, their offsets, and the offsets of times.
+"""A Kafka cluster: how it is reached, the connection to it, and the requests for topics, offsets and times.
 
-It keeps one connection, opened by the first request, which waits while no broker answers (``connection``). Offsets in
-answers are the next to be read; times are epoch milliseconds. A topic or partition that does not exist, or that this
-user may not read, is an error at once.
+A connection keeps one client of librdkafka, made with the settings of the user. While no broker answers, a request is
+repeated until ``patience_ms`` has passed since the first try. An error that waiting does not resolve (a wrong password,
+no permission, a topic that does not exist) is raised at once. Before a query starts, a listener that speaks another
+protocol is an error within seconds (``refusals``). While a query runs, a refused token may be an old one, so another
+one is tried until the patience ends. Offsets in answers are the next to be read; times are epoch milliseconds.
 
-It costs one round trip per request for all its partitions: less than a millisecond for 8 partitions on one machine.
+No message contains a token or the value of a setting that may be secret. The log of librdkafka goes to the logger
+``cojoin.kafka.client`` at the level ``DEBUG``, with its secrets masked. The first request costs some 60 ms, and with a
+token (``tokens``) a second more; a later one costs one round trip for all its partitions, less than a millisecond for 8
+partitions on one machine.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NoReturn, TypeAlias
+import contextlib
+import logging
+import time
+import uuid
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar
 
-from cojoin.errors import ConfigurationError, did_you_mean
-from cojoin.kafka.cluster_options import ClusterOptions
-from cojoin.kafka.connection import PERMISSION_ERRORS, UNKNOWN_ERRORS, Connection
+from cojoin.engine.time.durations import milliseconds
+from cojoin.errors import ConfigurationError, QueryFailedError, did_you_mean
+from cojoin.installed_packages import check_packages
+from cojoin.kafka.refusals import (
+    ConnectionLog,
+    is_alert,
+    is_ended,
+    login_problem,
+    protocol_problem,
+    setting_problem,
+)
+from cojoin.spark.sources.secrets import Secrets
 
-try:
-    from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
-    from confluent_kafka.admin import ConfigResource, OffsetSpec  # type: ignore[attr-defined]
-except ImportError:
-    pass  # an optional dependency: ``check_installed`` reports it
+with contextlib.suppress(ImportError):  # an optional dependency: ``check_installed`` reports it
+    from confluent_kafka import (
+        Consumer,
+        IsolationLevel,
+        KafkaError,
+        KafkaException,
+        TopicCollection,
+        TopicPartition,
+    )
+    from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec  # type: ignore[attr-defined]
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from confluent_kafka.admin import ListOffsetsResultInfo  # type: ignore[attr-defined]
 
-__all__ = ["Cluster", "ClusterOptions", "Partition"]
+    from cojoin.kafka.tokens import TokenFunction, Tokens
+
+__all__ = [
+    "PERMISSION_ERRORS",
+    "UNKNOWN_ERRORS",
+    "Cluster",
+    "ClusterOptions",
+    "Connection",
+    "DebugLog",
+    "Partition",
+    "check_installed",
+    "topic_id_of",
+]
+
+
+# Named after the client, which is the name that users look for.
+_LOG = logging.getLogger("cojoin.kafka.client")
+
+
+@dataclass(frozen=True)
+class ClusterOptions:
+    """The address, login and settings of a Kafka cluster. It can be pickled, and its ``repr`` shows only the servers.
+
+    Attributes:
+        bootstrap_servers: The brokers' addresses, such as ``"localhost:9092"``.
+        settings: librdkafka's settings, such as ``security.protocol``; they may hold secrets.
+        patience_ms: The time for which a request waits while no broker answers, in milliseconds; None waits forever.
+        token: The user's function that returns tokens for OAUTHBEARER; None for other logins.
+
+    >>> ClusterOptions("localhost:9092", {"sasl.password": "opensesame"})
+    ClusterOptions(bootstrap_servers='localhost:9092')
+    """
+
+    bootstrap_servers: str
+    settings: Mapping[str, str] = field(default_factory=dict, repr=False)
+    patience_ms: int | None = field(default=60_000, repr=False)
+    token: TokenFunction | None = field(default=None, repr=False)
+
+    @classmethod
+    def of(
+        cls, bootstrap_servers: Any, options: Mapping[str, Any] | None, patience: Any, token: Any, what: str
+    ) -> ClusterOptions:
+        """Return the options that a user wrote, checked as far as possible without a broker.
+
+        Args:
+            bootstrap_servers: The brokers' addresses.
+            options: librdkafka's settings.
+            patience: A duration; None waits forever.
+            token: The user's function that returns tokens; None where there is none.
+            what: The caller, for messages.
+
+        Raises:
+            ConfigurationError: One of them is not valid.
+        """
+        if not isinstance(bootstrap_servers, str) or not bootstrap_servers.strip():
+            msg = f"{what}: bootstrap_servers: expected such as 'localhost:9092', got {bootstrap_servers!r}"
+            raise ConfigurationError(msg)
+        called = [str(name) for name, value in (options or {}).items() if callable(value)]
+        if called:
+            msg = f"{what}: option {called[0]!r}: expected a text, got a function; one that returns tokens is token="
+            raise ConfigurationError(msg)
+        settings = {str(name): str(value) for name, value in (options or {}).items()}
+        patience_ms = None if patience is None else milliseconds(patience, f"{what}: patience")
+        if token is None:
+            return cls(bootstrap_servers, settings, patience_ms)
+        from cojoin.kafka.tokens import TokenFunction, with_token_login  # noqa: PLC0415 - most logins have none
+
+        function = TokenFunction.of(token, what)
+        return cls(bootstrap_servers, with_token_login(settings, what), patience_ms, function)
+
+    def mask(self, text: str) -> str:
+        """Return a text in which the value of every setting that may be secret is masked."""
+        return Secrets.of_settings(self.settings).mask(text)
+
+
+@dataclass(frozen=True)
+class DebugLog:
+    """A logger for librdkafka, without secrets.
+
+    Attributes:
+        mask: Returns a text without secrets.
+        listen: Takes each line.
+    """
+
+    mask: Callable[[str], str]
+    listen: Callable[[str], None]
+
+    def log(self, level: int, text: str, *values: object) -> None:
+        """Write a line of librdkafka's to the log, without secrets."""
+        del level  # a broker that is away for a moment is not an error of the program
+        line = self.mask(text % values)
+        self.listen(line)
+        _LOG.debug("%s", line)
+
+
+def check_installed(what: str) -> None:
+    """Check that confluent-kafka is installed.
+
+    Args:
+        what: The caller, for the message, such as ``"input 'trades'"``.
+
+    Raises:
+        EnvironmentSetupError: confluent-kafka is not installed.
+    """
+    check_packages(what, "kafka", "confluent_kafka")
+
+
+_Answer = TypeVar("_Answer")
+
+_FIRST_TRY_SECONDS, _LONGEST_TRY_SECONDS, _PAUSE_SECONDS = 1.0, 10.0, 0.5
+
+# A broker that is still starting closes connections just like a listener of another protocol.
+_OTHER_PROTOCOL_SECONDS = 6.0
+
+# librdkafka waits up to 10 s by default, so a broker that is back would still seem to be away.
+_DEFAULTS = {"reconnect.backoff.ms": "100", "reconnect.backoff.max.ms": "1000"}
+
+# Errors by librdkafka's names; those that begin with "_" are its own, the others come from a broker.
+UNKNOWN_ERRORS = {"UNKNOWN_TOPIC_OR_PART", "UNKNOWN_TOPIC_ID", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION", "_NOENT"}
+"""The errors of a topic or partition that does not exist, or that a broker which has just started does not know yet."""
+
+PERMISSION_ERRORS = {"TOPIC_AUTHORIZATION_FAILED", "CLUSTER_AUTHORIZATION_FAILED"}
+"""The errors of a user who lacks a permission."""
+
+_LOGIN = {
+    "_AUTHENTICATION",
+    "_SSL",
+    "SASL_AUTHENTICATION_FAILED",
+    "UNSUPPORTED_SASL_MECHANISM",
+    "ILLEGAL_SASL_STATE",
+}
+_MOVED = {"FENCED_LEADER_EPOCH", "NOT_LEADER_FOR_PARTITION", "UNKNOWN_LEADER_EPOCH"}
+_PASSING = _MOVED | {
+    *("_TRANSPORT", "_ALL_BROKERS_DOWN", "_TIMED_OUT", "_TIMED_OUT_QUEUE", "_RESOLVE", "_WAIT_COORD", "_WAIT_CACHE"),
+    *("_DESTROY_BROKER", "BROKER_NOT_AVAILABLE", "KAFKA_STORAGE_ERROR", "LEADER_NOT_AVAILABLE"),
+    *("NETWORK_EXCEPTION", "OFFSET_NOT_AVAILABLE", "REPLICA_NOT_AVAILABLE"),
+    *("REQUEST_TIMED_OUT", "THROTTLING_QUOTA_EXCEEDED"),
+}
+
+# A range is read once, so fetching beyond it (64 MB by default) only costs memory. A full queue must not wait long.
+_READING = {"queued.max.messages.kbytes": "16384", "fetch.queue.backoff.ms": "5"}
+
+_NO_GROUP = {
+    "enable.auto.commit": "false",
+    "enable.auto.offset.store": "false",
+    "enable.partition.eof": "true",
+    "auto.offset.reset": "error",
+}
+
+
+class Connection:
+    """A connection to a Kafka cluster, for one thread of one process.
+
+    Args:
+        options: The cluster's address and settings.
+        what: The caller, for messages, such as ``"input 'trades'"``.
+        at_start: Whether no query runs yet. Then a listener that speaks another protocol is an error after seconds;
+            otherwise it is treated as a broker that is still starting.
+
+    Raises:
+        EnvironmentSetupError: confluent-kafka is not installed.
+        ConfigurationError: A setting is unknown, or its value is wrong. Each request raises it, too, where the login or
+            a permission is refused.
+        QueryFailedError: Each request raises it where no broker answers in time.
+    """
+
+    def __init__(self, options: ClusterOptions, what: str, *, at_start: bool = False) -> None:
+        check_installed(what)
+        self._options, self._what, self._at_start = options, what, at_start
+        self._errors: list[KafkaError] = []
+        self._log = ConnectionLog()
+        self._tokens = self._token_login()
+        # A client with a token takes a second, which a task that only consumes does without.
+        self._admin: AdminClient | None = None if self._tokens else self._made(AdminClient, options.settings)
+        self._is_closed = False
+
+    @property
+    def patience_ms(self) -> int | None:
+        """The time for which a request waits while no broker answers, in milliseconds; None waits forever."""
+        return self._options.patience_ms
+
+    def consumer(self, fetching: Mapping[str, str] | None = None) -> Consumer:
+        """Return a consumer for ``assign``: it is in no group, commits nothing, and reports each partition's end.
+
+        An offset that does not exist is an error of the consumer: it does not skip to another one. The caller closes
+        it.
+
+        Args:
+            fetching: librdkafka's settings for how much is fetched at once, where that should be little.
+        """
+        group = {"group.id": f"cojoin-{uuid.uuid4().hex}"}
+        return self._made(Consumer, group | _READING | dict(self._options.settings) | dict(fetching or {}) | _NO_GROUP)
+
+    def setting(self, topic: str, name: str) -> str | None:
+        """Return a setting of a topic, such as ``cleanup.policy``; None where this user may not read it."""
+        resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
+
+        def ask(timeout: float) -> str | None:
+            (answer,) = self._client.describe_configs([resource], request_timeout=timeout).values()
+            try:
+                return str(answer.result()[name].value)
+            except KafkaException as error:
+                if error.args[0].name() in PERMISSION_ERRORS:
+                    return None
+                raise
+
+        return self._patiently(ask)
+
+    def is_passing(self, error: KafkaError) -> bool:
+        """Return whether an error, such as a consumer's, may pass by itself, as when a broker is away."""
+        return error.name() in _PASSING or error.retriable()
+
+    def text(self, error: KafkaError) -> str:
+        """Return an error's text, without secrets."""
+        return self._mask(error.str().strip())
+
+    @property
+    def last_problem(self) -> str | None:
+        """The last problem of a login or a token, without secrets; None where there was none."""
+        problems = [self.text(each) for each in self._errors if _is_login(each)]
+        problem = None if self._tokens is None else self._tokens.problem
+        return problem or (problems[-1] if problems else None)
+
+    def close(self) -> None:
+        """Close the connection; a second call does nothing."""
+        self._admin, self._is_closed = None, True
+
+    @property
+    def _client(self) -> AdminClient:
+        assert not self._is_closed, "the cluster was closed"
+        if self._admin is None:
+            self._admin = self._made(AdminClient, self._options.settings)
+        return self._admin
+
+    def _token_login(self) -> Tokens | None:
+        if self._options.token is None:
+            return None
+        from cojoin.kafka.tokens import Tokens  # noqa: PLC0415 - most logins have none
+
+        return Tokens(self._options.token, self._what, Secrets.of_settings(self._options.settings))
+
+    def _mask(self, text: str) -> str:
+        return self._options.mask(text) if self._tokens is None else self._tokens.mask(text)
+
+    def _patiently(self, ask: Callable[[float], _Answer]) -> _Answer:
+        """Repeat a request until there is an answer or the patience ends; each try waits longer than the one before."""
+        begin, patience = time.monotonic(), self._options.patience_ms
+        seconds, self._errors, self._log = _FIRST_TRY_SECONDS, [], ConnectionLog()
+        while True:
+            left = None if patience is None else begin + patience / 1_000 - time.monotonic()
+            timeout = seconds if left is None else min(seconds, max(left, _FIRST_TRY_SECONDS))
+            try:
+                self._client.poll(0)  # where librdkafka wants another token since the last request
+                return ask(timeout)
+            except KafkaException as error:
+                reason: KafkaError = error.args[0]
+            finally:
+                self._client.poll(0)  # runs the callbacks of the log and of connection errors
+            if reason.name() in _MOVED:
+                # librdkafka would keep asking the partition leaders that it knows, so a new client is made.
+                self._admin = self._made(AdminClient, self._options.settings)
+            waited = time.monotonic() - begin
+            if reason.name() not in UNKNOWN_ERRORS and not self.is_passing(reason) and not self._may_renew(reason):
+                self._refuse(reason)
+            for failure in self._errors:
+                # A login whose connection was closed may be due to a broker that stops or starts.
+                if _is_login(failure) and not self._may_renew(failure):
+                    self._refuse(failure)
+            if self._at_start and waited > _OTHER_PROTOCOL_SECONDS and self._log.ended is not None:
+                break
+            if patience is not None and waited + _PAUSE_SECONDS >= patience / 1_000:
+                self._give_up(waited, reason)
+            seconds = min(2 * seconds, _LONGEST_TRY_SECONDS)
+            time.sleep(_PAUSE_SECONDS)
+        ended = str(self._log.ended)
+        msg = f"{self._what}: {protocol_problem(self._servers, self._options.settings, ended)}"
+        raise ConfigurationError(msg)
+
+    def _may_renew(self, reason: KafkaError) -> bool:
+        """Return whether a refused login may be one of a token that has just expired."""
+        if self._tokens is None or not _is_login(reason):
+            return False
+        self._tokens.forget()
+        return not self._at_start
+
+    def _refuse(self, reason: KafkaError) -> NoReturn:
+        if _is_login(reason) or reason.name() in _LOGIN:
+            msg = f"{self._what}: {login_problem(self._servers, self._options.settings, self.text(reason))}"
+            raise ConfigurationError(msg) from None
+        if reason.name() in PERMISSION_ERRORS:
+            msg = f"{self._what}: {self._servers} do not let this user ask: {self.text(reason)}"
+            raise ConfigurationError(msg) from None
+        msg = f"{self._what}: {self._servers} answered with an error: {self.text(reason)} ({reason.name()})"
+        raise QueryFailedError(msg) from None
+
+    def _give_up(self, waited: float, reason: KafkaError) -> NoReturn:
+        problem = None if self._tokens is None else self._tokens.problem
+        others = [each for each in self._errors if each.name() != "_ALL_BROKERS_DOWN"]
+        last = self.text(others[-1] if others else reason)
+        ended = self._log.ended
+        if ended is not None:
+            last = protocol_problem(self._servers, self._options.settings, ended)
+        last = problem or last
+        msg = (
+            f"{self._what}: {self._servers} did not answer as a Kafka cluster for {waited:.0f} s: {last}; see that the "
+            f"brokers run and can be reached, or wait for longer with patience="
+        )
+        raise QueryFailedError(msg) from None
+
+    @property
+    def _servers(self) -> str:
+        return self._options.bootstrap_servers
+
+    def _made(self, kind: Callable[..., _Answer], settings: Mapping[str, str]) -> _Answer:
+        defaults = {} if _DEFAULTS.keys() & settings.keys() else _DEFAULTS
+        config: dict[str, Any] = {**defaults, **settings, "bootstrap.servers": self._servers}
+        if self._tokens is not None:
+            self._tokens.fetch(self._options.patience_ms, at_start=self._at_start)
+            config["oauth_cb"] = self._tokens
+        try:
+            return kind(config | {"error_cb": self._on_error, "logger": DebugLog(self._mask, self._on_log)})
+        except KafkaException as error:
+            text = error.args[0].str().strip()
+        # Not in the except block: the error's context would hold librdkafka's text, which may quote a value.
+        return self._refuse_setting(text)
+
+    def _refuse_setting(self, text: str) -> NoReturn:
+        settings = self._options.settings
+        masked = self._mask(text)
+        named = [name for name in settings if name in masked]
+        msg = f"{self._what}: {setting_problem(settings, named, masked)}"
+        raise ConfigurationError(msg)
+
+    def _on_error(self, error: KafkaError) -> None:
+        self._errors = [*self._errors[-9:], error]
+        self._on_log(self.text(error))
+
+    def _on_log(self, text: str) -> None:
+        self._log.add(text)
+
+
+def _is_login(error: KafkaError) -> bool:
+    """Return whether brokers refuse a login; one whose connection only ended may be due to a broker that stops."""
+    return is_alert(error.str()) or (error.name() in _LOGIN and not is_ended(error.str()))
+
 
 Partition: TypeAlias = tuple[str, int]
 """The name of a topic and the number of one of its partitions."""
@@ -40,7 +408,7 @@ class Cluster(Connection):
     """A Kafka cluster and a connection to it, for one thread of one process.
 
     Args:
-        options: How the cluster is reached.
+        options: The cluster's address and settings.
         what: The caller, for messages, such as ``"input 'trades'"``.
         at_start: Whether no query runs yet; see ``Connection``.
 
@@ -77,9 +445,9 @@ class Cluster(Connection):
             # A topic without partitions is being created or deleted.
             return {name: sorted(topic.partitions) for name, topic in sorted(answer.topics.items()) if topic.partitions}
 
-        found = self._patiently(ask)
-        self.describe(name for name in named if name not in found)
-        return found
+        listed = self._patiently(ask)
+        self.describe(name for name in named if name not in listed)
+        return listed
 
     def describe(self, topics: Iterable[str]) -> dict[str, str | None]:
         """Return the topics' ids, after a check that this user may read them.
@@ -88,15 +456,17 @@ class Cluster(Connection):
             topics: Their names; a topic that does not exist is skipped.
 
         Returns:
-            The ids by name; a topic that is created anew gets another id. None where the brokers, before Kafka 2.8,
+            The ids by name; a topic that is created again gets another id. None where the brokers, before Kafka 2.8,
             have no ids.
         """
         names = list(dict.fromkeys(topics))
-        found: dict[str, str | None] = {}
+        ids: dict[str, str | None] = {}
 
         def ask(timeout: float) -> None:
-            asked = TopicCollection([name for name in names if name not in found])
-            described = self._client.describe_topics(asked, include_authorized_operations=True, request_timeout=timeout)
+            missing = TopicCollection([name for name in names if name not in ids])
+            described = self._client.describe_topics(
+                missing, include_authorized_operations=True, request_timeout=timeout
+            )
             failed: KafkaException | None = None
             for name, future in described.items():
                 error = future.exception()
@@ -108,28 +478,13 @@ class Cluster(Connection):
                 allowed = {str(getattr(each, "name", each)) for each in topic.authorized_operations or ()}
                 if allowed and not _READS & allowed:
                     self._refuse_topic(name)
-                found[name] = None if str(topic.topic_id) == _NO_ID else str(topic.topic_id)
+                ids[name] = topic_id_of(topic)
             if failed is not None:
                 raise failed
 
         if names:
             self._patiently(ask)
-        return found
-
-    def setting(self, topic: str, name: str) -> str | None:
-        """Return a setting of a topic, such as ``cleanup.policy``; None where this user may not read it."""
-        resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
-
-        def ask(timeout: float) -> str | None:
-            (answer,) = self._client.describe_configs([resource], request_timeout=timeout).values()
-            try:
-                return str(answer.result()[name].value)
-            except KafkaException as error:
-                if error.args[0].name() in PERMISSION_ERRORS:
-                    return None
-                raise
-
-        return self._patiently(ask)
+        return ids
 
     def earliest(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
         """Return each partition's log start offset; of an empty partition, its end offset."""
@@ -149,13 +504,13 @@ class Cluster(Connection):
 
     def written(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
         """Return the offset after each partition's last record, even of a transaction that is still open."""
-        found = self._offsets(partitions, OffsetSpec.latest, isolation=IsolationLevel.READ_UNCOMMITTED)
-        return {each: answer.offset for each, answer in found.items()}
+        answers = self._offsets(partitions, OffsetSpec.latest, isolation=IsolationLevel.READ_UNCOMMITTED)
+        return {each: answer.offset for each, answer in answers.items()}
 
     def first_at(self, partitions: Iterable[Partition], timestamp_ms: int) -> dict[Partition, tuple[int, int] | None]:
         """Return each partition's first record, by offset, whose timestamp is at or after a time.
 
-        A broker's answer may be a commit marker, whose timestamp is the time of the commit: see ``times``.
+        A broker's answer may be a commit marker, whose timestamp is the time of the commit: see ``offsets_for_times``.
 
         Args:
             partitions: The partitions.
@@ -179,16 +534,16 @@ class Cluster(Connection):
 
     def _refuse_topic(self, name: str) -> NoReturn:
         msg = (
-            f"{self._what}: {self._servers} do not let this user read topic {name!r}, or there is none: grant it READ "
-            f"and DESCRIBE on the topic; rights on consumer groups are not needed"
+            f"{self._what}: {self._servers} do not let this user read topic {name!r}, or it does not exist: grant it "
+            f"READ and DESCRIBE on the topic; rights on consumer groups are not needed"
         )
         raise ConfigurationError(msg)
 
     def _records(
         self, partitions: Iterable[Partition], wanted: Callable[[], OffsetSpec]
     ) -> dict[Partition, tuple[int, int] | None]:
-        found = self._offsets(partitions, wanted, least=_NO_RECORD)
-        return {each: None if at.offset == _NO_RECORD else (at.offset, at.timestamp) for each, at in found.items()}
+        answers = self._offsets(partitions, wanted, least=_NO_RECORD)
+        return {each: None if at.offset == _NO_RECORD else (at.offset, at.timestamp) for each, at in answers.items()}
 
     def _offsets(
         self,
@@ -201,14 +556,14 @@ class Cluster(Connection):
         answers: dict[Partition, ListOffsetsResultInfo] = {}
 
         def ask(timeout: float) -> None:
-            asked = {TopicPartition(*each): wanted() for each in order if each not in answers}
-            if not asked:
+            missing = {TopicPartition(*each): wanted() for each in order if each not in answers}
+            if not missing:
                 return
             level = self._isolation if isolation is None else isolation
-            futures = self._client.list_offsets(asked, isolation_level=level, request_timeout=timeout)
+            futures = self._client.list_offsets(missing, isolation_level=level, request_timeout=timeout)
             failed: dict[Partition, KafkaException] = {}
-            for each, future in futures.items():
-                partition = (str(each.topic), int(each.partition))
+            for listed, future in futures.items():
+                partition = (str(listed.topic), int(listed.partition))
                 error = future.exception()
                 if isinstance(error, KafkaException):
                     failed[partition] = error
@@ -232,15 +587,20 @@ class Cluster(Connection):
                 self._refuse_topic(topic)
         unknown = [each for each, name in names.items() if name in UNKNOWN_ERRORS]
         # A broker that has just started may not know its topics yet: those that exist are asked for again.
-        there = self.partitions([topic for topic, _ in unknown]) if unknown else {}
+        topics = self.partitions([topic for topic, _ in unknown]) if unknown else {}
         for topic, number in unknown:
-            if topic not in there:
-                near = did_you_mean(topic, [each for each in there if not each.startswith("__")])
+            if topic not in topics:
+                near = did_you_mean(topic, [each for each in topics if not each.startswith("__")])
                 msg = f"{self._what}: {self._servers} have no topic {topic!r}{near}"
                 raise ConfigurationError(msg)
-            if number not in there[topic]:
-                msg = f"{self._what}: topic {topic!r} has no partition {number}; it has {there[topic]}"
+            if number not in topics[topic]:
+                msg = f"{self._what}: topic {topic!r} has no partition {number}; it has {topics[topic]}"
                 raise ConfigurationError(msg)
+
+
+def topic_id_of(described: Any) -> str | None:
+    """Return a topic's id from the brokers' description; None where the brokers, before Kafka 2.8, have no ids."""
+    return None if str(described.topic_id) == _NO_ID else str(described.topic_id)
 
 
 def _no_answer(timeout: float) -> KafkaError:

@@ -3,18 +3,21 @@
 The group is the user's own; nothing is ever read from it. A consumer commits that never subscribes, so it is no member
 either: Kafka takes such a commit only while the group has none, and keeps it for ``offsets.retention.minutes``, a week
 by default. (librdkafka's admin request for the same ends the process where its connection breaks at the wrong moment.)
-It costs one request a commit.
+A commit costs one request. The monitor of a query's topics waits for ``_PATIENCE_MS`` at most: a broker that is away is
+the concern of the query's readers, and the next commit replaces the one that failed.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from cojoin.errors import ConfigurationError
-from cojoin.kafka.client import Cluster
-from cojoin.kafka.connection import PERMISSION_ERRORS
+from cojoin.kafka.client import PERMISSION_ERRORS, Cluster
+from cojoin.kafka.positions import positions_of
 
 with contextlib.suppress(ImportError):  # an optional dependency: ``check_installed`` reports it
     from confluent_kafka import KafkaError, KafkaException, TopicPartition
@@ -25,8 +28,10 @@ if TYPE_CHECKING:
     from confluent_kafka import Consumer
 
     from cojoin.kafka.client import ClusterOptions, Partition
+    from cojoin.kafka.topics import Topics
 
-__all__ = ["ConsumerGroup"]
+__all__ = ["ConsumerGroup", "TopicMonitor"]
+
 
 _HAS_MEMBERS = {"UNKNOWN_MEMBER_ID", "NON_EMPTY_GROUP", "ILLEGAL_GENERATION", "REBALANCE_IN_PROGRESS"}
 _NO_COORDINATOR_YET = {
@@ -42,7 +47,7 @@ class ConsumerGroup(Cluster):
     """A consumer group of a Kafka cluster, and the cluster itself; for its further errors see ``Cluster``.
 
     Args:
-        options: How the cluster is reached.
+        options: The cluster's address and settings.
         what: The caller, for messages.
         group: The group's id.
     """
@@ -87,11 +92,11 @@ class ConsumerGroup(Cluster):
         self._committer.commit(offsets=wanted, asynchronous=True)
         while time.monotonic() < deadline:
             # It runs the callback, and returns only errors: nothing is subscribed or assigned.
-            heard = self._committer.poll(_POLL_SECONDS)
-            if heard is not None and (error := heard.error()) is not None:
+            event = self._committer.poll(_POLL_SECONDS)
+            if event is not None and (error := event.error()) is not None:
                 self._check(error)
             for failed, answered in self._answers:
-                # An answer that is late belongs to an earlier commit, which said something else.
+                # An answer that is late belongs to an earlier commit, which had other offsets.
                 if {(each.topic, each.partition): each.offset for each in answered} == positions:
                     errors = [failed, *(each.error for each in answered)]
                     self._check(next((each for each in errors if each is not None), None), is_answer=True)
@@ -102,7 +107,7 @@ class ConsumerGroup(Cluster):
         self._answers = [*self._answers, (error, partitions)]
 
     def _check(self, error: KafkaError | None, *, is_answer: bool = False) -> None:
-        """Raise what the brokers have said; what is not about this commit only where asking again does not help."""
+        """Raise an error of the brokers; one that is not about this commit only where a repetition does not help."""
         if error is None:
             return
         if error.name() in _HAS_MEMBERS:
@@ -126,3 +131,62 @@ class ConsumerGroup(Cluster):
     def _refuse_commit(self, why: str) -> NoReturn:
         msg = f"{self._what}: {why}"
         raise ConfigurationError(msg)
+
+
+_PATIENCE_MS = 10_000
+
+
+class TopicMonitor:
+    """A ``SourceMonitor`` of topics.
+
+    Args:
+        options: The cluster's address and settings.
+        topics: The topics and partitions that are read.
+        group: The consumer group to which offsets are committed; None for none.
+        what: The input, for messages.
+    """
+
+    def __init__(self, options: ClusterOptions, topics: Topics, group: str | None, what: str) -> None:
+        patience = min(_PATIENCE_MS, options.patience_ms or _PATIENCE_MS)
+        self._options, self._topics = replace(options, patience_ms=patience), topics
+        self._group, self._what = group, what
+        self._opened: Cluster | None = None
+
+    @property
+    def commits(self) -> bool:
+        """Whether there is a consumer group."""
+        return self._group is not None
+
+    def commit(self, position: str) -> None:
+        """Commit a position's offsets to the consumer group; see ``ConsumerGroup.commit``."""
+        cluster = self._cluster
+        if isinstance(cluster, ConsumerGroup):
+            cluster.commit(positions_of(json.loads(position)))
+
+    def unread(self, position: str) -> int:
+        """Return how many offsets there are between a position and the ends of the topics.
+
+        Offsets of transactions' markers and of records that were compacted away count, too, and so do partitions that
+        were added since. Records of open transactions do not, unless they are read (``isolation.level``).
+        """
+        read = positions_of(json.loads(position))
+        partitions = self._topics.select(self._cluster.partitions(self._topics.names), self._what)
+        begins = read | self._cluster.earliest([partition for partition in partitions if partition not in read])
+        ends = self._cluster.latest(partitions)
+        return sum(max(0, ends[partition] - begins[partition]) for partition in partitions)
+
+    def close(self) -> None:
+        """Close the connection; a second call does nothing."""
+        if self._opened is not None:
+            self._opened.close()
+            self._opened = None
+
+    @property
+    def _cluster(self) -> Cluster:
+        if self._opened is None:
+            self._opened = (
+                Cluster(self._options, self._what)
+                if self._group is None
+                else ConsumerGroup(self._options, self._what, self._group)
+            )
+        return self._opened

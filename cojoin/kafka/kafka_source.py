@@ -1,6 +1,7 @@
-"""The description of an input's Kafka topics: what is read, over which range, and how it is decoded.
+"""The source of an input's Kafka topics: the topics that are read, over which range, and how records are decoded.
 
-The description is checked when it is made (``source_arguments``), and against the brokers when it is opened. It can be
+``source`` makes one, and refuses each argument that can't be right before any broker is asked. Facts that only the
+brokers have, such as whether a topic exists, is checked when a query starts (``KafkaSource.check``). A source can be
 shown and logged: what may be secret is only in ``options``, which no ``repr`` shows, no Spark option holds and no
 checkpoint keeps.
 """
@@ -11,29 +12,31 @@ import json
 import uuid
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, get_args
 
 from cojoin.engine.inputs import DIRECT
-from cojoin.errors import CheckpointError, ConfigurationError
-from cojoin.kafka.archive.archive import Archive, Wanted
-from cojoin.kafka.archive.hybrid_cluster import HybridCluster, connected
-from cojoin.kafka.cluster_options import ClusterOptions
-from cojoin.kafka.formats.debezium_envelope import FEED
-from cojoin.kafka.formats.record_formats import DebeziumFormat
-from cojoin.kafka.losses import gaps_since, moved_behind
-from cojoin.kafka.open_transactions import held_back
-from cojoin.kafka.packed_records import PackedRecords
-from cojoin.kafka.packing_choice import why_through_spark
-from cojoin.kafka.points import ALL, EARLIEST, LATEST, Point
-from cojoin.kafka.positions import positions_of
-from cojoin.kafka.ranges import Range
-from cojoin.kafka.reader import data_source
-from cojoin.kafka.reading import Reading
-from cojoin.kafka.record_description import RecordDescription
+from cojoin.engine.time.durations import Duration, milliseconds
+from cojoin.errors import CheckpointError, ConfigurationError, did_you_mean
+from cojoin.kafka.archive import Archive, Wanted
+from cojoin.kafka.client import ClusterOptions
+from cojoin.kafka.consumer_group import TopicMonitor
+from cojoin.kafka.formats.debezium import FEED
+from cojoin.kafka.formats.record_formats import (
+    AvroFormat,
+    DebeziumFormat,
+    JsonFormat,
+    JsonSchemaFormat,
+    ProtobufFormat,
+)
+from cojoin.kafka.hybrid_cluster import HybridCluster, connected
+from cojoin.kafka.packed_records import PackedRecords, why_through_spark
+from cojoin.kafka.positions import gaps_since, positions_of, skip_gaps
+from cojoin.kafka.ranges import ALL, EARLIEST, LATEST, Point, Range
+from cojoin.kafka.reader import InputReading, data_source
+from cojoin.kafka.record_columns import RecordDescription, check_columns
+from cojoin.kafka.record_columns import key as key_column
 from cojoin.kafka.records import FAULT, MARK, NEWEST
-from cojoin.kafka.topic_ids import difference, merged
-from cojoin.kafka.topic_monitor import TopicMonitor
-from cojoin.kafka.topics import Topics
+from cojoin.kafka.topics import Topics, id_problem, merged_ids
 from cojoin.session.kinds import active_session, adapter_of
 from cojoin.spark.sources.sources import Source
 
@@ -45,36 +48,39 @@ if TYPE_CHECKING:
 
     from cojoin.engine.inputs import InputSpec
     from cojoin.engine.row_changes import ChangeFeed
-    from cojoin.kafka.archive.archive_index import ArchiveIndex
     from cojoin.kafka.client import Cluster, Partition
     from cojoin.kafka.formats.record_formats import ResolvedFormat, ValueFormat
+    from cojoin.kafka.hybrid_cluster import ArchiveIndex
+    from cojoin.kafka.ranges import Bound
     from cojoin.kafka.record_columns import RecordColumn
     from cojoin.kafka.records import Record
     from cojoin.kafka.tasks import Gap
+    from cojoin.kafka.tokens import Token
     from cojoin.spark.batch.grouping import Grouping
     from cojoin.spark.sources.sources import PlacedAt
 
-__all__ = ["DataLoss", "KafkaSource", "Tombstones", "Undecodable"]
+__all__ = ["DataLoss", "KafkaSource", "Tombstones", "Undecodable", "source"]
+
 
 Undecodable: TypeAlias = Literal["reject", "fail"]
-"""What happens to a record that can't be decoded.
+"""The treatment of a record that can't be decoded.
 
 - *reject*: it goes to the ``rejected`` output, with its topic, partition and offset, its beginning and the reason.
 - *fail*: it ends the query.
 """
 
 Tombstones: TypeAlias = Literal["reject", "keep"]
-"""What happens to a record without a value, a tombstone.
+"""The treatment of a record without a value, a tombstone.
 
 - *reject*: it goes to the ``rejected`` output.
 - *keep*: it is a row whose value columns are null, which a ``temporal_join`` takes for a delete.
 """
 
 DataLoss: TypeAlias = Literal["fail", "skip"]
-"""What happens to a query whose next records the brokers no longer have.
+"""The treatment of records that the brokers no longer have when a query is to read them.
 
-- *fail*: it ends with an error that says which records are missing and how many.
-- *skip*: it goes on with the first record that is left; each gap is a row of the ``rejected`` output.
+- *fail*: the query ends with an error that names the missing records and their number.
+- *skip*: the query goes on with the first record that is left; each gap is a row of the ``rejected`` output.
 """
 
 _FORMAT = "cojoin-kafka"
@@ -85,22 +91,22 @@ class KafkaSource(Source):
     """Topics of a Kafka cluster, read by event time; ``source`` makes one.
 
     A checkpoint keeps the cluster's id and the topics' ids. Another cluster, or a topic that was deleted and created
-    anew, is refused at every start; such a topic is also refused while a query runs (``cojoin.kafka.topic_ids``).
+    again, is refused at every start; such a topic is also refused while a query runs (``cojoin.kafka.topics``).
 
     Attributes:
-        cluster: How the cluster is reached.
+        cluster: The cluster's address and settings.
         topics: The topics and partitions that are read.
-        range: Where reading begins and ends.
+        range: The range that is read.
         columns: Further columns by name, from the record's key, headers or timestamp.
         decode: The user's own function that decodes records; None reads JSON, or the format of ``value``.
         value: The format of values; None is plain JSON of ``schema``, or what ``decode`` takes.
         key: The format of keys; None makes no columns of them.
-        limit: How many records of this input a micro-batch may hold.
-        max_drift_ms: How far a partition may be behind the others, in milliseconds.
-        undecodable: What happens to a record that can't be decoded.
-        tombstones: What happens to a record without a value.
-        data_loss: What happens to a query whose next records no longer exist.
-        archive: Where its older records are, if not only on the brokers.
+        limit: The largest number of records of this input in a micro-batch.
+        max_drift_ms: The largest distance of a partition behind the others, in milliseconds.
+        undecodable: The treatment of a record that can't be decoded.
+        tombstones: The treatment of a record without a value.
+        data_loss: The treatment of next records that no longer exist.
+        archive: The archive of older records, if not all are on the brokers.
         group: The consumer group to which the offsets of counted batches are committed; None for none.
         beside: The other input of the join, if that is read from Kafka, too.
         moves_by: The input's key columns, where the rows are Debezium's change events.
@@ -130,7 +136,7 @@ class KafkaSource(Source):
 
     @property
     def max_apart_ms(self) -> int:
-        """How far a record's timestamp may be after its event time for marks to be used, in milliseconds."""
+        """The largest distance of a record's timestamp after its event time for marks to be used, in milliseconds."""
         return self.max_drift_ms
 
     @property
@@ -190,7 +196,7 @@ class KafkaSource(Source):
         return replace(self, range=replace(self.range, max_ahead_ms=max_ahead_ms))
 
     def why_endless(self) -> str | None:
-        """Return what to do about a source without an end; None where it has one."""
+        """Return the advice for a source without an end; None where it has one."""
         return None if self.range.is_bounded else f"{self.what} has no to=; say where it ends, such as to='latest'"
 
     def identity(self, spark: SparkSession) -> dict[str, str | None]:
@@ -206,20 +212,20 @@ class KafkaSource(Source):
         Args:
             spark: The session.
             what: The input, for messages.
-            known: What the checkpoint keeps; None where nothing was read yet.
+            known: The ids that the checkpoint keeps; None where nothing was read yet.
 
         Raises:
-            CheckpointError: A topic was created anew or is left out, or it is another cluster.
+            CheckpointError: A topic was created again or is left out, or it is another cluster.
         """
         if known is not None and known.get("format") == self.format:
             self.topics.check_kept(str(known.get("location")), known.get("topics") or (), what)
         with closing(self._connect(what)) as cluster:
-            found = self._surveyed(cluster, what)[1]
-        problem = difference(known or {}, found, self.cluster.bootstrap_servers)
+            ids = self._surveyed(cluster, what)[1]
+        problem = id_problem(known or {}, ids, self.cluster.bootstrap_servers)
         if problem is not None:
             msg = f"{what}: {problem}"
             raise CheckpointError(msg)
-        return {**self.identity(spark), **merged(known or {}, found)}
+        return {**self.identity(spark), **merged_ids(known or {}, ids)}
 
     def check(self, *, is_new: bool) -> None:
         """Check the source against the brokers before the query starts.
@@ -237,7 +243,7 @@ class KafkaSource(Source):
     def _checked(self, *, is_new: bool) -> dict[str, str]:
         """Check the same as ``check``, and return the topics' ids."""
         with closing(self._connect(self.what)) as cluster:
-            partitions, found = self._surveyed(cluster, self.what)
+            partitions, ids = self._surveyed(cluster, self.what)
             if isinstance(cluster, HybridCluster):
                 cluster.check_ends(partitions)
             if is_new:
@@ -246,18 +252,18 @@ class KafkaSource(Source):
                     cluster.check_seam(begins, ends)
             else:
                 self.range.end(cluster, partitions)
-        return dict(found["topics"])
+        return dict(ids["topics"])
 
     def _surveyed(self, cluster: Cluster, what: str) -> tuple[list[Partition], dict[str, Any]]:
         """Return the partitions that are read, and the ids of their cluster and topics."""
-        partitions = self.topics.found(cluster.partitions(self.topics.names), what)
+        partitions = self.topics.select(cluster.partitions(self.topics.names), what)
         ids = {name: each for name, each in cluster.describe(name for name, _ in partitions).items() if each}
         return partitions, {"cluster": cluster.cluster_id, "topics": ids}
 
     def span(self) -> tuple[int, int] | None:
         """Return the range's first and last timestamp at the moment, in epoch milliseconds; None where it is empty."""
         with closing(self._connect(self.what)) as cluster:
-            partitions = self.topics.found(cluster.partitions(), self.what)
+            partitions = self.topics.select(cluster.partitions(), self.what)
             return self.range.span(cluster, partitions)
 
     @property
@@ -274,7 +280,7 @@ class KafkaSource(Source):
     def held_back(self) -> list[str]:
         """Return a text for each partition in which open transactions hold back records of the range."""
         with closing(self._connect(self.what)) as cluster:
-            return held_back(cluster, self.topics.found(cluster.partitions(), self.what), self.range)
+            return self.range.held_back(cluster, self.topics.select(cluster.partitions(), self.what))
 
     def open(self, *, streaming: bool = True) -> DataFrame:
         """Return the topics as a DataFrame of the active Spark session.
@@ -292,7 +298,7 @@ class KafkaSource(Source):
         return rows if streaming else rows.where(rows[FAULT].isNull() & rows[NEWEST].isNull()).drop(FAULT, MARK, NEWEST)
 
     def how_packed(self, spec: InputSpec) -> str:
-        """Return how the rows are packed: ``DIRECT`` by the tasks that read them, otherwise why not, in words.
+        """Return ``DIRECT`` if the tasks that read records pack their rows, otherwise the reason why not.
 
         Args:
             spec: The input.
@@ -313,7 +319,7 @@ class KafkaSource(Source):
     def _opened(self, packing: PackedRecords | None, *, streaming: bool) -> DataFrame:
         spark = active_session()
         if spark is None:
-            msg = f"{self.what}: there is no Spark session; make one with cojoin.spark_session()"
+            msg = f"{self.what}: no Spark session is active; make one with cojoin.spark_session()"
             raise ConfigurationError(msg)
         index = self._archived(again=True)
         name = f"{_FORMAT}-{uuid.uuid4().hex[:8]}"
@@ -339,7 +345,7 @@ class KafkaSource(Source):
         """Return a position moved past the records that no longer exist."""
         del spark
         gaps = self._gaps(what, offset)
-        return moved_behind(gaps, offset) if gaps and offset is not None else offset
+        return skip_gaps(gaps, offset) if gaps and offset is not None else offset
 
     def between(self, what: str, begin: str | None, ends: Sequence[str]) -> tuple[DataFrame, PlacedAt]:
         """Return the records between positions that can be decoded, and a function that says where a row is.
@@ -355,8 +361,8 @@ class KafkaSource(Source):
             # A partition that the query did not know at the last position is not read.
             begun = positions_of(json.loads(begin))
             first = {ALL: LATEST, **{each: EARLIEST if each not in begun else _at(begun[each]) for each in read[-1]}}
-        asked = Range(first, {each: _at(offset) for each, offset in read[-1].items()}, what)
-        frame = replace(self, range=asked, beside=None).open(streaming=False)
+        wanted = Range(first, {each: _at(offset) for each, offset in read[-1].items()}, what)
+        frame = replace(self, range=wanted, beside=None).open(streaming=False)
 
         def places(rows: pa.Table) -> list[int]:
             columns = [rows.column(name).to_pylist() for name in (*self.partition, *self.sequence)]
@@ -368,22 +374,22 @@ class KafkaSource(Source):
         return frame, places
 
     def monitor(self, what: str) -> TopicMonitor:
-        """Return what commits offsets to ``group``, and asks how many are unread."""
+        """Return the monitor that commits offsets to ``group``, and counts unread ones."""
         return TopicMonitor(self.cluster, self.topics, self.group, what)
 
     def _gaps(self, what: str, offset: str | None) -> list[Gap]:
         with closing(self._connect(what)) as cluster:
             return gaps_since(cluster, self.topics, what, offset)
 
-    def reading(self, tasks: int) -> Reading:
-        """Return what the source's reader needs to know.
+    def reading(self, tasks: int) -> InputReading:
+        """Return the description of the source that its reader needs.
 
         Args:
             tasks: The number of tasks into which a batch is cut.
         """
         index = self._archived()
         layout = None if index is None else index.layout
-        return Reading(
+        return InputReading(
             what=self.what,
             cluster=self.cluster,
             topics=self.topics,
@@ -399,7 +405,7 @@ class KafkaSource(Source):
 
     @property
     def _records(self) -> RecordDescription:
-        """What the records hold."""
+        """The formats and columns of the records."""
         formats = {"value": self.value, "key": self.key}
         return RecordDescription(self.what, self.topics, self.schema, self.columns, self.decode, formats, self.resolved)
 
@@ -407,7 +413,7 @@ class KafkaSource(Source):
         return connected(self.cluster, what, self._archived(), at_start=True)
 
     def _archived(self, *, again: bool = False) -> ArchiveIndex | None:
-        """Return what the archive holds, if there is one; ``again`` checks whether its files have changed."""
+        """Return the archive's index, if there is one; ``again`` checks whether its files have changed."""
         if self.archive is None:
             return None
         records = self._records
@@ -418,3 +424,175 @@ class KafkaSource(Source):
 
 def _at(offset: int) -> Point:
     return Point("offset", offset)
+
+
+_OWN_GROUPS = "cojoin-"
+
+
+def source(
+    bootstrap_servers: str,
+    topics: str | Sequence[str] | None = None,
+    *,
+    topic_pattern: str | None = None,
+    partitions: Mapping[str, Sequence[int]] | None = None,
+    schema: str | None = None,
+    value: ValueFormat | None = None,
+    key: ValueFormat | str | None = None,
+    decode: Callable[[Record], Any] | None = None,
+    columns: Mapping[str, RecordColumn] | None = None,
+    from_: Bound = "earliest",
+    to: Bound | None = None,
+    max_drift: Duration = "10 minutes",
+    max_records: int = 500_000,
+    undecodable: Undecodable = "reject",
+    tombstones: Tombstones = "reject",
+    data_loss: DataLoss = "fail",
+    patience: Duration | None = "1 minute",
+    archive: Source | None = None,
+    group: str | None = None,
+    token: Callable[[], Token | tuple[str, float]] | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> KafkaSource:
+    """Return a source of Kafka topics for one ``Input``: history, live records, or first the one and then the other.
+
+    If both inputs of a join are read this way, all their partitions advance together through event time: each
+    micro-batch ends at the same time everywhere, by the records' timestamps. So the state stays small, however much
+    longer one topic is than the other, and partitions that are silent or at their end do not hold back the join. Once a
+    live query has caught up, a silent partition does, unless the watermark strategy has ``with_idleness``.
+
+    Args:
+        bootstrap_servers: The brokers' addresses, such as ``"localhost:9092"``.
+        topics: The name of a topic, or several names.
+        topic_pattern: A regular expression. All topics whose whole name matches are read, including those created
+            later.
+        partitions: Topics of which only some partitions are read, such as ``{"trades": [0, 1]}``.
+        schema: DDL of the columns that a value holds, as plain JSON or as ``decode`` returns them.
+        value: The format of values, where it is not plain JSON: ``cojoin.kafka.avro(registry)``, ``protobuf``,
+            ``json_schema``, or ``debezium`` of one of them.
+        key: The format of keys. The fields of a record's key become columns; a key that is one value becomes a column
+            ``key``, also by a plain type as DDL, such as ``"long"``.
+        decode: Your own function that decodes a record: it takes a ``Record`` and returns a dict or tuple of
+            ``schema``, or None for nulls. It runs on the workers. If it raises an exception, the record counts as
+            undecodable.
+        columns: Further columns by name, such as ``{"customer_id": cojoin.kafka.key("long")}``.
+        from_: The begin of a new query, inclusive: ``"earliest"``, ``"latest"``, a time or an offset; or a dict of
+            these by topic, or by topic and partition. Times are compared with the records' timestamps.
+        to: The end of a bounded run, exclusive, in the same forms; None ends it at the records that exist at its start.
+        max_drift: The largest distance to expect between a record's timestamp and its event time, or its arrival in
+            the topic. In the history, a partition or a whole topic without records for longer than this does not hold
+            back the join. A larger value buffers more rows; a smaller value relies
+            more on the timestamps.
+        max_records: The largest number of records of this input in a micro-batch. Tasks read them in pieces of 16 MB,
+            but a micro-batch of large records holds all their bytes: 10,000 records of 1 MB are 10 GB.
+        undecodable: Whether a record that can't be decoded goes to ``rejected`` or ends the query.
+        tombstones: Whether a record without a value goes to ``rejected`` or is kept as a row of nulls.
+        data_loss: Whether records that were deleted before they were read end the query, or are skipped and reported in
+            ``rejected``. A topic that was deleted and created again always ends the query, because it holds
+            different records.
+        patience: The time to wait while no broker answers, before the query ends with an error; None waits forever.
+        archive: The source of the older records, such as ``cojoin.sources.delta("/lake/trades")``: a Delta table or
+            parquet files with ``topic``, ``partition``, ``offset`` and ``timestamp`` as Spark's Kafka source gives
+            them, and the columns of ``schema`` or the raw ``value``. Each partition's newer records, after the
+            archive's last offset, are read from Kafka.
+        group: A consumer group to which a query (``Joined.start``) commits the offsets that its batches have read, once
+            they count, so that tools which watch a group's lag see it: at the end of a topic the lag is 0, markers of
+            transactions included. Nothing is read from the group, and it must have no members. It is a group of your
+            own, one for each input of a topic. A commit that fails is logged, counted as a metric and tried again; the
+            query goes on. The process that started the query commits. ``to_dataframe`` commits nothing.
+        token: Your own function that returns a token for SASL's OAUTHBEARER, and its lifetime in seconds; or a
+            ``Token``. It takes no arguments and runs on the driver and on the workers, again for each new token. The
+            login goes by TLS unless ``options`` says otherwise.
+        options: librdkafka's settings, such as ``{"security.protocol": "SASL_SSL"}``. They are never stored, and never
+            shown where they may be secret. The user needs READ and DESCRIBE on the topics, READ on ``group`` where one
+            is given, and otherwise no rights on consumer groups.
+
+    Returns:
+        A source with the value's columns, then the further columns, then ``topic``, ``partition`` and ``offset``.
+
+    Raises:
+        ConfigurationError: An argument is not valid.
+        SchemaError: A schema or type does not parse, or two columns have the same name.
+
+    Example:
+        >>> trades = source("localhost:9092", "trades", schema="trade_id long, customer_id long, event_time timestamp")
+        >>> trades.topics.names
+        ('trades',)
+    """
+    chosen = Topics.of(topics, topic_pattern, partitions)
+    what = f"source kafka {chosen}"
+    cluster = ClusterOptions.of(bootstrap_servers, options, patience, token, what)
+    further = dict(columns or {})
+    if isinstance(key, str):
+        further, key = {"key": key_column(key), **further}, None
+    if value is not None and (schema is not None or decode is not None):
+        msg = f"{what}: expected value=, or schema= for plain JSON, or schema= and decode=, got value= and another"
+        raise ConfigurationError(msg)
+    _check_formats(what, value, key, tombstones)
+    if isinstance(value, JsonFormat):
+        schema, value = value.schema, None
+    check_columns(what, schema, further, decode, has_format=value is not None or key is not None)
+    for name, word, valid in (
+        ("undecodable", undecodable, get_args(Undecodable)),
+        ("tombstones", tombstones, get_args(Tombstones)),
+        ("data_loss", data_loss, get_args(DataLoss)),
+    ):
+        if word not in valid:
+            msg = f"{what}: {name}: expected {' or '.join(map(repr, valid))}, got {word!r}"
+            raise ConfigurationError(msg + did_you_mean(str(word), valid))
+    if isinstance(max_records, bool) or not isinstance(max_records, int) or max_records < 1:
+        msg = f"{what}: max_records: expected a whole number of 1 or more, got {max_records!r}"
+        raise ConfigurationError(msg)
+    return KafkaSource(
+        format="cojoin.kafka",
+        location=str(chosen),
+        schema=schema,
+        options=cluster.settings,
+        partition=("topic", "partition"),
+        sequence=("offset",),
+        cluster=cluster,
+        topics=chosen,
+        range=Range.of(from_, to, what=what),
+        columns=further,
+        decode=decode,
+        value=value,
+        key=key,
+        limit=max_records,
+        max_drift_ms=milliseconds(max_drift, f"{what}: max_drift"),
+        undecodable=undecodable,
+        tombstones=tombstones,
+        data_loss=data_loss,
+        archive=None if archive is None else Archive(archive, what),
+        group=_checked_group(what, group),
+    )
+
+
+def _checked_group(what: str, group: Any) -> str | None:
+    """Return a consumer group, after a check that it can be one of the user's own."""
+    if group is not None and (not isinstance(group, str) or not group.strip()):
+        msg = f"{what}: group: expected the id of a consumer group, such as 'enrich-trades', or None, got {group!r}"
+        raise ConfigurationError(msg)
+    if group is not None and group.startswith(_OWN_GROUPS):
+        msg = f"{what}: group: {group!r}: group ids that begin with {_OWN_GROUPS!r} are reserved; choose another"
+        raise ConfigurationError(msg)
+    return group
+
+
+_FORMATS = (JsonFormat, AvroFormat, ProtobufFormat, JsonSchemaFormat)
+
+
+def _check_formats(what: str, value: Any, key: Any, tombstones: str) -> None:
+    if value is not None and not isinstance(value, (*_FORMATS, DebeziumFormat)):
+        msg = (
+            f"{what}: value: expected a format such as cojoin.kafka.avro('http://localhost:8081'), got {value!r}; "
+            f"the columns of plain JSON are schema="
+        )
+        raise ConfigurationError(msg)
+    if key is not None and not isinstance(key, _FORMATS):
+        msg = f"{what}: key: expected a plain type such as 'long', or a format such as cojoin.kafka.avro, got {key!r}"
+        raise ConfigurationError(msg)
+    if isinstance(value, DebeziumFormat) and tombstones == "keep":
+        msg = (
+            f"{what}: tombstones: expected the default for Debezium, got 'keep': a tombstone there repeats a delete, "
+            f"which has come before"
+        )
+        raise ConfigurationError(msg)

@@ -2,10 +2,12 @@
 
 The task decodes values and keys, hashes the key columns as Spark does, and packs the rows by key group. A record of
 which it is not sure that Spark would make the same row goes on as a record, and Spark decodes it (``record_columns``):
-such as one with a fault, without a value, or whose JSON is not *settled* (``formats.settled_json``). So do marks. The
-map side passes on what is packed, and packs the rest (``spark.batch.packing``).
+such as one with a fault, without a value, or whose JSON is not *settled* (``formats.arrow_json``). So do marks. The map
+side passes on what is packed, and packs the rest (``spark.batch.packing``).
 
-It holds the rows of one chunk, and costs about 1 microsecond a record of 100 bytes.
+Before the start it is decided whether an input's tasks pack its rows. They do so where that gives the same rows as the
+general way, in which Spark makes rows of the records. Both ways have the same offsets, so a checkpoint goes on with
+either. A task holds the rows of one chunk, and packing costs about 1 microsecond a record of 100 bytes.
 """
 
 from __future__ import annotations
@@ -18,9 +20,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cojoin.engine.values.ipc import binary_column
-from cojoin.engine.values.types import parse_type
-from cojoin.kafka.formats.settled_json import narrowed, parsed_json
+from cojoin.engine.values.types import parse_type, type_to_ddl
+from cojoin.engine.values.xx_hashes import is_hashed
+from cojoin.kafka.formats.arrow_json import is_settled_type, narrowed, parsed_json
 from cojoin.kafka.records import DECODED, DECODED_KEY, FAULT, KEY, MARK, NEWEST, TIME, VALUE
+from cojoin.session.kinds import active_session
+from cojoin.session.session_settings import is_left_to_spark
+from cojoin.spark.batch.arrow_limits import limits_bytes
 from cojoin.spark.batch.grouping import CHUNK_BYTES, CHUNK_ROWS, cut
 from cojoin.spark.batch.packing import READY_COLUMNS
 
@@ -28,14 +34,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from numpy.typing import NDArray
+    from pyspark.sql import SparkSession
 
-    from cojoin.kafka.record_columns import RecordColumn
+    from cojoin.engine.inputs import InputSpec
+    from cojoin.kafka.record_columns import RecordColumn, RecordDescription
     from cojoin.spark.batch.grouping import Grouping
 
-__all__ = ["Json", "PackedRecords", "Part"]
+__all__ = ["Json", "PackedRecords", "Part", "why_through_spark"]
+
 
 Part: TypeAlias = Literal["value", "key", "column", "place"]
-"""Where a column of a row comes from: the value, the key, a ``RecordColumn``, or the record's place in its topic."""
+"""The origin of a row's column: the value, the key, a ``RecordColumn``, or the record's place in its topic."""
 
 Json: TypeAlias = "Mapping[str, pa.Schema]"
 """The columns of JSON, by the record's column in which it is (``VALUE``, ``KEY`` or ``DECODED_KEY``)."""
@@ -50,7 +59,7 @@ class PackedRecords:
 
     Attributes:
         grouping: The input's columns, and how its rows are distributed to key groups.
-        parts: Where each of these columns comes from.
+        parts: The origins of these columns.
         columns: The columns of ``"column"``, by name.
         json: The columns of JSON that is parsed here; other values and keys are decoded already.
     """
@@ -62,7 +71,7 @@ class PackedRecords:
 
     @staticmethod
     def schema(records: pa.Schema) -> pa.Schema:
-        """Return the columns of what is yielded.
+        """Return the columns of the yielded batches.
 
         Args:
             records: The columns of the records.
@@ -116,7 +125,7 @@ class PackedRecords:
     def _column(
         self, batch: pa.RecordBatch, field: pa.Field, part: Part, parsed: Mapping[str, pa.Table]
     ) -> tuple[pa.Array, NDArray[np.bool_]]:
-        """Return a column of the rows, and where it is what Spark would make of the record."""
+        """Return a column of the rows, and where it equals the column that Spark would make of the record."""
         surely = np.ones(batch.num_rows, np.bool_)
         if part == "place":
             return batch.column(field.name).cast(field.type), surely
@@ -173,5 +182,64 @@ def _is_text(content: bytes | None) -> bool:
 
 
 def _is_null(column: pa.Array) -> NDArray[np.bool_]:
-    found: NDArray[np.bool_] = pc.is_null(column).to_numpy(zero_copy_only=False)
-    return found
+    mask: NDArray[np.bool_] = pc.is_null(column).to_numpy(zero_copy_only=False)
+    return mask
+
+
+_SETTING = "spark.cojoin.kafka"
+_TIMES, _CORRECTED = "spark.sql.legacy.timeParserPolicy", "CORRECTED"
+
+
+def why_through_spark(records: RecordDescription, spec: InputSpec, *, has_archive: bool) -> str | None:
+    """Return why Spark makes rows of an input's records, in words; None where the tasks that read them pack them.
+
+    Args:
+        records: The formats and columns of the records.
+        spec: The input.
+        has_archive: Whether older records are in an archive.
+    """
+    session = active_session()
+    reasons = {
+        "no Spark session is active": session is None,
+        "it has an archive": has_archive,
+        "its records are changes of rows": spec.changes is not None,
+        "its event time is an expression": records.parts(spec.source_schema.names) is None,
+    }
+    why = next((reason for reason, holds in reasons.items() if holds), None)
+    if why is None and session is not None:
+        why = _why_by_session(session)
+    return why or _why_by_key(spec) or _why_unsettled(records.json, records.columns)
+
+
+def _why_by_session(session: SparkSession) -> str | None:
+    if is_left_to_spark(session, _SETTING):
+        return f"{_SETTING} is spark"
+    policy = str(session.conf.get(_TIMES, _CORRECTED))
+    if policy.upper() != _CORRECTED:
+        return f"{_TIMES} is {policy}"
+    # A packed row may have megabytes.
+    if not limits_bytes(session):
+        return f"Spark {session.version} does not limit the bytes of a batch of rows"
+    return None
+
+
+def _why_by_key(spec: InputSpec) -> str | None:
+    for name in spec.key:
+        dtype = spec.source_schema.field(name).type
+        if not is_hashed(dtype):
+            return f"its key {name!r} is of the type {type_to_ddl(dtype)}"
+    return None
+
+
+def _why_unsettled(json: Json, columns: Mapping[str, RecordColumn]) -> str | None:
+    """Return why the rows of no record can be settled; None if they can."""
+    for field in [field for schema in json.values() for field in schema]:
+        if not is_settled_type(field.type):
+            return f"Spark alone parses JSON as its column {field.name!r}, of the type {type_to_ddl(field.type)}"
+    for name, column in columns.items():
+        dtype = parse_type(column.dtype)
+        types = pa.types
+        plain = types.is_string(dtype) or types.is_binary(dtype) or types.is_signed_integer(dtype)
+        if column.part == "header" or (column.part == "key" and not plain):
+            return f"Spark alone makes its column {name!r}, {column} as {column.dtype}"
+    return None

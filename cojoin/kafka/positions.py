@@ -1,19 +1,26 @@
-"""A reader's position as Spark keeps it in its offset log: JSON that every later version of cojoin can read.
+"""Positions of a reader as Spark keeps them in its offset log, and the records that no longer exist after one.
 
-It holds the next offset of each partition and the time up to which both inputs are read. It also holds what must be the
-same when a batch is run again: how far time has come, which partitions hold more, which timestamps are trusted.
+A position is JSON that every later version of cojoin can read. It holds the next offset of each partition and the time
+up to which both inputs are read. It also holds all that must be the same when a batch is run again: the marks' time,
+the partitions that hold more records, the latest trusted timestamp.
 """
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
+from cojoin.errors import CheckpointError
+from cojoin.kafka.hybrid_cluster import HybridCluster
+from cojoin.kafka.tasks import Gap
+
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
-    from cojoin.kafka.client import Partition
+    from cojoin.kafka.client import Cluster, Partition
+    from cojoin.kafka.topics import Topics
 
-__all__ = ["offset_of", "positions_of", "unread_of"]
+__all__ = ["gaps_since", "offset_of", "positions_of", "skip_gaps", "unread_of"]
 
 
 def offset_of(
@@ -51,3 +58,54 @@ def positions_of(offset: Mapping[str, Any]) -> dict[Partition, int]:
         for topic, positions in offset["positions"].items()
         for number, position in positions.items()
     }
+
+
+_NOTHING_READ = ("", "-", "null")
+
+
+def gaps_since(cluster: Cluster, topics: Topics, what: str, offset: str | None) -> list[Gap]:
+    """Return the ranges of offsets that no longer exist among those to be read next.
+
+    Args:
+        cluster: The cluster of the topics.
+        topics: The topics and partitions that are read.
+        what: The input, for messages.
+        offset: The line of Spark's offset log.
+
+    Raises:
+        CheckpointError: The position does not belong to these topics.
+    """
+    if offset is None or offset.strip() in _NOTHING_READ:
+        return []
+    try:
+        positions = positions_of(json.loads(offset))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        msg = f"{what}: the checkpoint's position is not in the form of Spark's offset log; got {offset[:60]!r}"
+        raise CheckpointError(msg) from None
+    existing = set(topics.select(cluster.partitions(topics.names), what))
+    gone = sorted(set(positions) - existing)
+    if gone:
+        msg = (
+            f"{what}: the checkpoint has read topic {gone[0][0]!r} partition {gone[0][1]}, which {topics} "
+            f"does not have; name it, or start a new query"
+        )
+        raise CheckpointError(msg)
+    next_existing = cluster.next_existing if isinstance(cluster, HybridCluster) else cluster.earliest
+    earliest, latest = next_existing(positions), cluster.latest(positions)
+    for (topic, number), position in positions.items():
+        if latest[topic, number] < position:
+            msg = (
+                f"{what}: topic {topic} partition {number} ends at offset {latest[topic, number]:,}, before the "
+                f"checkpoint's {position:,}: the topic was created again or cut off since; start a new query"
+            )
+            raise CheckpointError(msg)
+    return [Gap(each, at, earliest[each]) for each, at in positions.items() if at < earliest[each]]
+
+
+def skip_gaps(gaps: Sequence[Gap], offset: str) -> str:
+    """Return a position moved past the gaps."""
+    position: Any = json.loads(offset)
+    for gap in gaps:
+        topic, number = gap.partition
+        position["positions"][topic][str(number)] = gap.end
+    return json.dumps(position)

@@ -1,7 +1,8 @@
-"""The range of a Kafka source: ``from_`` and ``to``, checked and then resolved into offsets.
+"""The range of a Kafka source: ``from_`` and ``to``, checked without a broker and then resolved into offsets.
 
-It keeps a point (``points``) for all topics, for a topic, or for one partition. Without any, the range begins at the
-earliest offset and ends at the run's own end.
+A *point* is earliest, latest, an offset or a time. It is given for all topics, for a topic, or for one partition; the
+most specific one counts. Without any, the range begins at the earliest offset and ends at the run's own end. A time
+without a zone is in UTC, and is rounded up to Kafka's milliseconds.
 
 A beginning is inclusive, an end exclusive. A time is compared with record timestamps. A partition begins at its first
 record (by offset) at or after the time, and ends before such a record; where it has none, its end offset counts. So
@@ -13,22 +14,164 @@ It costs one round trip to the cluster for each kind of point and each time, and
 
 from __future__ import annotations
 
+import re
 import time as clock
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from cojoin.errors import ConfigurationError, did_you_mean
-from cojoin.kafka.peeking import Peeking
-from cojoin.kafka.points import ALL, EARLIEST, LATEST, Point, name_of, nearest_point, parsed_points, time_of_all
-from cojoin.kafka.times import LAST_MILLIS, Times, first_records
+from cojoin.kafka.offsets_for_times import LAST_MILLIS, RecordLookup, Times, first_records
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Sequence
 
     from cojoin.kafka.client import Cluster, Partition
-    from cojoin.kafka.points import Bound, Scope
 
-__all__ = ["Range", "lost"]
+__all__ = [
+    "ALL",
+    "EARLIEST",
+    "LATEST",
+    "Bound",
+    "Point",
+    "Range",
+    "Scope",
+    "lost",
+    "nearest_point",
+    "parsed_points",
+]
+
+
+Moment: TypeAlias = str | int | datetime
+Bound: TypeAlias = Moment | Mapping[str, Moment | Mapping[int, Moment]]
+"""``"earliest"``, ``"latest"``, a time (ISO text, in UTC where it has no zone, or an aware ``datetime``) or an offset;
+or a dict by topic of these, or of dicts of these by partition number."""
+
+_ISO = re.compile(
+    r"(\d{4}-\d\d-\d\d)(?:[T ](\d\d:\d\d)(?::(\d\d)(?:[.,](\d{1,6}))?)?\s?(Z|[+-]\d\d:?\d\d)?)?", re.IGNORECASE
+)
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_EXPECTED = "expected 'earliest', 'latest', a time such as '2026-01-05T10:00:00Z', or an offset as an int"
+
+
+@dataclass(frozen=True)
+class Point:
+    """A place in a partition.
+
+    Attributes:
+        kind: The kind of the place.
+        value: The offset, or the time in epoch milliseconds; 0 for the other kinds.
+    """
+
+    kind: Literal["earliest", "latest", "offset", "time"]
+    value: int = 0
+
+    def __str__(self) -> str:
+        if self.kind == "time":
+            moment = _EPOCH + timedelta(milliseconds=self.value)
+            return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z").replace(".000Z", "Z")
+        return f"offset {self.value}" if self.kind == "offset" else self.kind
+
+
+EARLIEST, LATEST = Point("earliest"), Point("latest")
+
+Scope: TypeAlias = tuple[str | None, int | None]
+"""A topic and a partition's number, each None for all."""
+
+ALL: Scope = (None, None)
+
+
+def parsed_points(bound: Any, what: str) -> dict[Scope, Point]:
+    """Return the points that a user wrote, by scope.
+
+    Args:
+        bound: A ``Bound``, as far as the user is right.
+        what: The input and the argument, for messages.
+
+    Raises:
+        ConfigurationError: A type or a word is wrong, or a time does not parse or has no zone.
+
+    >>> parsed_points({"trades": {0: 7, 1: "2026-01-05"}}, "from_")
+    {('trades', 0): Point(kind='offset', value=7), ('trades', 1): Point(kind='time', value=1767571200000)}
+    """
+    if not isinstance(bound, Mapping):
+        return {ALL: _point(bound, what)}
+    points: dict[Scope, Point] = {}
+    for topic, of_topic in bound.items():
+        if not isinstance(topic, str) or not topic:
+            msg = f"{what}: expected the names of topics as keys, got {topic!r}"
+            raise ConfigurationError(msg)
+        if not isinstance(of_topic, Mapping):
+            points[topic, None] = _point(of_topic, f"{what}: topic {topic}")
+            continue
+        for number, moment in of_topic.items():
+            if not isinstance(number, int) or isinstance(number, bool) or number < 0:
+                msg = f"{what}: topic {topic}: expected the numbers of partitions as keys, got {number!r}"
+                raise ConfigurationError(msg)
+            points[topic, number] = _point(moment, f"{what}: {_name_of((topic, number))}")
+    return points
+
+
+def _point(moment: Any, what: str) -> Point:
+    if isinstance(moment, datetime):
+        if moment.utcoffset() is None:
+            msg = f"{what}: expected a datetime with a zone, such as tzinfo=timezone.utc, got {moment!r}"
+            raise ConfigurationError(msg)
+        return Point("time", _milliseconds(moment))
+    if isinstance(moment, int) and not isinstance(moment, bool):
+        if moment < 0:
+            msg = f"{what}: expected an offset of zero or more, got {moment}"
+            raise ConfigurationError(msg)
+        return Point("offset", moment)
+    if not isinstance(moment, str):
+        msg = f"{what}: {_EXPECTED}; got {moment!r}"
+        raise ConfigurationError(msg)
+    if moment in {"earliest", "latest"}:
+        return EARLIEST if moment == "earliest" else LATEST
+    return Point("time", _milliseconds(_parsed(moment, what)))
+
+
+def _parsed(text: str, what: str) -> datetime:
+    """Read ISO text in the same way on every version of Python; ``fromisoformat`` accepts different forms."""
+    matched = _ISO.fullmatch(text.strip())
+    if matched is None:
+        near = did_you_mean(text, ["earliest", "latest"]) if text[:1].isalpha() else ""
+        msg = f"{what}: {_EXPECTED}; got {text!r}{near}"
+        raise ConfigurationError(msg)
+    date, clock, seconds, fraction, zone = matched.groups()
+    zone = "+00:00" if zone in {None, "Z", "z"} else f"{zone[:3]}:{zone[-2:]}"
+    try:
+        return datetime.fromisoformat(
+            f"{date}T{clock or '00:00'}:{seconds or '00'}.{(fraction or '').ljust(6, '0')}{zone}"
+        )
+    except ValueError as error:
+        msg = f"{what}: expected a time of the calendar, got {text!r}: {error}"
+        raise ConfigurationError(msg) from error
+
+
+def _milliseconds(moment: datetime) -> int:
+    """Return epoch milliseconds, rounded up: a record's timestamp is at or after both times, or before both."""
+    return -((_EPOCH - moment) // timedelta(milliseconds=1))
+
+
+def nearest_point(points: Mapping[Scope, Point], scope: Scope) -> Point | None:
+    """Return the most specific point for a scope; None where none was given."""
+    topic, _ = scope
+    return next((points[each] for each in (scope, (topic, None), ALL) if each in points), None)
+
+
+def _time_of_all(points: Mapping[Scope, Point]) -> int | None:
+    """Return the time that is given for all topics, in epoch milliseconds; None where there is no such time."""
+    point = points.get(ALL)
+    return point.value if point is not None and point.kind == "time" else None
+
+
+def _name_of(scope: Scope) -> str:
+    """Return a scope's name in messages."""
+    topic, number = scope
+    return f"topic {topic}" if number is None else f"topic {topic} partition {number}"
+
 
 # No partition holds so many records, so a larger offset is probably meant as epoch milliseconds, a time after 1973.
 _LIKE_A_TIME = 100_000_000_000
@@ -36,13 +179,13 @@ _LIKE_A_TIME = 100_000_000_000
 
 @dataclass(frozen=True)
 class Range:
-    """Where reading begins and ends, made by ``Range.of``. It can be pickled.
+    """The range that is read, made by ``Range.of``. It can be pickled.
 
     Attributes:
         from_: The points at which reading begins, by scope: a topic and a partition's number, each None for all.
         to: The points at which reading ends, in the same form; None where no ``to`` was given.
-        what: What is read, for messages, such as ``"input 'trades'"``.
-        max_ahead_ms: How far a record's timestamp may be ahead of the clock and still be trusted, in milliseconds; None
+        what: The input, for messages, such as ``"input 'trades'"``.
+        max_ahead_ms: The largest distance ahead of the clock of a trusted record timestamp, in milliseconds; None
             trusts all that a timestamp of Spark's holds.
     """
 
@@ -58,8 +201,8 @@ class Range:
         Args:
             from_: The first record that is read. What a dict does not name begins at the earliest offset.
             to: The first record that is no longer read. For None, and for what a dict does not name, a bounded run ends
-                at what is there when it starts, and a live run does not end.
-            what: What is read, for messages.
+                at the records that exist when it starts, and a live run does not end.
+            what: The input, for messages.
 
         Raises:
             ConfigurationError: A type or a word is wrong, a time does not parse or has no zone, or ``from_`` is after
@@ -77,12 +220,12 @@ class Range:
     @property
     def from_ms(self) -> int | None:
         """The time at which all partitions begin, in epoch milliseconds; None where there is no such time."""
-        return time_of_all(self.from_)
+        return _time_of_all(self.from_)
 
     @property
     def to_ms(self) -> int | None:
         """The time at which all partitions end, in epoch milliseconds; None where there is no such time."""
-        return None if self.to is None else time_of_all(self.to)
+        return None if self.to is None else _time_of_all(self.to)
 
     @property
     def is_bounded(self) -> bool:
@@ -102,15 +245,19 @@ class Range:
         begins = self.begin(cluster, read)
         ends = self.end(cluster, read)
         wrong = []
-        for each, end in (ends or {}).items():
-            asked, until = self._from(each), self._to(each) or LATEST
-            if begins[each] > end and asked.kind == "earliest" and until.kind == "offset":
-                wrong.append(f"{name_of(each)}: offsets before {begins[each]} are gone, and it is read up to {until}")
-            elif begins[each] > end and {asked.kind, until.kind} <= {"offset", "time"}:
-                spelled = f"{name_of(each)}: it begins at offset {begins[each]} (from_: {asked}) and ends before offset"
-                wrong.append(f"{spelled} {end} (to: {until})")
+        for partition, end in (ends or {}).items():
+            first, since, until = begins[partition], self._from(partition), self._to(partition) or LATEST
+            if first > end and since.kind == "earliest" and until.kind == "offset":
+                wrong.append(f"{_name_of(partition)}: offsets before {first} are gone, and it is read up to {until}")
+            elif first > end and {since.kind, until.kind} <= {"offset", "time"}:
+                wrong.append(
+                    f"{_name_of(partition)}: it begins at offset {first} (from_: {since}) and ends before offset {end} "
+                    f"(to: {until})"
+                )
         self._refuse("from_ is after to", wrong)
-        return begins, None if ends is None else {each: max(begins[each], end) for each, end in ends.items()}
+        return begins, None if ends is None else {
+            partition: max(begins[partition], end) for partition, end in ends.items()
+        }
 
     def begin(
         self, cluster: Cluster, partitions: Iterable[Partition], *, skip_lost: bool = False
@@ -130,13 +277,13 @@ class Range:
         self._check_scopes("from_", self.from_, read)
         wanted = {each: self._from(each) for each in read}
         offsets = self._resolved(cluster, wanted)
-        asked = {each: point.value for each, point in wanted.items() if point.kind == "offset"}
-        if asked:
-            first = cluster.earliest(asked)
+        fixed = {each: point.value for each, point in wanted.items() if point.kind == "offset"}
+        if fixed:
+            first = cluster.earliest(fixed)
             if not skip_lost:
-                self._refuse("from_ is no longer there; begin later, or at 'earliest'", lost(asked, first))
-            self._check_ends("from_", cluster, asked)
-            offsets |= {each: max(offset, first[each]) for each, offset in asked.items()}
+                self._refuse("the records at from_ no longer exist; begin later, or at 'earliest'", lost(fixed, first))
+            self._check_ends("from_", cluster, fixed)
+            offsets |= {each: max(offset, first[each]) for each, offset in fixed.items()}
         return {each: offsets[each] for each in read}
 
     def end(self, cluster: Cluster, partitions: Iterable[Partition]) -> dict[Partition, int] | None:
@@ -160,10 +307,10 @@ class Range:
         self._check_scopes("to", self.to, read)
         wanted = {each: self._to(each) or LATEST for each in read}
         offsets = self._resolved(cluster, wanted)
-        asked = {each: point.value for each, point in wanted.items() if point.kind == "offset"}
-        if asked:
-            self._check_ends("to", cluster, asked)
-        return {each: (offsets | asked)[each] for each in wanted}
+        fixed = {each: point.value for each, point in wanted.items() if point.kind == "offset"}
+        if fixed:
+            self._check_ends("to", cluster, fixed)
+        return {each: (offsets | fixed)[each] for each in wanted}
 
     @property
     def trusted_until(self) -> int:
@@ -173,35 +320,56 @@ class Range:
 
     def _resolved(self, cluster: Cluster, wanted: Mapping[Partition, Point]) -> dict[Partition, int]:
         """Return the offsets of all points that are not offsets, asked together by kind."""
-        found: dict[Partition, int] = {}
-        ask: dict[str, Callable[[list[Partition]], dict[Partition, int]]]
-        ask = {"earliest": cluster.earliest, "latest": cluster.latest, "time": cluster.latest}
-        for kind, question in ask.items():
+        offsets: dict[Partition, int] = {}
+        requests: dict[str, Callable[[list[Partition]], dict[Partition, int]]]
+        requests = {"earliest": cluster.earliest, "latest": cluster.latest, "time": cluster.latest}
+        for kind, request in requests.items():
             of_kind = [each for each, point in wanted.items() if point.kind == kind]
             # For a time the end is asked first, so that a record that is written meanwhile is not skipped.
-            found |= question(of_kind) if of_kind else {}
+            offsets |= request(of_kind) if of_kind else {}
         times = sorted({point.value for point in wanted.values() if point.kind == "time"})
-        peeking, trusted_until = Peeking(cluster, self.what), self.trusted_until
+        lookup, trusted_until = RecordLookup(cluster, self.what), self.trusted_until
         try:
             for moment in times:
                 of_time = [each for each, point in wanted.items() if point == Point("time", moment)]
-                first = first_records(cluster, peeking, of_time, moment, trusted_until)
-                found |= {each: record[0] for each, record in first.items() if record is not None}
+                first = first_records(cluster, lookup, of_time, moment, trusted_until)
+                offsets |= {each: record[0] for each, record in first.items() if record is not None}
         finally:
-            peeking.close()
-        return found
+            lookup.close()
+        return offsets
+
+    def held_back(self, cluster: Cluster, partitions: Sequence[Partition]) -> list[str]:
+        """Return a text for each partition in which an open transaction holds records of the range back.
+
+        Brokers give the records of a transaction only when it is committed, and none of those after its first one
+        before that. So a run over what is there ends at the last stable offset, and the next run begins there; nothing
+        is lost, but what is written is not yet in the result. It costs two requests for all partitions.
+
+        Args:
+            cluster: The cluster; with ``isolation.level=read_uncommitted`` nothing is held back.
+            partitions: The partitions that are read.
+        """
+        stable, written = cluster.latest(partitions), cluster.written(partitions)
+        ends = self.end(cluster, partitions) or stable
+        return [
+            f"{self.what}: {_name_of(each)}: a transaction is open from offset {end:,} on, so a run over the records "
+            f"that exist ends before it and leaves {written[each] - end:,} offsets, up to {written[each] - 1:,}, to "
+            f"the next run"
+            for each, end in stable.items()
+            if end < written[each] and ends[each] >= end
+        ]
 
     def span(self, cluster: Cluster, partitions: Iterable[Partition]) -> tuple[int, int] | None:
         """Return the first and last timestamp at the moment, in epoch milliseconds; None where there is no record."""
-        read, peeking = list(partitions), Peeking(cluster, self.what)
+        read, lookup = list(partitions), RecordLookup(cluster, self.what)
         try:
-            found = first_records(cluster, peeking, read, self.from_ms or 0, self.trusted_until)
-            times = Times(cluster, peeking, 1, 0)
+            records = first_records(cluster, lookup, read, self.from_ms or 0, self.trusted_until)
+            times = Times(cluster, lookup, 1, 0)
             times.trusted_until = self.trusted_until
             last = times.newest(cluster.earliest(read), cluster.latest(read))
         finally:
-            peeking.close()
-        first = [each[1] for each in found.values() if each is not None]
+            lookup.close()
+        first = [each[1] for each in records.values() if each is not None]
         if not first or last is None:
             return None
         return min(first), last if self.to_ms is None else min(self.to_ms, last)
@@ -217,7 +385,7 @@ class Range:
             begin, end = self._from(scope), self._to(scope)
             if end is None:
                 continue
-            where = self.what + (f": {name_of(scope)}" if scope != ALL else "")
+            where = self.what + (f": {_name_of(scope)}" if scope != ALL else "")
             if begin.kind == end.kind and begin.value > end.value:
                 msg = f"{where}: from_ is after to: expected a beginning before the end, got {begin} and {end}"
                 raise ConfigurationError(msg)
@@ -233,15 +401,17 @@ class Range:
                 msg = f"{self.what}: {argument}: topic {topic!r} is not among those that are read{near}"
                 raise ConfigurationError(msg)
             if topic is not None and number is not None and (topic, number) not in read:
-                there = sorted(partition for name, partition in read if name == topic)
-                msg = f"{self.what}: {argument}: partition {number} of topic {topic!r} is not among those read: {there}"
+                numbers = sorted(partition for name, partition in read if name == topic)
+                msg = (
+                    f"{self.what}: {argument}: partition {number} of topic {topic!r} is not among those read: {numbers}"
+                )
                 raise ConfigurationError(msg)
 
-    def _check_ends(self, argument: str, cluster: Cluster, asked: Mapping[Partition, int]) -> None:
-        ends = cluster.latest(asked)
-        beyond = [each for each, offset in asked.items() if offset > ends[each]]
-        wrong = [f"{name_of(each)}: got offset {asked[each]}, the end is {ends[each]}" for each in beyond]
-        if any(asked[each] > _LIKE_A_TIME for each in beyond):
+    def _check_ends(self, argument: str, cluster: Cluster, offsets: Mapping[Partition, int]) -> None:
+        ends = cluster.latest(offsets)
+        beyond = [each for each, offset in offsets.items() if offset > ends[each]]
+        wrong = [f"{_name_of(each)}: got offset {offsets[each]}, the end is {ends[each]}" for each in beyond]
+        if any(offsets[each] > _LIKE_A_TIME for each in beyond):
             wrong.append("a time is written as a text or a datetime, not as a number")
         self._refuse(f"{argument} is beyond the end", wrong)
 
@@ -262,8 +432,8 @@ def lost(wanted: Mapping[Partition, int], earliest: Mapping[Partition, int]) -> 
     ['topic trades partition 0: offsets 10 to 99 are gone (up to 90 records); the earliest is 100']
     """
     return [
-        f"{name_of(each)}: offsets {offset} to {earliest[each] - 1} are gone "
-        f"(up to {earliest[each] - offset} records); the earliest is {earliest[each]}"
-        for each, offset in wanted.items()
-        if offset < earliest[each]
+        f"{_name_of(partition)}: offsets {offset} to {earliest[partition] - 1} are gone "
+        f"(up to {earliest[partition] - offset} records); the earliest is {earliest[partition]}"
+        for partition, offset in wanted.items()
+        if offset < earliest[partition]
     ]

@@ -1,40 +1,228 @@
 """The PySpark data source of an input's topics: a reader on the driver, and tasks on the workers.
 
 The reader chooses where each micro-batch ends (``alignment``). It knows both inputs, so the other input's reader, which
-runs in a process of its own, chooses the same time. Spark keeps the reader's offsets: the next offset of each
-partition, and the time up to which both inputs are read. A task reads ranges of offsets and returns Arrow batches.
+runs in a process of its own, chooses the same time. For each input it keeps an admin client and a consumer. Spark keeps
+the reader's offsets: the next offset of each partition, and the time up to which both inputs are read. A task reads
+ranges of offsets and returns Arrow batches.
 
 Where a slice ends at a time, each partition's *mark* is sent with the rows. A mark says that the partition is read up
-to this time, as its next record confirms (``times``), less the drift that the user allows. So a partition that is
-silent or at its end does not hold back the watermark. A run without an end has no marks once it has caught up: from
-then on only ``with_idleness`` distinguishes silence from delay.
+to this time, as its next record confirms (``offsets_for_times``), less the drift that the user allows. So a partition
+that is silent or at its end does not hold back the watermark. A run without an end has no marks once it has caught up:
+from then on only ``with_idleness`` distinguishes silence from delay.
 """
 
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
+from cojoin.errors import QueryFailedError
 from cojoin.kafka.alignment import UnreadInput, confirmed_positions, next_slice, part_of
-from cojoin.kafka.connected_input import ConnectedInput
+from cojoin.kafka.hybrid_cluster import connected
+from cojoin.kafka.offsets_for_times import RecordLookup, Times
 from cojoin.kafka.positions import offset_of, positions_of, unread_of
+from cojoin.kafka.records import RecordFormat, read_task
 from cojoin.kafka.tasks import Task, make_tasks
+from cojoin.kafka.topics import id_problem, merged_ids
 from cojoin.session.arrow_types import spark_schema
 from cojoin.session.sealed import Sealed, sealed_call
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     import pyarrow as pa
 
-    from cojoin.kafka.client import Partition
-    from cojoin.kafka.reading import Reading
+    from cojoin.kafka.client import ClusterOptions, Partition
+    from cojoin.kafka.hybrid_cluster import ArchiveIndex
+    from cojoin.kafka.packed_records import PackedRecords
+    from cojoin.kafka.ranges import Range
+    from cojoin.kafka.topics import Topics
 
-__all__ = ["AlignedReader", "data_source"]
+__all__ = ["AlignedReader", "ConnectedInput", "InputReading", "data_source"]
+
+
+@dataclass(frozen=True)
+class InputReading:
+    """The description of an input that a reader needs; it is sent to the workers, and has no connections.
+
+    Attributes:
+        what: The input, for messages.
+        cluster: The cluster's address and settings.
+        topics: The topics and partitions that are read.
+        range: The range that is read.
+        limit: The largest number of records of a batch.
+        max_drift_ms: The largest distance of a partition behind the time up to which all are read, in milliseconds.
+        skips_losses: Whether records that no longer exist are skipped and counted; otherwise they end the query.
+        format: The parts of a record that its row has.
+        tasks: The number of tasks into which a batch is cut, if it has enough records.
+        archive: The index of the archive of its older records, where there is one.
+        beside: The other input, whose records are read up to the same times; None where this input is read alone.
+        topic_ids: The topics' ids when the source was opened, by name.
+        packing: Packs the rows of records in the task that reads them; None leaves that to the map side.
+    """
+
+    what: str
+    cluster: ClusterOptions
+    topics: Topics
+    range: Range
+    limit: int
+    max_drift_ms: int
+    skips_losses: bool
+    format: RecordFormat
+    tasks: int
+    archive: ArchiveIndex | None = field(default=None, repr=False)
+    beside: InputReading | None = field(default=None, repr=False)
+    topic_ids: Mapping[str, str] = field(default_factory=dict, repr=False)
+    packing: PackedRecords | None = field(default=None, repr=False)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of a task's batches."""
+        return self.format.schema if self.packing is None else self.packing.schema(self.format.schema)
+
+    def records(self, task: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield a task's records, those of the archive first, packed where that is asked; runs on a worker."""
+        assert isinstance(task, Task)
+        records = self._records(task)
+        yield from records if self.packing is None else self.packing(records)
+
+    def _records(self, task: Task) -> Iterator[pa.RecordBatch]:
+        held: dict[Partition, set[int]] = {}
+        if task.archived:
+            from cojoin.kafka.archive_files import archived  # noqa: PLC0415 - takes as long as all other imports
+
+            yield from archived(task.archived, self.format, self.what, held)
+        yield from read_task(task, self.cluster, self.format, self.what, held)
+
+    def on_a_worker(self) -> InputReading:
+        """Return the description for a worker, without anything that grows with the archive."""
+        return replace(self, archive=None, beside=None)
+
+
+_NO_LIMIT = 1 << 62
+
+
+class ConnectedInput:
+    """The topics of one input, with the connections through which the reader asks about them.
+
+    Args:
+        reading: The input.
+
+    Attributes:
+        reading: The input.
+        cluster: The cluster, and the archive of its older records, if there is one.
+        times: The offsets of times in its partitions.
+    """
+
+    def __init__(self, reading: InputReading) -> None:
+        self.reading = reading
+        self.cluster = connected(reading.cluster, reading.what, reading.archive)
+        self._lookup = RecordLookup(self.cluster, reading.what)
+        self.times = Times(self.cluster, self._lookup, reading.limit, reading.max_drift_ms)
+        self._stood: tuple[int, dict[Partition, int]] = (0, {})
+        """A time up to which all was read, in epoch milliseconds, and the positions there."""
+
+        self._known = {"topics": dict(reading.topic_ids)}
+
+    def check_topics(self, partitions: Iterable[Partition]) -> None:
+        """Check that no topic was created again since the source was opened, or since the topic was first read.
+
+        Raises:
+            QueryFailedError: A topic was created again.
+        """
+        ids = {"topics": self.cluster.describe(topic for topic, _ in partitions)}
+        problem = id_problem(self._known, ids, self.reading.cluster.bootstrap_servers)
+        if problem is not None:
+            msg = f"{self.reading.what}: {problem}"
+            raise QueryFailedError(msg)
+        self._known = merged_ids(self._known, ids)
+
+    def partitions(self) -> list[Partition]:
+        """Return the partitions that exist now."""
+        topics = self.reading.topics
+        return topics.select(self.cluster.partitions(topics.names), self.reading.what)
+
+    def begins(self, *, skip_lost: bool = False) -> dict[Partition, int]:
+        """Return the offsets at which the range begins."""
+        return self.reading.range.begin(self.cluster, self.partitions(), skip_lost=skip_lost)
+
+    def ends(self) -> dict[Partition, int]:
+        """Return the offsets at which reading ends now: before open transactions, unless the settings say otherwise."""
+        partitions = self.partitions()
+        ends = self.reading.range.end(self.cluster, partitions)
+        return self.cluster.latest(partitions) if ends is None else ends
+
+    def check_ends(self, ends: Mapping[Partition, int], positions: Mapping[Partition, int]) -> None:
+        """Check that no partition's log ends before its position; an end that is given by ``to`` may.
+
+        Raises:
+            QueryFailedError: A log ends before its position.
+        """
+        read = [each for each, position in positions.items() if ends.get(each, position) < position]
+        for (topic, number), end in (self.cluster.latest(read) if read else {}).items():
+            if end < positions[topic, number]:
+                msg = (
+                    f"{self.reading.what}: topic {topic} partition {number} ends at offset {end:,}, before the "
+                    f"{positions[topic, number]:,} that are read: the topic was created again or cut off since; "
+                    f"start a new query"
+                )
+                raise QueryFailedError(msg)
+
+    def side(
+        self, target: Mapping[Partition, int], positions: Mapping[Partition, int], *, no_limit: bool = False
+    ) -> UnreadInput:
+        """Return the unread part.
+
+        Args:
+            target: The offsets at which reading ends.
+            positions: The next offset to be read of each partition that is known so far.
+            no_limit: Whether a batch may hold any number of records.
+        """
+        # A partition created later is read from its beginning; after a bounded run's start, it is read by the next run.
+        new = [each for each in target if each not in positions]
+        everywhere = {**positions, **(self.cluster.earliest(new) if new else {})}
+        ends = {each: max(position, target.get(each, 0)) for each, position in everywhere.items()}
+
+        def first_at(moment: int) -> dict[Partition, tuple[int, int] | None]:
+            return self.times.first_at(moment, everywhere, ends)
+
+        def confirms(moment: int) -> bool:
+            return self.times.confirms(moment, everywhere, ends)
+
+        return UnreadInput(everywhere, ends, _NO_LIMIT if no_limit else self.reading.limit, first_at, confirms)
+
+    def standing_at(self, target: Mapping[Partition, int], moment: int, *, no_limit: bool) -> UnreadInput:
+        """Return the unread part once all records before a time are read.
+
+        Args:
+            target: The offsets at which reading ends.
+            moment: The time in epoch milliseconds; 0 where nothing was read yet.
+            no_limit: Whether a batch may hold any number of records.
+        """
+        if not moment:
+            return self.side(target, self.begins(skip_lost=True), no_limit=no_limit)
+        before, stood = self._stood
+        side = self.side(target, stood if before <= moment else {}, no_limit=no_limit)
+        self._stood = (moment, confirmed_positions(side, moment))
+        return self.side(target, self._stood[1], no_limit=no_limit)
+
+    def newest(self, side: UnreadInput) -> int:
+        """Return the largest timestamp up to the end of the input, in epoch milliseconds; -1 where it is empty."""
+        until = self.reading.range.to_ms
+        # Where the end is a time, the records after it show that all records before it are there.
+        ends = side.ends if until is None else self.cluster.latest(side.ends)
+        newest_stamp = self.times.newest(self.cluster.earliest(ends), ends)
+        return -1 if newest_stamp is None else newest_stamp if until is None else min(newest_stamp, until - 1)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._lookup.close()
+        self.cluster.close()
 
 
 class AlignedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -44,14 +232,14 @@ class AlignedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         reading: The input.
     """
 
-    def __init__(self, reading: Reading) -> None:
+    def __init__(self, reading: InputReading) -> None:
         self._reading = reading
         self._connected: list[ConnectedInput] = []
         self._ends: list[dict[Partition, int]] | None = None
         self._hint = 20
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Return what is sent to the workers, which read tasks with it."""
+        """Return the reader as it is sent to the workers, which read tasks with it."""
         return sealed_call(AlignedReader, self._reading.on_a_worker())
 
     @property
@@ -67,19 +255,19 @@ class AlignedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return offset_of(0, None, self._inputs[0].begins())
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """Set what is there now as the run's end."""
+        """Set the present ends as the run's end."""
         self._ends = [each.ends() for each in self._inputs]
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        """Return how many records a batch may hold."""
+        """Return the largest number of records of a batch."""
         return ReadMaxRows(self._reading.limit)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Return where the next batch ends, or the start itself where there is nothing to read."""
         after, trusted_until = int(start["time"]), self._reading.range.trusted_until
         ends = [each.ends() for each in self._inputs] if self._ends is None else self._ends
-        for each in self._inputs:
-            each.times.begin_batch(each.reading.range.trusted_until)
+        for connected_input in self._inputs:
+            connected_input.times.begin_batch(connected_input.reading.range.trusted_until)
         no_limit = isinstance(limit, ReadAllAvailable)
         self._inputs[0].check_ends(ends[0], positions_of(start))
         own = self._inputs[0].side(ends[0], positions_of(start), no_limit=no_limit)
@@ -99,29 +287,31 @@ class AlignedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if all(side.is_exhausted for side in sides):
                 return start
             until, parts = self._next(sides, after)
-        found = own.ends if until is None else confirmed_positions(own, until)
-        if parts > 1 or not own.fits(found):
+        positions = own.ends if until is None else confirmed_positions(own, until)
+        if parts > 1 or not own.fits(positions):
             # The time does not advance until the last part is read.
-            found = found if own.fits(found) else part_of(own, found)
+            positions = positions if own.fits(positions) else part_of(own, positions)
             rest = {"until": until, "parts": max(1, parts - 1)}
-            return offset_of(after, None, found, own.ends, trusted_until) | rest
+            return offset_of(after, None, positions, own.ends, trusted_until) | rest
         if until is not None:
-            return offset_of(until, self._mark(until, found, own.ends), found, own.ends, trusted_until)
+            return offset_of(until, self._mark(until, positions, own.ends), positions, own.ends, trusted_until)
         if own.is_exhausted and self._ends is None:
             return start
         newest = [each.newest(side) for each, side in zip(self._inputs, [own, *others], strict=True)]
         until = max(after, *(each + 1 for each in newest))
         if own.is_exhausted and until == after:
             return start
-        return offset_of(until, None if self._ends is None else self._mark(until, {}, {}), found, None, trusted_until)
+        return offset_of(
+            until, None if self._ends is None else self._mark(until, {}, {}), positions, None, trusted_until
+        )
 
     def _next(self, sides: Sequence[UnreadInput], after: int) -> tuple[int | None, int]:
         """Return the time at which the next slice ends, and in how many parts it is read."""
         # Records before the range are not read, so time begins where the range begins.
         begun = min(each.reading.range.from_ms or 0 for each in self._inputs)
-        found = next_slice(sides, max(after, begun), self._hint)
-        self._hint = found.hint
-        return found.time, found.parts
+        chosen = next_slice(sides, max(after, begun), self._hint)
+        self._hint = chosen.hint
+        return chosen.time, chosen.parts
 
     def _mark(self, until: int, positions: Mapping[Partition, int], ends: Mapping[Partition, int]) -> int | None:
         """Return every partition's mark once all records before a time are read; None where it can't be known.
@@ -131,9 +321,9 @@ class AlignedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             positions: The positions up to which partitions are read.
             ends: The offsets at which they end.
         """
-        drift, asked = self._reading.max_drift_ms, self._reading.range
+        drift, span = self._reading.max_drift_ms, self._reading.range
         # After an end that is an offset there may be records of any time.
-        if asked.is_bounded and asked.to_ms is None:
+        if span.is_bounded and span.to_ms is None:
             return None
         confirmed = self._inputs[0].times.next_stamp(until, positions, ends)
         # Records that are younger than the drift may not have arrived in their topic yet.
@@ -144,7 +334,7 @@ class AlignedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         Raises:
             QueryFailedError: Records that were to be read next no longer exist, and losses are not skipped; or a topic
-                was created anew.
+                was created again.
         """
         ends = positions_of(end)
         self._inputs[0].check_topics(ends)
@@ -166,8 +356,8 @@ class AlignedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def stop(self) -> None:
         """Close the connections."""
-        for each in self._connected:
-            each.close()
+        for connected_input in self._connected:
+            connected_input.close()
 
 
 class WholeReader(DataSourceReader):
@@ -177,11 +367,11 @@ class WholeReader(DataSourceReader):
         reading: The input.
     """
 
-    def __init__(self, reading: Reading) -> None:
+    def __init__(self, reading: InputReading) -> None:
         self._reading = reading
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Return what is sent to the workers, which read tasks with it."""
+        """Return the reader as it is sent to the workers, which read tasks with it."""
         return sealed_call(WholeReader, self._reading.on_a_worker())
 
     def partitions(self) -> Sequence[InputPartition]:
@@ -204,7 +394,7 @@ class WholeReader(DataSourceReader):
         return self._reading.records(partition)
 
 
-def data_source(name: str, reading: Reading) -> type[DataSource]:
+def data_source(name: str, reading: InputReading) -> type[DataSource]:
     """Return a data source class for an input; the class holds the description, because Spark shows its options.
 
     Spark pickles the class by value, since no module has it. What its methods use is sealed, so the process in which
@@ -241,8 +431,8 @@ def data_source(name: str, reading: Reading) -> type[DataSource]:
     return type("KafkaDataSource", (DataSource,), members)
 
 
-def _part(reading: Reading, name: str) -> Any:
-    """Return what a data source gives to Spark."""
+def _part(reading: InputReading, name: str) -> Any:
+    """Return the schema or a reader of a data source."""
     if name == "schema":
         return spark_schema(reading.schema)
     return AlignedReader(reading) if name == "stream" else WholeReader(reading)

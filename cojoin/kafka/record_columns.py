@@ -1,9 +1,12 @@
-"""How a record becomes a row in Spark: its value and key as columns, and columns of its key, headers and timestamp.
+"""The rows that Spark makes of records: their values and keys as columns, and columns of key, headers and timestamp.
 
 Values in Avro or Protobuf come decoded (``formats``), and Debezium's envelopes become rows here. Spark's own
 ``from_json`` reads JSON, so timestamps and decimals have the same forms as everywhere in Spark. A value that is not
 JSON of the schema, or a key or header that does not fit its type, makes the record undecodable: its row goes to
 ``rejected``, or ends the query if the user chooses that. A missing field is null.
+
+The formats of values and keys are resolved at first use, which may ask a schema registry. The columns then stay as they
+were, for this source and all that are made of it, so that both ends of a batch see the same ones.
 """
 
 from __future__ import annotations
@@ -18,9 +21,22 @@ from cojoin.engine.row_changes import DELETED
 from cojoin.engine.time.control_rows import REPEATED
 from cojoin.engine.values.types import parse_schema, parse_type, schema_to_ddl, type_to_ddl
 from cojoin.errors import ConfigurationError, SchemaError
-from cojoin.kafka.formats.debezium_envelope import CHANGED_AT, Placeholder, change_row, change_sides, payload_of
-from cojoin.kafka.formats.debezium_json import DebeziumJson
-from cojoin.kafka.records import DECODED, DECODED_KEY, FAULT, HEADERS, KEY, MARK, NEWEST, TIME, TOMBSTONE, VALUE, Record
+from cojoin.kafka.formats.debezium import CHANGED_AT, DebeziumJson, Placeholder, change_row, change_sides, payload_of
+from cojoin.kafka.formats.record_formats import resolve
+from cojoin.kafka.records import (
+    DECODED,
+    DECODED_KEY,
+    FAULT,
+    HEADERS,
+    KEY,
+    MARK,
+    NEWEST,
+    TIME,
+    TOMBSTONE,
+    VALUE,
+    Record,
+    RecordFormat,
+)
 from cojoin.session.pickling import pickling_error
 from cojoin.spark.batch.packing import READY_COLUMNS
 
@@ -29,9 +45,21 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, DataFrame
 
-    from cojoin.kafka.formats.record_formats import ResolvedFormat
+    from cojoin.kafka.formats.record_formats import ResolvedFormat, ValueFormat
+    from cojoin.kafka.hybrid_cluster import Layout
+    from cojoin.kafka.packed_records import Part
+    from cojoin.kafka.topics import Topics
 
-__all__ = ["PLACE", "RecordColumn", "check_columns", "check_names", "decoded", "header", "key", "timestamp"]
+__all__ = [
+    "RecordColumn",
+    "RecordDescription",
+    "check_columns",
+    "decoded",
+    "header",
+    "key",
+    "timestamp",
+]
+
 
 _CORRUPT, _PARSED, _PARSED_KEY = "__cojoin_corrupt", "__cojoin_parsed", "__cojoin_parsed_key"
 _CHANGE, _ARRAY, _END = "__cojoin_change", "__cojoin_array", "__cojoin_end"
@@ -52,7 +80,7 @@ _ODD_TIMES: _OddTimes = (
 of today, and a text of digits is days since 1970. Each has the column types that it concerns, the pattern of a JSON
 that may have such a value, and the pattern of the value."""
 
-PLACE = ("topic", "partition", "offset")
+_PLACE = ("topic", "partition", "offset")
 """The columns that say where a record is."""
 
 
@@ -71,8 +99,8 @@ class RecordColumn:
     name: str = ""
 
     def __post_init__(self) -> None:
-        found = parse_type(self.dtype, what=str(self))
-        if pa.types.is_nested(found):
+        parsed = parse_type(self.dtype, what=str(self))
+        if pa.types.is_nested(parsed):
             msg = f"{self}: expected a plain type, got {self.dtype!r}"
             raise SchemaError(msg)
 
@@ -168,10 +196,10 @@ def check_columns(
         if not isinstance(column, RecordColumn):
             msg = f"{what}: column {name!r}: expected cojoin.kafka.key(), header() or timestamp(), got {column!r}"
             raise ConfigurationError(msg)
-    check_names(what, [] if schema is None else parse_schema(schema, what=f"{what}: schema").names, columns)
+    _check_names(what, [] if schema is None else parse_schema(schema, what=f"{what}: schema").names, columns)
 
 
-def check_names(what: str, *parts: Iterable[str]) -> None:
+def _check_names(what: str, *parts: Iterable[str]) -> None:
     """Check that columns of a record's parts have names of their own.
 
     Args:
@@ -182,11 +210,11 @@ def check_names(what: str, *parts: Iterable[str]) -> None:
         SchemaError: Two columns have the same name.
     """
     seen: set[str] = set()
-    for name in [*(name for part in parts for name in part), *PLACE]:
+    for name in [*(name for part in parts for name in part), *_PLACE]:
         if name.lower() in seen:
             msg = (
-                f"{what}: there are two columns {name!r}: the value's fields, the key's, further columns and Kafka's "
-                f"own, topic, partition and offset, need names of their own"
+                f"{what}: two columns have the name {name!r}: the value's fields, the key's, further columns and "
+                f"Kafka's own, topic, partition and offset, need names of their own"
             )
             raise SchemaError(msg)
         seen.add(name.lower())
@@ -238,7 +266,7 @@ def decoded(
         placeholder = value.placeholder or Placeholder()
         records = records.withColumns(change_sides(F.col(structs[0]), may_be_wrapped=not in_python))
         change = change_row(F.col(structs[0]), value.row, moves_by, placeholder, may_be_wrapped=not in_python)
-        event = F.col(VALUE).cast("string") if not in_python else F.to_json(F.struct(*map(F.col, PLACE)))
+        event = F.col(VALUE).cast("string") if not in_python else F.to_json(F.struct(*map(F.col, _PLACE)))
         faults.append(F.when(change.problem.isNotNull(), _told(change.problem, event)))
         faults.append(F.when(change.missing.isNotNull(), F.concat(F.lit("unavailable_value: "), change.missing)))
     keyed: list[Column] = []
@@ -251,10 +279,12 @@ def decoded(
         keyed = [F.col(struct).getField(field.name).alias(field.name) for field in key.columns]
     for name, column in columns.items():
         wrong = column.raw().isNotNull() & column.typed().isNull()
-        faults.append(F.when(wrong, _told(F.lit(f"{column} is no {column.dtype}, for column {name!r}"), column.raw())))
+        faults.append(
+            F.when(wrong, _told(F.lit(f"{column} is not of type {column.dtype}, for column {name!r}"), column.raw()))
+        )
     fault = F.coalesce(*faults)
     if fails_for is not None:
-        at = (F.col(name) for name in PLACE)
+        at = (F.col(name) for name in _PLACE)
         place = F.format_string("%s: topic %s partition %d offset %d: ", F.lit(fails_for), *at)
         fault = F.when(fault.startswith("undecodable"), F.raise_error(F.concat(place, fault))).otherwise(fault)
     if change is None:
@@ -270,7 +300,7 @@ def decoded(
         *own,
         *keyed,
         *(column.typed().alias(name) for name, column in columns.items()),
-        *PLACE,
+        *_PLACE,
         MARK,
         fault.alias(FAULT),
         NEWEST,
@@ -282,7 +312,7 @@ def _with_parsed(records: DataFrame, source: str, parsed: str, dtype: pa.StructT
     """Return records with a column of JSON as a struct; it is null for JSON that is none of the type.
 
     Spark's parser reads the first JSON of a text and leaves out what follows it, so that the rest of a damaged value
-    would be lost in silence. Within an array, what follows is no JSON, or another element, or leaves out the end.
+    would be lost in silence. Within an array, further text is not JSON, or another element, or leaves out the end.
     """
     # Not in the user's spelling, because Spark's plans refuse a char or varchar in a parsed schema.
     spelled = f"{_ARRAY} {type_to_ddl(pa.list_(dtype))}, {_END} boolean, {_CORRUPT} string"
@@ -290,8 +320,8 @@ def _with_parsed(records: DataFrame, source: str, parsed: str, dtype: pa.StructT
     options = {"timeZone": "UTC", "mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
     text = F.concat(F.lit(f'{{"{_ARRAY}":['), F.col(source).cast("string"), F.lit(f'],"{_END}":true}}'))
     records = records.withColumn(_whole(parsed), F.from_json(text, spelled, options))
-    found, end = (F.col(_whole(parsed)).getField(each) for each in (_ARRAY, _END))
-    return records.withColumn(parsed, F.when((F.size(found) == 1) & end, F.get(found, F.lit(0))))
+    elements, end = (F.col(_whole(parsed)).getField(each) for each in (_ARRAY, _END))
+    return records.withColumn(parsed, F.when((F.size(elements) == 1) & end, F.get(elements, F.lit(0))))
 
 
 def _whole(parsed: str) -> str:
@@ -312,7 +342,7 @@ def _misparsed(source: str, parsed: str, part: str, dtype: pa.StructType, odd: _
         if leaves is not None:  # few texts have such a part, and only those are parsed again
             again = F.from_json(text, schema_to_ddl(pa.schema(list(leaves))))
             wrong |= text.rlike(begin) & F.to_json(again).rlike(f'[:\\[,]"{_BLANKS}{pattern}')
-    return F.when(wrong, _told(F.lit(f"the {part} is no JSON of the schema"), F.col(source)))
+    return F.when(wrong, _told(F.lit(f"the {part} is not JSON of the schema"), F.col(source)))
 
 
 def _leaves(dtype: pa.DataType, is_leaf: Callable[[pa.DataType], bool]) -> pa.DataType | None:
@@ -342,3 +372,145 @@ def _has_half(text: Column) -> Column:
 def _told(what: Column, value: Column) -> Column:
     shown = F.substring(F.make_valid_utf8(value.cast("string")), 1, _SHOWN)
     return F.concat(F.lit("undecodable: "), what, F.lit(": got "), shown)
+
+
+@dataclass(frozen=True)
+class RecordDescription:
+    """The formats and columns of a source's records.
+
+    Attributes:
+        what: The source, for messages.
+        topics: Its topics.
+        given: DDL of the value's columns, where the user gave them without a format.
+        columns: Further columns, by name.
+        decode: The user's own function that decodes records.
+        formats: The formats of ``"value"`` and ``"key"``; None where there is none.
+        resolved: The formats that were resolved before; receives further ones.
+    """
+
+    what: str
+    topics: Topics
+    given: str | None
+    columns: Mapping[str, RecordColumn]
+    decode: Callable[[Record], Any] | None
+    formats: Mapping[str, ValueFormat | None]
+    resolved: dict[str, ResolvedFormat]
+
+    def part(self, part: Literal["value", "key"]) -> ResolvedFormat | None:
+        """Return the format of values or keys with its columns; None where there is none.
+
+        Raises:
+            ConfigurationError: The registry has no such subject or version, or refuses the login.
+            SchemaError: A type has no column, or two columns have the same name.
+            QueryFailedError: The registry does not answer.
+        """
+        chosen = self.formats[part]
+        if chosen is None:
+            return None
+        if part not in self.resolved:
+            names = self.topics.names if self.topics.pattern is None else ()
+            resolved = resolve(chosen, f"{names[0]}-{part}" if len(names) == 1 else None, part, self.what)
+            others = [each.row_names for name, each in self.resolved.items() if name != part]
+            if self.given is not None:
+                others.append(parse_schema(self.given).names)
+            _check_names(self.what, *others, resolved.row_names, self.columns)
+            self.resolved[part] = resolved
+        return self.resolved[part]
+
+    @property
+    def schema(self) -> str | None:
+        """DDL of the value's columns; None where there are none."""
+        value = self.part("value")
+        return self.given if value is None else value.ddl
+
+    @property
+    def in_python(self) -> bool:
+        """Whether the tasks decode values; otherwise Spark parses them."""
+        value = self.part("value")
+        return self.decode is not None if value is None else value.in_python
+
+    @property
+    def archived_schema(self) -> str | None:
+        """DDL of the columns that an archive may have instead of values; Debezium's envelopes only become rows here."""
+        value = self.part("value")
+        return None if value is not None and value.row is not None else self.schema
+
+    @property
+    def archived_parts(self) -> tuple[str, ...]:
+        """The parts of a record, besides its value, that an archive must have."""
+        own = {column.source for column in self.columns.values()}
+        return tuple(sorted(own | ({KEY} if self.formats["key"] is not None else set())))
+
+    def record_format(self, *, keeps_tombstones: bool, archive: Layout | None) -> RecordFormat:
+        """Return which parts of a record the tasks return.
+
+        Args:
+            keeps_tombstones: Whether a record without a value is a row like others.
+            archive: The archive's columns, where there is one.
+        """
+        value, key, schema = self.part("value"), self.part("key"), self.schema
+        parts = {column.source for column in self.columns.values()}
+        if key is not None and key.decoder is None:
+            parts |= {KEY}
+        dtype: pa.StructType | None = None
+        if value is not None and value.in_python:
+            dtype = value.columns
+        elif schema is not None and self.in_python:
+            dtype = pa.struct(list(parse_schema(schema)))
+        elif schema is not None and archive is not None and archive.fields is not None:
+            dtype = pa.struct([each.with_nullable(True) for each in parse_schema(schema)])
+        return RecordFormat(
+            (*([] if self.in_python else [VALUE]), *sorted(parts)),
+            self.decode,
+            dtype,
+            keeps_tombstones,
+            archive,
+            None if value is None else value.decoder,
+            None if key is None else key.decoder,
+        )
+
+    @property
+    def json(self) -> dict[str, pa.Schema]:
+        """The columns of JSON that Spark parses, by the record's column in which it is."""
+        key, schema = self.part("key"), self.schema
+        schemas = {} if schema is None or self.in_python else {VALUE: parse_schema(schema)}
+        if key is not None and not key.in_python:
+            schemas[KEY if key.decoder is None else DECODED_KEY] = pa.schema(list(key.columns))
+        return schemas
+
+    def parts(self, names: Iterable[str]) -> tuple[Part, ...] | None:
+        """Return which part of a record each of some columns comes from; None if one comes from none.
+
+        Args:
+            names: The names of a row's columns.
+        """
+        key, schema = self.part("key"), self.schema
+        known: dict[str, Part] = dict.fromkeys(_PLACE, "place")
+        known |= dict.fromkeys([] if schema is None else parse_schema(schema).names, "value")
+        known |= dict.fromkeys([] if key is None else key.row_names, "key")
+        known |= dict.fromkeys(self.columns, "column")
+        sources = [known.get(name) for name in names]
+        return None if None in sources else tuple(part for part in sources if part is not None)
+
+    def rows(
+        self, records: DataFrame, *, fails_for: str | None, archive: Layout | None, moves_by: Sequence[str] = ()
+    ) -> DataFrame:
+        """Return what the tasks return as rows, with the columns for the join at the end.
+
+        Args:
+            records: The tasks' batches.
+            fails_for: The input, if a record that can't be decoded ends the query; None otherwise.
+            archive: The archive's columns, where there is one.
+            moves_by: The key columns of change events.
+        """
+        return decoded(
+            records,
+            self.schema,
+            self.columns,
+            fails_for=fails_for,
+            in_python=self.in_python,
+            archived=archive is not None and archive.fields is not None,
+            value=self.part("value"),
+            key=self.part("key"),
+            moves_by=moves_by,
+        )

@@ -1,13 +1,19 @@
-"""What a task does: it reads ranges of offsets from the brokers and returns Arrow batches of bounded size.
+"""Records of a task: ranges of offsets, read from the brokers and returned as Arrow batches of bounded size.
 
 Each record is a row with its topic, partition and offset, and those of its other parts that the query needs. A record
-that can't be used has a *fault*: its reason, a colon, and what was found. Some rows are not records: a *mark* says how
-far event time has come in its partition, a newest timestamp lets the join decide whether to use the marks, and a fault
-may stand for records that no longer exist. It costs, with the fetching, about 2 microseconds a record.
+that can't be used has a *fault*: its reason, a colon, and the value. Some rows are not records: a *mark* says how far
+event time has come in its partition, a newest timestamp lets the join decide whether to use the marks, and a fault may
+stand for records that no longer exist.
+
+Messages come in pieces of at most 20,000 records and 16 MB; a larger record is a piece of its own. A range is read
+until all offsets up to its end are passed, whether they have records or not, because compaction and transactions leave
+holes. It holds one piece and what librdkafka has fetched ahead (16 MB, and one fetch more), and nothing that grows with
+the range. A record costs about 2 microseconds.
 """
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,29 +21,49 @@ import pyarrow as pa
 
 from cojoin.engine.values.coercion import coercer
 from cojoin.engine.values.encoding import encode_column
+from cojoin.errors import ConfigurationError, QueryFailedError
 from cojoin.kafka.client import Cluster
-from cojoin.kafka.fetching import fetched
-from cojoin.kafka.formats.wire_format import schema_head
-from cojoin.kafka.times import LAST_MILLIS, stamp_of, time_of
+from cojoin.kafka.formats.wire_format import schema_head, undecodable
+from cojoin.kafka.offsets_for_times import LAST_MILLIS, stamp_of, time_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
-    from cojoin.kafka.archive.archive_index import Layout
     from cojoin.kafka.client import ClusterOptions, Partition
     from cojoin.kafka.formats.decoding import Decoder
     from cojoin.kafka.formats.wire_format import SchemaHead
-    from cojoin.kafka.tasks import Task
+    from cojoin.kafka.hybrid_cluster import Layout
+    from cojoin.kafka.tasks import Span, Task
 
-__all__ = ["DECODED", "DECODED_KEY", "FAULT", "HEADERS", "KEY", "MARK", "NEWEST", "PARTS", "TIME", "TOMBSTONE", "VALUE"]
-__all__ += ["PLACE_SCHEMA", "Record", "RecordFormat", "decode_all", "decode_parts", "read_task"]
+__all__ = [
+    "DECODED",
+    "DECODED_KEY",
+    "FAULT",
+    "HEADERS",
+    "KEY",
+    "MARK",
+    "NEWEST",
+    "PARTS",
+    "PIECE_BYTES",
+    "PIECE_RECORDS",
+    "TIME",
+    "TOMBSTONE",
+    "VALUE",
+    "Record",
+    "RecordFormat",
+    "decode_all",
+    "decode_parts",
+    "fetched",
+    "read_task",
+]
+
 
 KEY, VALUE, TIME, HEADERS = "__cojoin_key", "__cojoin_value", "__cojoin_time", "__cojoin_headers"
 DECODED, DECODED_KEY = "__cojoin_decoded", "__cojoin_decoded_key"
 MARK, FAULT, NEWEST = "__cojoin_mark", "__cojoin_fault", "__cojoin_newest"
 TOMBSTONE = "tombstone: the record has no value"
 
-PLACE_SCHEMA = pa.schema([("topic", pa.string()), ("partition", pa.int32()), ("offset", pa.int64())])
+_PLACE_SCHEMA = pa.schema([("topic", pa.string()), ("partition", pa.int32()), ("offset", pa.int64())])
 _SIGNS = pa.schema([(MARK, pa.int64()), (FAULT, pa.string()), (NEWEST, pa.int64())])
 PARTS: dict[str, pa.DataType] = {
     KEY: pa.binary(),
@@ -73,7 +99,7 @@ class Record(NamedTuple):
 
 @dataclass(frozen=True)
 class RecordFormat:
-    """Which parts of a record its row has.
+    """The parts of a record that its row has.
 
     Attributes:
         parts: Some of ``KEY``, ``VALUE``, ``TIME`` and ``HEADERS``.
@@ -98,7 +124,7 @@ class RecordFormat:
         """The columns that a task returns."""
         own = [] if self.decoded is None else [pa.field(DECODED, self.decoded)]
         own += [] if self.key is None else [pa.field(DECODED_KEY, self.key.dtype)]
-        return pa.schema([*PLACE_SCHEMA, *(pa.field(name, PARTS[name]) for name in self.parts), *own, *_SIGNS])
+        return pa.schema([*_PLACE_SCHEMA, *(pa.field(name, PARTS[name]) for name in self.parts), *own, *_SIGNS])
 
 
 def read_task(
@@ -111,9 +137,9 @@ def read_task(
     """Read a task's records from the brokers, then its marks and gaps.
 
     Args:
-        task: What is read.
-        options: How the cluster is reached.
-        form: Which parts of a record its row has.
+        task: The task.
+        options: The cluster's address and settings.
+        form: The parts of a record that its row has.
         what: The input, for messages.
         held: Offsets that the archive has, by partition; they are left out, because the brokers only fill its holes.
 
@@ -154,8 +180,8 @@ def _rows(messages: Sequence[Any], form: RecordFormat) -> pa.RecordBatch:
     faults: list[str | None] = [None] * len(messages)
     for part in form.parts:
         if part != VALUE or form.value is None:
-            found = _times(messages, faults) if part == TIME else _part(part, messages, values)
-            columns[part] = pa.array(found, PARTS[part])
+            part_values = _times(messages, faults) if part == TIME else _part(part, messages, values)
+            columns[part] = pa.array(part_values, PARTS[part])
     if form.decode is not None and form.decoded is not None:
         columns[DECODED] = decode_all(map(_record, messages, values), form.decode, form.decoded, faults)
     elif form.decoded is not None:
@@ -208,7 +234,7 @@ def decode_parts(
     """Return the columns of decoded values and keys, if the form has decoders; what can't be decoded is a fault.
 
     Args:
-        form: Which parts of a record its row has.
+        form: The parts of a record that its row has.
         values: The values; None for a tombstone.
         keys: The keys; empty where none is decoded.
         faults: The records' faults, to which new ones are added.
@@ -220,8 +246,8 @@ def decode_parts(
         return None if headers is None else [schema_head(each or (), part) for each in headers]
 
     if form.value is not None:
-        found = form.value.decode(values, faults, heads("value"))
-        columns[DECODED if pa.types.is_struct(found.type) else VALUE] = found
+        rows = form.value.decode(values, faults, heads("value"))
+        columns[DECODED if pa.types.is_struct(rows.type) else VALUE] = rows
     if form.key is not None:
         columns[DECODED_KEY] = form.key.decode(keys, faults, heads("key"))
     return columns
@@ -242,34 +268,33 @@ def decode_all(
         faults: The records' faults, to which new ones are added.
     """
     convert = coercer(dtype, "decode")
-    found: list[Any] = []
+    decoded: list[Any] = []
     for at, record in enumerate(records):
-        found.append(None)
+        decoded.append(None)
         if record is None:
             continue
         try:
-            found[at] = convert(decode(record))
+            decoded[at] = convert(decode(record))
         except Exception as error:  # noqa: BLE001 - whatever it raises, the record could not be decoded
             faults[at] = _undecodable(error)
     try:
-        return encode_column(found, dtype)
+        return encode_column(decoded, dtype)
     except ValueError:  # such as text that is not valid Unicode, which only Arrow detects
-        return _encoded(found, dtype, faults)
+        return _encoded(decoded, dtype, faults)
 
 
-def _encoded(found: list[Any], dtype: pa.StructType, faults: list[str | None]) -> pa.Array:
+def _encoded(decoded: list[Any], dtype: pa.StructType, faults: list[str | None]) -> pa.Array:
     """Return encoded values where some can't be encoded: those become null and the record's fault."""
-    for at, value in enumerate(found):
+    for at, value in enumerate(decoded):
         try:
             encode_column([value], dtype)
         except ValueError as error:  # noqa: PERF203 - each value is tried by itself
-            found[at], faults[at] = None, _undecodable(error)
-    return encode_column(found, dtype)
+            decoded[at], faults[at] = None, _undecodable(error)
+    return encode_column(decoded, dtype)
 
 
 def _undecodable(error: Exception) -> str:
-    told = f"undecodable: {type(error).__name__}: {error}"
-    return told.encode(errors="backslashreplace").decode()
+    return undecodable(f"{type(error).__name__}: {error}")
 
 
 def markers(task: Task | None, newest: Mapping[Partition, int], form: RecordFormat) -> pa.RecordBatch:
@@ -279,7 +304,7 @@ def markers(task: Task | None, newest: Mapping[Partition, int], form: RecordForm
         task: The task whose marks and gaps are returned, if any. The mark of a partition that holds more has a newest
             timestamp as well, whose value has no meaning.
         newest: The newest timestamps of the task's records, from which the join decides whether to use marks.
-        form: Which parts of a record its row has.
+        form: The parts of a record that its row has.
     """
     marks, gaps, unread = ({}, [], frozenset()) if task is None else (task.marks, task.gaps, task.unread)
     partitions = [*marks, *(gap.partition for gap in gaps), *newest]
@@ -293,3 +318,145 @@ def markers(task: Task | None, newest: Mapping[Partition, int], form: RecordForm
     more = [0 if each in unread else None for each in marks]
     columns[NEWEST] = pa.array([*more, *nothing[1], *newest.values()], pa.int64())
     return pa.RecordBatch.from_arrays([columns[name] for name in form.schema.names], schema=form.schema)
+
+
+PIECE_RECORDS, PIECE_BYTES = 20_000, 16 << 20
+
+_WAIT_SECONDS = 0.5
+_END = "_PARTITION_EOF"
+
+# The consumer is in no group and needs no rights on any, but librdkafka asks for a coordinator nevertheless.
+_OF_GROUPS = {
+    *("GROUP_AUTHORIZATION_FAILED", "COORDINATOR_NOT_AVAILABLE", "COORDINATOR_LOAD_IN_PROGRESS", "NOT_COORDINATOR"),
+    *("_WAIT_COORD", "INVALID_GROUP_ID"),
+}
+
+
+def fetched(
+    cluster: Cluster,
+    spans: Sequence[Span],
+    options: ClusterOptions,
+    what: str,
+    held: Mapping[Partition, Collection[int]] | None = None,
+) -> Iterator[list[Any]]:
+    """Read ranges of offsets, each partition's in order.
+
+    Args:
+        cluster: The cluster that holds them.
+        spans: The ranges; several of one partition are read one after another.
+        options: The cluster's address and settings, and the time for which it may be silent.
+        what: The input, for messages.
+        held: Offsets to leave out, by partition.
+
+    Yields:
+        Lists of confluent-kafka's messages, never empty and never more than a piece.
+
+    Raises:
+        QueryFailedError: No broker sent a record for longer than the patience allows, or offsets no longer exist.
+        ConfigurationError: The user may not read a topic.
+    """
+    waiting: list[Any] = []
+    size = 0
+    consumer = cluster.consumer()
+    try:
+        for one_round in _rounds(spans):
+            for message in _consumed(consumer, cluster, one_round, options, what):
+                partition = (message.topic(), message.partition())
+                if held and message.offset() in held.get(partition, ()):
+                    continue
+                more = _size(message)
+                if waiting and (len(waiting) >= PIECE_RECORDS or size + more > PIECE_BYTES):
+                    yield waiting
+                    waiting, size = [], 0
+                waiting.append(message)
+                size += more
+        if waiting:
+            yield waiting
+    finally:
+        consumer.close()
+
+
+def _rounds(spans: Sequence[Span]) -> list[list[Span]]:
+    """Split ranges into rounds of at most one range per partition: a consumer is assigned each partition once."""
+    rounds: list[list[Span]] = []
+    seen: dict[Partition, int] = {}
+    for span in spans:
+        at = seen[span.partition] = seen.get(span.partition, -1) + 1
+        if at == len(rounds):
+            rounds.append([])
+        rounds[at].append(span)
+    return rounds
+
+
+def _size(message: Any) -> int:
+    """Return a record's approximate size in bytes."""
+    size = len(message.value() or b"") + len(message.key() or b"")
+    for name, value in message.headers() or ():
+        size += len(name) + len(value or b"")
+    return size
+
+
+def _consumed(
+    consumer: Any, cluster: Cluster, spans: Sequence[Span], options: ClusterOptions, what: str
+) -> Iterator[Any]:
+    """Read ranges of different partitions."""
+    from confluent_kafka import TopicPartition  # noqa: PLC0415 - optional, but the cluster exists, so it is installed
+
+    left: dict[Partition, Span] = {span.partition: span for span in spans}
+    patience = None if options.patience_ms is None else options.patience_ms / 1000
+    consumer.assign([TopicPartition(*span.partition, span.begin) for span in spans])
+    answered_at = time.monotonic()
+    while left:
+        # The queue is bounded by bytes, but a consumer that waits for many records fetches beyond that bound.
+        messages = consumer.consume(1, _WAIT_SECONDS)
+        messages += consumer.consume(PIECE_RECORDS, 0) if messages else []
+        if any(message.error() is None or message.error().name() == _END for message in messages):
+            answered_at = time.monotonic()
+        elif patience is not None and time.monotonic() - answered_at > patience:
+            (topic, number), span = next(iter(left.items()))
+            msg = (
+                f"{what}: {options.bootstrap_servers} gave no record for {patience:.0f} s{_why(cluster)}; expected "
+                f"those of topic {topic} partition {number} up to offset {span.end - 1:,}; see that its brokers run, "
+                f"or wait for longer with patience="
+            )
+            raise QueryFailedError(msg)
+        done = []
+        for message in messages:
+            error = message.error()
+            if error is not None and error.name() != _END:
+                _judge(cluster, error, message, options, what)
+                continue
+            partition, offset = (message.topic(), message.partition()), message.offset()
+            wanted = left.get(partition)
+            # Records that were fetched for an earlier range of the partition may still arrive.
+            if wanted is None or offset < wanted.begin:
+                continue
+            if error is None and offset < wanted.end:
+                yield message
+            if offset >= wanted.end - (error is None):
+                del left[partition]
+                done.append(TopicPartition(*partition))
+        if done and left:
+            consumer.incremental_unassign(done)
+
+
+def _why(cluster: Cluster) -> str:
+    """Return the last problem of a login, in parentheses, for a message."""
+    return "" if cluster.last_problem is None else f" ({cluster.last_problem})"
+
+
+def _judge(cluster: Cluster, error: Any, message: Any, options: ClusterOptions, what: str) -> None:
+    if cluster.is_passing(error) or error.name() in _OF_GROUPS:
+        return
+    where = f"topic {message.topic()} partition {message.partition()}"
+    if error.name() == "TOPIC_AUTHORIZATION_FAILED":
+        msg = (
+            f"{what}: {options.bootstrap_servers} do not let this user read topic {message.topic()!r}: "
+            f"grant it READ and DESCRIBE on the topic"
+        )
+        raise ConfigurationError(msg)
+    if error.name() in {"_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE"}:
+        msg = f"{what}: {where}: the records at offset {message.offset():,} were deleted while they were to be read"
+    else:
+        msg = f"{what}: {where}: {cluster.text(error)} ({error.name()})"
+    raise QueryFailedError(msg)

@@ -1,4 +1,4 @@
-"""Messages for a cluster that refuses or does not answer: what was expected, what librdkafka said, what to do.
+"""Messages for a cluster that refuses or does not answer: the expectation, librdkafka's own words, and advice.
 
 librdkafka reports causes in the words of the library that met them. A listener of another protocol only closes the
 connection, and a certificate for another host is "verify that ssl.ca.location is correct". So causes are recognised by
@@ -22,7 +22,6 @@ __all__ = [
     "OTHER_NAME",
     "OTHER_TIME",
     "ConnectionLog",
-    "certificate_problem",
     "is_alert",
     "is_ended",
     "login_problem",
@@ -45,7 +44,7 @@ _USUAL = (
 _ENDED = re.compile(
     r"security\.protocol|connecting to a |Disconnected.* in state (UP|APIVERSION_QUERY|SSL_HANDSHAKE|AUTH\w*)"
 )
-# What a listener answers that wants a client's certificate and gets none, or one that it does not trust.
+# The answers of a listener that wants a client's certificate and gets none, or one that it does not trust.
 _ALERT = re.compile(
     r"\balert (bad certificate|\w*certificate|unknown ca|handshake failure|access denied)", re.IGNORECASE
 )
@@ -63,13 +62,13 @@ _CERTIFICATE_SECONDS = 5
 
 
 class ConnectionLog:
-    """What librdkafka reports about its connections while a request waits; much of it is only in its log."""
+    """The state of librdkafka's connections while a request waits, from its log and its errors."""
 
     def __init__(self) -> None:
         self.ended: str | None = None
         """The text of the last connection that the other side closed; None if a later one could not be made at all."""
 
-    def hear(self, text: str) -> None:
+    def add(self, text: str) -> None:
         """Read a line of librdkafka's log, without secrets."""
         text = _LOG_PREFIX.sub("", text).strip()
         if _ENDED.search(text):
@@ -78,95 +77,95 @@ class ConnectionLog:
             self.ended = None
 
 
-def is_ended(heard: str) -> bool:
+def is_ended(text: str) -> bool:
     """Return whether a text of librdkafka says that the other side closed a connection."""
-    return _ENDED.search(heard) is not None
+    return _ENDED.search(text) is not None
 
 
-def is_alert(heard: str) -> bool:
+def is_alert(text: str) -> bool:
     """Return whether a text of librdkafka says that the other side refused this side's certificate."""
-    return _ALERT.search(heard) is not None
+    return _ALERT.search(text) is not None
 
 
-def protocol_problem(servers: str, settings: Mapping[str, str], heard: str) -> str:
+def protocol_problem(servers: str, settings: Mapping[str, str], text: str) -> str:
     """Return the message for a listener that speaks another protocol.
 
     Args:
         servers: The bootstrap servers.
         settings: The options.
-        heard: librdkafka's text, without secrets.
+        text: librdkafka's text, without secrets.
     """
     own = settings.get("security.protocol", "plaintext (librdkafka's default)")
     return (
         f"{servers} took the connection and ended it without an answer, as a listener does that speaks another "
-        f"protocol: {heard}; the option security.protocol is {own}: expected that of the listener at this address, "
+        f"protocol: {text}; the option security.protocol is {own}: expected that of the listener at this address, "
         f"one of {', '.join(_PROTOCOLS)}"
     )
 
 
-def login_problem(servers: str, settings: Mapping[str, str], heard: str) -> str:
+def login_problem(servers: str, settings: Mapping[str, str], text: str) -> str:
     """Return the message for TLS or a login that failed.
 
     Args:
         servers: The bootstrap servers.
         settings: The options.
-        heard: librdkafka's text, without secrets.
+        text: librdkafka's text, without secrets.
     """
-    if "certificate verif" in heard:
-        found = certificate_problem(heard, settings)
-        if found is not None:
-            return f"{servers}: {found}"
+    if "certificate verif" in text:
+        problem = _certificate_problem(text, settings)
+        if problem is not None:
+            return f"{servers}: {problem}"
     hint = ""
-    if is_alert(heard):
+    if is_alert(text):
         own = [name for name in _CERTIFICATES if name in settings]
-        given = f"that of the option {own[0]}, which it does not trust" if own else "none"
+        shown = f"that of the option {own[0]}, which it does not trust" if own else "none"
         hint = (
-            f"the listener at this address wants a certificate of the client, and got {given}: give one that it trusts "
+            f"the listener at this address wants a certificate of the client, and got {shown}: give one that it trusts "
             f"with ssl.certificate.location and ssl.key.location, or as texts, ssl.certificate.pem and ssl.key.pem; "
         )
-    elif '"status":"invalid_token"' in heard:
+    elif '"status":"invalid_token"' in text:
         hint = "the brokers do not take the token: it has expired, or they do not trust its issuer or its user; "
-    elif "current SASL state" in heard:
-        hint = "the listener at this address takes no logins by SASL: expected plaintext or ssl there; "
-    return f"{servers} refused the login: {heard}; {hint}see the options security.protocol, sasl.* and ssl.*"
+    elif "current SASL state" in text:
+        hint = "the listener at this address takes no logins by SASL: expected plaintext or ssl; "
+    return f"{servers} refused the login: {text}; {hint}see the options security.protocol, sasl.* and ssl.*"
 
 
-def certificate_problem(heard: str, settings: Mapping[str, str]) -> str | None:
-    """Return what OpenSSL finds wrong with a broker's certificate; None where it can't be asked, or finds nothing.
+def _certificate_problem(text: str, settings: Mapping[str, str]) -> str | None:
+    """Return the problem that OpenSSL finds with a broker's certificate; None where it can't be asked, or finds none.
 
     Only a handshake is tried: nothing of a login is sent.
 
     Args:
-        heard: librdkafka's text, which names the broker.
+        text: librdkafka's text, which names the broker.
         settings: The options, of which the trusted certificates are used.
     """
-    found = _ADDRESS.search(heard)
-    if found is None:
+    address = _ADDRESS.search(text)
+    if address is None:
         return None
-    host, port = found["host"], int(found["port"])
+    host, port = address["host"], int(address["port"])
     try:
         context = _context(settings)
         connection = socket.create_connection((host, port), _CERTIFICATE_SECONDS)
         with connection, context.wrap_socket(connection, server_hostname=host):
             return None
     except ssl.SSLCertVerificationError as error:
-        said, code = error.verify_message, error.verify_code
+        reason, code = error.verify_message, error.verify_code
     except (OSError, ValueError):
         return None
     place = f"the certificate of the broker at {host}:{port}"
     if code in OTHER_NAME:
         return (
-            f"{place} is trusted, and is for another {OTHER_NAME[code]} ({said}): use an address that the certificate "
-            f"names, in bootstrap_servers and in the brokers' advertised.listeners, or give the brokers a certificate "
-            f"that names this one"
+            f"{place} is trusted, and is for another {OTHER_NAME[code]} ({reason}): use an address that the "
+            f"certificate names, in bootstrap_servers and in the brokers' advertised.listeners, or give the brokers a "
+            f"certificate that names this one"
         )
     if code in OTHER_TIME:
-        return f"{place} is not valid now ({said}): renew it, or set the clock of this machine right"
+        return f"{place} is not valid now ({reason}): renew it, or set the clock of this machine right"
     trusted = "ssl.ca.location" if "ssl.ca.location" in settings else "ssl.ca.pem"
     own = f"the certificates of the option {trusted}" if trusted in settings else "this machine's own certificates"
     return (
-        f"{place} is not trusted ({said}): expected one that is valid by {own}; give the authority that signed it with "
-        f"the option ssl.ca.location"
+        f"{place} is not trusted ({reason}): expected one that is valid by {own}; give the authority that signed it "
+        f"with the option ssl.ca.location"
     )
 
 
@@ -186,30 +185,30 @@ def _context(settings: Mapping[str, str]) -> ssl.SSLContext:
     return context
 
 
-def setting_problem(settings: Mapping[str, str], names: Sequence[str], said: str) -> str:
+def setting_problem(settings: Mapping[str, str], names: Sequence[str], text: str) -> str:
     """Return the message for an option that librdkafka refuses.
 
     Args:
-        settings: The options; none of their secret values is in ``said``.
+        settings: The options; none of their secret values is in ``text``.
         names: The options that librdkafka's text names.
-        said: The text.
+        text: The text.
     """
     name = max(names, key=len, default=None)
     setting = "options" if name is None else f"option {name!r}"
     hint = ""
     if any(each.startswith("kafka.") for each in settings):
         hint = "; librdkafka's names have no 'kafka.' in front"
-    elif "JAAS" in said:
+    elif "JAAS" in text:
         hint = "; expected sasl.mechanism, sasl.username and sasl.password instead of sasl.jaas.config"
-    elif name is not None and "No such configuration property" in said:
+    elif name is not None and "No such configuration property" in text:
         hint = _near(name, _USUAL) or "; its manual, CONFIGURATION.md, has all names"
-    elif "SASL mechanism" in said:
+    elif "SASL mechanism" in text:
         hint = f"; expected the option sasl.mechanism to be one of {', '.join(_MECHANISMS)}"
-    elif name == "security.protocol" and "Invalid value" in said:
+    elif name == "security.protocol" and "Invalid value" in text:
         hint = f"; expected one of {', '.join(_PROTOCOLS)}{_near(settings[name], _PROTOCOLS)}"
-    return f"{setting}: librdkafka refuses it: {said}{hint}"
+    return f"{setting}: librdkafka refuses it: {text}{hint}"
 
 
 def _near(name: str, valid: Sequence[str]) -> str:
-    found = did_you_mean(name, valid)
-    return found if "did you mean" in found else ""
+    hint = did_you_mean(name, valid)
+    return hint if "did you mean" in hint else ""

@@ -1,6 +1,6 @@
-"""How a batch's ranges of offsets are cut into tasks.
+"""The tasks of a batch: its ranges of offsets, cut into about equal numbers of records.
 
-There are as many tasks as asked, of about as many records each. A batch of few records is one task, because a task
+There are as many tasks as asked for, of about as many records each. A batch of few records is one task, because a task
 costs more than they do. A task may read several ranges of a partition, from the archive and from the brokers. Where the
 archive has holes and the brokers have the records, both are read. Where a part of a range no longer exists, the query
 ends with an error that gives its size; or, if losses are skipped, the range begins later and a fault is counted.
@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import InputPartition
 
 from cojoin.errors import QueryFailedError
-from cojoin.kafka.archive.hybrid_cluster import HybridCluster
+from cojoin.kafka.hybrid_cluster import HybridCluster
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from cojoin.kafka.archive.archive_index import Piece
     from cojoin.kafka.client import Cluster, Partition
+    from cojoin.kafka.hybrid_cluster import Piece
 
 __all__ = ["ArchivedSpan", "Gap", "Span", "Task", "make_tasks"]
 
@@ -61,11 +61,11 @@ class Gap(Span):
 
 
 class Task(InputPartition):
-    """What a task reads.
+    """The ranges that a task reads, and its marks and gaps.
 
     Args:
         spans: Ranges of offsets, each once, a partition's in order; those in the archive become ``archived``.
-        marks: How far event time has come in partitions, in epoch milliseconds.
+        marks: The progress of event time in partitions, in epoch milliseconds.
         gaps: Ranges that no longer exist.
         unread: Partitions with marks that hold more records.
         trusted_until: The latest record timestamp that is trusted, in epoch milliseconds; None trusts all.
@@ -110,7 +110,7 @@ def make_tasks(
         cluster: The cluster that holds the records.
         begins: The first offset of each partition; one that is missing begins at its earliest offset.
         ends: Each partition's end.
-        mark: How far event time has come in each of them, in epoch milliseconds; None makes no marks.
+        mark: The progress of event time in each of them, in epoch milliseconds; None makes no marks.
         tasks: The number of tasks.
         what: The input, for messages.
         skips_losses: Whether records that no longer exist are skipped.
@@ -127,13 +127,13 @@ def make_tasks(
     for partition, end in ends.items():
         begin = min(begins.get(partition, earliest[partition]), end)
         if isinstance(cluster, HybridCluster):
-            gaps += [Gap(partition, *each) for each in cluster.lost(partition, begin, end, kept[partition])]
+            gaps += [Gap(partition, *piece) for piece in cluster.lost(partition, begin, end, kept[partition])]
         for span in _placed(cluster, Span(partition, begin, end), kept[partition]):
-            there = span.begin if isinstance(span, ArchivedSpan) else max(span.begin, min(kept[partition], span.end))
-            if span.begin < there:
-                gaps.append(Gap(partition, span.begin, there))
-            if there < span.end:
-                spans.append(replace(span, begin=there))
+            first = span.begin if isinstance(span, ArchivedSpan) else max(span.begin, min(kept[partition], span.end))
+            if span.begin < first:
+                gaps.append(Gap(partition, span.begin, first))
+            if first < span.end:
+                spans.append(replace(span, begin=first))
     if gaps and not skips_losses:
         msg = (
             f"{what}: records that were to be read next are gone: {'; '.join(map(str, gaps))}; they aged out, or were "
@@ -147,8 +147,8 @@ def make_tasks(
     if not pieces and (marks or gaps):
         pieces = [[]]
     return [
-        Task(each, {} if number else marks, [] if number else gaps, frozenset() if number else held, trusted_until)
-        for number, each in enumerate(pieces)
+        Task(piece, {} if number else marks, [] if number else gaps, frozenset() if number else held, trusted_until)
+        for number, piece in enumerate(pieces)
     ]
 
 

@@ -2,8 +2,9 @@
 
 The function is called where a client is made, and again when three quarters of a token's lifetime have passed. A
 process keeps each source's last token, so that its tasks do not ask for one each; a token that the brokers refuse is
-forgotten. No message, log line, file or ``repr`` has a token. Before a query starts, a function that fails is an error
-at once; while a query runs, it is called again until the patience ends.
+forgotten. No message, log line, file or ``repr`` has a token, also not of a schema registry (``formats.registry``).
+Before a query starts, a function that fails is an error at once; while a query runs, it is called again until the
+patience ends.
 
 A token costs what the function costs, and with confluent-kafka 2.13 or later a second for each client that is made.
 """
@@ -13,22 +14,35 @@ from __future__ import annotations
 import re
 import threading
 import time
+import traceback
 import uuid
 from dataclasses import dataclass, field
 from datetime import timedelta
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, TypeAlias
+from urllib.parse import unquote
 
 from cojoin.errors import ConfigurationError, QueryFailedError
-from cojoin.kafka.token_texts import call_problem, function_name, is_token_text, without_tokens
 from cojoin.session.pickling import pickling_error
 from cojoin.storage.locations import MASK
+from cojoin.storage.secret_names import may_be_secret
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from cojoin.spark.sources.secrets import Secrets
 
-__all__ = ["Token", "TokenFunction", "Tokens", "with_token_login"]
+__all__ = [
+    "Token",
+    "TokenFunction",
+    "Tokens",
+    "call_problem",
+    "function_name",
+    "is_token_text",
+    "with_token_login",
+    "without_tokens",
+]
+
 
 _REFRESHED_AT = 0.75
 """The share of a token's lifetime after which another one is asked for; librdkafka asks after 0.8."""
@@ -46,7 +60,7 @@ class Token:
 
     Attributes:
         text: The token, such as a JWT.
-        lifetime: How long it is valid from now on: seconds, or a ``timedelta``.
+        lifetime: The time for which it is valid from now on: seconds, or a ``timedelta``.
         principal: The user's name, where the brokers want one beside the token.
         extensions: SASL extensions, such as ``{"logicalCluster": "lkc-1"}``.
 
@@ -66,7 +80,7 @@ class TokenFunction:
 
     Attributes:
         ask: The function.
-        number: What a process knows its last token by; it is the same wherever the function was sent.
+        number: The key of a process' last token; it is the same wherever the function was sent.
     """
 
     ask: Callable[[], Token | tuple[str, float]] = field(repr=False, compare=False)
@@ -77,7 +91,7 @@ class TokenFunction:
         """Return a user's function, checked as far as possible without a call.
 
         Raises:
-            ConfigurationError: It is no function, or it can't be sent to the workers.
+            ConfigurationError: It is not a function, or it can't be sent to the workers.
         """
         if not callable(function):
             msg = f"{what}: token: expected a function that returns a token, got a {type(function).__name__}"
@@ -110,7 +124,7 @@ _KEPT: dict[str, _Kept] = {}
 _LOCK = threading.Lock()
 
 Answer: TypeAlias = tuple[str, float, str, dict[str, str]]
-"""What confluent-kafka takes: the token, when it expires in epoch seconds, the principal, the extensions."""
+"""A token as confluent-kafka takes it: its text, when it expires in epoch seconds, the principal, the extensions."""
 
 
 class Tokens:
@@ -125,7 +139,7 @@ class Tokens:
     def __init__(self, function: TokenFunction, what: str, secrets: Secrets) -> None:
         self._function, self._what, self._secrets = function, what, secrets
         self.problem: str | None = None
-        """What was wrong when the function was last called, without secrets; None where nothing was."""
+        """The problem of the function's last call, without secrets; None after a success."""
 
     def __call__(self, config: str = "") -> Answer:
         """Return a token for confluent-kafka; it is asked for again where an exception ends this."""
@@ -140,7 +154,7 @@ class Tokens:
         """See that there is a token.
 
         Args:
-            patience_ms: How long a function that fails is asked again, in milliseconds; None does so forever.
+            patience_ms: The time for which a function that fails is called again, in milliseconds; None has no end.
             at_start: Whether no query runs yet: then it is not asked again.
 
         Raises:
@@ -174,10 +188,10 @@ class Tokens:
             kept = _KEPT.get(number)
             if kept is not None and now < kept.refreshed_at:
                 return kept
-            asked, self.problem = self._asked()
-            if asked is not None:
-                _KEPT[number] = asked
-                return asked
+            fetched, self.problem = self._asked()
+            if fetched is not None:
+                _KEPT[number] = fetched
+                return fetched
         return kept if kept is not None and now < kept.expires_at else None
 
     def _asked(self) -> tuple[_Kept | None, str | None]:
@@ -187,10 +201,10 @@ class Tokens:
             answer = self._function.ask()
         except Exception as error:  # noqa: BLE001 - the user's own code
             return None, self.mask(call_problem(self._function.ask, error))
-        found = _as_token(answer)
-        if isinstance(found, str):
-            return None, f"{self._function.name}: {_EXPECTED}; got {found}"
-        seconds = found.lifetime.total_seconds() if isinstance(found.lifetime, timedelta) else float(found.lifetime)
+        token = _as_token(answer)
+        if isinstance(token, str):
+            return None, f"{self._function.name}: {_EXPECTED}; got {token}"
+        seconds = token.lifetime.total_seconds() if isinstance(token.lifetime, timedelta) else float(token.lifetime)
         if not seconds > 0:
             return None, f"{self._function.name} returned a token that has expired: its lifetime is {seconds:g} s"
         if seconds > _LONGEST_SECONDS:
@@ -198,11 +212,11 @@ class Tokens:
                 f"{self._function.name} returned a lifetime of {seconds:g} s: expected seconds from now on; if it is a "
                 f"time in epoch seconds, subtract time.time()"
             )
-        return _Kept(found, begun + _REFRESHED_AT * seconds, begun + seconds), None
+        return _Kept(token, begun + _REFRESHED_AT * seconds, begun + seconds), None
 
 
 def _as_token(answer: Any) -> Token | str:
-    """Return what a function answered as a token; if it is none, return what it is, without its content."""
+    """Return a function's answer as a token; if it is not one, a description of it without its content."""
     if isinstance(answer, (tuple, list)) and len(answer) == 2:
         answer = Token(*answer)
     if not isinstance(answer, Token):
@@ -215,7 +229,7 @@ def _as_token(answer: Any) -> Token | str:
         return f"a {type(answer.lifetime).__name__} as the lifetime"
     texts = [answer.principal, *answer.extensions, *answer.extensions.values()]
     if not all(isinstance(each, str) for each in texts):
-        return "a principal or extensions that are no texts"
+        return "a principal or extensions that are not texts"
     wrong = [name for name in answer.extensions if _EXTENSION.fullmatch(name) is None]
     return answer if not wrong else f"the extension {wrong[0]!r}, whose name is not one of SASL's: letters, not 'auth'"
 
@@ -246,3 +260,44 @@ def with_token_login(settings: Mapping[str, str], what: str) -> dict[str, str]:
         raise ConfigurationError(msg)
     own = {} if named is not None else {"sasl.mechanism": _OWN_MECHANISM}
     return {"security.protocol": "SASL_SSL", **settings, **own}
+
+
+_PRINTABLE = re.compile(r"[\x21-\x7e]+")
+_JWT = re.compile(r"eyJ[\w-]+\.[\w-]*(?:\.[\w-]*)*")
+_PARAMETER = re.compile(r"(?P<name>[\w.-]+)(?P<sign>=|%3D)(?P<value>[^&\s\"']+)", re.IGNORECASE)
+
+
+def is_token_text(text: str) -> bool:
+    """Return whether a text can be a token: printable ASCII without blanks.
+
+    >>> is_token_text("eyJhbGciOiJub25lIn0.e30."), is_token_text("one line end" + chr(10))
+    (True, False)
+    """
+    return _PRINTABLE.fullmatch(text) is not None
+
+
+def function_name(function: Callable[..., Any]) -> str:
+    """Return a function's name, without its arguments, which may be secret."""
+    name = getattr(function, "__qualname__", None)
+    return f"the function {name}" if isinstance(name, str) else f"the {type(function).__qualname__}"
+
+
+def call_problem(function: Callable[..., Any], error: Exception) -> str:
+    """Return the message for a call that failed: the function, the exception without tokens, and its place."""
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f"{PurePath(frames[-1].filename).name}, line {frames[-1].lineno}" if frames[1:] else "its call"
+    return f"{function_name(function)} failed: {type(error).__name__}: {without_tokens(str(error))} (in {place})"
+
+
+def without_tokens(text: str) -> str:
+    """Return a text without what looks like a token, and without parameters whose names suggest a secret.
+
+    >>> without_tokens("POST /token?client_secret=opensesame&scope=kafka: 500")
+    'POST /token?client_secret=***&scope=kafka: 500'
+    """
+
+    def shown(parameter: re.Match[str]) -> str:
+        secret = may_be_secret(unquote(parameter["name"]))
+        return f"{parameter['name']}{parameter['sign']}{MASK}" if secret else parameter[0]
+
+    return _PARAMETER.sub(shown, _JWT.sub(MASK, text))

@@ -1,9 +1,17 @@
-"""Which partitions an input reads: topics by name or by pattern, whole or only some of their partitions.
+"""The topics and partitions that an input reads, by name or by pattern, and the ids that tell them from others.
 
 A topic or partition that is created later is read from its beginning where its name matches; one that was named must
 exist from the start. Kafka's internal topics, whose names begin with two underscores, match no pattern. Between two
 starts of a query the choice may grow; a topic or partition that the query has read can't be left out, because its next
-records would be missing without a word.
+records would be missing without an error.
+
+A cluster has an id, and so has a topic; a topic that is deleted and created again gets another one. A checkpoint keeps
+both. They are compared with what the brokers report at every start; the topics' ids are also compared for every batch
+while a query runs. In another cluster, or in a topic that was created again, an offset belongs to another record, so
+going on would miss records or read them twice, without an error. This is always refused. ``data_loss="skip"`` and
+``allow_data_loss=True`` go on without records that no longer exist; they do not accept other records. Brokers before
+Kafka 2.8 have no topic ids, and checkpoints of cojoin 0.5.0 have neither id: their ids are added when they are known,
+and compared from the next start on.
 """
 
 from __future__ import annotations
@@ -19,7 +27,8 @@ if TYPE_CHECKING:
 
     from cojoin.kafka.client import Partition
 
-__all__ = ["Topics"]
+__all__ = ["Topics", "id_problem", "merged_ids"]
+
 
 _INTERNAL = "__"
 _NAMED = re.compile(r"(?P<name>[^\s,\[\]]+)(?:\[(?P<numbers>[\d, ]+)\])?")
@@ -57,7 +66,8 @@ class Topics:
             raise ConfigurationError(msg)
         try:
             only = {
-                str(name): tuple(sorted({int(number) for number in each})) for name, each in (partitions or {}).items()
+                str(name): tuple(sorted({int(number) for number in numbers}))
+                for name, numbers in (partitions or {}).items()
             }
         except (AttributeError, TypeError, ValueError):
             only = {"": ()}
@@ -70,11 +80,11 @@ class Topics:
         except (re.error, TypeError) as error:
             msg = f"topic_pattern: expected a regular expression, got {pattern!r}: {error}"
             raise ConfigurationError(msg) from error
-        found = cls(tuple(dict.fromkeys([*(name.strip() for name in names), *only])), pattern or None, only)
-        if not found.names and found.pattern is None:
+        chosen = cls(tuple(dict.fromkeys([*(name.strip() for name in names), *only])), pattern or None, only)
+        if not chosen.names and chosen.pattern is None:
             msg = "source kafka: expected topics, topic_pattern or partitions, got none"
             raise ConfigurationError(msg)
-        return found
+        return chosen
 
     def __str__(self) -> str:
         spelled = [f"{name}{list(self.only[name])}" if name in self.only else name for name in self.names]
@@ -88,12 +98,12 @@ class Topics:
         Topics(names=('quotes', 'trades'), pattern='trades-.*', only={'trades': (0, 1)})
         """
         named, slash, pattern = text.partition("/")
-        found = {each["name"]: each["numbers"] for each in _NAMED.finditer(named)}
-        only = {name: tuple(map(int, numbers.split(","))) for name, numbers in found.items() if numbers}
-        return cls(tuple(found), pattern.removesuffix("/") if slash else None, only)
+        named_topics = {each["name"]: each["numbers"] for each in _NAMED.finditer(named)}
+        only = {name: tuple(map(int, numbers.split(","))) for name, numbers in named_topics.items() if numbers}
+        return cls(tuple(named_topics), pattern.removesuffix("/") if slash else None, only)
 
     def left_out(self, former: Topics, read: Iterable[str]) -> list[str]:
-        """Return what a former choice has and this one does not, in words.
+        """Return the topics and partitions that a former choice has and this one does not, as texts.
 
         Args:
             former: The former choice.
@@ -108,7 +118,7 @@ class Topics:
             if name in former.names or name in read:
                 before = former.only.get(name)
                 gone = None if before is None else sorted(set(before) - set(numbers))
-                # Which partitions a whole topic had is not known here.
+                # The partitions that a whole topic had are not known.
                 if gone is None or gone:
                     lacking.append(f"{'partitions' if gone is None else f'partition {gone[0]}'} of topic {name!r}")
         if former.pattern not in {None, self.pattern} and not read:
@@ -131,7 +141,7 @@ class Topics:
         if left_out:
             msg = (
                 f"{what}: the checkpoint has read {former}, and this source reads {self}, without "
-                f"{', '.join(left_out)}: expected all that was read before, because what is written there from now on "
+                f"{', '.join(left_out)}: expected all that was read before, because the records written from now on "
                 f"would be missing; name it again, or begin a new query, with a checkpoint of its own"
             )
             raise CheckpointError(msg)
@@ -142,28 +152,70 @@ class Topics:
     def _matches(self, name: str) -> bool:
         return self.pattern is not None and not name.startswith(_INTERNAL) and bool(re.fullmatch(self.pattern, name))
 
-    def found(self, there: Mapping[str, list[int]], what: str) -> list[Partition]:
+    def select(self, existing: Mapping[str, list[int]], what: str) -> list[Partition]:
         """Return the partitions that are read.
 
         Args:
-            there: All topics of the cluster, with their partitions' numbers.
+            existing: All topics of the cluster, with their partitions' numbers.
             what: The input, for messages.
 
         Raises:
             ConfigurationError: A topic or partition that was named does not exist, or the pattern matches no topic.
         """
-        matching = [name for name in sorted(there) if self._matches(name)]
+        matching = [name for name in sorted(existing) if self._matches(name)]
         if self.pattern is not None and not (matching or self.names):
             msg = f"{what}: no topic matches {self.pattern!r}"
-            raise ConfigurationError(msg + did_you_mean(self.pattern, there))
+            raise ConfigurationError(msg + did_you_mean(self.pattern, existing))
         partitions: list[Partition] = []
         for name in dict.fromkeys([*self.names, *matching]):
-            if name not in there:
-                msg = f"{what}: there is no topic {name!r}{did_you_mean(name, there)}"
+            if name not in existing:
+                msg = f"{what}: topic {name!r} does not exist{did_you_mean(name, existing)}"
                 raise ConfigurationError(msg)
-            missing = set(self.only.get(name, ())) - set(there[name])
+            missing = set(self.only.get(name, ())) - set(existing[name])
             if missing:
-                msg = f"{what}: topic {name!r} has no partition {min(missing)}; it has {there[name]}"
+                msg = f"{what}: topic {name!r} has no partition {min(missing)}; it has {existing[name]}"
                 raise ConfigurationError(msg)
-            partitions += [(name, number) for number in self.only.get(name, there[name])]
+            partitions += [(name, number) for number in self.only.get(name, existing[name])]
         return partitions
+
+
+def id_problem(known: Mapping[str, Any], current: Mapping[str, Any], servers: str) -> str | None:
+    """Return the message for a source that differs from before; None where it does not, or where that can't be known.
+
+    Args:
+        known: The ids that were kept: ``cluster``, an id, and ``topics``, ids by name; each may be missing.
+        current: The ids now, in the same form.
+        servers: The bootstrap servers of the cluster now.
+
+    >>> id_problem({"topics": {"trades": "a"}}, {"cluster": "c", "topics": {"trades": "a", "quotes": "b"}}, "one:9092")
+    >>> print(id_problem({"topics": {"trades": "a"}}, {"topics": {"trades": "b"}}, "one:9092"))
+    topic 'trades' was deleted and created again since it was read (its id was a and is b), so its offsets are other \
+records'; begin a new query, with a checkpoint of its own
+    """
+    old, new = known.get("cluster"), current.get("cluster")
+    if old is not None and new is not None and old != new:
+        return (
+            f"what was read is in the Kafka cluster {old}, and {servers} are the cluster {new}, where the same offsets "
+            f"are other records'; name brokers of {old} as bootstrap_servers, or begin a new query, with a checkpoint "
+            f"of its own"
+        )
+    topics = current.get("topics") or {}
+    for name, one in (known.get("topics") or {}).items():
+        two = topics.get(name)
+        if one is not None and two is not None and one != two:
+            return (
+                f"topic {name!r} was deleted and created again since it was read (its id was {one} and is {two}), so "
+                f"its offsets are other records'; begin a new query, with a checkpoint of its own"
+            )
+    return None
+
+
+def merged_ids(known: Mapping[str, Any], current: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the ids to keep: those found now, and those of topics that do not exist at the moment.
+
+    >>> merged_ids({"topics": {"trades-2025": "a"}}, {"cluster": "c", "topics": {"trades-2026": "b"}})
+    {'cluster': 'c', 'topics': {'trades-2025': 'a', 'trades-2026': 'b'}}
+    """
+    topics = {**(known.get("topics") or {}), **(current.get("topics") or {})}
+    cluster = current.get("cluster") or known.get("cluster")
+    return ({"cluster": cluster} if cluster else {}) | ({"topics": topics} if topics else {})

@@ -13,16 +13,14 @@ from pyspark.sql.streaming.datasource import ReadMaxRows
 
 import cojoin as cj
 from cojoin.kafka.client import ClusterOptions
-from cojoin.kafka.consumer_group import ConsumerGroup
+from cojoin.kafka.consumer_group import ConsumerGroup, TopicMonitor
 from cojoin.kafka.positions import offset_of
 from cojoin.kafka.reader import AlignedReader
-from cojoin.kafka.topic_monitor import TopicMonitor
 from cojoin.kafka.topics import Topics
 from tests.kafka.lags import committed, log_ends
 from tests.kafka.logins import grant
 from tests.kafka.replayed import add_partitions
-from tests.kafka.test_client import START, WHAT, fill, parts
-from tests.kafka.test_connection import silent
+from tests.kafka.test_client import START, WHAT, fill, parts, silent
 from tests.servers.broker import USERS
 
 if TYPE_CHECKING:
@@ -144,7 +142,7 @@ def test_at_the_end_of_a_topic_of_transactions_the_lag_is_none(broker: Broker) -
     assert committed(broker.bootstrap_servers, "markers", "group-markers") == ends
 
 
-@pytest.mark.parametrize(("group", "told"), [("", "expected the id"), (7, "got 7"), ("cojoin-x", "cojoin's own")])
+@pytest.mark.parametrize(("group", "told"), [("", "expected the id"), (7, "got 7"), ("cojoin-x", "are reserved")])
 def test_a_group_that_can_not_be_is_refused_at_once(group: object, told: str) -> None:
     with pytest.raises(cj.ConfigurationError, match=told):
         cj.kafka.source("localhost:9092", "trades", schema="id long", group=group)

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import cojoin as cj
-from cojoin.kafka.client import Cluster
-from cojoin.kafka.cluster_options import ClusterOptions
+from cojoin.kafka.client import Cluster, ClusterOptions
 from tests.kafka.logins import LOGINS, TOKEN_BEGIN, grant, login, read_to_the_end, secrets, unsigned_token, user_of
 from tests.kafka.replayed import LEFT, RIGHT, make, pairs, row, run, version, write
 from tests.servers.certificates import make_certificates

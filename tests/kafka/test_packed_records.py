@@ -12,9 +12,8 @@ import cojoin as cj
 from cojoin.engine.inputs import InputSpec
 from cojoin.engine.key_groups import group_labels
 from cojoin.engine.values.ipc import read_message
-from cojoin.kafka.packed_records import PackedRecords
-from cojoin.kafka.packing_choice import why_through_spark
-from cojoin.kafka.record_description import RecordDescription
+from cojoin.kafka.packed_records import PackedRecords, why_through_spark
+from cojoin.kafka.record_columns import RecordDescription
 from cojoin.kafka.records import FAULT, KEY, MARK, NEWEST, TIME, TOMBSTONE, VALUE
 from cojoin.kafka.topics import Topics
 from cojoin.spark.batch.grouping import Grouping
@@ -27,7 +26,7 @@ from cojoin.spark.batch.packing import (
     key_group,
     read_control,
 )
-from tests.kafka.formats.test_settled_json import DDL, a_value, as_lists
+from tests.kafka.formats.test_arrow_json import DDL, a_value, as_lists
 from tests.kafka.replayed import MINUTE, START, Written, join, make, pairs, rejected, row, run, version, write
 from tests.seeds import SEED
 

@@ -1,4 +1,4 @@
-"""``from_`` and ``to``: what is taken, what is refused, and which offsets they become."""
+"""``from_`` and ``to``: the values that they take, those that are refused, and the offsets that they become."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import pickle
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
+import pandas as pd
 import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
 import cojoin as cj
-from cojoin.kafka.points import ALL, Point
-from cojoin.kafka.ranges import Range, lost
+from cojoin.kafka.ranges import ALL, LATEST, Point, Range, lost, nearest_point, parsed_points
 from tests.kafka.test_client import START, WHAT, cluster, fill, parts
 
 if TYPE_CHECKING:
@@ -20,6 +20,68 @@ if TYPE_CHECKING:
     from tests.servers.broker import Broker
 
 UTC = timezone.utc
+
+
+@pytest.mark.parametrize(
+    ("moment", "milliseconds"),
+    [
+        ("2026-01-05", START),
+        (" 2026-01-05T00:00Z", START),
+        ("2026-01-05 00:00:00", START),
+        ("2026-01-05T00:00:00.5z", START + 500),
+        ("2026-01-05T00:00:00,000001", START + 1),
+        ("2026-01-05T01:30:00+01:30", START),
+        ("2026-01-04T19:00:00-0500", START),
+        ("1969-12-31T23:59:59.9995Z", 0),
+        ("1969-12-31", -86_400_000),
+        (datetime(2026, 1, 5, tzinfo=UTC), START),
+        (datetime(2026, 1, 5, 2, tzinfo=timezone(timedelta(hours=2))), START),
+        (pd.Timestamp("2026-01-05", tz="UTC"), START),
+    ],
+)
+def test_times(moment: Any, milliseconds: int) -> None:
+    assert parsed_points(moment, "from_") == {ALL: Point("time", milliseconds)}
+
+
+def test_points_by_topic_and_partition() -> None:
+    points = parsed_points({"a": "2026-01-05", "b": {0: 7, 2: "latest"}}, "from_")
+    assert points == {("a", None): Point("time", START), ("b", 0): Point("offset", 7), ("b", 2): Point("latest")}
+
+
+def test_the_most_specific_point_counts() -> None:
+    points = {ALL: Point("offset", 1), ("a", None): Point("offset", 2), ("a", 0): LATEST}
+    assert nearest_point(points, ("a", 0)) == LATEST
+    assert nearest_point(points, ("a", 1)) == Point("offset", 2)
+    assert nearest_point(points, ("b", 0)) == Point("offset", 1)
+    assert nearest_point({("a", 0): LATEST}, ("a", 1)) is None
+
+
+@pytest.mark.parametrize(
+    ("bound", "text"),
+    [
+        ("earlyest", "expected 'earliest', .* got 'earlyest'; did you mean 'earliest'"),
+        ("Latest", ".* got 'Latest'; did you mean 'latest'"),
+        ("42", ".* or an offset as an int; got '42'$"),
+        ("", ".* got ''"),
+        ("2026-13-05", "expected a time of the calendar, got '2026-13-05'"),
+        ("2026-01-05T25:00", "expected a time of the calendar"),
+        ("20260105", ".* got '20260105'"),
+        ("2026-01-05Z", ".* got '2026-01-05Z'"),
+        (datetime(2026, 1, 5), "expected a datetime with a zone"),  # noqa: DTZ001 - that is the point
+        (-2, "expected an offset of zero or more, got -2"),
+        (True, ".* got True"),
+        (1.5, ".* got 1.5"),
+        (None, ".* got None"),
+        ({1: 5}, "expected the names of topics as keys, got 1"),
+        ({"a": {"0": 5}}, "topic a: expected the numbers of partitions as keys, got '0'"),
+        ({"a": {True: 5}}, "topic a: expected the numbers of partitions as keys, got True"),
+        ({"a": {0: {}}}, "topic a partition 0: expected .* got {}"),
+        ({"a": {3: "soon"}}, "topic a partition 3: .* got 'soon'"),
+    ],
+)
+def test_what_is_no_point_is_refused(bound: Any, text: str) -> None:
+    with pytest.raises(cj.ConfigurationError, match=f"^input 'trades': from_: {text}"):
+        parsed_points(bound, "input 'trades': from_")
 
 
 def test_points_of_all_and_of_some() -> None:
@@ -148,8 +210,8 @@ def test_offsets_that_aged_out_are_told_and_skipped_only_if_asked(broker: Broker
 
     wanted = Range.of(2, what=WHAT)
     text = (
-        r"from_ is no longer there.*: topic ranges-aging partition 0: offsets 2 to 3 are gone \(up to 2 records\); "
-        r"the earliest is 4; topic ranges-aging partition 3: offsets 2 to 9 are gone \(up to 8 records\)"
+        r"the records at from_ no longer exist.*: topic ranges-aging partition 0: offsets 2 to 3 are gone \(up to 2 "
+        r"records\); the earliest is 4; topic ranges-aging partition 3: offsets 2 to 9 are gone \(up to 8 records\)"
     )
     with pytest.raises(cj.ConfigurationError, match=text):
         wanted.begin(asked, read)

@@ -46,7 +46,7 @@ def test_an_object_with_something_beside_it_is_a_fault(spark: SparkSession) -> N
     right = [' {"a": 1}', '{"a": 1} \n\t', "{'a': 1}", '{"a": 1, "z": [1, {"a": 2}]}']
     found = read(spark, "a int", [each.encode() for each in (*wrong, *right)], keys="A int")
     for text, row in zip(wrong, found, strict=False):
-        assert str(row[FAULT]).startswith(f"undecodable: the value is no JSON of the schema: got {text}"), text
+        assert str(row[FAULT]).startswith(f"undecodable: the value is not JSON of the schema: got {text}"), text
     assert [(row["a"], row["A"], row[FAULT]) for row in found[len(wrong) :]] == [(1, None, None)] * len(right)
     of_keys = read(spark, "z int", [b'{"a": 1} x', b'{"a": 1}'], keys="a int")
     assert [row[FAULT] is None for row in of_keys] == [False, True]

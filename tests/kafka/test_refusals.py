@@ -143,7 +143,7 @@ def test_it_is_told_where_a_query_would_start(spark: SparkSession, broker: Broke
 
 def test_a_broker_that_is_away_is_not_taken_for_another_protocol() -> None:
     hearing = ConnectionLog()
-    hearing.hear("FAIL [rdkafka#producer-1] [thrd:x:1/bootstrap]: x:1/bootstrap: Disconnected (after 0ms in state UP)")
+    hearing.add("FAIL [rdkafka#producer-1] [thrd:x:1/bootstrap]: x:1/bootstrap: Disconnected (after 0ms in state UP)")
     assert hearing.ended == "x:1/bootstrap: Disconnected (after 0ms in state UP)"
-    hearing.hear("x:1/bootstrap: Connect to ipv4#127.0.0.1:1 failed: Connection refused (after 0ms in state CONNECT)")
+    hearing.add("x:1/bootstrap: Connect to ipv4#127.0.0.1:1 failed: Connection refused (after 0ms in state CONNECT)")
     assert hearing.ended is None

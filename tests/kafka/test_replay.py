@@ -43,7 +43,7 @@ from tests.kafka.replayed import (
     version,
     write,
 )
-from tests.kafka.test_connection import silent
+from tests.kafka.test_client import silent
 from tests.kafka.topics import assert_conserved, assert_joined
 from tests.seeds import SEED
 from tests.spark.refused import refused

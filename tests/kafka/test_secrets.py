@@ -15,7 +15,7 @@ import cojoin as cj
 from cojoin.testing import capture
 from tests.kafka.logins import grant, login, secrets, user_of
 from tests.kafka.replayed import LEFT, RIGHT, make, pairs, row, run, start, version, write
-from tests.kafka.test_connection import silent
+from tests.kafka.test_client import silent
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -12,7 +12,7 @@ import pytest
 
 import cojoin as cj
 from cojoin.kafka import Token
-from cojoin.kafka.cluster_options import ClusterOptions
+from cojoin.kafka.client import ClusterOptions
 from cojoin.kafka.tokens import TokenFunction, Tokens
 from cojoin.spark.sources.secrets import Secrets
 from tests.kafka.logins import unsigned_token
@@ -42,7 +42,7 @@ def tokens(function: Any, secrets: tuple[str, ...] = ()) -> Tokens:
         (("opensesame", timedelta(seconds=-5)), "has expired: its lifetime is -5 s"),
         (("opensesame", 1.8e9), "if it is a time in epoch seconds, subtract time.time()"),
         (Token("opensesame", 60, extensions={"auth": "x"}), "got the extension 'auth'"),
-        (Token("opensesame", 60, principal=7), "a principal or extensions that are no texts"),  # type: ignore[arg-type]
+        (Token("opensesame", 60, principal=7), "a principal or extensions that are not texts"),  # type: ignore[arg-type]
     ],
 )
 def test_what_is_no_token_is_told_without_its_text(answer: Any, text: str) -> None:

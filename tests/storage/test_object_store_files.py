@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import cojoin as cj
-from cojoin.kafka.archive.archive_files import archived, footer
-from cojoin.kafka.archive.archive_index import Layout, Piece
+from cojoin.kafka.archive_files import archived, footer
+from cojoin.kafka.hybrid_cluster import Layout, Piece
 from cojoin.kafka.records import TIME, VALUE, RecordFormat
 from cojoin.kafka.tasks import ArchivedSpan
 from cojoin.storage.file_systems import open_file

@@ -1,4 +1,4 @@
-"""Avro's types as columns.
+"""Avro's types as columns, and columns as an Avro schema.
 
 ================================================  =====================================================================
 Avro                                              Spark
@@ -20,10 +20,16 @@ other unions                                      a struct with ``member0``, ``m
 Debezium's own types Date, Timestamp and MicroTimestamp are date and timestamp_ntz. A type that contains itself has no
 columns. A logical type that its type can't have, such as a decimal without a precision, is left out, as Avro says. Of
 columns that the user names only the types of those matter.
+
+A schema that is made of columns is a record whose fields may all be null; an int is ``int`` or ``long``, a timestamp
+``timestamp-micros``, a ``timestamp_ntz`` ``local-timestamp-micros``, a decimal ``bytes``. ``cojoin.kafka.source`` reads
+all of it back as the same types, ``tinyint`` and ``smallint`` as ``int``.
 """
 
 from __future__ import annotations
 
+import json
+import re
 from decimal import Context, Decimal
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -32,16 +38,17 @@ import pyarrow as pa
 
 from cojoin.engine.values.types import type_to_ddl
 from cojoin.errors import SchemaError
-from cojoin.kafka.formats.avro_bytes import DamageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
 __all__ = [
     "NAMED",
     "RECORDS",
-    "VARIABLE_SCALE",
+    "DamageError",
+    "avro_schema",
     "avro_type",
+    "can_be_written_as",
     "conversion",
     "exact_decimal",
     "is_row",
@@ -52,6 +59,7 @@ __all__ = [
     "wanted_part",
     "without_invalid",
 ]
+
 
 _PLAIN = {
     "null": pa.null(),
@@ -91,10 +99,10 @@ _CONNECT = {
     "org.apache.kafka.connect.data.Time": "time-millis",
     "org.apache.kafka.connect.data.Timestamp": "timestamp-millis",
 }
-"""Logical types of which only the Connect name tells; those that are not Debezium's three are numbers as they are."""
+"""Logical types that are only in the Connect name; those that are not Debezium's three are numbers as they are."""
 
 _OF_INTS = ("date", "time-millis", "year")
-VARIABLE_SCALE = "io.debezium.data.VariableScaleDecimal"
+_VARIABLE_SCALE = "io.debezium.data.VariableScaleDecimal"
 """The name of Debezium's record of a scale and digits as bytes, for numbers whose type has no scale."""
 
 RECORDS = ("record", "error")
@@ -106,8 +114,12 @@ _DIGITS = Context(prec=800)
 _LONGEST_TIME = (1 << 63) - 1
 
 
+class DamageError(ValueError):
+    """Bytes that do not fit their schema."""
+
+
 def type_of(schema: Any, named: Mapping[str, Any]) -> tuple[Any, str]:
-    """Return a type, with what a name stands for in its place, and its kind, such as ``"record"`` or ``"union"``."""
+    """Return a type, with a name replaced by its type, and its kind, such as ``"record"`` or ``"union"``."""
     if isinstance(schema, list):
         return schema, "union"
     if isinstance(schema, str):
@@ -129,10 +141,10 @@ def without_invalid(schema: Any) -> Any:
     parts = {name: without_invalid(schema[name]) for name in ("items", "values") if name in schema}
     if kind in RECORDS and "fields" in schema:
         parts["fields"] = [{**each, "type": without_invalid(each["type"])} for each in schema["fields"]]
-    found = {**schema, **parts}
-    if found.get("logicalType") == "decimal" and not _is_decimal(found):
-        del found["logicalType"]
-    return found
+    cleaned = {**schema, **parts}
+    if cleaned.get("logicalType") == "decimal" and not _is_decimal(cleaned):
+        del cleaned["logicalType"]
+    return cleaned
 
 
 def _is_decimal(schema: Mapping[str, Any]) -> bool:
@@ -157,7 +169,7 @@ def avro_type(
     Args:
         schema: The type, as fastavro parsed it, so that names are full ones.
         named: The named types, by their full names.
-        what: What has the type, for messages.
+        what: The field or value of the type, for messages.
         wanted: The type that the user names, of which only the fields matter; None wants all.
         within: The names of the records that it is in.
 
@@ -179,8 +191,8 @@ def avro_type(
         return _decimal(schema, what, wanted)
     if logical == "uuid" and kind == "fixed" and schema["size"] == 16:
         return pa.string()
-    found = _LOGICAL.get((kind, logical))
-    return _PLAIN[kind] if found is None else found[0]
+    logical_type = _LOGICAL.get((kind, logical))
+    return _PLAIN[kind] if logical_type is None else logical_type[0]
 
 
 def _logical(schema: Any) -> str:
@@ -190,7 +202,7 @@ def _logical(schema: Any) -> str:
 
 
 def meaning(schema: Any, kind: str) -> str | None:
-    """Return what a number stands for, as a logical type with its unit or scale; None where its schema does not say.
+    """Return the meaning of a number, as a logical type with its unit or scale; None where its schema does not say.
 
     Args:
         schema: A type without parts.
@@ -211,7 +223,7 @@ def meaning(schema: Any, kind: str) -> str | None:
 
 
 def conversion(schema: Any, kind: str) -> Callable[[Any], Any] | None:
-    """Return what converts a value, as it is in Avro, into one that Arrow takes; None where it is one.
+    """Return a function that converts a value of Avro into one that Arrow takes; None where it is one.
 
     Args:
         schema: A type without parts.
@@ -242,7 +254,7 @@ def exact_decimal(digits: bytes, scale: int) -> Decimal:
 
     Args:
         digits: A whole number as big-endian bytes in two's complement.
-        scale: How many of its decimal digits are after the point.
+        scale: The number of decimal digits after the point.
 
     >>> exact_decimal(b"\xfb\x2e", 2)
     Decimal('-12.34')
@@ -287,15 +299,15 @@ def wanted_part(wanted: pa.DataType | None, field: str | None = None) -> pa.Data
     return wanted.item_type if pa.types.is_map(wanted) else wanted.value_type
 
 
-def _other(what: str, there: str, wanted: pa.DataType) -> SchemaError:
-    return SchemaError(f"{what} is {there} there and {type_to_ddl(wanted)} here")
+def _other(what: str, actual: str, wanted: pa.DataType) -> SchemaError:
+    return SchemaError(f"{what} is {actual} in the schema, expected {type_to_ddl(wanted)}")
 
 
 def _record(
     schema: Any, named: Mapping[str, Any], what: str, wanted: pa.DataType | None, within: tuple[str, ...]
 ) -> pa.DataType:
     name = schema["name"]
-    if name == VARIABLE_SCALE and wanted is not None and pa.types.is_decimal(wanted):
+    if name == _VARIABLE_SCALE and wanted is not None and pa.types.is_decimal(wanted):
         return wanted
     if wanted is not None and not pa.types.is_struct(wanted):
         raise _other(what, f"the record {name}", wanted)
@@ -307,9 +319,12 @@ def _record(
         raise SchemaError(msg)
     return pa.struct(
         [
-            (own, avro_type(each["type"], named, f"field {own!r} of {name}", wanted_part(wanted, own), (*within, name)))
-            for each in schema["fields"]
-            if (own := each["name"]) in _names(wanted, schema)
+            (
+                own,
+                avro_type(field["type"], named, f"field {own!r} of {name}", wanted_part(wanted, own), (*within, name)),
+            )
+            for field in schema["fields"]
+            if (own := field["name"]) in _names(wanted, schema)
         ]
     )
 
@@ -324,7 +339,7 @@ def member_types(schema: list[Any], named: Mapping[str, Any]) -> list[Any]:
 
 
 def union_form(members: list[Any]) -> str:
-    """Return what a union becomes: ``"null"``, ``"one"``, the wider of two numbers, or ``"several"``.
+    """Return the form of a union's column: ``"null"``, ``"one"``, the wider of two numbers, or ``"several"``.
 
     Args:
         members: Its types other than null.
@@ -346,12 +361,12 @@ def _union(
     if form != "several":
         return _PLAIN[form]
     if wanted is not None and not pa.types.is_struct(wanted):
-        raise _other(what, f"a union of {' and '.join(type_of(each, named)[1] for each in members)}", wanted)
+        raise _other(what, f"a union of {' and '.join(type_of(member, named)[1] for member in members)}", wanted)
     names = [f"member{at}" for at in range(len(members))]
     return pa.struct(
         [
-            (name, avro_type(each, named, f"{name} of {what}", wanted_part(wanted, name), within))
-            for name, each in zip(names, members, strict=True)
+            (name, avro_type(member, named, f"{name} of {what}", wanted_part(wanted, name), within))
+            for name, member in zip(names, members, strict=True)
             if wanted is None or wanted.get_field_index(name) >= 0
         ]
     )
@@ -365,3 +380,98 @@ def is_row(schema: Any, named: Mapping[str, Any]) -> bool:
     members = member_types(schema, named)
     form = union_form(members)
     return form == "several" or (form == "one" and is_row(members[0], named))
+
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_INTEGERS = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
+_AVRO_TYPES: dict[pa.DataType, Any] = {
+    pa.null(): "null",
+    pa.bool_(): "boolean",
+    **dict.fromkeys(_INTEGERS[:3], "int"),
+    pa.int64(): "long",
+    pa.float32(): "float",
+    pa.float64(): "double",
+    pa.string(): "string",
+    pa.large_string(): "string",
+    pa.binary(): "bytes",
+    pa.large_binary(): "bytes",
+    pa.date32(): {"type": "int", "logicalType": "date"},
+    pa.timestamp("us", "UTC"): {"type": "long", "logicalType": "timestamp-micros"},
+    pa.timestamp("us"): {"type": "long", "logicalType": "local-timestamp-micros"},
+}
+
+
+def avro_schema(columns: Iterable[pa.Field], name: str, what: str) -> str:
+    """Return the schema of a record with a field for each column.
+
+    Args:
+        columns: The columns.
+        name: The name of the record; other characters than letters and digits become ``_``.
+        what: The output, for messages.
+
+    Raises:
+        SchemaError: A column's name or type has no form in Avro.
+    """
+    spelled = re.sub(r"[^A-Za-z0-9_]", "_", name)
+    return json.dumps(_record_schema(columns, spelled if _NAME.fullmatch(spelled) else f"_{spelled}", what))
+
+
+def _record_schema(columns: Iterable[pa.Field], name: str, what: str) -> dict[str, Any]:
+    fields = []
+    for column in columns:
+        if not _NAME.fullmatch(column.name):
+            msg = (
+                f"{what}: column {column.name!r} can't be a field of Avro, whose names are of letters, digits and '_'; "
+                f"rename it, or write JSON"
+            )
+            raise SchemaError(msg)
+        kind = _type_schema(column.type, f"{name}_{column.name}", f"{what}: column {column.name!r}")
+        fields.append({"name": column.name, "type": ["null", kind] if kind != "null" else kind, "default": None})
+    return {"type": "record", "name": name, "fields": fields}
+
+
+def _type_schema(dtype: pa.DataType, name: str, what: str) -> Any:
+    if dtype in _AVRO_TYPES:
+        return _AVRO_TYPES[dtype]
+    if pa.types.is_decimal(dtype):
+        return {"type": "bytes", "logicalType": "decimal", "precision": dtype.precision, "scale": dtype.scale}
+    if pa.types.is_struct(dtype):
+        return _record_schema(dtype, name, what)
+    if pa.types.is_list(dtype) or pa.types.is_large_list(dtype):
+        return {"type": "array", "items": ["null", _type_schema(dtype.value_type, name, what)]}
+    if pa.types.is_map(dtype) and dtype.key_type in (pa.string(), pa.large_string()):
+        return {"type": "map", "values": ["null", _type_schema(dtype.item_type, name, what)]}
+    hint = "a map needs texts as keys" if pa.types.is_map(dtype) else "cast it to string"
+    msg = f"{what} has the type {type_to_ddl(dtype)}, which Avro does not have; {hint}, or write JSON"
+    raise SchemaError(msg)
+
+
+def can_be_written_as(have: pa.DataType, want: pa.DataType) -> bool:
+    """Return whether each value of a column is one of a field; null is not looked at.
+
+    Args:
+        have: The column's type.
+        want: The type that the field has as a column.
+
+    >>> can_be_written_as(pa.int32(), pa.int64()), can_be_written_as(pa.int64(), pa.int32())
+    (True, False)
+    """
+    if pa.types.is_struct(want):
+        if not pa.types.is_struct(have):
+            return False
+        mine = {field.name: field.type for field in have}
+        return all(each.name in mine and can_be_written_as(mine[each.name], each.type) for each in want)
+    if pa.types.is_list(want):
+        return (pa.types.is_list(have) or pa.types.is_large_list(have)) and can_be_written_as(
+            have.value_type, want.value_type
+        )
+    if pa.types.is_map(want):
+        return (
+            pa.types.is_map(have)
+            and have.key_type in (pa.string(), pa.large_string())
+            and can_be_written_as(have.item_type, want.item_type)
+        )
+    if want in _INTEGERS and have in _INTEGERS:
+        return _INTEGERS.index(have) <= _INTEGERS.index(want)
+    as_is = {pa.float32(): pa.float64(), pa.large_string(): pa.string(), pa.large_binary(): pa.binary()}
+    return bool(have.equals(want) or as_is.get(have) == want or pa.types.is_null(have))

@@ -1,10 +1,13 @@
-"""How a task decodes values and keys whose schema is in a registry: all records of one schema at once.
+"""Decoders of values and keys whose schema is in a registry: a task decodes all records of one schema at once.
 
 The schema of each id is looked up once a process, and what decodes it, its *reading*, is made once and kept. A record
 without a schema id, of an id that the registry does not know, of a schema that can't become the columns of the query,
 or whose bytes do not fit its schema has a fault with the reason. The columns are fixed when the source is opened.
 
-It keeps up to 1,000 readings a process.
+Columns that the user names are matched by name, wider where that loses nothing, null where missing. The rules are those
+by which a stored schema may evolve (``schema_evolution``), but a column or field that is not named is left out.
+
+A process keeps up to 1,000 readings.
 """
 
 from __future__ import annotations
@@ -17,29 +20,38 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import pyarrow as pa
 
-from cojoin.kafka.formats.schema_lookup import MissingReferenceError, SchemaLookup
+from cojoin.engine.values.schema_evolution import differences
+from cojoin.kafka.formats.registry import MissingReferenceError, SchemaLookup
 from cojoin.kafka.formats.wire_format import HEADER, by_schema, undecodable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from cojoin.kafka.formats.registry import Registry
-    from cojoin.kafka.formats.schema_lookup import FoundSchema
+    from cojoin.kafka.formats.registry import RegisteredSchema, Registry
     from cojoin.kafka.formats.wire_format import SchemaHead, SchemaName
 
     Heads: TypeAlias = "Sequence[SchemaHead | None] | None"
 
-__all__ = ["Decoder", "FramedJson", "Reading", "RegistryDecoder", "in_order", "json_problem", "rows_by_themselves"]
+__all__ = [
+    "Decoder",
+    "FramedJson",
+    "Reading",
+    "RegistryDecoder",
+    "fitted",
+    "in_order",
+    "json_problem",
+    "misfits",
+    "rows_by_themselves",
+]
+
 
 Faults: TypeAlias = "list[str | None]"
-"""For each value what is wrong with it; None where nothing is."""
+"""The fault of each value; None where it has none."""
 
 Reading: TypeAlias = "Callable[[list[bytes]], tuple[pa.StructArray | None, Faults]]"
 """Decodes whole values of one schema: a row for each value, null where it has a fault; None where all have one."""
 
 _MOST_KEPT = 1_000
-_SHOWN = 100
-_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _READINGS: dict[tuple[str, SchemaName], Any] = {}
 
 
@@ -48,7 +60,7 @@ class Decoder(Protocol):
 
     @property
     def dtype(self) -> pa.DataType:
-        """The type of what it returns: a struct of columns, or ``binary`` for JSON that Spark parses."""
+        """The type of the decoded values: a struct of columns, or ``binary`` for JSON that Spark parses."""
         ...
 
     def decode(self, values: Sequence[bytes | None], faults: list[str | None], heads: Heads = None) -> pa.Array:
@@ -57,7 +69,7 @@ class Decoder(Protocol):
         Args:
             values: The values or keys.
             faults: The records' faults, to which new ones are added.
-            heads: What the records' headers say of their schemas; None where none says anything.
+            heads: The schemas that the records' headers name; None where none names any.
         """
         ...
 
@@ -67,19 +79,19 @@ class RegistryDecoder:
     """Decodes values of a kind of schema.
 
     Attributes:
-        registry: Where the schemas are.
+        registry: The registry of the schemas.
         kind: ``"AVRO"`` or ``"PROTOBUF"``.
         columns: The columns of the query.
         make: Makes the reading of a writer's schema; raises ``ValueError`` where it can't become the columns.
         part: ``"value"`` or ``"key"``, for messages.
         what: The input, for messages.
-        number: What a process knows the readings by.
+        number: The key of a process' readings.
     """
 
     registry: Registry
     kind: str
     columns: pa.StructType
-    make: Callable[[FoundSchema], Reading]
+    make: Callable[[RegisteredSchema], Reading]
     part: str
     what: str
     number: str = field(default_factory=lambda: uuid.uuid4().hex)
@@ -104,8 +116,8 @@ class RegistryDecoder:
                 for at in places:
                     faults[at] = undecodable(reading)
                 continue
-            rows, found = reading([values[at] for at in places])  # type: ignore[misc]  # none of them is None
-            for at, fault in zip(places, found, strict=True):
+            rows, misfitting = reading([values[at] for at in places])  # type: ignore[misc]  # none of them is None
+            for at, fault in zip(places, misfitting, strict=True):
                 if fault is not None:
                     faults[at] = undecodable(f"the {self.part} does not fit schema {number}: {fault}")
             if rows is not None:
@@ -113,22 +125,22 @@ class RegistryDecoder:
         return in_order(parts, len(values), self.columns)
 
     def _reading(self, number: SchemaName) -> Reading | str:
-        """Return the reading of a schema, or why there is none."""
+        """Return the reading of a schema, or the reason why it has none."""
         kept = _READINGS.get((self.number, number))
         if kept is not None:
             return kept  # type: ignore[no-any-return]
         try:
-            found = SchemaLookup(self.registry, self.what).by_id(number)
+            schema = SchemaLookup(self.registry, self.what).by_id(number)
         except MissingReferenceError as error:
             return f"the {self.part}'s schema {number} can't be read: {error}"
-        if found is None:
+        if schema is None:
             # Not kept, since it may be registered a moment later.
             return f"the {self.part}'s schema {number} is not in the registry {self.registry.title}"
-        if found.kind != self.kind:
-            made: Any = f"the {self.part}'s schema {number} is {found.kind}, expected {self.kind}"
+        if schema.kind != self.kind:
+            made: Any = f"the {self.part}'s schema {number} is {schema.kind}, expected {self.kind}"
         else:
             try:
-                made = self.make(found)
+                made = self.make(schema)
             except ValueError as error:
                 made = f"the {self.part}'s schema {number} can't be read as the columns of the query: {error}"
         if len(_READINGS) >= _MOST_KEPT:
@@ -142,7 +154,7 @@ class FramedJson:
     """Takes JSON out of the wire format, for Spark to parse.
 
     Attributes:
-        registry: Where the schemas are.
+        registry: The registry of the schemas.
         part: ``"value"`` or ``"key"``, for messages.
         what: The input, for messages.
     """
@@ -158,7 +170,7 @@ class FramedJson:
 
     def decode(self, values: Sequence[bytes | None], faults: list[str | None], heads: Heads = None) -> pa.Array:
         """Return the JSON of values."""
-        found: list[bytes | None] = [None] * len(values)
+        texts: list[bytes | None] = [None] * len(values)
         lookup, values = SchemaLookup(self.registry, self.what), [*values]
         for number, places in by_schema(values, faults, self.part, heads).items():
             why: str | None = f"not in the registry {self.registry.title}"
@@ -177,10 +189,10 @@ class FramedJson:
                 value = (values[at] or b"")[HEADER:]
                 problem = json_problem(value)
                 if problem is None:
-                    found[at] = value
+                    texts[at] = value
                 else:
-                    faults[at] = undecodable(f"the {self.part} is no JSON: {problem}: got {value[:_SHOWN]!r}")
-        return pa.array(found, pa.binary())
+                    faults[at] = undecodable(f"the {self.part} is not JSON: {problem}: got {value[:_SHOWN]!r}")
+        return pa.array(texts, pa.binary())
 
 
 _SHOWN = 100
@@ -201,9 +213,9 @@ def json_problem(value: bytes) -> str | None:
     'it has half of a surrogate pair'
     """
     try:
-        found = _JSON.decode(value.decode())
+        parsed = _JSON.decode(value.decode())
         if _SURROGATE.search(value):
-            json.dumps(found, ensure_ascii=False).encode()
+            json.dumps(parsed, ensure_ascii=False).encode()
     except UnicodeEncodeError:
         return "it has half of a surrogate pair"
     except RecursionError:
@@ -263,3 +275,51 @@ def _misfit(value: Any, dtype: pa.DataType) -> str | None:
         where = next((f"field {name!r}: {why}" for name, why in inner if why is not None), None)
         return where or f"{type(error).__name__}: {error}"
     return None
+
+
+def misfits(actual: pa.DataType, wanted: pa.DataType) -> list[str]:
+    """Return the reasons why values of a type can't become those of another; "here" is the wanted type.
+
+    >>> misfits(pa.struct([("tier", pa.string()), ("note", pa.string())]), pa.struct([("tier", pa.int64())]))
+    ["field 'tier' is string there and bigint here"]
+    """
+    return differences(_narrowed(actual, wanted), wanted)
+
+
+def _narrowed(actual: pa.DataType, wanted: pa.DataType) -> pa.DataType:
+    """Return a type without the fields that are not wanted, at any depth."""
+    types = pa.types
+    if types.is_null(actual):
+        return wanted
+    if types.is_struct(actual) and types.is_struct(wanted):
+        known = {field.name: field for field in wanted}
+        return pa.struct(
+            [field.with_type(_narrowed(field.type, known[field.name].type)) for field in actual if field.name in known]
+        )
+    if types.is_list(actual) and types.is_list(wanted):
+        return pa.list_(_narrowed(actual.value_type, wanted.value_type))
+    if types.is_map(actual) and types.is_map(wanted):
+        return pa.map_(actual.key_type, _narrowed(actual.item_type, wanted.item_type))
+    return actual
+
+
+def fitted(array: pa.Array, wanted: pa.DataType) -> pa.Array:
+    """Return values, which are no slice, as those of a type for which ``misfits`` returns nothing."""
+    if array.type.equals(wanted):
+        return array
+    if pa.types.is_null(array.type):
+        return pa.nulls(len(array), wanted)
+    if not pa.types.is_nested(wanted):
+        return array.cast(wanted)
+    mask = array.is_null() if array.null_count else None
+    if pa.types.is_struct(wanted):
+        places = [array.type.get_field_index(field.name) for field in wanted]
+        children = [
+            pa.nulls(len(array), field.type) if place < 0 else fitted(array.field(place), field.type)
+            for place, field in zip(places, wanted, strict=True)
+        ]
+        return pa.StructArray.from_arrays(children, fields=list(wanted), mask=mask)
+    if pa.types.is_map(wanted):
+        items = fitted(array.items, wanted.item_type)
+        return pa.MapArray.from_arrays(array.offsets, array.keys, items, type=wanted, mask=mask)
+    return pa.ListArray.from_arrays(array.offsets, fitted(array.values, wanted.value_type), type=wanted, mask=mask)

@@ -1,11 +1,26 @@
-"""Protobuf's message types from the files that a registry has: as text, or as a compiled descriptor in base64.
+"""Protobuf's message types: from the files that a registry has, and made of columns.
 
-Confluent's registry returns a compiled descriptor when it is asked for one; Apicurio's returns the text of the .proto
-as it was registered. A text is compiled by protoc, which the package grpcio-tools brings; a schema and the files that
-it refers to may have different forms. Each file has a pool of its own, so that two versions of a type do not meet.
+Confluent's registry returns a compiled descriptor in base64 when it is asked for one; Apicurio's returns the text of
+the .proto as it was registered. A text is compiled by protoc, which the package grpcio-tools brings; a schema and the
+files that it refers to may have different forms. Each file has a pool of its own, so that two versions of a type do not
+meet.
 
-Serializers register no reference to files that are part of them. Those are built in here as well: ``google/protobuf``,
+Serializers register no reference to files that are part of them. Those are built in: ``google/protobuf``,
 ``google/type`` (of the package googleapis-common-protos), Confluent's and Apicurio's own.
+
+======================================  ================================================
+Spark                                   a message type that is made of columns
+======================================  ================================================
+boolean, string, binary, float, double  bool, string, bytes, float, double
+tinyint, smallint, int                  int32
+bigint                                  int64
+timestamp                               google.protobuf.Timestamp
+interval day to second                  google.protobuf.Duration
+struct, array, map                      a message, repeated, map
+======================================  ================================================
+
+Each field that is neither repeated nor a map is optional, so that null is read back as null. A null array or map is
+read back as an empty one. Protobuf has neither dates nor decimals nor times without a zone, and no lists of lists.
 """
 
 from __future__ import annotations
@@ -21,12 +36,18 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
+from cojoin.engine.values.types import type_to_ddl
+from cojoin.errors import SchemaError
+
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterable
 
-    from cojoin.kafka.formats.schema_lookup import FoundSchema
+    from cojoin.kafka.formats.registry import RegisteredSchema
 
-__all__ = ["message_type", "place_of", "type_at", "well_known"]
+__all__ = ["fits_field_type", "message_type", "place_of", "proto_schema", "type_at"]
+
 
 _FILE = "cojoin_schema.proto"
 _PACKAGED = ("google/protobuf/", "google/type/", "google/rpc/", "google/api/")
@@ -69,7 +90,7 @@ _MOVED = {"confluent/types/decimal.proto": "confluent/type/decimal.proto"}
 """Former places of files."""
 
 
-def message_type(found: FoundSchema, name: str | None) -> Any:
+def message_type(registered: RegisteredSchema, name: str | None) -> Any:
     """Return the descriptor of a message type, the first one of the file for None.
 
     A full name is looked for first, then one without the package, and then that of a nested type alone.
@@ -77,20 +98,20 @@ def message_type(found: FoundSchema, name: str | None) -> Any:
     Raises:
         ValueError: The file can't be read, or has no such type.
     """
-    file = _file(found)
-    there = list(_all_types(file.message_types_by_name.values()))
-    if name is None and there:
-        return there[0]
+    file = _file(registered)
+    types = list(_all_types(file.message_types_by_name.values()))
+    if name is None and types:
+        return types[0]
     wanted = str(name).removeprefix(".")
     for spelled in (wanted, f"{file.package}.{wanted}"):
-        for each in there:
-            if each.full_name == spelled:
-                return each
-    for each in there:
-        if each.name == wanted:
-            return each
-    asked = "message type" if name is None else f"message type {name!r}"
-    msg = f"there is no {asked}; it has {', '.join(each.full_name for each in there) or 'none'}"
+        for candidate in types:
+            if candidate.full_name == spelled:
+                return candidate
+    for candidate in types:
+        if candidate.name == wanted:
+            return candidate
+    title = "message type" if name is None else f"message type {name!r}"
+    msg = f"the file has no {title}; it has {', '.join(candidate.full_name for candidate in types) or 'none'}"
     raise ValueError(msg)
 
 
@@ -101,14 +122,14 @@ def type_at(file: Any, place: tuple[int, ...]) -> Any:
         ValueError: There is none.
     """
     types = list(file.message_types_by_name.values())
-    here = None
+    current = None
     for number in place:
         if not 0 <= number < len(types):
             msg = f"its file has no message type at {list(place)}"
             raise ValueError(msg)
-        here = types[number]
-        types = list(here.nested_types)
-    return here
+        current = types[number]
+        types = list(current.nested_types)
+    return current
 
 
 def place_of(descriptor: Any) -> tuple[int, ...]:
@@ -120,16 +141,16 @@ def place_of(descriptor: Any) -> tuple[int, ...]:
 
 
 def _all_types(types: Any) -> Any:
-    for each in types:
-        yield each
-        yield from _all_types(each.nested_types)
+    for message in types:
+        yield message
+        yield from _all_types(message.nested_types)
 
 
 @lru_cache(maxsize=64)  # each is read several times when a reading is made
-def _file(found: FoundSchema) -> Any:
+def _file(registered: RegisteredSchema) -> Any:
     from google.protobuf import descriptor_pb2, descriptor_pool  # noqa: PLC0415 - optional
 
-    texts = dict([*found.references, (_FILE, found.text)])
+    texts = dict([*registered.references, (_FILE, registered.text)])
     compiled: dict[str, Any] = {}
     for name, text in texts.items():
         serialized = _compiled(text)
@@ -154,24 +175,24 @@ def _in_order(names: list[str], compiled: dict[str, Any], apart: Collection[str]
         compiled: The descriptions of those that are not known.
         apart: Files that are left out.
     """
-    found: dict[str, Any] = {}
+    ordered: dict[str, Any] = {}
     begun: set[str] = set(apart)
 
     def add(name: str) -> None:
         if name in begun:
             return
         begun.add(name)
-        described = compiled[name] if name in compiled else well_known(name)
+        described = compiled[name] if name in compiled else _well_known(name)
         for needed in described.dependency:
             add(needed)
-        found[name] = described
+        ordered[name] = described
 
-    for each in names:
-        add(each)
-    return list(found.values())
+    for root in names:
+        add(root)
+    return list(ordered.values())
 
 
-def well_known(name: str) -> Any:
+def _well_known(name: str) -> Any:
     """Return the description of a file that is part of serializers, such as ``google/protobuf/timestamp.proto``.
 
     Raises:
@@ -206,12 +227,12 @@ def _described(name: str) -> Any:
     package, types, options = _OWN[name]
     file = descriptor_pb2.FileDescriptorProto(name=name, package=package, syntax="proto3")
     made: dict[str, Any] = {}
-    for each, fields in types.items():
-        outer, _, inner = each.rpartition(".")
-        made[each] = (made[outer].nested_type if outer else file.message_type).add(name=inner)
-        made[each].options.map_entry = each.endswith("Entry")
+    for type_name, fields in types.items():
+        outer, _, inner = type_name.rpartition(".")
+        made[type_name] = (made[outer].nested_type if outer else file.message_type).add(name=inner)
+        made[type_name].options.map_entry = type_name.endswith("Entry")
         for number, field in enumerate(fields, 1):
-            _describe(made[each].field.add(number=number), field, package)
+            _describe(made[type_name].field.add(number=number), field, package)
     for extended, field, number in options:
         file.dependency[:] = [_DESCRIPTOR]
         _describe(file.extension.add(number=number, extendee=f".google.protobuf.{extended}"), field, package)
@@ -255,7 +276,7 @@ def _by_protoc(texts: dict[str, str], compiled: dict[str, Any]) -> list[Any]:
     others = sorted(each for each in imported - compiled.keys() if not (included / each).is_file())
     unknown = {each: why for each in others if (why := _unknown(each)) is not None}
     known = [*compiled, *(each for each in others if each not in unknown)]
-    given = descriptor_pb2.FileDescriptorSet(file=_in_order(known, compiled, texts))
+    known_files = descriptor_pb2.FileDescriptorSet(file=_in_order(known, compiled, texts))
     with tempfile.TemporaryDirectory(prefix="cojoin-proto-") as folder:
         base = Path(folder).resolve() / "files"
         for name, text in texts.items():
@@ -266,13 +287,13 @@ def _by_protoc(texts: dict[str, str], compiled: dict[str, Any]) -> list[Any]:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
         beside, out = base.with_name("known"), base.with_name("compiled")
-        beside.write_bytes(given.SerializeToString())
+        beside.write_bytes(known_files.SerializeToString())
         command = [f"-I{base}", f"-I{included}", f"--descriptor_set_in={beside}"]
         command += ["--include_imports", f"--descriptor_set_out={out}", _FILE]
         if protoc.main(["protoc", *command]) != 0:
             for why in unknown.values():  # otherwise they stand in comments
                 raise why
-            msg = f"protoc can't compile the schema's .proto{_said(command).replace(f'{base}/', '')}"
+            msg = f"protoc can't compile the schema's .proto{_protoc_error(command).replace(f'{base}/', '')}"
             raise ValueError(msg)
         return list(descriptor_pb2.FileDescriptorSet.FromString(out.read_bytes()).file)
 
@@ -280,16 +301,179 @@ def _by_protoc(texts: dict[str, str], compiled: dict[str, Any]) -> list[Any]:
 def _unknown(name: str) -> ValueError | None:
     """Return the reason why a file is not among the built-in ones."""
     try:
-        well_known(name)
+        _well_known(name)
     except ValueError as error:
         return error
     return None
 
 
-def _said(command: list[str]) -> str:
-    """Return what protoc says of a file that it can't compile; it writes that to a process's standard error alone."""
+def _protoc_error(command: list[str]) -> str:
+    """Return protoc's error for a file that it can't compile, which it writes to a process's standard error alone."""
     ran = subprocess.run(  # noqa: S603 - our own command
         [sys.executable, "-m", "grpc_tools.protoc", *command], capture_output=True, text=True, check=False
     )
-    said = " ".join(ran.stderr.replace(_FILE, "it").split())
-    return f": {said[:_SHOWN]}" if said else ""
+    text = " ".join(ran.stderr.replace(_FILE, "it").split())
+    return f": {text[:_SHOWN]}" if text else ""
+
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_INTEGERS = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
+_TEXTS, _BYTES = (pa.string(), pa.large_string()), (pa.binary(), pa.large_binary())
+_LISTS = (pa.types.is_list, pa.types.is_large_list)
+_KEYS = (*_TEXTS, *_INTEGERS, pa.bool_())
+_PLAIN = {
+    pa.float64(): 1,
+    pa.float32(): 2,
+    pa.int64(): 3,
+    **dict.fromkeys(_INTEGERS[:3], 5),
+    pa.bool_(): 8,
+    **dict.fromkeys(_TEXTS, 9),
+    **dict.fromkeys(_BYTES, 12),
+}
+_KNOWN = {pa.timestamp("us", "UTC"): "Timestamp", pa.duration("us"): "Duration"}
+
+
+def proto_schema(columns: Iterable[pa.Field], name: str, what: str) -> str:
+    """Return a compiled file with one message type, which has a field for each column, in base64.
+
+    Args:
+        columns: The columns.
+        name: The name of the type; other characters than letters and digits become ``_``.
+        what: The output, for messages.
+
+    Raises:
+        SchemaError: A column's name or type has no form in Protobuf.
+    """
+    from google.protobuf import descriptor_pb2, descriptor_pool  # noqa: PLC0415 - optional
+
+    spelled = re.sub(r"[^A-Za-z0-9_]", "_", name)
+    spelled = spelled if _NAME.fullmatch(spelled) else f"_{spelled}"
+    file = descriptor_pb2.FileDescriptorProto(name=f"{spelled}.proto", syntax="proto3")
+    _MessageType(file.message_type.add(name=spelled), f".{spelled}", file, what).fill(columns)
+    try:
+        pool = descriptor_pool.DescriptorPool()
+        for needed in file.dependency:
+            pool.Add(_well_known(needed))
+        pool.Add(file)
+    except TypeError as error:
+        msg = f"{what}: the columns' names make no message type of Protobuf: {error}; rename columns, or write JSON"
+        raise SchemaError(msg) from None
+    return base64.b64encode(file.SerializeToString(deterministic=True)).decode()
+
+
+class _MessageType:
+    """A message type that gets its fields.
+
+    Args:
+        described: Its description.
+        place: Its name, such as ``.Trade.address_type``.
+        file: The description of its file.
+        what: The output or column, for messages.
+    """
+
+    def __init__(self, described: Any, place: str, file: Any, what: str) -> None:
+        self._described, self._place, self._file, self._what = described, place, file, what
+        self._names: set[str] = set()
+
+    def fill(self, columns: Iterable[pa.Field]) -> None:
+        """Add a field for each column."""
+        columns = list(columns)
+        self._names.update(column.name for column in columns)
+        for number, column in enumerate(columns, 1):
+            what = f"{self._what}: column {column.name!r}"
+            if not _NAME.fullmatch(column.name):
+                msg = (
+                    f"{what} can't be a field of Protobuf, whose names are of letters, digits and '_'; rename it, or "
+                    f"write JSON"
+                )
+                raise SchemaError(msg)
+            field = self._described.field.add(name=column.name, number=number, label=_OPTIONAL)
+            if any(is_list(column.type) for is_list in _LISTS):
+                field.label = _REPEATED
+                self._set_type(field, column.type.value_type, f"{what}, an element")
+            elif pa.types.is_map(column.type):
+                self._set_map(field, column.type, what)
+            else:
+                self._set_type(field, column.type, what)
+                if field.type != _MESSAGE:  # a message differs from an absent one anyway
+                    field.proto3_optional, field.oneof_index = True, len(self._described.oneof_decl)
+                    self._described.oneof_decl.add(name=self._free(f"_{column.name}"))
+
+    def _set_type(self, field: Any, dtype: pa.DataType, what: str) -> None:
+        """Set the type of a field's value; a struct becomes a type within this one."""
+        if dtype in _PLAIN:
+            field.type = _PLAIN[dtype]
+        elif dtype in _KNOWN:
+            field.type, field.type_name = _MESSAGE, f".google.protobuf.{_KNOWN[dtype]}"
+            file = f"google/protobuf/{_KNOWN[dtype].lower()}.proto"
+            if file not in self._file.dependency:
+                self._file.dependency.append(file)
+        elif pa.types.is_struct(dtype):
+            self._set_struct(field, dtype, self._free(f"{field.name}_type"), what)
+        else:
+            msg = (
+                f"{what} has the type {type_to_ddl(dtype)}, which Protobuf does not have in this place; cast it to "
+                f"string, or write JSON"
+            )
+            raise SchemaError(msg)
+
+    def _set_struct(self, field: Any, dtype: pa.StructType, name: str, what: str) -> None:
+        place = f"{self._place}.{name}"
+        field.type, field.type_name = _MESSAGE, place
+        _MessageType(self._described.nested_type.add(name=name), place, self._file, what).fill(dtype)
+
+    def _set_map(self, field: Any, dtype: pa.MapType, what: str) -> None:
+        """Make a field a map, which is a repeated message of a type of its own."""
+        if dtype.key_type not in _KEYS:
+            msg = f"{what}: a map of Protobuf has texts, whole numbers or booleans as keys, got {type_to_ddl(dtype)}"
+            raise SchemaError(msg)
+        # Protobuf asks for this very name.
+        name = "".join(part[:1].upper() + part[1:] for part in field.name.split("_")) + "Entry"
+        field.label, field.type, field.type_name = _REPEATED, _MESSAGE, f"{self._place}.{name}"
+        entry = self._described.nested_type.add(name=name)
+        entry.options.map_entry = True
+        self._set_type(entry.field.add(name="key", number=1, label=_OPTIONAL), dtype.key_type, what)
+        value, what = entry.field.add(name="value", number=2, label=_OPTIONAL), f"{what}, a value"
+        if pa.types.is_struct(dtype.item_type):  # an entry has no types of its own
+            self._set_struct(value, dtype.item_type, self._free(f"{field.name}_type"), what)
+        else:
+            self._set_type(value, dtype.item_type, what)
+
+    def _free(self, name: str) -> str:
+        """Return a name that nothing in the type has."""
+        while name in self._names:
+            name = f"X{name}"
+        self._names.add(name)
+        return name
+
+
+def fits_field_type(have: pa.DataType, want: pa.DataType) -> bool:
+    """Return whether each value of a column, as far as types say, is one of a field; null is not looked at.
+
+    Args:
+        have: The column's type.
+        want: The type that the field has as a column.
+
+    >>> fits_field_type(pa.int32(), pa.int64()), fits_field_type(pa.date32(), pa.string())
+    (True, False)
+    """
+    if pa.types.is_struct(want):
+        if not pa.types.is_struct(have):
+            return False
+        mine = {field.name: field.type for field in want}
+        return all(field.name not in mine or fits_field_type(field.type, mine[field.name]) for field in have) and any(
+            field.name in mine for field in have
+        )
+    if pa.types.is_list(want):
+        return any(is_list(have) for is_list in _LISTS) and fits_field_type(have.value_type, want.value_type)
+    if pa.types.is_map(want):
+        return (
+            pa.types.is_map(have)
+            and fits_field_type(have.key_type, want.key_type)
+            and fits_field_type(have.item_type, want.item_type)
+        )
+    if have in _INTEGERS:
+        # uint64 is read as a decimal; a number that is not in the field's range is refused with its row.
+        return (want in _INTEGERS and _INTEGERS.index(have) <= _INTEGERS.index(want)) or want == pa.decimal128(20, 0)
+    as_is = {pa.float32(): pa.float64(), pa.large_string(): pa.string(), pa.large_binary(): pa.binary()}
+    return bool(have.equals(want) or as_is.get(have) == want or pa.types.is_null(have))

@@ -1,4 +1,4 @@
-"""What a user says about the form of values and keys, and the columns and decoder that this resolves to.
+"""Formats of values and keys, as a user declares them, and the columns and decoder to which they are resolved.
 
 A format is a description. It is resolved when its source is opened: the reader's columns are then fixed for the query,
 and are part of what its checkpoint knows of its inputs. So a query that names no version, and starts again after the
@@ -17,15 +17,21 @@ from cojoin.engine.row_changes import DELETED
 from cojoin.engine.values.choices import check_word
 from cojoin.engine.values.types import parse_schema, schema_to_ddl
 from cojoin.errors import ConfigurationError, SchemaError
-from cojoin.kafka.formats.debezium_envelope import CHANGED_AT, Placeholder, Unavailable, envelope_of, row_of
-from cojoin.kafka.formats.debezium_json import DebeziumJson, needs_schema
+from cojoin.kafka.formats.debezium import (
+    CHANGED_AT,
+    DebeziumJson,
+    Placeholder,
+    Unavailable,
+    envelope_of,
+    needs_schema,
+    row_of,
+)
 from cojoin.kafka.formats.decoding import FramedJson, RegistryDecoder
-from cojoin.kafka.formats.registry import Registry, as_registry
-from cojoin.kafka.formats.schema_lookup import SchemaLookup, check_registry
+from cojoin.kafka.formats.registry import Registry, SchemaLookup, as_registry, check_registry
 
 if TYPE_CHECKING:
     from cojoin.kafka.formats.decoding import Decoder
-    from cojoin.kafka.formats.schema_lookup import FoundSchema
+    from cojoin.kafka.formats.registry import RegisteredSchema
 
 __all__ = [
     "AvroFormat",
@@ -100,7 +106,7 @@ class DebeziumFormat:
 
     Attributes:
         value: The format that the envelope has.
-        placeholder: What stands for values that are unavailable, and what happens to their rows.
+        placeholder: The placeholder of values that are unavailable, and what happens to their rows.
     """
 
     value: RowFormat
@@ -108,7 +114,7 @@ class DebeziumFormat:
 
 
 ValueFormat: TypeAlias = RowFormat | DebeziumFormat
-"""What ``value=`` of ``cojoin.kafka.source`` takes."""
+"""The formats that ``value=`` of ``cojoin.kafka.source`` takes."""
 
 
 def json(schema: str) -> JsonFormat:
@@ -221,11 +227,11 @@ def debezium(
 
     A create, update or snapshot read is a version, the row of ``after``; a delete is the row of ``before``. An update
     that moves the row to another key of the join is both, where ``before`` has the former key. The join, whose right
-    input they are, takes both without being told. Beside the row's columns there are ``_deleted``, a
+    input they are, takes both without an argument. Next to the row's columns there are ``_deleted``, a
     boolean, and ``_source_timestamp``, the time of the change in the database (``source.ts_ms``), which is a good event
     time. With a column of the row as event time, a delete takes effect at the later of that and the change. The
-    tombstone that Debezium writes after a delete is no row: it is counted as done, and as a tombstone. Any other event,
-    such as a truncation, is rejected as undecodable.
+    tombstone that Debezium writes after a delete is not a row: it is counted as done, and as a tombstone. Any other
+    event, such as a truncation, is rejected as undecodable.
 
     JSON with the envelope in ``payload``, beside its ``schema``, is read by that schema: decimals, which Connect writes
     as base64, and Debezium's times, which are numbers of days, milliseconds, microseconds or nanoseconds. Without it,
@@ -236,12 +242,12 @@ def debezium(
     Args:
         value: The format of the envelope. Where the columns are given as DDL, they are those of the row. JSON may have
             the envelope in ``payload``, beside its ``schema``, or not.
-        unavailable: What happens to a row with a value that the database's log does not hold, because it is large and
+        unavailable: The treatment of a row with a value that the database's log does not hold, because it is large and
             was not changed: it is rejected as ``unavailable_value``, or the value is null and the row is counted.
-        placeholder: What Debezium writes for such a value: the connector's ``unavailable.value.placeholder``.
+        placeholder: Debezium's text for such a value: the connector's ``unavailable.value.placeholder``.
 
     Raises:
-        ConfigurationError: It is no such format, or another argument is not valid.
+        ConfigurationError: It is not such a format, or another argument is not valid.
 
     Example:
         >>> debezium(json("customer_id long, tier string"))
@@ -274,10 +280,10 @@ class ResolvedFormat:
     """A format with its columns.
 
     Attributes:
-        columns: What a value or key is decoded to; for Debezium the parts of its envelope that are read.
-        decoder: What decodes it on the workers; None leaves plain JSON to Spark.
+        columns: The columns of a decoded value or key; for Debezium the parts of its envelope that are read.
+        decoder: Decodes it on the workers; None leaves plain JSON to Spark.
         row: The columns of the row in Debezium's envelope; None for other formats.
-        placeholder: What stands in it for values that are unavailable; None for other formats.
+        placeholder: The placeholder of values that are unavailable; None for other formats.
     """
 
     columns: pa.StructType
@@ -322,67 +328,69 @@ def resolve(chosen: ValueFormat, subject: str | None, part: str, what: str) -> R
     """
     if isinstance(chosen, DebeziumFormat):
         inner = chosen.value
-        given = _given(inner)
-        found = None if given is not None else _reader(inner, subject, what)
-        whole = envelope_of(given) if given is not None else _columns(inner, found, part, what)
+        declared = _declared_columns(inner)
+        registered = None if declared is not None else _reader(inner, subject, what)
+        whole = envelope_of(declared) if declared is not None else _columns(inner, registered, part, what)
         columns, row = row_of(whole, what)
-        decoder = _decoder(inner, columns, found, part, what)
+        decoder = _decoder(inner, columns, registered, part, what)
         if isinstance(inner, (JsonFormat, JsonSchemaFormat)) and needs_schema(row):
             decoder = DebeziumJson(row, decoder if isinstance(decoder, FramedJson) else None)
         return ResolvedFormat(columns, decoder, row, chosen.placeholder)
-    given = _given(chosen)
-    found = None if given is not None else _reader(chosen, subject, what)
-    columns = given if given is not None else _columns(chosen, found, part, what)
-    return ResolvedFormat(columns, _decoder(chosen, columns, found, part, what))
+    declared = _declared_columns(chosen)
+    registered = None if declared is not None else _reader(chosen, subject, what)
+    columns = declared if declared is not None else _columns(chosen, registered, part, what)
+    return ResolvedFormat(columns, _decoder(chosen, columns, registered, part, what))
 
 
-def _given(chosen: RowFormat) -> pa.StructType | None:
+def _declared_columns(chosen: RowFormat) -> pa.StructType | None:
     """Return the columns that the user gave as DDL."""
     if not isinstance(chosen.schema, str):
         return None
     return pa.struct([field.with_nullable(True) for field in parse_schema(chosen.schema, what="schema")])
 
 
-def _reader(chosen: Any, subject: str | None, what: str) -> FoundSchema:
+def _reader(chosen: Any, subject: str | None, what: str) -> RegisteredSchema:
     name = chosen.subject or subject
     if name is None:
         msg = f"{what}: expected subject=, the subject of the reader's schema, because it reads several topics"
         raise ConfigurationError(msg)
     check_registry(what)
-    found = SchemaLookup(chosen.registry, what, at_start=True).of_subject(name, chosen.schema)
+    registered = SchemaLookup(chosen.registry, what, at_start=True).of_subject(name, chosen.schema)
     kind = "JSON" if isinstance(chosen, JsonSchemaFormat) else _BY_REGISTRY[type(chosen)][0]
-    if found.kind != kind:
+    if registered.kind != kind:
         formats = {"AVRO": "avro()", "PROTOBUF": "protobuf()", "JSON": "json_schema()"}
         msg = (
-            f"{what}: subject {name!r} of the schema registry {chosen.registry.title} is {found.kind}, expected "
-            f"{kind}: use cojoin.kafka.{formats.get(found.kind, 'decode=')}"
+            f"{what}: subject {name!r} of the schema registry {chosen.registry.title} is {registered.kind}, expected "
+            f"{kind}: use cojoin.kafka.{formats.get(registered.kind, 'decode=')}"
         )
         raise SchemaError(msg)
-    return found
+    return registered
 
 
-def _columns(chosen: Any, found: FoundSchema | None, part: str, what: str) -> pa.StructType:
+def _columns(chosen: Any, registered: RegisteredSchema | None, part: str, what: str) -> pa.StructType:
     """Return the columns of a reader's schema."""
-    assert found is not None
+    assert registered is not None
     if isinstance(chosen, AvroFormat):
         check_registry(what, "fastavro")
         from cojoin.kafka.formats.avro_decoder import avro_columns  # noqa: PLC0415 - optional
 
-        columns = avro_columns(found, part, what)
+        columns = avro_columns(registered, part, what)
     elif isinstance(chosen, ProtobufFormat):
         check_registry(what, "google.protobuf")
         from cojoin.kafka.formats.proto_decoder import proto_columns  # noqa: PLC0415 - optional
 
-        columns = proto_columns(found, chosen.message, what)
+        columns = proto_columns(registered, chosen.message, what)
     else:
-        from cojoin.kafka.formats.json_columns import json_columns  # noqa: PLC0415 - as above
+        from cojoin.kafka.formats.json_schema import json_columns  # noqa: PLC0415 - as above
 
-        columns = json_columns(found, what)
+        columns = json_columns(registered, what)
     schema_to_ddl(pa.schema(list(columns)), what=f"{what}: the {part}'s schema")  # refuses names that differ by case
     return columns
 
 
-def _decoder(chosen: Any, columns: pa.StructType, found: FoundSchema | None, part: str, what: str) -> Decoder | None:
+def _decoder(
+    chosen: Any, columns: pa.StructType, registered: RegisteredSchema | None, part: str, what: str
+) -> Decoder | None:
     if isinstance(chosen, JsonFormat):
         return None
     if isinstance(chosen, JsonSchemaFormat):
@@ -394,9 +402,9 @@ def _decoder(chosen: Any, columns: pa.StructType, found: FoundSchema | None, par
     if isinstance(chosen, AvroFormat):
         from cojoin.kafka.formats.avro_decoder import AvroReadings  # noqa: PLC0415 - optional
 
-        make = AvroReadings(columns, found, part)
+        make = AvroReadings(columns, registered, part)
     else:
         from cojoin.kafka.formats.proto_decoder import ProtoReadings  # noqa: PLC0415 - optional
 
-        make = ProtoReadings(columns, found, chosen.message)
+        make = ProtoReadings(columns, registered, chosen.message)
     return RegistryDecoder(chosen.registry, kind, columns, make, part, what)

@@ -1,27 +1,54 @@
-"""Where a schema registry is and how it is reached: any server of the API that Confluent's has.
+"""A schema registry: how it is reached, its schemas, and the errors where it refuses or does not answer.
 
-A registry can be pickled and shown: its login is in no ``repr``, message, plan or checkpoint. A token may be a function
+It is any server of the API that Confluent's has. A registry can be pickled and shown: its login is in no ``repr``,
+message, plan or checkpoint, and every text that comes from outside goes through its ``mask``. A token may be a function
 of the user's, which is called on the driver and on the workers before each request.
+
+Schemas are asked for by confluent-kafka's own client, once a process. What an id stands for never changes, so it is
+kept as long as the process lives. An id that the registry does not know is asked for again after half a minute. A
+registry that does not answer is an error that names it: within seconds before a query starts, and after about half a
+minute while it runs. A failed TLS handshake is an error of its own kind, so that nobody has to guess whether the
+registry runs. An answer costs a request of some milliseconds, and the first one in a process half a second more, for
+the client's imports.
 """
 
 from __future__ import annotations
 
+import os
+import ssl
+import threading
+import time
 import uuid
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
-from cojoin.errors import ConfigurationError
-from cojoin.kafka.token_texts import call_problem, function_name, is_token_text, without_tokens
+from cojoin.errors import ConfigurationError, QueryFailedError
+from cojoin.installed_packages import check_packages
+from cojoin.kafka.refusals import OTHER_NAME, OTHER_TIME
+from cojoin.kafka.tokens import call_problem, function_name, is_token_text, without_tokens
 from cojoin.session.pickling import pickling_error
 from cojoin.spark.sources.secrets import Secrets, without_login
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
-__all__ = ["FILES", "Registry", "TokenFunctionError", "as_registry", "registry"]
+    from cojoin.kafka.formats.wire_format import SchemaName
 
-FILES = {"ssl.ca.location": "ca", "ssl.certificate.location": "certificate", "ssl.key.location": "private_key"}
+__all__ = [
+    "MissingReferenceError",
+    "RegisteredSchema",
+    "Registry",
+    "SchemaLookup",
+    "TokenFunctionError",
+    "as_registry",
+    "check_registry",
+    "registry",
+]
+
+
+_FILES = {"ssl.ca.location": "ca", "ssl.certificate.location": "certificate", "ssl.key.location": "private_key"}
 """The client's settings that name files, each with the argument of ``registry``."""
 
 _LAST_TOKENS: dict[str, str] = {}
@@ -40,7 +67,7 @@ class Registry:
         url: Its address, or several with commas between them.
         settings: Settings of confluent-kafka's ``SchemaRegistryClient``; they may hold secrets.
         token: The user's function that returns a token; None for other logins.
-        number: What a process knows its client by where it has a function.
+        number: The key of a process' client where it has a function.
 
     >>> registry("http://ali:opensesame@localhost:8081")
     Registry(http://localhost:8081)
@@ -61,7 +88,7 @@ class Registry:
 
     @property
     def known_by(self) -> tuple[object, ...]:
-        """What is equal for registries that share a client in a process."""
+        """The values that are equal for registries that share a client in a process."""
         return (self.url, self.settings, self.number)
 
     def mask(self, text: str) -> str:
@@ -137,7 +164,7 @@ def registry(
         raise ConfigurationError(msg)
     url, inside = _apart(url)
     if inside is not None and not (username is None and password is None and token is None):
-        msg = "registry: expected one login, got one in the address and another one beside it"
+        msg = "registry: expected one login, got one in the address and another one in the arguments"
         raise ConfigurationError(msg)
     username, password = inside or (username, password)
     if (username is None) != (password is None):
@@ -163,16 +190,16 @@ def registry(
             raise ConfigurationError(msg)
         else:
             number = uuid.uuid4().hex
-    files = zip(FILES, (ca, certificate, private_key), strict=True)
+    files = zip(_FILES, (ca, certificate, private_key), strict=True)
     settings |= {name: value for name, value in files if value is not None}
     settings |= {str(name): str(value) for name, value in (options or {}).items()}
     _check_files(settings)
-    asked = token if token is not None and not isinstance(token, str) else None
-    return Registry(url, tuple(sorted(settings.items())), asked, number)
+    function = token if token is not None and not isinstance(token, str) else None
+    return Registry(url, tuple(sorted(settings.items())), function, number)
 
 
 def _check_files(settings: Mapping[str, str]) -> None:
-    for name in FILES:
+    for name in _FILES:
         value = settings.get(name, "")
         if "-----BEGIN" in value or "\n" in value:
             msg = f"registry: {name}: expected the path of a file on the driver and the workers, got a content"
@@ -182,8 +209,8 @@ def _check_files(settings: Mapping[str, str]) -> None:
 def _apart(url: str) -> tuple[str, tuple[str, str] | None]:
     """Return addresses without the login in them, and the login: HTTP libraries log the addresses that they ask."""
     addresses, logins = [], set()
-    for each in url.split(","):
-        parts = urlsplit(each.strip())
+    for address in url.split(","):
+        parts = urlsplit(address.strip())
         login, _, place = parts.netloc.rpartition("@")
         addresses.append(parts._replace(netloc=place).geturl())
         username, _, password = login.partition(":")
@@ -194,15 +221,352 @@ def _apart(url: str) -> tuple[str, tuple[str, str] | None]:
     return ",".join(addresses), next(iter(logins), None)
 
 
-def as_registry(given: Any, what: str) -> Registry:
+def as_registry(declared: Any, what: str) -> Registry:
     """Return the registry that a user's argument names: an address, or what ``registry`` returned.
 
     Raises:
         ConfigurationError: It is neither.
     """
-    if isinstance(given, Registry):
-        return given
-    if isinstance(given, str):
-        return registry(given)
-    msg = f"{what}: registry: expected an address or cojoin.kafka.registry(...), got a {type(given).__name__}"
+    if isinstance(declared, Registry):
+        return declared
+    if isinstance(declared, str):
+        return registry(declared)
+    msg = f"{what}: registry: expected an address or cojoin.kafka.registry(...), got a {type(declared).__name__}"
     raise ConfigurationError(msg)
+
+
+_NO_TLS = ("WRONG_VERSION_NUMBER", "record layer failure")
+_OF_CERTIFICATES = ("CERTIFICATE", "UNKNOWN_CA", "DECRYPT_ERROR")
+"""Parts of the names of alerts by which a server refuses the client's certificate, or a missing one."""
+
+
+def _answer_problem(registry: Registry, place: str, status: int, text: str) -> ConfigurationError | QueryFailedError:
+    """Return the error for an unexpected answer.
+
+    Args:
+        registry: The registry.
+        place: The input or output, and the registry, for the message.
+        status: The answer's HTTP status.
+        text: Its text.
+    """
+    text = registry.mask(text)
+    if status in (401, 403):
+        return ConfigurationError(f"{place} refused the login (HTTP {status}): {text}; see cojoin.kafka.registry()")
+    if status == 404:
+        msg = (
+            f"{place}: no registry at this address (HTTP 404): expected the address of its API, such as "
+            f"http://localhost:8081, or Apicurio's http://localhost:8080/apis/ccompat/v7"
+        )
+        return ConfigurationError(msg)
+    return QueryFailedError(f"{place} answered with HTTP {status}: {text}; start the query again when it is well")
+
+
+def _no_answer(
+    registry: Registry, place: str, error: BaseException, *, at_start: bool
+) -> ConfigurationError | QueryFailedError:
+    """Return the error for a request that was not answered.
+
+    Args:
+        registry: The registry.
+        place: The input or output, and the registry, for the message.
+        error: The error of the client's HTTP library.
+        at_start: Whether no query runs yet.
+    """
+    lost = "" if at_start else "no record is lost, those of this batch are read again by the next start: "
+    if (problem := _tls_problem(registry, error)) is not None:
+        kind = ConfigurationError if at_start else QueryFailedError
+        return kind(f"{place}: {lost}{problem}")
+    text = registry.mask(f"{type(error).__name__}: {error}")
+    return QueryFailedError(f"{place} gave no answer: {text}; {lost}see that the registry runs at this address")
+
+
+def _client_problem(registry: Registry, error: Exception) -> str:
+    """Return the reason why no client of a registry can be made, such as a missing file.
+
+    Args:
+        registry: The registry.
+        error: The error of confluent-kafka's client.
+
+    >>> from cojoin.kafka.formats.registry import registry
+    >>> _client_problem(registry("https://localhost:8081", ca="/absent.pem"), FileNotFoundError("No such file"))
+    "ca: file '/absent.pem' does not exist, or this process may not read it; the driver and each worker need it"
+    """
+    for setting, value in registry.settings:
+        if setting in _FILES and not os.access(value, os.R_OK):
+            argument = _FILES[setting]
+            return (
+                f"{argument}: file {value!r} does not exist, or this process may not read it; the driver and each "
+                f"worker need it"
+            )
+    if not isinstance(error, ssl.SSLError):
+        return registry.mask(str(error))
+    if error.reason == "KEY_VALUES_MISMATCH":
+        return "private_key: expected the key of the certificate in certificate=, got another one"
+    return f"the files of ca=, certificate= and private_key= can't be used ({error}): expected PEM"
+
+
+def _tls_problem(registry: Registry, error: BaseException) -> str | None:
+    """Return which side does not take the other's certificate; None where another thing failed, which may pass."""
+    failure = _tls_error(error)
+    if failure is None:
+        return None
+    settings = dict(registry.settings)
+    if isinstance(failure, ssl.SSLCertVerificationError):
+        return _distrust(failure, settings.get("ssl.ca.location"))
+    return _turned_away(failure, settings.get("ssl.certificate.location"))
+
+
+def _turned_away(error: ssl.SSLError, own: str | None) -> str | None:
+    reason = error.reason or str(error)
+    if any(each in f"{reason} {error}" for each in _NO_TLS):
+        return "this address, or a proxy before it, does not speak TLS: see the port, the proxy, and https:// itself"
+    if own is None and reason.endswith("ALERT_HANDSHAKE_FAILURE"):
+        # What servers say before TLS 1.3, of a certificate that is missing and of ciphers alike.
+        return f"it may want a certificate of the client ({reason}), which certificate= and private_key= give"
+    if "ALERT" not in reason or not any(each in reason for each in _OF_CERTIFICATES):
+        return None
+    if own is None:
+        return f"it wants a certificate of the client ({reason}): give one with certificate= and private_key="
+    return f"it does not take the certificate {own!r} ({reason}): give one that it trusts with certificate="
+
+
+def _distrust(error: ssl.SSLCertVerificationError, trusted: str | None) -> str:
+    reason = error.verify_message
+    if error.verify_code in OTHER_NAME:
+        return f"its certificate is for another address ({reason}): use one that the certificate names"
+    if error.verify_code in OTHER_TIME:
+        return f"its certificate is not valid now ({reason}): renew it, or set the clock of this machine right"
+    # As confluent-kafka's client chooses them.
+    by = "SSL_CERT_FILE, SSL_CERT_DIR or the package certifi" if trusted is None else repr(trusted)
+    return f"its certificate is not trusted by {by} ({reason}): give a file with the authority that signed it with ca="
+
+
+def _tls_error(error: BaseException | None) -> ssl.SSLError | None:
+    """Return the TLS error from which the client's library raised an error; None where it is another server's."""
+    while error is not None and not isinstance(error, ssl.SSLError):
+        # That of the server which was asked for a token.
+        error = None if type(error).__name__ == "OAuthTokenError" else error.__cause__ or error.__context__
+    return error
+
+
+_AT_START = {"timeout": 4, "max.retries": 1, "retries.wait.ms": 200}
+_RUNNING = {"timeout": 10, "max.retries": 8, "retries.wait.ms": 500, "retries.max.wait.ms": 8_000}
+_UNKNOWN_SECONDS = 30.0
+_NO_SUBJECT, _NO_VERSION, _NO_SCHEMA = 40401, 40402, 40403
+_MOST_KEPT = 10_000
+
+_CLIENTS: dict[tuple[object, ...], Any] = {}
+_SCHEMAS: dict[tuple[object, ...], RegisteredSchema] = {}
+_UNKNOWN: dict[tuple[object, ...], float] = {}
+_LOCK = threading.Lock()
+
+
+class MissingReferenceError(QueryFailedError):
+    """A schema refers to another one that the registry does not have."""
+
+
+@dataclass(frozen=True)
+class RegisteredSchema:
+    """A schema of the registry.
+
+    Attributes:
+        kind: ``"AVRO"``, ``"PROTOBUF"`` or ``"JSON"``.
+        text: The schema.
+        references: The schemas that it refers to, each with the name by which it does, those first that others need.
+    """
+
+    kind: str
+    text: str
+    references: tuple[tuple[str, str], ...] = ()
+
+
+class SchemaLookup:
+    """Looks up schemas of one registry.
+
+    Args:
+        registry: The registry.
+        what: The input, for messages.
+        at_start: Whether no query runs yet: then the registry is not waited for.
+    """
+
+    def __init__(self, registry: Registry, what: str, *, at_start: bool = False) -> None:
+        self._registry, self._at_start = registry, at_start
+        self._place, self._known_by = f"{what}: schema registry {registry.title}", (*registry.known_by, at_start)
+
+    def by_id(self, number: SchemaName) -> RegisteredSchema | None:
+        """Return the schema of an id or a GUID; None where the registry does not know it.
+
+        Raises:
+            ConfigurationError: The registry refuses the login, or there is none at the address.
+            MissingReferenceError: The schema refers to one that the registry does not have.
+            QueryFailedError: It does not answer.
+        """
+        place = (*self._registry.known_by, number)
+        with _LOCK:
+            if (known := _SCHEMAS.get(place)) is not None:
+                return known
+            if time.monotonic() < _UNKNOWN.get(place, 0.0):
+                return None
+            if isinstance(number, int):
+                answer = self.ask(lambda client: client.get_schema(number), {_NO_SCHEMA})
+            else:
+                # A registry without GUIDs has nothing at this address.
+                answer = self.ask(lambda client: client.get_schema_by_guid(str(number)), {_NO_SCHEMA, 404})
+            if answer is None:
+                _forget_some(_UNKNOWN)
+                _UNKNOWN[place] = time.monotonic() + _UNKNOWN_SECONDS
+                return None
+            _forget_some(_SCHEMAS)
+            return _SCHEMAS.setdefault(place, self._registered(answer))
+
+    def of_subject(self, subject: str, version: int | None) -> RegisteredSchema:
+        """Return a version of a subject, the newest for None.
+
+        Raises:
+            ConfigurationError: There is no such subject or version, or what ``by_id`` raises.
+            QueryFailedError: The registry does not answer.
+        """
+        with _LOCK:
+            answer = self.ask(
+                lambda client: _newest(client, subject) if version is None else client.get_version(subject, version),
+                {_NO_SUBJECT, _NO_VERSION},
+            )
+            if answer is None:
+                versions = self.ask(lambda client: client.get_versions(subject), {_NO_SUBJECT, _NO_VERSION})
+                if versions:
+                    missing = f"subject {subject!r} has no version {version}; it has {', '.join(map(str, versions))}"
+                else:
+                    missing = f"it has no subject {subject!r}; name another with subject=, or give the columns as DDL"
+                msg = f"{self._place}: {missing}"
+                raise ConfigurationError(msg)
+            return self._registered(answer.schema)
+
+    def newest_of(self, subject: str, version: int | None) -> tuple[int, RegisteredSchema] | None:
+        """Return a version of a subject, the newest for None, with its id; None where there is no such subject.
+
+        Raises:
+            ConfigurationError: There is no such version, or what ``by_id`` raises.
+            QueryFailedError: The registry does not answer.
+        """
+        if version is not None:
+            registered = self.of_subject(subject, version)
+            with _LOCK:
+                answer = self.ask(lambda client: client.get_version(subject, version))
+            return int(answer.schema_id), registered
+        with _LOCK:
+            answer = self.ask(lambda client: _newest(client, subject), {_NO_SUBJECT, _NO_VERSION})
+            return None if answer is None else (int(answer.schema_id), self._registered(answer.schema))
+
+    def register(self, subject: str, schema: RegisteredSchema) -> int:
+        """Register a schema, and return its id.
+
+        Raises:
+            ConfigurationError: The registry refuses the login, or that this user registers.
+            QueryFailedError: It does not answer, or does not take the schema.
+        """
+        from confluent_kafka.schema_registry import Schema  # noqa: PLC0415 - takes half a second
+
+        with _LOCK:
+            return int(self.ask(lambda client: client.register_schema(subject, Schema(schema.text, schema.kind))))
+
+    def _registered(self, schema: Any) -> RegisteredSchema:
+        references: dict[str, str] = {}
+        self._add_references(schema, references)
+        return RegisteredSchema(str(schema.schema_type or "AVRO"), str(schema.schema_str), tuple(references.items()))
+
+    def _add_references(self, schema: Any, texts: dict[str, str]) -> None:
+        for reference in schema.references or ():
+            if reference.name in texts:
+                continue
+            version = partial(_version_of, reference=reference)
+            answer = self.ask(version, {_NO_SUBJECT, _NO_VERSION})
+            if answer is None:
+                msg = (
+                    f"{self._place}: a schema refers to version {reference.version} of subject {reference.subject!r}, "
+                    f"which the registry does not have; register it again"
+                )
+                raise MissingReferenceError(msg)
+            self._add_references(answer.schema, texts)
+            texts[reference.name] = str(answer.schema.schema_str)
+
+    def ask(self, question: Callable[[Any], Any], absent: Collection[int] = ()) -> Any:
+        """Return the result of a function of the client; None where the registry answers with a code of ``absent``.
+
+        Raises:
+            ConfigurationError: The registry refuses the login, or there is none at the address.
+            QueryFailedError: It does not answer. While a query runs, also a token function that fails, or a certificate
+                that is not taken; they are a ConfigurationError before.
+        """
+        from confluent_kafka.schema_registry.error import SchemaRegistryError  # noqa: PLC0415 - takes half a second
+
+        try:
+            return question(self._client())
+        except SchemaRegistryError as error:
+            if error.error_code in absent or error.http_status_code in absent:
+                return None
+            status, text = error.http_status_code, str(error.error_message)
+            raise _answer_problem(self._registry, self._place, status, text) from None
+        except (ConfigurationError, QueryFailedError):
+            raise
+        except TokenFunctionError as error:
+            kind = ConfigurationError if self._at_start else QueryFailedError
+            msg = f"{self._place}: token: {error}"
+            raise kind(msg) from None
+        except Exception as error:  # noqa: BLE001 - the client raises those of its HTTP library
+            _CLIENTS.pop(self._known_by, None)  # the next one reads certificates again, which may be renewed
+            raise _no_answer(self._registry, self._place, error, at_start=self._at_start) from None
+
+    def _client(self) -> Any:
+        if self._known_by not in _CLIENTS:
+            from confluent_kafka.schema_registry import SchemaRegistryClient  # noqa: PLC0415
+
+            settings: dict[str, Any] = {"url": self._registry.url} | (_AT_START if self._at_start else _RUNNING)
+            settings |= dict(self._registry.settings)
+            if self._registry.token is not None:
+                settings |= {
+                    "bearer.auth.credentials.source": "CUSTOM",
+                    "bearer.auth.custom.provider.function": _fields,
+                    "bearer.auth.custom.provider.config": {
+                        "registry": self._registry,
+                        "cluster": settings.pop("bearer.auth.logical.cluster", ""),
+                    },
+                }
+            try:
+                _CLIENTS[self._known_by] = SchemaRegistryClient(settings)
+            except (ValueError, TypeError, OSError) as error:
+                problem = _client_problem(self._registry, error)
+                msg = f"{self._place}: {problem}"
+                raise ConfigurationError(msg) from None
+        return _CLIENTS[self._known_by]
+
+
+def _version_of(client: Any, reference: Any) -> Any:
+    return client.get_version(reference.subject, reference.version)
+
+
+def _newest(client: Any, subject: str) -> Any:
+    client.clear_latest_caches()  # the client would keep the version that was the newest when it was first asked
+    return client.get_latest_version(subject)
+
+
+def _fields(config: dict[str, Any]) -> dict[str, Any]:
+    registry: Registry = config["registry"]
+    return {"bearer.auth.token": registry.asked_token(), "bearer.auth.logical.cluster": config["cluster"]}
+
+
+def _forget_some(kept: dict[Any, Any]) -> None:
+    if len(kept) >= _MOST_KEPT:
+        kept.clear()
+
+
+def check_registry(what: str, *needed: str) -> None:
+    """Check that the packages for a registry's schemas are installed.
+
+    Args:
+        what: The input, for the message.
+        needed: The further modules that the format needs.
+
+    Raises:
+        EnvironmentSetupError: One is missing.
+    """
+    check_packages(what, "registry", "confluent_kafka", "httpx2", *needed)

@@ -50,7 +50,7 @@ _FOUR_BYTES = (
 
 
 def schema_head(headers: Iterable[tuple[str, bytes | None]], part: str) -> SchemaHead | None:
-    r"""Return what a record's headers say of the schema of its value or key; None where they say nothing.
+    r"""Return the head by which a record's headers name the schema of its value or key; None where they do not.
 
     Args:
         headers: The headers; the last one of a name counts.
@@ -58,13 +58,13 @@ def schema_head(headers: Iterable[tuple[str, bytes | None]], part: str) -> Schem
 
     >>> schema_head([("__key_schema_id", b"\1"), ("trace", b"7")], "value")
     """
-    found: SchemaHead | None = None
+    head: SchemaHead | None = None
     for name, value in headers:
         if name == f"__{part}_schema_id":
-            found = value
-        elif name in (f"apicurio.{part}.globalId", f"apicurio.{part}.contentId") and not isinstance(found, bytes):
-            found = name
-    return found
+            head = value
+        elif name in (f"apicurio.{part}.globalId", f"apicurio.{part}.contentId") and not isinstance(head, bytes):
+            head = name
+    return head
 
 
 def by_schema(
@@ -80,14 +80,14 @@ def by_schema(
             the GUID, are set before a value, so that all have the same form.
         faults: The records' faults, to which new ones are added.
         part: ``"value"`` or ``"key"``, for messages.
-        heads: What the records' headers say of their schemas; None where none says anything.
+        heads: The heads of the records' headers; None where no record has one.
 
     >>> faults = [None, None]
     >>> by_schema([b"\0\0\0\0\7abc", b"{}"], faults, "value"), faults[1]
     ({7: [0]}, "undecodable: the value has no schema id: expected a zero byte and an id of four bytes, got b'{}'")
     """
-    found: dict[SchemaName, list[int]] = {}
-    named = set() if heads is None else _take_heads(values, heads, faults, part, found)
+    by_name: dict[SchemaName, list[int]] = {}
+    named = set() if heads is None else _take_heads(values, heads, faults, part, by_name)
     prefixes: dict[bytes, list[int]] = {}
     for at, value in enumerate(values):
         if value is not None and at not in named:
@@ -95,7 +95,7 @@ def by_schema(
     for head, places in prefixes.items():
         number = int.from_bytes(head[1:], "big")
         if len(head) == HEADER and not head[0] and 0 < number <= _LARGEST:
-            found.setdefault(number, []).extend(places)
+            by_name.setdefault(number, []).extend(places)
             continue
         if len(head) == HEADER and not head[0]:
             own = f"it may be one of 8 bytes of Apicurio's serializers: {_FOUR_BYTES.format(part=part)}"
@@ -107,7 +107,7 @@ def by_schema(
             got = (values[at] or b"")[:_SHOWN]
             msg = f"the {part} has no schema id: expected a zero byte and an id of four bytes, got {got!r}"
             faults[at] = undecodable(msg)
-    return found
+    return by_name
 
 
 def _take_heads(
@@ -115,7 +115,7 @@ def _take_heads(
     heads: Sequence[SchemaHead | None],
     faults: list[str | None],
     part: str,
-    found: dict[SchemaName, list[int]],
+    by_name: dict[SchemaName, list[int]],
 ) -> set[int]:
     """Add values whose header names their schema, or make them faults, and return the places of both."""
     named: set[int] = set()
@@ -132,7 +132,7 @@ def _take_heads(
             faults[at] = undecodable(f"{own}; {_FOUR_BYTES.format(part=part)}")
         elif len(head) >= _GUID and head[0] == 1:
             values[at] = bytes(HEADER) + head[_GUID:] + value
-            found.setdefault(UUID(bytes=head[1:_GUID]), []).append(at)
+            by_name.setdefault(UUID(bytes=head[1:_GUID]), []).append(at)
         else:
             expected = f"the header '__{part}_schema_id': expected a byte of 1 and a GUID of 16 bytes"
             faults[at] = undecodable(f"{expected}, got {head[:_SHOWN]!r}")
@@ -178,7 +178,7 @@ def message_name(value: bytes) -> tuple[str, int] | None:
 
 
 def head_of(number: int, place: Sequence[int] | None = None) -> bytes:
-    r"""Return what precedes a record.
+    r"""Return the bytes that precede a record.
 
     Args:
         number: The id of its schema.
@@ -195,24 +195,24 @@ def head_of(number: int, place: Sequence[int] | None = None) -> bytes:
 
 def _zigzag(number: int) -> bytes:
     """Return a number that is not negative as a zigzag varint."""
-    left, found = number << 1, bytearray()
+    left, content = number << 1, bytearray()
     while left >= 0x80:
-        found.append(left & 0x7F | 0x80)
+        content.append(left & 0x7F | 0x80)
         left >>= 7
-    return bytes([*found, left])
+    return bytes([*content, left])
 
 
 def _varint(value: bytes, at: int) -> tuple[int, int]:
-    found = shift = 0
+    number = shift = 0
     while True:
         if at >= len(value) or shift > 63:
             msg = "it is cut off within the place of its message's type"
             raise ValueError(msg)
         byte = value[at]
-        found |= (byte & 0x7F) << shift
+        number |= (byte & 0x7F) << shift
         at, shift = at + 1, shift + 7
         if byte < 0x80:
-            return (found >> 1) ^ -(found & 1), at
+            return (number >> 1) ^ -(number & 1), at
 
 
 def undecodable(what: str) -> str:

@@ -1,4 +1,4 @@
-"""How a row becomes a Kafka record: which columns make its key, value, headers and timestamp, and in which form.
+"""The encoding of rows as Kafka records: the columns of key, value, headers and timestamp, and their forms.
 
 Spark's own ``to_json`` writes JSON, in the JVM. Timestamps are in UTC with microseconds where they have some
 (``2026-01-05T09:30:00.000125Z``), ``timestamp_ntz`` the same without the zone, dates ``2026-01-05``, binary as base64,
@@ -6,7 +6,7 @@ decimals as numbers, NaN and infinities as the texts ``"NaN"`` and ``"Infinity"`
 Fields that are null are left out, and those of an object in an object, too; elements of lists stay as ``null``.
 ``cojoin.kafka.source`` reads all of it back. A column that is written as it is becomes UTF-8 or its bytes; a null value
 is a tombstone. A number, boolean, date or decimal as a key is its text, as ``cojoin.kafka.key("long")`` reads it.
-Values with a schema of a registry are written on the workers (``registry_values``).
+Values with a schema of a registry are written on the workers (``serializers``).
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ from cojoin.engine.values.texts import back_quoted
 from cojoin.engine.values.types import type_to_ddl
 from cojoin.errors import ConfigurationError, did_you_mean
 from cojoin.kafka.formats.record_formats import AvroFormat, JsonSchemaFormat, ProtobufFormat
-from cojoin.kafka.sink.registry_values import RegistryValues
-from cojoin.kafka.sink.value_schema import RegistryFormat, find_schema
+from cojoin.kafka.sink.serializers import RegistryFormat, RegistryValues, find_schema
 from cojoin.session.sealed import for_workers
 
 if TYPE_CHECKING:
@@ -60,7 +59,7 @@ _TYPES: dict[str, tuple[Callable[[pa.DataType], bool], ...]] = {
 
 @dataclass(frozen=True)
 class RecordEncoding:
-    """How rows become records.
+    """The columns of a row that make the parts of a record.
 
     Attributes:
         key: The key: a column, several as JSON, or None.
@@ -131,14 +130,16 @@ class RecordEncoding:
         if isinstance(self.value, RegistryValues):
             names = self.value.schema.columns.names
             # Renamed by position: mapInArrow fails on names with a dot or a backtick.
-            given = [named(column).alias(f"c{at}") for at, column in enumerate(names)]
+            value_columns = [named(column).alias(f"c{at}") for at, column in enumerate(names)]
             if self.value.from_json:
-                given = [F.to_json(F.struct(*map(named, names)), _JSON_OPTIONS).alias("c0")]
+                value_columns = [F.to_json(F.struct(*map(named, names)), _JSON_OPTIONS).alias("c0")]
             ddl = f"{KEY} binary, {VALUE} binary"
             ddl += (f", {HEADERS} array<binary>" if self.headers else "") + (
                 f", {TIMESTAMP} long" if self.timestamp else ""
             )
-            return frame.select(*columns, *given).mapInArrow(for_workers(_by_schema(self.value, len(columns))), ddl)
+            return frame.select(*columns, *value_columns).mapInArrow(
+                for_workers(_by_schema(self.value, len(columns))), ddl
+            )
         assert not isinstance(self.value, _BY_REGISTRY), "its schema is found when the output is opened"
         value = part(tuple(frame.columns) if self.value == JSON else self.value)
         return frame.select(columns[0], value.alias(VALUE), *columns[1:])

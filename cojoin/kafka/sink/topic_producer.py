@@ -1,36 +1,41 @@
 """A producer for one task: it sends records to a topic, and every record is taken, or an error says which was not.
 
 It keeps librdkafka's queue of at most 128 MB. Keys are spread over the partitions as by Kafka's own clients in Java
-(murmur2), so the records of a key are in one partition, in the order in which they were sent; records without a key
-go to any partition. A record is sent once, also if a broker fails meanwhile (``enable.idempotence``), unless the
-producer itself ends.
+(murmur2), so the records of a key are in one partition, in the order in which they were sent; records without a key go
+to any partition. A record is sent once, also if a broker fails meanwhile (``enable.idempotence``), unless the producer
+itself ends. An error of the brokers is raised with what was expected, their own words, and what to do.
 """
 
 from __future__ import annotations
 
+import contextlib
 import time
 from dataclasses import dataclass, field
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from cojoin.errors import ConfigurationError, QueryFailedError, did_you_mean
-from cojoin.kafka.connection import PERMISSION_ERRORS, UNKNOWN_ERRORS, Connection
+from cojoin.kafka.client import UNKNOWN_ERRORS, Connection, topic_id_of
 from cojoin.kafka.sink.record_encoding import HEADERS, KEY, TIMESTAMP, VALUE
-from cojoin.kafka.sink.sink_refusals import PASSING, send_problem
 
-try:
+with contextlib.suppress(ImportError):  # an optional dependency: ``check_installed`` reports it
     from confluent_kafka import KafkaException, Producer, TopicCollection
-    from confluent_kafka.admin import ConfigResource  # type: ignore[attr-defined]
-except ImportError:
-    pass  # an optional dependency: ``check_installed`` reports it
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from confluent_kafka import KafkaError
 
-    from cojoin.kafka.cluster_options import ClusterOptions
+    from cojoin.kafka.client import ClusterOptions
 
-__all__ = ["TopicConnection", "TopicFacts", "TopicProducer", "TopicTarget"]
+__all__ = [
+    "LOST",
+    "TopicConnection",
+    "TopicFacts",
+    "TopicProducer",
+    "TopicTarget",
+    "timeout_problem",
+]
+
 
 DEFAULT_TRANSACTION_TIMEOUT_MS = 300_000
 _DEFAULTS = {
@@ -42,15 +47,14 @@ _DEFAULTS = {
     "transaction.timeout.ms": str(DEFAULT_TRANSACTION_TIMEOUT_MS),
 }
 _MOST_BYTES = 1_000_000_000
-"""What librdkafka takes as ``message.max.bytes``; a topic may allow more."""
+"""The largest ``message.max.bytes`` of librdkafka; a topic may allow more."""
 
-_NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"  # the zero UUID, as Kafka encodes it
 _ROOM_SECONDS = 0.1
 
 
 @dataclass(frozen=True)
 class TopicFacts:
-    """What the brokers know of a topic.
+    """The ids and the size limit of a topic, as the brokers report them.
 
     Attributes:
         cluster_id: The cluster's id; None where it has none.
@@ -68,14 +72,14 @@ class TopicTarget:
     """One output of a query in a topic, as the workers need it.
 
     Attributes:
-        cluster: How the cluster is reached.
+        cluster: The cluster's address and settings.
         topic: The topic.
         application: The beginning of the transactional ids and of the groups: ``cojoin-QUERY-OUTPUT``.
         what: The output, for messages.
         headers: The headers' names.
         epoch: The epoch of the run's lease.
         tasks: In how many parts a batch is written.
-        facts: What the brokers said of the topic at the start of the run.
+        facts: The topic's ids and size limit at the start of the run.
         is_transactional: Whether batches are written in transactions.
     """
 
@@ -91,12 +95,12 @@ class TopicTarget:
 
     @property
     def needs(self) -> set[str]:
-        """What a user must be allowed to do with the topic; Kafka asks for READ where offsets of it are committed."""
+        """The operations on the topic that a user needs rights for; commits of its offsets need READ."""
         return {"WRITE", "READ"} if self.is_transactional else {"WRITE"}
 
     @property
     def transaction_timeout_ms(self) -> int:
-        """How long a transaction may take."""
+        """The longest time of a transaction."""
         return int(self.cluster.settings.get("transaction.timeout.ms", DEFAULT_TRANSACTION_TIMEOUT_MS))
 
     def producer_settings(self) -> dict[str, str]:
@@ -123,7 +127,7 @@ class TopicConnection(Connection):
         self._target = target
 
     def facts(self) -> TopicFacts:
-        """Return what the brokers know of the topic, after a check that it exists and that this user may write to it.
+        """Return the topic's ids and size limit, after a check that it exists and that this user may write to it.
 
         Raises:
             ConfigurationError: It does not exist, or this user may not write to it.
@@ -135,8 +139,8 @@ class TopicConnection(Connection):
             nonlocal cluster_id
             # Asked for one topic, brokers might create it.
             cluster_id = str(self._client.list_topics(timeout=timeout).cluster_id or "")
-            asked = TopicCollection([topic])
-            answers = self._client.describe_topics(asked, include_authorized_operations=True, request_timeout=timeout)
+            wanted = TopicCollection([topic])
+            answers = self._client.describe_topics(wanted, include_authorized_operations=True, request_timeout=timeout)
             try:
                 return answers[topic].result()
             except KafkaException as error:
@@ -144,11 +148,11 @@ class TopicConnection(Connection):
                     return None
                 raise
 
-        found = self._patiently(ask)
-        if found is None:
+        described = self._patiently(ask)
+        if described is None:
             self._refuse_unknown()
         # Brokers before Kafka 2.3 do not report the authorized operations.
-        allowed = {str(getattr(each, "name", each)) for each in found.authorized_operations or ()}
+        allowed = {str(getattr(each, "name", each)) for each in described.authorized_operations or ()}
         lacking = sorted(self._target.needs - allowed)
         if allowed and "ALL" not in allowed and lacking:
             msg = (
@@ -156,22 +160,8 @@ class TopicConnection(Connection):
                 f"WRITE, READ and DESCRIBE on the topic; without READ, only delivery='at_least_once' can be had"
             )
             raise ConfigurationError(msg)
-        topic_id = None if str(found.topic_id) == _NO_ID else str(found.topic_id)
-        return TopicFacts(cluster_id or None, topic_id, self._max_bytes())
-
-    def _max_bytes(self) -> int | None:
-        resource = ConfigResource(ConfigResource.Type.TOPIC, self._target.topic)
-
-        def ask(timeout: float) -> int | None:
-            (answer,) = self._client.describe_configs([resource], request_timeout=timeout).values()
-            try:
-                return int(answer.result()["max.message.bytes"].value)
-            except KafkaException as error:
-                if error.args[0].name() in PERMISSION_ERRORS:
-                    return None
-                raise
-
-        return self._patiently(ask)
+        most = self.setting(topic, "max.message.bytes")
+        return TopicFacts(cluster_id or None, topic_id_of(described), None if most is None else int(most))
 
     def _refuse_unknown(self) -> NoReturn:
         topic = self._target.topic
@@ -182,7 +172,7 @@ class TopicConnection(Connection):
 
     def is_passing(self, error: KafkaError) -> bool:
         """Return whether an error may pass by itself; also that of a coordinator that is just starting."""
-        return error.name() in PASSING or super().is_passing(error)
+        return error.name() in _PASSING or super().is_passing(error)
 
     def _give_up(self, waited: float, reason: KafkaError) -> NoReturn:
         if reason.name() in UNKNOWN_ERRORS:
@@ -191,12 +181,12 @@ class TopicConnection(Connection):
         super()._give_up(waited, reason)
 
     def _refuse(self, reason: KafkaError) -> NoReturn:
-        found = send_problem(
+        advice = _send_problem(
             reason.name(), self.text(reason), topic=self._target.topic, application=self._target.application
         )
-        if found is None:
+        if advice is None:
             super()._refuse(reason)
-        msg = f"{self._what}: {found}"
+        msg = f"{self._what}: {advice}"
         raise ConfigurationError(msg) from None
 
 
@@ -289,12 +279,98 @@ class TopicProducer(TopicConnection):
 
     def _failure(self, error: KafkaError, key: bytes | None = None, value: bytes | None = None) -> QueryFailedError:
         """Return the error of a record that was not taken; the record is named by its key and its size."""
-        said = self.text(error)
+        text = self.text(error)
         if value is not None and error.name() == "MSG_SIZE_TOO_LARGE":
             shown = "no key" if key is None else f"the key {key[:80].decode(errors='replace')!r}"
-            said = f"{len(value):,} bytes, with {shown}, where {self._largest()} is the most"
-        found = send_problem(error.name(), said, topic=self._target.topic, application=self._target.application)
-        return QueryFailedError(f"{self._what}: {found or f'the brokers do not take a record: {said}'}")
+            text = f"{len(value):,} bytes, with {shown}, where {self._largest()} is the most"
+        advice = _send_problem(error.name(), text, topic=self._target.topic, application=self._target.application)
+        return QueryFailedError(f"{self._what}: {advice or f'the brokers do not take a record: {text}'}")
 
     def _largest(self) -> str:
         return f"{int(self._target.producer_settings().get('message.max.bytes', 1_000_000)):,}"
+
+
+LOST = {
+    *("_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH", "INVALID_PRODUCER_ID_MAPPING", "INVALID_TXN_STATE"),
+    *("_FATAL", "_STATE", "_PURGE_QUEUE", "_PURGE_INFLIGHT", "UNKNOWN_PRODUCER_ID", "TRANSACTION_ABORTABLE"),
+}
+"""The errors of a transaction that was ended by others: by a later producer of its id, or because it took too long."""
+
+_PASSING = {
+    *("COORDINATOR_LOAD_IN_PROGRESS", "COORDINATOR_NOT_AVAILABLE", "NOT_COORDINATOR", "CONCURRENT_TRANSACTIONS"),
+    *("UNSTABLE_OFFSET_COMMIT", "GROUP_COORDINATOR_NOT_AVAILABLE", "NOT_COORDINATOR_FOR_GROUP", "_WAIT_COORD"),
+}
+"""Errors of a coordinator that is just starting, or still ends an earlier transaction."""
+
+_TRANSACTION_TIMEOUT = "transaction.timeout.ms"
+
+
+_KINDS = {
+    "TRANSACTIONAL_ID_AUTHORIZATION_FAILED": (
+        "the brokers do not let this user write transactions: {text}; grant it WRITE and DESCRIBE on the transactional "
+        "ids that begin with 'cojoin-', such as {application!r}, or use delivery='at_least_once'"
+    ),
+    "GROUP_AUTHORIZATION_FAILED": (
+        "the brokers do not let this user keep its position: {text}; grant it READ and DESCRIBE on the consumer groups "
+        "that begin with 'cojoin-', such as {application!r}, or use delivery='at_least_once'"
+    ),
+    "TOPIC_AUTHORIZATION_FAILED": (
+        "the brokers do not let this user write: {text}; grant it WRITE, READ and DESCRIBE on the topic {topic!r}"
+    ),
+    "UNKNOWN_TOPIC_OR_PART": "topic {topic!r} no longer exists: {text}; create it, and start a new query",
+    "INVALID_TRANSACTION_TIMEOUT": (
+        "option transaction.timeout.ms: {text}; expected at most the brokers' transaction.max.timeout.ms, which is 15 "
+        "minutes by default: give the option a smaller value, or the brokers a larger one"
+    ),
+    "UNSUPPORTED_VERSION": (
+        "the brokers have no transactions: {text}; expected Kafka 2.5 or later, or use delivery='at_least_once'"
+    ),
+    "MSG_SIZE_TOO_LARGE": (
+        "a record is larger than topic {topic!r} takes: {text}; nothing of the batch was committed. Give the topic a "
+        "larger max.message.bytes and start the query again, or write fewer or smaller columns in a new query"
+    ),
+    "OFFSET_METADATA_TOO_LARGE": (
+        "the brokers' offset.metadata.max.bytes is too small: {text}; expected its default, 4096, or more"
+    ),
+    "INVALID_RECORD": (
+        "topic {topic!r} does not take a record: {text}; a compacted topic needs a key in each record: give key=, with "
+        "a column that is never null"
+    ),
+}
+_SAME = {
+    "CLUSTER_AUTHORIZATION_FAILED": "TOPIC_AUTHORIZATION_FAILED",
+    "UNKNOWN_TOPIC_ID": "UNKNOWN_TOPIC_OR_PART",
+    "_UNKNOWN_PARTITION": "UNKNOWN_TOPIC_OR_PART",
+    "_UNKNOWN_TOPIC": "UNKNOWN_TOPIC_OR_PART",
+    "_UNSUPPORTED_FEATURE": "UNSUPPORTED_VERSION",
+}
+
+
+def _send_problem(name: str, cause: str, *, topic: str, application: str) -> str | None:
+    """Return the message for an error of a producer, with advice; None for an error without advice.
+
+    Args:
+        name: librdkafka's name of the error.
+        cause: Its text, without secrets.
+        topic: The topic.
+        application: The beginning of the transactional ids and of the groups.
+
+    >>> print(_send_problem("UNKNOWN_TOPIC_ID", "unknown", topic="enriched", application="cojoin-0b8e-output"))
+    topic 'enriched' no longer exists: unknown; create it, and start a new query
+    """
+    text = _KINDS.get(_SAME.get(name, name))
+    return None if text is None else text.format(text=cause, topic=topic, application=application)
+
+
+def timeout_problem(seconds: float, timeout_ms: int) -> str:
+    """Return the message for a transaction that the brokers ended because it took too long.
+
+    Args:
+        seconds: Its duration.
+        timeout_ms: The longest time that it might take.
+    """
+    return (
+        f"its transaction took {seconds:.0f} s, and the brokers end one after {timeout_ms / 1000:g} s "
+        f"({_TRANSACTION_TIMEOUT}); nothing of the batch was written. Give the option {_TRANSACTION_TIMEOUT} a larger "
+        f"value (up to the brokers' transaction.max.timeout.ms), or read fewer rows a batch, and start the query again"
+    )

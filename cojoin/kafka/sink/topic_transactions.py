@@ -1,5 +1,11 @@
 """Transactions that write a batch's rows and its marker to a topic, or neither.
 
+The marker of an output says which batch the topic has last, of which execution, and by which run. It is an offset of a
+consumer group of cojoin's own, for partition 0 of the topic: the offset is the next batch, and its metadata has the
+batch's identity (``batch_marker``) and the epoch of the run's lease. A run that begins writes its epoch into the
+marker, before its first batch. A run that finds a higher epoch than its own was taken over: it writes nothing any more,
+even if Kafka would let it.
+
 A transaction can't span processes, so each task of a batch has a transactional id of its own; an exactly-once output
 has one task. ``take_over`` comes first: Kafka then ends what an earlier producer of that id has begun, and refuses all
 that it still tries. Only then the marker is read, without those that are not yet certain (``require_stable``). So of
@@ -11,14 +17,14 @@ It costs a connection and some 50 ms for each batch and task, on one machine.
 from __future__ import annotations
 
 import contextlib
+import json
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NoReturn
 
 from cojoin.errors import CheckpointError, QueryFailedError
-from cojoin.kafka.sink.sink_refusals import LOST, timeout_problem
-from cojoin.kafka.sink.topic_marker import TopicMarker
-from cojoin.kafka.sink.topic_producer import TopicProducer, TopicTarget
+from cojoin.kafka.sink.topic_producer import LOST, TopicProducer, TopicTarget, timeout_problem
+from cojoin.spark.sinks.batch_marker import BatchMarker
 
 with contextlib.suppress(ImportError):  # an optional dependency: ``check_installed`` reports it
     from confluent_kafka import Consumer, KafkaException, TopicPartition
@@ -26,7 +32,87 @@ with contextlib.suppress(ImportError):  # an optional dependency: ``check_instal
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError
 
-__all__ = ["FencedError", "TopicTransactions", "layouts_since"]
+__all__ = ["NO_BATCH", "RETIRED", "FencedError", "TopicMarker", "TopicTransactions", "layouts_since"]
+
+
+NO_BATCH = -1
+RETIRED = 1 << 53
+"""The epoch of an output in which another query goes on: higher than that of any run."""
+
+_MOST_CHARACTERS = 3_000
+"""Brokers take 4,096 bytes (``offset.metadata.max.bytes``)."""
+
+
+@dataclass(frozen=True)
+class TopicMarker:
+    """The marker that a topic has of an output.
+
+    Attributes:
+        newest: The last batch whose rows the topic has; ``NO_BATCH`` before the first.
+        epoch: The epoch of the run that wrote the marker.
+        tasks: In how many parts the rows are written, each with a marker of its own; in a marker of a former number of
+            parts, with how many the query went on.
+        batch: The identity of the last batch; None before the first.
+        successor: The checkpoint of the query that goes on in the topic; None if there is none.
+    """
+
+    newest: int
+    epoch: int
+    tasks: int
+    batch: BatchMarker | None = None
+    successor: str | None = None
+
+    @property
+    def offset(self) -> int:
+        """The offset that stands for it: the next batch."""
+        return self.newest + 1
+
+    def of_batch(self, batch: BatchMarker) -> TopicMarker:
+        """Return the marker once a batch is written."""
+        return replace(self, newest=batch.batch_id, batch=batch)
+
+    def to_metadata(self) -> str:
+        """Return the offset's metadata. Settings, which only serve messages, are left out where they are long.
+
+        >>> marker = TopicMarker(7, 2, 1, BatchMarker(7, 3, 255, "ab"))
+        >>> TopicMarker.read(marker.offset, marker.to_metadata()) == marker
+        True
+        """
+        document: dict[str, object] = {"epoch": self.epoch, "tasks": self.tasks}
+        document |= {} if self.successor is None else {"successor": self.successor}
+        if self.batch is None:
+            return json.dumps(document)
+        full = json.dumps(json.loads(self.batch.to_json()) | document)
+        if len(full) <= _MOST_CHARACTERS:
+            return full
+        return json.dumps(json.loads(replace(self.batch, settings={}).to_json()) | document)
+
+    @classmethod
+    def read(cls, offset: int, metadata: str | None) -> TopicMarker | None:
+        """Return the marker of an offset; None where there is none.
+
+        Raises:
+            ValueError: There is an offset that is not a marker, or one of a later version.
+
+        >>> TopicMarker.read(0, '{"epoch": 1, "tasks": 1}')
+        TopicMarker(newest=-1, epoch=1, tasks=1, batch=None, successor=None)
+        >>> TopicMarker.read(-1001, None) is None
+        True
+        """
+        if offset < 0:
+            return None
+        batch = BatchMarker.from_json(metadata)
+        try:
+            document = json.loads(metadata or "")
+            successor = document.get("successor")
+            marker = cls(offset - 1, int(document["epoch"]), int(document["tasks"]), batch, successor)
+        except (AttributeError, TypeError, KeyError) as error:
+            raise ValueError(str(error)) from error
+        if marker.newest != (NO_BATCH if batch is None else batch.batch_id):
+            msg = f"an offset of batch {marker.newest} with the metadata of another"
+            raise ValueError(msg)
+        return marker
+
 
 _PARTITION = 0
 """The partition of the topic whose offset is the marker."""
@@ -43,7 +129,7 @@ class TopicTransactions(TopicProducer):
 
     Args:
         target: The output.
-        task: Which of its tasks.
+        task: The task's number.
         at_start: Whether no query runs yet; see ``Connection``.
     """
 
@@ -60,7 +146,7 @@ class TopicTransactions(TopicProducer):
         """End what earlier producers of the id have begun, and return the marker; None if there is none.
 
         Raises:
-            CheckpointError: The group has an offset that is no marker.
+            CheckpointError: The group has an offset that is not a marker.
             ConfigurationError: The brokers do not let this user.
             QueryFailedError: No broker answers in time.
         """
@@ -73,21 +159,21 @@ class TopicTransactions(TopicProducer):
 
         def ask(timeout: float) -> TopicPartition:
             try:
-                (found,) = self._member.committed([place], timeout)
+                (committed,) = self._member.committed([place], timeout)
             except KafkaException:
-                # What keeps it from its coordinator, such as a missing permission, is only told here.
-                heard = self._member.poll(0)
-                reason = None if heard is None else heard.error()
+                # What keeps it from its coordinator, such as a missing permission, is only in this event.
+                event = self._member.poll(0)
+                reason = None if event is None else event.error()
                 if reason is None:
                     raise
                 raise KafkaException(reason) from None
-            if found.error is not None:
-                raise KafkaException(found.error)
-            return found
+            if committed.error is not None:
+                raise KafkaException(committed.error)
+            return committed
 
-        found = self._patiently(ask)
+        offset = self._patiently(ask)
         try:
-            return TopicMarker.read(found.offset, found.metadata)
+            return TopicMarker.read(offset.offset, offset.metadata)
         except ValueError as error:
             msg = (
                 f"{self._what}: consumer group {self._id!r} has an offset for topic {self._target.topic!r} that this "
@@ -171,10 +257,10 @@ def layouts_since(target: TopicTarget, tasks: int, *, takes_over: bool) -> list[
         tasks: The number that is known, with which the list begins.
         takes_over: Whether earlier runs are fenced off.
     """
-    found = [tasks]
+    layouts = [tasks]
     while True:
-        with contextlib.closing(TopicTransactions(replace(target, tasks=found[-1]), at_start=True)) as transactions:
+        with contextlib.closing(TopicTransactions(replace(target, tasks=layouts[-1]), at_start=True)) as transactions:
             marker = transactions.take_over() if takes_over else transactions.marker()
-        if marker is None or marker.tasks in found:
-            return found
-        found.append(marker.tasks)
+        if marker is None or marker.tasks in layouts:
+            return layouts
+        layouts.append(marker.tasks)

@@ -1,8 +1,11 @@
 """Writes one output of a query to a topic: each batch in one transaction, or in one for each task.
 
-At the start of a run it fences off all earlier ones, compares the marker of the topic (``topic_marker``) with the
-checkpoint, and writes the run's epoch into it. Then a task of each batch writes the rows (``batch_tasks``); the driver
-writes none. What fences what:
+At the start of a run it fences off all earlier ones, compares the marker of the topic (``topic_transactions``) with the
+checkpoint, and writes the run's epoch into it. Then a task of each batch writes the rows; the driver writes none. A
+task decides by the marker that it reads after it has fenced off all others: a batch that the topic has from the same
+execution is not written again, one from another execution is refused, and so is all that a run writes which was taken
+over. A task whose rows are fewer or more than the batch has aborts. Each task ends with one line of its outcome, so
+that a refusal is not tried again by Spark. What fences what:
 
 - Kafka refuses the producer of an earlier run, or of an earlier attempt at a task, once a later one has begun.
 - An earlier run that wakes up later begins a producer of its own, which ends what the later run is writing. It then
@@ -21,25 +24,36 @@ from __future__ import annotations
 
 import time
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from cojoin.errors import CheckpointError, QueryFailedError
-from cojoin.kafka.sink.batch_tasks import OUTCOME, BatchTask, check_marker
+import pyarrow as pa
+from pyspark import TaskContext
+
+from cojoin.delta.table_batches import FencedOffError
+from cojoin.engine.values.types import parse_schema
+from cojoin.errors import CheckpointError, CojoinError, QueryFailedError
 from cojoin.kafka.sink.record_encoding import KEY, VALUE, RecordEncoding
-from cojoin.kafka.sink.topic_marker import NO_BATCH, TopicMarker
-from cojoin.kafka.sink.topic_producer import TopicConnection, TopicFacts, TopicTarget
-from cojoin.kafka.sink.topic_transactions import TopicTransactions, layouts_since
+from cojoin.kafka.sink.topic_producer import TopicConnection, TopicFacts, TopicProducer, TopicTarget
+from cojoin.kafka.sink.topic_transactions import (
+    NO_BATCH,
+    RETIRED,
+    FencedError,
+    TopicMarker,
+    TopicTransactions,
+    layouts_since,
+)
 from cojoin.session.sealed import for_workers
 from cojoin.spark.sinks.batch_marker import BatchMarker
 from cojoin.spark.sinks.sink import Position, SinkWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from pyspark.sql import DataFrame
 
-__all__ = ["TopicWriter"]
+__all__ = ["BatchTask", "TopicWriter"]
+
 
 _TRIES = 3
 _REFRESH_SECONDS = 3_600.0
@@ -50,7 +64,7 @@ class TopicWriter(SinkWriter):
 
     Args:
         target: The output.
-        encoding: How rows become records.
+        encoding: The encoding of rows as records.
         is_transactional: Whether batches are written in transactions.
         place: The manifest's entry before anything is written.
         may_be_expired: Whether a marker that is gone has expired where no batch was begun.
@@ -97,7 +111,7 @@ class TopicWriter(SinkWriter):
         if position.is_planned and layouts[-1] != tasks:
             msg = (
                 f"{self._where(position)}: it was last written in {layouts[-1]} tasks, and would now be written in "
-                f"{tasks}, while batch {position.next_batch} may be there in part; start the query once with "
+                f"{tasks}, while batch {position.next_batch} may be in the topic in part; start the query once with "
                 f"delivery= and tasks= as they were"
             )
             raise CheckpointError(msg)
@@ -110,14 +124,14 @@ class TopicWriter(SinkWriter):
         self._marked = time.monotonic()
 
     def _check_topic(self, written: Mapping[str, Any], facts: TopicFacts, position: Position) -> None:
-        """Check that the topic is that of the checkpoint, and not one that was created anew, or of another cluster."""
-        for name, found in (("cluster", facts.cluster_id), ("topic_id", facts.topic_id)):
+        """Check that the topic is that of the checkpoint, and not one that was created again, or of another cluster."""
+        for name, current in (("cluster", facts.cluster_id), ("topic_id", facts.topic_id)):
             known = written.get(name)
-            if None not in (known, found) and known != found:
+            if None not in (known, current) and known != current:
                 kind = "topic of that name" if name == "topic_id" else "Kafka cluster"
                 msg = (
                     f"{self._where(position)}: the checkpoint knows that batch {written.get('batch_id')} was written "
-                    f"there, and it is another {kind} (its id was {known} and is {found}). Going on would leave rows "
+                    f"to it, and it is another {kind} (its id was {known} and is {current}). Going on would leave rows "
                     f"out; restore into a new checkpoint, with "
                     f"restore_from=cojoin.Checkpoint({position.checkpoint!r}) and a new output"
                 )
@@ -136,16 +150,16 @@ class TopicWriter(SinkWriter):
             is_new: Whether the task may have had no part in that batch.
         """
         with closing(TopicTransactions(target, task, at_start=True)) as transactions:
-            found = self._checked(transactions.take_over(), target, known, position, is_new=is_new)
-            ours = replace(found, epoch=self._target.epoch, tasks=self._target.tasks)
+            marker = self._checked(transactions.take_over(), target, known, position, is_new=is_new)
+            ours = replace(marker, epoch=self._target.epoch, tasks=self._target.tasks)
             transactions.write_marker(ours)
         return ours
 
     def _checked(
-        self, found: TopicMarker | None, target: TopicTarget, known: int, position: Position, *, is_new: bool
+        self, marker: TopicMarker | None, target: TopicTarget, known: int, position: Position, *, is_new: bool
     ) -> TopicMarker:
         """Return the marker of a task, after a check that it is as the checkpoint left it."""
-        if (found is None or found.newest < known) and position.is_planned and _is_at_least_once(position.written):
+        if (marker is None or marker.newest < known) and position.is_planned and _is_at_least_once(position.written):
             msg = (
                 f"{self._where(position)}: batch {position.next_batch} was begun with delivery='at_least_once', and "
                 f"may be there; start the query once with it, and then with another delivery="
@@ -153,28 +167,28 @@ class TopicWriter(SinkWriter):
             raise CheckpointError(msg)
         was_begun = position.is_planned and (position.written.get("kafka") or not position.written)
         was_counted = known != NO_BATCH and not is_new and not self._may_be_expired
-        if found is None and (was_begun or was_counted):
+        if marker is None and (was_begun or was_counted):
             self._refuse_gone(known, position)
-        if found is not None:
-            check_marker(found, target, max(found.newest, position.next_batch), NO_BATCH)
-        if found is None or (is_new and found.newest < known):
+        if marker is not None:
+            _check_marker(marker, target, max(marker.newest, position.next_batch), NO_BATCH)
+        if marker is None or (is_new and marker.newest < known):
             batch = None if known == NO_BATCH else BatchMarker(known, 0, None, None)
-            found = TopicMarker(known, 0, target.tasks, batch)
-        there = f"it has the query's batches up to {found.newest}"
-        if found.newest > position.next_batch:
+            marker = TopicMarker(known, 0, target.tasks, batch)
+        state = f"it has the query's batches up to {marker.newest}"
+        if marker.newest > position.next_batch:
             msg = (
-                f"{self._where(position)}: {there}, and the checkpoint goes on with batch {position.next_batch}: the "
+                f"{self._where(position)}: {state}, and the checkpoint goes on with batch {position.next_batch}: the "
                 f"checkpoint is older than its output, as one that was put back from a backup. Going on would write "
                 f"rows twice or leave some out; {self._cure}"
             )
             raise CheckpointError(msg)
-        if found.newest < known:
+        if marker.newest < known:
             msg = (
-                f"{self._where(position)}: the checkpoint knows that batch {known} was written there, and {there}: it "
+                f"{self._where(position)}: the checkpoint knows that batch {known} was written, and {state}: it "
                 f"was put back from a backup. Going on would leave rows out; {self._cure}"
             )
             raise CheckpointError(msg)
-        return found
+        return marker
 
     def _refuse_gone(self, known: int, position: Position) -> NoReturn:
         last = "no batch was counted yet" if known == NO_BATCH else f"the checkpoint knows batch {known}"
@@ -224,7 +238,7 @@ class TopicWriter(SinkWriter):
         task = BatchTask(self._target, marker if self._is_transactional else None, known, self._cure)
         tried = 0
         while True:
-            outcomes = records.mapInArrow(for_workers(task), OUTCOME).collect()
+            outcomes = records.mapInArrow(for_workers(task), _OUTCOME).collect()
             tried += 1
             failed = next((each.message for each in outcomes if each.result == "failed"), None)
             fenced = next((each.message for each in outcomes if each.result == "fenced"), None)
@@ -250,12 +264,12 @@ class TopicWriter(SinkWriter):
             QueryFailedError: It does, or it has later batches.
         """
         place = f"topic {self._target.topic!r}"
-        for found in self._markers:
-            if found.newest > marker.batch_id:
-                msg = f"{place} has the query's batches up to {found.newest} already; nothing was written: {self._cure}"
+        for own in self._markers:
+            if own.newest > marker.batch_id:
+                msg = f"{place} has the query's batches up to {own.newest} already; nothing was written: {self._cure}"
                 raise QueryFailedError(msg)
-            if found.batch is not None and found.newest == marker.batch_id:
-                refusal = marker.refusal(found.batch, place, self._cure)
+            if own.batch is not None and own.newest == marker.batch_id:
+                refusal = marker.refusal(own.batch, place, self._cure)
                 if refusal is not None:
                     raise QueryFailedError(refusal)
 
@@ -272,7 +286,7 @@ class TopicWriter(SinkWriter):
         check()
         for task, ours in enumerate(self._markers):
             with closing(TopicTransactions(self._target, task)) as transactions:
-                check_marker(transactions.take_over(), self._target, ours.newest, ours.newest)
+                _check_marker(transactions.take_over(), self._target, ours.newest, ours.newest)
                 transactions.write_marker(ours)
         self._marked = time.monotonic()
 
@@ -280,3 +294,160 @@ class TopicWriter(SinkWriter):
 def _is_at_least_once(written: Mapping[str, Any]) -> bool:
     """Return whether the last batch that counts was written to a topic without a marker."""
     return written.get("kafka") is not None and written.get("tasks") is None
+
+
+_OUTCOME = "task int, result string, message string, rows long"
+_SCHEMA = parse_schema(_OUTCOME)
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    """The outcome of a task.
+
+    Attributes:
+        task: The task's number.
+        result: ``"written"``, ``"there"`` for a batch that the topic had already, ``"fenced"`` where another producer
+            has begun, or ``"failed"``.
+        message: The reason of a failure.
+        rows: The number of its rows.
+    """
+
+    task: int
+    result: str
+    message: str = ""
+    rows: int = 0
+
+
+@dataclass(frozen=True)
+class BatchTask:
+    """A task of a batch, as the workers run it.
+
+    Attributes:
+        target: The output.
+        batch: The batch's identity; None sends the records at least once, without transactions.
+        known: The last batch that the topic has, as the run knows.
+        cure: The advice for a batch that the topic has from another execution, as the end of a message.
+    """
+
+    target: TopicTarget
+    batch: BatchMarker | None
+    known: int
+    cure: str
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Write the records of a task; yields its outcome."""
+        context = TaskContext.get()
+        number = 0 if self.target.tasks == 1 or context is None else context.partitionId()
+        try:
+            outcome = self._plain(number, batches) if self.batch is None else self._once(number, batches, self.batch)
+        except FencedError as error:
+            outcome = _Outcome(number, "fenced", str(error))
+        except CojoinError as error:
+            outcome = _Outcome(number, "failed", str(error))
+        yield pa.RecordBatch.from_pylist([asdict(outcome)], schema=_SCHEMA)
+
+    def _plain(self, number: int, batches: Iterable[pa.RecordBatch]) -> _Outcome:
+        producer = TopicProducer(self.target)
+        rows = _send(producer, batches)
+        producer.flush()
+        return _Outcome(number, "written", rows=rows)
+
+    def _once(self, number: int, batches: Iterable[pa.RecordBatch], batch: BatchMarker) -> _Outcome:
+        with closing(TopicTransactions(self.target, number)) as transactions:
+            return self._written(transactions, number, batches, batch)
+
+    def _written(
+        self, transactions: TopicTransactions, number: int, batches: Iterable[pa.RecordBatch], batch: BatchMarker
+    ) -> _Outcome:
+        former = transactions.take_over()
+        if former is None and self.known != NO_BATCH:
+            self._check_topic(transactions)
+        _check_marker(former, self.target, batch.batch_id, self.known)
+        if former is not None and former.batch is not None and former.newest == batch.batch_id:
+            difference = batch.refusal(former.batch, f"topic {self.target.topic!r}", self.cure)
+            if difference is not None:
+                raise QueryFailedError(difference)
+            return _Outcome(number, "there", rows=sum(each.num_rows for each in batches))
+        marker = TopicMarker(batch.batch_id, self.target.epoch, self.target.tasks, batch)
+        try:
+            transactions.begin()
+            rows = _send(transactions, batches)
+            self._check_count(rows, batch)
+            transactions.mark(marker)
+            transactions.commit()
+        except BaseException:
+            transactions.abort()
+            raise
+        return _Outcome(number, "written", rows=rows)
+
+    def _check_topic(self, transactions: TopicTransactions) -> None:
+        """Check that a marker that is gone has expired, and did not go with the topic."""
+        known, current = self.target.facts.topic_id, transactions.facts().topic_id
+        if known != current:
+            msg = (
+                f"{self.target.what}: topic {self.target.topic!r} was deleted and created again while the query ran "
+                f"(its id was {known} and is {current}), with the rows of all batches up to {self.known}; nothing was "
+                f"written. Start a new query"
+            )
+            raise QueryFailedError(msg)
+
+    def _check_count(self, rows: int, batch: BatchMarker) -> None:
+        if self.target.tasks == 1 and rows != batch.rows:
+            msg = (
+                f"{self.target.what}: expected {batch.rows:,} rows, got {rows:,}; nothing was committed, start the "
+                f"query again"
+            )
+            raise QueryFailedError(msg)
+
+
+def _check_marker(marker: TopicMarker | None, target: TopicTarget, batch_id: int, known: int) -> None:
+    """Check that the marker that a topic has allows a run to write a batch.
+
+    A marker that is gone while the query runs has expired, since only this run could have written another one.
+
+    Args:
+        marker: The marker.
+        target: The output, with the epoch of the run.
+        batch_id: The batch.
+        known: The last batch that the topic has, as the run knows.
+
+    Raises:
+        CheckpointError: Another query goes on in the topic.
+        FencedOffError: Another run has taken over.
+        QueryFailedError: Another run has gone on, or the topic is not as this run left it.
+    """
+    if marker is None:
+        return
+    if marker.epoch >= RETIRED:
+        msg = (
+            f"another query, which was restored from this one's checkpoint, goes on in topic {target.topic!r}; this "
+            f"one is over: restore into a new checkpoint, with a new topic"
+        )
+        raise CheckpointError(msg)
+    if marker.epoch > target.epoch:
+        msg = (
+            f"fenced off: another run of this query has taken over at epoch {marker.epoch}, and this one is of epoch "
+            f"{target.epoch}; nothing was written"
+        )
+        raise FencedOffError(msg, marker.epoch)
+    if marker.newest > batch_id:
+        msg = (
+            f"topic {target.topic!r} has the query's batches up to {marker.newest} already, so another run has gone on "
+            f"meanwhile; nothing was written"
+        )
+        raise QueryFailedError(msg)
+    if marker.newest < known:
+        msg = (
+            f"topic {target.topic!r} had the query's batches up to {known}, and now it has those up to "
+            f"{marker.newest}: it, or consumer group {target.application!r}, was put back while the query ran; nothing "
+            f"was written. Start a new query, with a new topic"
+        )
+        raise QueryFailedError(msg)
+
+
+def _send(producer: TopicProducer, batches: Iterable[pa.RecordBatch]) -> int:
+    rows = 0
+    for batch in batches:
+        producer.send(batch)
+        rows += batch.num_rows
+    return rows

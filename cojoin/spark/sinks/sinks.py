@@ -36,15 +36,14 @@ from cojoin.storage.locations import Location, as_location
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from cojoin.kafka.sink.kafka_sink import KafkaSink
-    from cojoin.kafka.sink.sink_arguments import kafka
+    from cojoin.kafka.sink.kafka_sink import KafkaSink, kafka
     from cojoin.spark.sinks.batch_marker import BatchMarker
     from cojoin.spark.sinks.sink import OutputId
 
 __all__ = ["DeltaSink", "KafkaSink", "ParquetSink", "Sink", "SinkLike", "as_sink", "delta", "kafka", "parquet"]
 
 # Imported at first use: they are of a layer above, and need confluent-kafka, which is an extra.
-_KAFKA = {"KafkaSink": "cojoin.kafka.sink.kafka_sink", "kafka": "cojoin.kafka.sink.sink_arguments"}
+_KAFKA = "cojoin.kafka.sink.kafka_sink"
 
 
 SinkLike: TypeAlias = Sink | Callable[[DataFrame, int], Any]
@@ -147,7 +146,7 @@ def as_sink(declared: Any, role: str) -> Sink:
     """
     if isinstance(declared, Sink):
         return declared
-    is_sink_function = getattr(declared, "__module__", None) in {__name__, _KAFKA["kafka"]}
+    is_sink_function = getattr(declared, "__module__", None) in {__name__, _KAFKA}
     if callable(declared) and not is_sink_function:
         return CallableSink(declared)
     hint = f"; did you mean cojoin.sinks.delta({declared!r})?" if isinstance(declared, (str, PathLike)) else ""
@@ -161,8 +160,8 @@ def as_sink(declared: Any, role: str) -> Sink:
 
 
 def __getattr__(name: str) -> Any:
-    if name in _KAFKA:
-        return getattr(import_module(_KAFKA[name]), name)
+    if name in {"KafkaSink", "kafka"}:
+        return getattr(import_module(_KAFKA), name)
     # Spark's writers have one method per format, so the error for such a name says what to use instead.
     msg = (
         f"module 'cojoin.sinks' has no attribute {name!r}; it has delta, kafka and parquet, and for any other format a "

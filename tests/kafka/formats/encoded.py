@@ -11,7 +11,7 @@ import fastavro
 from google.protobuf.message_factory import GetMessageClass
 
 from cojoin.kafka.formats.proto_files import message_type
-from cojoin.kafka.formats.schema_lookup import FoundSchema
+from cojoin.kafka.formats.registry import RegisteredSchema
 from tests.kafka.records import values
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ def avro_record(schema: Any, row: Any) -> bytes:
 
 def proto_class(text: str, name: str | None = None) -> Any:
     """Return the class of a message type."""
-    return GetMessageClass(message_type(FoundSchema("PROTOBUF", text), name))
+    return GetMessageClass(message_type(RegisteredSchema("PROTOBUF", text), name))
 
 
 @dataclass

@@ -18,7 +18,7 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from cojoin.kafka.formats.schema_lookup import FoundSchema
+from cojoin.kafka.formats.registry import RegisteredSchema
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -65,10 +65,10 @@ class Case:
         return self.schema
 
     @property
-    def found(self) -> FoundSchema:
+    def found(self) -> RegisteredSchema:
         """What the registry returns."""
         references = tuple((name, json.dumps(each)) for name, each in self.references.items())
-        return FoundSchema("JSON", json.dumps(self.whole), references)
+        return RegisteredSchema("JSON", json.dumps(self.whole), references)
 
 
 def nullable(schema: Any, **more: Any) -> Any:

@@ -23,7 +23,7 @@ from confluent_kafka.schema_registry.protobuf import ProtobufSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 from google.protobuf import text_format
 
-from cojoin.kafka.formats.schema_lookup import FoundSchema
+from cojoin.kafka.formats.registry import RegisteredSchema
 from tests.kafka.formats.compiled import compiled, files_of
 
 if TYPE_CHECKING:
@@ -189,13 +189,13 @@ class Case:
         return bytes(text_format.Parse(self.value, self.made(), descriptor_pool=pool).SerializeToString())
 
     @property
-    def found(self) -> FoundSchema:
+    def found(self) -> RegisteredSchema:
         """What the registry returns."""
         if not self.is_compiled:
-            return FoundSchema("PROTOBUF", self.text, tuple(self.references.items()))
+            return RegisteredSchema("PROTOBUF", self.text, tuple(self.references.items()))
         files = files_of(self.text, self.references)
         texts = {name: base64.b64encode(file.SerializeToString()).decode() for name, file in files.items()}
-        return FoundSchema("PROTOBUF", texts["it.proto"], tuple((name, texts[name]) for name in self.references))
+        return RegisteredSchema("PROTOBUF", texts["it.proto"], tuple((name, texts[name]) for name in self.references))
 
 
 def second(origin: str, *arguments: Any, **further: Any) -> Case:
@@ -255,7 +255,7 @@ CASES = [
 ]  # fmt: skip
 
 
-def python_case(origin: str, text: str, value: str, **further: Any) -> tuple[Case, FoundSchema, bytes]:
+def python_case(origin: str, text: str, value: str, **further: Any) -> tuple[Case, RegisteredSchema, bytes]:
     """Return a case with what Confluent's Python client registers for it, and the value that it makes."""
     settings = {"skip.known.types": further.pop("skips_known", True)}
     case = Case(origin, text, value, **further)
@@ -272,7 +272,7 @@ def python_case(origin: str, text: str, value: str, **further: Any) -> tuple[Cas
 
     registered = client.get_schema(int.from_bytes(made[1:5], "big"))
     collect(registered)
-    return case, FoundSchema("PROTOBUF", registered.schema_str, tuple(references.items())), made
+    return case, RegisteredSchema("PROTOBUF", registered.schema_str, tuple(references.items())), made
 
 
 PYTHON_CASES: list[dict[str, Any]] = [

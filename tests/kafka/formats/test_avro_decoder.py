@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import json
 import pickle
+import random
 import re
 import tracemalloc
 from datetime import date, datetime, timedelta, timezone
@@ -21,16 +23,19 @@ from hypothesis import strategies as st
 from cojoin.engine.values.types import schema_to_ddl
 from cojoin.errors import SchemaError
 from cojoin.kafka.formats.avro_decoder import AvroReadings, avro_columns
-from cojoin.kafka.formats.schema_lookup import FoundSchema
+from cojoin.kafka.formats.registry import RegisteredSchema
 from tests.kafka.formats.encoded import avro_record, framed
+from tests.seeds import SEED
 
 
-def found(*fields: tuple[str, Any], **more: Any) -> FoundSchema:
+def found(*fields: tuple[str, Any], **more: Any) -> RegisteredSchema:
     schema = {"type": "record", "name": "shop.T", "fields": [{"name": name, "type": kind} for name, kind in fields]}
-    return FoundSchema("AVRO", json.dumps(schema | more))
+    return RegisteredSchema("AVRO", json.dumps(schema | more))
 
 
-def read(written: FoundSchema, values: list[bytes], reader: FoundSchema | None = None, ddl: Any = None) -> Any:
+def read(
+    written: RegisteredSchema, values: list[bytes], reader: RegisteredSchema | None = None, ddl: Any = None
+) -> Any:
     columns = ddl if ddl is not None else avro_columns(reader or written, "value", "input 'trades'")
     readings = pickle.loads(
         pickle.dumps(AvroReadings(columns, None if ddl is not None else reader or written, "value"))
@@ -38,7 +43,7 @@ def read(written: FoundSchema, values: list[bytes], reader: FoundSchema | None =
     return readings(written)([framed(7, each) for each in values])
 
 
-def encoded(schema: FoundSchema, *rows: Any) -> list[bytes]:
+def encoded(schema: RegisteredSchema, *rows: Any) -> list[bytes]:
     parsed = fastavro.parse_schema(json.loads(schema.text))
     return [avro_record(parsed, row) for row in rows]
 
@@ -113,7 +118,7 @@ def test_each_type_has_its_column() -> None:
 ORDER = found(
     ("order_id", "long"), ("at", logical("long", "timestamp-micros")), ("notes", {"type": "array", "items": "string"})
 )
-NEWER = FoundSchema(
+NEWER = RegisteredSchema(
     "AVRO",
     json.dumps(
         {
@@ -166,7 +171,7 @@ def test_a_type_that_becomes_nullable_or_no_longer_is_keeps_its_values(there: An
 
 
 def test_a_type_may_be_spelled_out_in_another_place() -> None:
-    newer = FoundSchema(
+    newer = RegisteredSchema(
         "AVRO",
         json.dumps(
             {
@@ -201,7 +206,7 @@ def test_a_type_may_be_spelled_out_in_another_place() -> None:
 def test_a_default_is_the_same_for_each_record(kind: Any, default: Any, value: Any) -> None:
     older = found(("id", "long"))
     fields = [{"name": "id", "type": "long"}, {"name": "x", "type": kind, "default": default}]
-    newer = FoundSchema("AVRO", json.dumps({"type": "record", "name": "shop.T", "fields": fields}))
+    newer = RegisteredSchema("AVRO", json.dumps({"type": "record", "name": "shop.T", "fields": fields}))
     rows, faults = read(older, encoded(older, *({"id": each} for each in range(3))), newer)
     assert faults == [None] * 3
     assert [each["x"] for each in rows.to_pylist()] == [value] * 3
@@ -218,26 +223,46 @@ NINE, TWELVE = (logical("bytes", "decimal", precision=n, scale=s) for n, s in ((
 @pytest.mark.parametrize(
     ("there", "here", "said"),
     [
-        (NINE, ["null", TWELVE], "decimal of scale 2 there and decimal of scale 4 here"),
-        ("string", NINE, "string there and decimal of scale 2 here"),
-        (NINE, "string", "decimal of scale 2 there and string here"),
-        (MILLIS, MICROS, "timestamp-millis there and timestamp-micros here; give the columns as DDL"),
-        (MILLIS, logical("long", "local-timestamp-millis"), "timestamp-millis there and local-timestamp-millis here"),
-        (DAY, MILLIS, "date there and timestamp-millis here"),
-        (DAY, ["null", MICROS], "date there and timestamp-micros here"),
-        ("int", MILLIS, "int there and timestamp-millis here"),
-        (logical("int", "time-millis"), MILLIS, "time-millis there and timestamp-millis here"),
-        (logical("int", "time-millis"), logical("long", "time-micros"), "time-millis there and time-micros here"),
-        (logical("int", "time-millis"), DAY, "time-millis there and date here"),
+        (NINE, ["null", TWELVE], "decimal of scale 2 in the record's schema, expected decimal of scale 4"),
+        ("string", NINE, "string in the record's schema, expected decimal of scale 2"),
+        (NINE, "string", "decimal of scale 2 in the record's schema, expected string"),
+        (MILLIS, MICROS, "timestamp-millis in the record's schema, expected timestamp-micros; give the columns as DDL"),
+        (
+            MILLIS,
+            logical("long", "local-timestamp-millis"),
+            "timestamp-millis in the record's schema, expected local-timestamp-millis",
+        ),
+        (DAY, MILLIS, "date in the record's schema, expected timestamp-millis"),
+        (DAY, ["null", MICROS], "date in the record's schema, expected timestamp-micros"),
+        ("int", MILLIS, "int in the record's schema, expected timestamp-millis"),
+        (logical("int", "time-millis"), MILLIS, "time-millis in the record's schema, expected timestamp-millis"),
+        (
+            logical("int", "time-millis"),
+            logical("long", "time-micros"),
+            "time-millis in the record's schema, expected time-micros",
+        ),
+        (logical("int", "time-millis"), DAY, "time-millis in the record's schema, expected date"),
         *(
-            (of_connect("long", one), of_connect("long", other), f"{there} there and {here} here")
+            (of_connect("long", one), of_connect("long", other), f"{there} in the record's schema, expected {here}")
             for one, there in (("Timestamp", "local-timestamp-millis"), ("NanoTimestamp", "local-timestamp-nanos"))
             for other, here in (("MicroTimestamp", "local-timestamp-micros"), ("MicroTime", "time-micros"))
         ),
-        (of_connect("int", "Date"), of_connect("long", "Timestamp"), "date there and local-timestamp-millis here"),
-        (of_connect("long", "NanoTimestamp"), MICROS, "local-timestamp-nanos there and timestamp-micros here"),
-        (of_connect("string", "ZonedTimestamp"), of_connect("long", "Timestamp"), "string there and long here"),
-        (of_connect("int", "Year"), of_connect("int", "Date"), "year there and date here"),
+        (
+            of_connect("int", "Date"),
+            of_connect("long", "Timestamp"),
+            "date in the record's schema, expected local-timestamp-millis",
+        ),
+        (
+            of_connect("long", "NanoTimestamp"),
+            MICROS,
+            "local-timestamp-nanos in the record's schema, expected timestamp-micros",
+        ),
+        (
+            of_connect("string", "ZonedTimestamp"),
+            of_connect("long", "Timestamp"),
+            "string in the record's schema, expected long",
+        ),
+        (of_connect("int", "Year"), of_connect("int", "Date"), "year in the record's schema, expected date"),
     ],
 )
 def test_a_number_that_stands_for_something_else_is_refused(there: Any, here: Any, said: str) -> None:
@@ -292,14 +317,16 @@ def test_columns_of_the_user_are_found_by_name() -> None:
 
 
 def test_a_value_that_is_no_record_is_one_column() -> None:
-    schema = FoundSchema("AVRO", '["null", {"type": "long", "logicalType": "timestamp-millis"}]')
+    schema = RegisteredSchema("AVRO", '["null", {"type": "long", "logicalType": "timestamp-millis"}]')
     rows, _ = read(schema, [b"\2\2", b"\0"])
     assert rows.to_pylist() == [{"value": datetime(1970, 1, 1, 0, 0, 0, 1_000, timezone.utc)}, {"value": None}]
 
 
 def test_types_of_references_are_known() -> None:
     inner = {"type": "record", "name": "shop.R", "fields": [{"name": "x", "type": "int"}]}
-    schema = FoundSchema("AVRO", found(("r", "shop.R"), ("s", ["null", "shop.R"])).text, (("R", json.dumps(inner)),))
+    schema = RegisteredSchema(
+        "AVRO", found(("r", "shop.R"), ("s", ["null", "shop.R"])).text, (("R", json.dumps(inner)),)
+    )
     rows, faults = read(schema, [b"\2\0", b"\2\2\4"])
     assert faults == [None, None]
     assert rows.to_pylist() == [{"r": {"x": 1}, "s": None}, {"r": {"x": 1}, "s": {"x": 2}}]
@@ -320,12 +347,12 @@ def test_a_value_that_its_column_can_not_hold_is_a_fault() -> None:
     [
         (found(("next", ["null", "shop.T"])), "contains itself"),
         (found(("price", logical("bytes", "decimal", precision=50, scale=40))), "40 digits after its point"),
-        (FoundSchema("AVRO", '"shop.Absent"'), "shop.Absent"),
-        (FoundSchema("AVRO", "{"), "does not parse"),
-        (FoundSchema("AVRO", '{"type": "record", "name": "T"}'), "has no field"),
+        (RegisteredSchema("AVRO", '"shop.Absent"'), "shop.Absent"),
+        (RegisteredSchema("AVRO", "{"), "does not parse"),
+        (RegisteredSchema("AVRO", '{"type": "record", "name": "T"}'), "has no field"),
     ],
 )
-def test_schemas_without_columns_are_refused(schema: FoundSchema, said: str) -> None:
+def test_schemas_without_columns_are_refused(schema: RegisteredSchema, said: str) -> None:
     with pytest.raises(SchemaError, match=said):
         avro_columns(schema, "value", "input 'trades'")
 
@@ -355,7 +382,7 @@ REFERENCES = (("A", json.dumps(A)), ("B", json.dumps(B)))
     ],
 )
 def test_a_schema_may_be_of_references_alone(schema: Any, values: list[bytes], rows: list[Any]) -> None:
-    decoded, faults = read(FoundSchema("AVRO", json.dumps(schema), REFERENCES), values)
+    decoded, faults = read(RegisteredSchema("AVRO", json.dumps(schema), REFERENCES), values)
     assert faults == [None] * len(values)
     found = decoded.to_pylist()
     assert [each or dict.fromkeys(rows[0]) for each in found] == rows
@@ -442,7 +469,7 @@ def test_what_no_named_column_needs_may_be_of_any_type() -> None:
     columns = pa.struct([("id", pa.int64()), ("wanted", pa.struct([("x", pa.float64()), ("no", pa.string())]))])
     rows, faults = read(ODD, encoded(ODD, row), ddl=columns)
     assert (rows.to_pylist(), faults) == ([{"id": 5, "wanted": {"x": 3.0, "no": None}}], [None])
-    with pytest.raises(ValueError, match=r"field 'next' of shop.T is the record shop.T there and string here"):
+    with pytest.raises(ValueError, match=r"field 'next' of shop.T is the record shop.T in the schema, expected string"):
         read(ODD, [], ddl=pa.struct([("next", pa.string())]))
 
 
@@ -466,21 +493,22 @@ def test_each_union_has_columns() -> None:
 
 def test_a_record_of_another_schema_is_told_in_a_line() -> None:
     fields = [(f"field_{at}", ["null", "string"]) for at in range(300)]
-    other = FoundSchema("AVRO", found(*fields).text.replace("shop.T", "shop.Other"))
+    other = RegisteredSchema("AVRO", found(*fields).text.replace("shop.T", "shop.Other"))
     with pytest.raises(
-        ValueError, match=r"the value is the record shop.Other there and the record shop.T here"
+        ValueError, match=r"the value is the record shop.Other in the record's schema, expected the record shop.T"
     ) as told:
         read(other, [], found(*fields))
     assert len(str(told.value)) < 100
     nested = found(*fields, ("address", {**ADDRESS, "fields": [{"name": "city", "type": "int"}]}))
-    with pytest.raises(ValueError, match=r"^field 'city' is int there and string here$"):
+    with pytest.raises(ValueError, match=r"^field 'city' is int in the record's schema, expected string$"):
         read(nested, [], found(*fields, ("address", ADDRESS)))
-    with pytest.raises(ValueError, match=r"^field 'address' is not there, and has no default here$"):
+    missing = r"^field 'address' is missing in the record's schema, and has no default in the reader's$"
+    with pytest.raises(ValueError, match=missing):
         read(found(*fields), [], found(*fields, ("address", ADDRESS)))
     # Of a union only the records that have the member are faults.
     rows, faults = read(found(("x", ["null", "string", "int"])), [b"\4\6", b"\2\2y"], found(("x", ["null", "int"])))
     assert rows.to_pylist() == [{"x": 3}, None]
-    assert faults == [None, "field 'x': field 'x' is string there and null or int here"]
+    assert faults == [None, "field 'x': field 'x' is string in the record's schema, expected null or int"]
 
 
 LONG = b"\xff" * 9
@@ -575,3 +603,138 @@ def test_types_that_name_others_twice_take_no_time() -> None:
     )
     rows, faults = read(schema, [b"\4\0\2\0\0\0\0\6"], ddl=pa.struct([("z", pa.int32())]))
     assert (rows.to_pylist(), faults) == ([{"z": 3}], [None])
+
+
+PLAIN = ["null", "boolean", "int", "long", "float", "double", "string", "bytes"]
+WIDER = {"int": ["long", "float", "double"], "long": ["float", "double"], "float": ["double"], "string": ["bytes"]}
+
+
+class Drawn:
+    """Draws schemas, their later versions, and values of them."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self.rng, self.count = rng, 0
+
+    def kind(self, depth: int) -> Any:  # noqa: PLR0911 - one for each kind
+        rng = self.rng
+        how = rng.random()
+        if depth == 0 or how < 0.5:
+            return rng.choice(PLAIN)
+        if how < 0.6:
+            return {"type": "array", "items": self.kind(depth - 1)}
+        if how < 0.7:
+            return {"type": "map", "values": self.kind(depth - 1)}
+        self.count += 1
+        if how < 0.75:
+            return {"type": "enum", "name": f"E{self.count}", "symbols": ["A", "B", "C"][: rng.randrange(1, 4)]}
+        if how < 0.8:
+            return {"type": "fixed", "name": f"F{self.count}", "size": rng.randrange(1, 4)}
+        if how < 0.9:
+            inner = self.kind(depth - 1)
+            return ["null", inner] if not isinstance(inner, list) and inner != "null" else inner
+        return self.record(depth - 1)
+
+    def record(self, depth: int) -> Any:
+        self.count += 1
+        name = f"R{self.count}"
+        fields = [{"name": f"f{at}", "type": self.kind(depth)} for at in range(self.rng.randrange(1, 5))]
+        return {"type": "record", "name": name, "fields": fields}
+
+    def later(self, kind: Any) -> Any:
+        """Return a later version of a type."""
+        rng = self.rng
+        if isinstance(kind, str):
+            wider = WIDER.get(kind, [])
+            found = rng.choice(wider) if wider and rng.random() < 0.4 else kind
+            return ["null", found] if found != "null" and rng.random() < 0.2 else found
+        if isinstance(kind, list):
+            members = [each if each == "null" else self.later(each) for each in kind]
+            return kind if any(isinstance(each, list) for each in members) else members
+        found = copy.deepcopy(kind)
+        for part in ("items", "values"):
+            if part in kind:
+                found[part] = self.later(kind[part])
+        if kind["type"] == "enum" and rng.random() < 0.5:
+            found["symbols"] = [*found["symbols"][1:], "D"]
+            found["default"] = "D"
+        if kind["type"] == "record":
+            fields = [{**each, "type": self.later(each["type"])} for each in kind["fields"] if rng.random() < 0.8]
+            for each in fields:
+                if rng.random() < 0.2:
+                    each |= {"name": f"{each['name']}x", "aliases": [each["name"]]}
+            if not fields or rng.random() < 0.5:
+                new, default = rng.choice(
+                    [("long", 7), (["null", "string"], None), ("string", "é"), (["double", "null"], 0.5)]
+                )
+                fields.append({"name": f"new{rng.randrange(1_000_000)}", "type": new, "default": default})
+            rng.shuffle(fields)
+            found["fields"] = fields
+        return found
+
+    def value(self, kind: Any) -> Any:  # noqa: PLR0911 - one for each kind
+        rng = self.rng
+        if isinstance(kind, list):
+            member = rng.choice(kind)
+            return self.value(member)
+        plain = {
+            "null": lambda: None,
+            "boolean": lambda: rng.random() < 0.5,
+            "int": lambda: rng.randrange(-1_000, 1_000),
+            "long": lambda: rng.randrange(-(1 << 50), 1 << 50),
+            "float": lambda: rng.randrange(-100, 100) / 4,
+            "double": lambda: rng.randrange(-100, 100) / 4,
+            "string": lambda: "".join(rng.choices("aß€", k=rng.randrange(4))),
+            "bytes": lambda: rng.randbytes(rng.randrange(4)),
+        }
+        if isinstance(kind, str):
+            return plain[kind]()
+        what = kind["type"]
+        if what == "array":
+            return [self.value(kind["items"]) for _ in range(rng.randrange(4))]
+        if what == "map":
+            return {f"k{at}": self.value(kind["values"]) for at in range(rng.randrange(3))}
+        if what == "enum":
+            return rng.choice(kind["symbols"])
+        if what == "fixed":
+            return rng.randbytes(kind["size"])
+        return {each["name"]: self.value(each["type"]) for each in kind["fields"]}
+
+
+def by_fastavro(value: bytes, writer: Any, reader: Any) -> Any:
+    schemas = (fastavro.parse_schema(copy.deepcopy(each)) for each in (writer, reader))
+    return fastavro.schemaless_reader(io.BytesIO(value), *schemas)
+
+
+def as_read(value: Any, dtype: pa.DataType) -> Any:
+    """Return a value of fastavro's in a column's type: it leaves numbers as they were written."""
+    if value is None:
+        return None
+    if pa.types.is_struct(dtype):
+        return {field.name: as_read(value[field.name], field.type) for field in dtype}
+    if pa.types.is_list(dtype):
+        return [as_read(each, dtype.value_type) for each in value]
+    if pa.types.is_map(dtype):
+        return [(name, as_read(each, dtype.item_type)) for name, each in value.items()]
+    if pa.types.is_floating(dtype):
+        return pa.scalar(float(value), dtype).as_py()
+    return value.encode() if pa.types.is_binary(dtype) and isinstance(value, str) else value
+
+
+@pytest.mark.parametrize("count", [150, pytest.param(5_000, marks=pytest.mark.slow)])
+def test_oracle_fastavro_of_random_schemas(count: int) -> None:
+    drawn = Drawn(random.Random(f"{SEED} resolution"))
+    compared = 0
+    for _ in range(count):
+        writer = drawn.record(3)
+        reader = drawn.later(writer) if drawn.rng.random() < 0.8 else writer
+        rows = [drawn.value(writer) for _ in range(3)]
+        values = [avro_record(fastavro.parse_schema(copy.deepcopy(writer)), row) for row in rows]
+        there, here = (RegisteredSchema("AVRO", json.dumps(each)) for each in (writer, reader))
+        columns = avro_columns(here, "value", "input 't'")
+        found, faults = AvroReadings(columns, here, "value")(there)([framed(7, each) for each in values])
+        assert faults == [None] * 3, (writer, reader)
+        assert found is not None
+        expected = [as_read(by_fastavro(each, writer, reader), columns) for each in values]
+        assert found.to_pylist() == expected, (writer, reader)
+        compared += writer != reader
+    assert compared > count / 2

@@ -16,7 +16,7 @@ import fastavro
 import pytest
 
 from cojoin.kafka.formats.avro_decoder import AvroReadings, avro_columns
-from cojoin.kafka.formats.schema_lookup import FoundSchema
+from cojoin.kafka.formats.registry import RegisteredSchema
 from tests.kafka.formats.encoded import avro_record, framed
 from tests.seeds import SEED
 
@@ -58,7 +58,7 @@ SCHEMA: dict[str, Any] = {
     ],
 }
 PARSED = fastavro.parse_schema(json.loads(json.dumps(SCHEMA)))
-FOUND = FoundSchema("AVRO", json.dumps(SCHEMA))
+FOUND = RegisteredSchema("AVRO", json.dumps(SCHEMA))
 ODD = [b"\1", b"\3", b"\xff", b"\x80", b"\xff" * 9 + b"\1", b"\xfe" + b"\xff" * 8 + b"\1", b"\x80" * 9, b"\0", b"\2"]
 
 

@@ -19,16 +19,16 @@ from confluent_kafka.schema_registry import Schema
 import cojoin as cj
 from cojoin.engine.time.control_rows import UNAVAILABLE
 from cojoin.engine.values.types import parse_schema
-from cojoin.kafka.formats.debezium_json import DebeziumJson
+from cojoin.kafka.formats.debezium import DebeziumJson
 from cojoin.kafka.formats.record_formats import avro, debezium, json_schema, resolve
 from cojoin.kafka.formats.record_formats import json as json_format
-from cojoin.kafka.record_description import RecordDescription
+from cojoin.kafka.record_columns import RecordDescription
 from cojoin.kafka.records import FAULT, VALUE, decode_parts
 from cojoin.kafka.topics import Topics
 from cojoin.session.arrow_types import spark_schema
 from tests.kafka.formats.encoded import framed
 from tests.kafka.formats.test_avro_fuzz import spoilt
-from tests.kafka.formats.test_schema_heads import GuidRegistry
+from tests.kafka.formats.test_wire_format import GuidRegistry
 from tests.kafka.formats.written_values import DEBEZIUM, ENVELOPE
 from tests.seeds import SEED
 
@@ -281,7 +281,7 @@ def test_what_is_nested_too_deeply_to_be_read_is_a_fault_and_not_left_to_spark()
 def test_a_number_for_a_time_without_a_schema_is_a_fault(dtype: str) -> None:
     decoder = DebeziumJson(pa.struct(list(parse_schema(f"x {dtype}, y bigint"))))
     time: Any = [MICROS] if "array" in dtype else MICROS
-    told = f"is the number {MICROS}, and no schema of the event says which time that is: set schemas.enable=true in its"
+    told = f"is the number {MICROS}, and the event has no schema that defines the time: set schemas.enable=true in its"
     for value in (
         event("c", after={"x": time}),
         event("c", after={"x": time}, schema=[time_field("int64", "a.b")]),
@@ -295,7 +295,7 @@ def test_a_number_for_a_time_without_a_schema_is_a_fault(dtype: str) -> None:
     faults = [None, None]
     assert decoder.decode([plain, plain[:-1]], faults).to_pylist() == [plain, None]
     assert faults[0] is None
-    assert str(faults[1]).startswith("undecodable: the value is no JSON: ")
+    assert str(faults[1]).startswith("undecodable: the value is not JSON: ")
 
 
 def decode_one(decoder: DebeziumJson, value: bytes) -> tuple[bytes | None, str | None]:
@@ -342,15 +342,18 @@ def test_events_with_a_schema_in_a_registry_are_looked_at_too(guids: GuidRegistr
     chosen = debezium(json_schema(guids.url, schema="x timestamp, y decimal(10,2), z int"))
     decoder: Any = resolve(chosen, "t-value", "value", "input 't'").decoder
     for inner, said in (
-        ({"x": MICROS}, "no schema of the event says which time that is: read it as a bigint and convert it"),
-        ({"y": "1234"}, "which is a number or the base64 of one, and no schema of the event says which: read it as a"),
+        ({"x": MICROS}, "and the event has no schema that defines the time: read it as a bigint and convert it"),
+        (
+            {"y": "1234"},
+            "which is a number or the base64 of one, and the event has no schema that defines it: read it as a",
+        ),
     ):
         found, fault = decode_one(decoder, framed(number, event("c", after=inner)))
         assert found is None
         assert said in str(fault)
     right = event("c", after={"x": "2026-01-05T00:00:00Z", "y": 12.5, "z": 7})
     assert decode_one(decoder, framed(number, right)) == (right, None)
-    assert "is no JSON" in str(decode_one(decoder, framed(number, right + b"}"))[1])
+    assert "is not JSON" in str(decode_one(decoder, framed(number, right + b"}"))[1])
     assert "has no schema id" in str(decode_one(decoder, right)[1])
     plain: Any = resolve(debezium(json_schema(guids.url, schema="z int")), "t-value", "value", "input 't'").decoder
     assert decode_one(plain, framed(number, right)) == (right, None)

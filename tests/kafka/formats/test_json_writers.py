@@ -22,8 +22,8 @@ from referencing.jsonschema import DRAFT7
 from cojoin.engine.values.types import parse_schema
 from cojoin.errors import SchemaError
 from cojoin.kafka.formats.decoding import json_problem
-from cojoin.kafka.formats.json_columns import json_columns
-from cojoin.kafka.formats.schema_lookup import FoundSchema
+from cojoin.kafka.formats.json_schema import json_columns
+from cojoin.kafka.formats.registry import RegisteredSchema
 from cojoin.kafka.record_columns import decoded
 from cojoin.kafka.records import FAULT, MARK, NEWEST, VALUE
 from tests.kafka.formats.json_cases import CASES, PYTHON, REFUSED, Case
@@ -61,7 +61,7 @@ def test_what_has_no_type_is_refused_by_its_place(case: Case) -> None:
 @pytest.mark.parametrize("schema", [{"type": "string"}, {"type": "array", "items": {"type": "string"}}, {"const": 5}])
 def test_a_schema_of_no_object_is_refused_with_another_cure(schema: Any) -> None:
     with pytest.raises(SchemaError, match=r"of an object with properties, got one of .*: schema= and decode="):
-        json_columns(FoundSchema("JSON", json.dumps(schema)), "input 'trades'")
+        json_columns(RegisteredSchema("JSON", json.dumps(schema)), "input 'trades'")
 
 
 def assert_told(value: Any, told: Any, dtype: pa.DataType) -> None:  # noqa: C901, PLR0912 - one for each type
@@ -137,7 +137,7 @@ def test_what_the_python_client_emits(case: Case) -> None:
     schema = Schema(json.dumps(case.whole | {"title": "It"}), "JSON", references)
     made = JSONSerializer(schema, client)(case.value, SerializationContext("t", MessageField.VALUE))
     registered = client.get_schema(int.from_bytes(made[1:5], "big"))
-    found = FoundSchema("JSON", registered.schema_str, case.found.references)
+    found = RegisteredSchema("JSON", registered.schema_str, case.found.references)
     assert pa.schema(list(json_columns(found, "w"))) == parse_schema(case.columns)
     assert json_problem(made[5:]) is None
     assert json.loads(made[5:]) == case.value
@@ -182,7 +182,7 @@ def test_a_time_without_a_date_is_a_fault_and_not_today(spark: SparkSession) -> 
     columns = f"t timestamp, s string, d date, {NESTED}"
     _, faults = by_spark(spark, columns, [each.encode() for each in (*wrong, *right)])
     assert [each is None for each in faults] == [False] * len(wrong) + [True] * len(right), faults
-    assert "undecodable: the value is no JSON of the schema" in str(faults[0])
+    assert "undecodable: the value is not JSON of the schema" in str(faults[0])
 
 
 @pytest.mark.slow

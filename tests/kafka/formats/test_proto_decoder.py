@@ -17,7 +17,7 @@ from cojoin.engine.values.types import schema_to_ddl
 from cojoin.errors import SchemaError
 from cojoin.kafka.formats.proto_decoder import ProtoReadings, proto_columns
 from cojoin.kafka.formats.proto_files import message_type
-from cojoin.kafka.formats.schema_lookup import FoundSchema
+from cojoin.kafka.formats.registry import RegisteredSchema
 from tests.kafka.formats.encoded import framed, proto, proto_class
 
 EACH_TYPE = """syntax = "proto3";
@@ -36,12 +36,12 @@ message Trade {
   optional string note = 14; Tier tier = 15; oneof choice { int32 one = 16; string two = 17; }
 }
 """
-WHOLE = FoundSchema("PROTOBUF", EACH_TYPE)
+WHOLE = RegisteredSchema("PROTOBUF", EACH_TYPE)
 TRADE = proto_class(EACH_TYPE, "shop.Trade")
 SECOND = b"\2\2"  # the place of the second message type
 
 
-def read(written: FoundSchema, values: list[bytes], **arguments: Any) -> Any:
+def read(written: RegisteredSchema, values: list[bytes], **arguments: Any) -> Any:
     reader, message = arguments.get("reader", written), arguments.get("message")
     columns = arguments.get("columns") or proto_columns(reader, message, "input 'trades'")
     chosen = None if "columns" in arguments else reader
@@ -113,7 +113,7 @@ def test_oracle_messages_of_either_version(numbers: list[tuple[int, float]], is_
     texts = (NEW, OLD) if is_newer else (OLD, NEW)
     make, other = (proto_class(each) for each in texts)
     values = [make(trade_id=number, amount=amount).SerializeToString() for number, amount in numbers]
-    written, reader = (FoundSchema("PROTOBUF", each) for each in texts)
+    written, reader = (RegisteredSchema("PROTOBUF", each) for each in texts)
     rows, faults = read(written, [b"\0" + each for each in values], reader=reader)
     assert faults == [None] * len(values)
     expected = [other.FromString(each) for each in values]
@@ -122,18 +122,18 @@ def test_oracle_messages_of_either_version(numbers: list[tuple[int, float]], is_
 
 
 def test_a_compiled_descriptor_is_read_as_the_text_is() -> None:
-    compiled = message_type(FoundSchema("PROTOBUF", OLD), None).file.serialized_pb
-    found = FoundSchema("PROTOBUF", base64.b64encode(compiled).decode())
-    assert proto_columns(found, None, "w") == proto_columns(FoundSchema("PROTOBUF", OLD), None, "w")
+    compiled = message_type(RegisteredSchema("PROTOBUF", OLD), None).file.serialized_pb
+    found = RegisteredSchema("PROTOBUF", base64.b64encode(compiled).decode())
+    assert proto_columns(found, None, "w") == proto_columns(RegisteredSchema("PROTOBUF", OLD), None, "w")
 
 
 def test_files_that_a_schema_refers_to_are_read() -> None:
     text = 'syntax = "proto3"; import "shop/inner.proto"; message Outer { shop.Inner inner = 1; }'
     inner = 'syntax = "proto3"; package shop; message Inner { string x = 1; }'
-    found = FoundSchema("PROTOBUF", text, (("shop/inner.proto", inner),))
+    found = RegisteredSchema("PROTOBUF", text, (("shop/inner.proto", inner),))
     assert proto_columns(found, None, "w") == pa.struct([("inner", pa.struct([("x", pa.string())]))])
     with pytest.raises(SchemaError, match="leads out of its folder"):
-        proto_columns(FoundSchema("PROTOBUF", text, (("../inner.proto", inner),)), None, "w")
+        proto_columns(RegisteredSchema("PROTOBUF", text, (("../inner.proto", inner),)), None, "w")
 
 
 def test_wrong_bytes_are_faults_of_their_records_alone() -> None:
@@ -148,15 +148,15 @@ def test_wrong_bytes_are_faults_of_their_records_alone() -> None:
 
 
 def test_a_number_that_got_another_type_can_not_be_read() -> None:
-    changed = FoundSchema("PROTOBUF", OLD.replace("double amount", "string amount"))
-    with pytest.raises(ValueError, match="field 4 is double amount there and string amount here"):
-        read(FoundSchema("PROTOBUF", OLD), [], reader=changed)
+    changed = RegisteredSchema("PROTOBUF", OLD.replace("double amount", "string amount"))
+    with pytest.raises(ValueError, match="field 4 is double amount in the record's schema, expected string amount"):
+        read(RegisteredSchema("PROTOBUF", OLD), [], reader=changed)
 
 
 def test_columns_of_the_user_are_found_by_name() -> None:
     value = b"\0" + proto_class(OLD)(trade_id=5).SerializeToString()
     wanted = pa.struct([("note", pa.string()), ("trade_id", pa.int64())])
-    rows, _ = read(FoundSchema("PROTOBUF", OLD), [value], columns=wanted)
+    rows, _ = read(RegisteredSchema("PROTOBUF", OLD), [value], columns=wanted)
     assert rows.to_pylist() == [{"note": None, "trade_id": 5}]
 
 
@@ -165,10 +165,10 @@ def test_columns_of_the_user_are_found_by_name() -> None:
     [
         ('syntax = "proto3"; message T { T next = 1; }', None, "contains itself"),
         ('syntax = "proto3"; message T { }', None, "has no field"),
-        (OLD, "shop.Nothing", "there is no message type 'shop.Nothing'; it has shop.Trade"),
+        (OLD, "shop.Nothing", "the file has no message type 'shop.Nothing'; it has shop.Trade"),
         ("message {", None, "protoc can't compile"),
     ],
 )
 def test_schemas_without_columns_are_refused(text: str, message: str | None, said: str) -> None:
     with pytest.raises(SchemaError, match=said):
-        proto_columns(FoundSchema("PROTOBUF", text), message, "input 'trades'")
+        proto_columns(RegisteredSchema("PROTOBUF", text), message, "input 'trades'")

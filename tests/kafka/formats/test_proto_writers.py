@@ -19,7 +19,7 @@ from google.protobuf.json_format import MessageToDict
 from cojoin.engine.values.types import parse_schema, parse_type, type_to_ddl
 from cojoin.errors import SchemaError
 from cojoin.kafka.formats.proto_decoder import ProtoReadings, proto_columns
-from cojoin.kafka.formats.schema_lookup import FoundSchema
+from cojoin.kafka.formats.registry import RegisteredSchema
 from tests.kafka.formats.compiled import compiled
 from tests.kafka.formats.encoded import framed
 from tests.kafka.formats.proto_cases import (
@@ -46,7 +46,7 @@ def given_columns(ddl: str) -> pa.StructType:
     return pa.struct([each.with_nullable(True) for each in parse_schema(ddl)])
 
 
-def decoded(found: FoundSchema, message: str, ddl: str, values: list[bytes]) -> tuple[list[Any], list[str | None]]:
+def decoded(found: RegisteredSchema, message: str, ddl: str, values: list[bytes]) -> tuple[list[Any], list[str | None]]:
     columns = given_columns(ddl) if ddl else proto_columns(found, message, "input 'trades'")
     rows, faults = ProtoReadings(columns, None if ddl else found, message)(found)(values)
     return ([None] * len(values) if rows is None else rows.to_pylist()), faults
@@ -137,7 +137,7 @@ def _number(told: Any, field: Any) -> Any:
     return float(told) if field.type == field.TYPE_DOUBLE else int(told)
 
 
-def assert_case(case: Case, found: FoundSchema, value: bytes) -> None:
+def assert_case(case: Case, found: RegisteredSchema, value: bytes) -> None:
     rows, faults = decoded(found, case.message, case.ddl, [value])
     assert faults == [None]
     message = case.made.FromString(case.record)
@@ -164,7 +164,9 @@ def test_a_root_that_connect_wraps_is_a_row() -> None:
     """Connect writes a key that is a number by the file of wrappers itself."""
     text = """syntax = "proto3"; package google.protobuf;
         message DoubleValue { double value = 1; } message Int32Value { int32 value = 1; }"""
-    rows, faults = decoded(FoundSchema("PROTOBUF", text), "google.protobuf.Int32Value", "", [framed(7, b"\2\2\x08\5")])
+    rows, faults = decoded(
+        RegisteredSchema("PROTOBUF", text), "google.protobuf.Int32Value", "", [framed(7, b"\2\2\x08\5")]
+    )
     assert (rows, faults) == ([{"value": 5}], [None])
 
 
@@ -208,7 +210,9 @@ def test_messages_that_are_wanted_in_a_form_that_they_do_not_have_are_told_with_
     text = f'syntax = "proto3"; package shop; message T {{ int32 id = 1; {kind} parts = 2; }}'
     case = Case("Java", text, value)
     wanted = ddl.partition(" ")[2].replace(" ", "")
-    with pytest.raises(ValueError, match=f"^field 'parts' is {said} there and {wanted} here; give it as ") as refused:
+    with pytest.raises(
+        ValueError, match=f"^field 'parts' is {said} in the schema, expected {wanted}; give it as "
+    ) as refused:
         decoded(case.found, case.message, ddl, [])
     assert f" {type_to_ddl(parse_type(cure.partition(' ')[2]))}," in str(refused.value) or "struct" in cure
     assert decoded(case.found, case.message, cure, [framed(7, b"\0" + case.record)]) == ([{"parts": expected}], [None])
@@ -218,7 +222,7 @@ def test_fields_named_as_methods_of_messages_are_read() -> None:
     text = (
         'syntax = "proto3"; message T { optional int32 HasField = 1; int32 Clear = 2; optional int32 DESCRIPTOR = 3; }'
     )
-    rows, faults = decoded(FoundSchema("PROTOBUF", text), "T", "", [framed(7, b"\0\x08\0\x10\5")])
+    rows, faults = decoded(RegisteredSchema("PROTOBUF", text), "T", "", [framed(7, b"\0\x08\0\x10\5")])
     assert (rows, faults) == ([{"HasField": 0, "Clear": 5, "DESCRIPTOR": None}], [None])
 
 
@@ -301,12 +305,12 @@ def test_damaged_places_of_a_type_are_faults(head: bytes) -> None:
 
 def test_records_of_another_message_type_are_not_read_as_the_readers() -> None:
     """As in a topic of several types, each with a schema of its own, where no message type is named."""
-    order, refund = (FoundSchema("PROTOBUF", f'syntax = "proto3"; package shop; message {each} {{ int64 id = 1; }}')
-                     for each in ("Order", "Refund"))  # fmt: skip
+    texts = [f'syntax = "proto3"; package shop; message {each} {{ int64 id = 1; }}' for each in ("Order", "Refund")]
+    order, refund = (RegisteredSchema("PROTOBUF", text) for text in texts)
     columns = proto_columns(order, None, "w")
     with pytest.raises(ValueError, match=r"no message type 'Order'; it has shop\.Refund"):
         ProtoReadings(columns, order, None)(refund)
-    moved = FoundSchema("PROTOBUF", order.text.replace("shop", "sale"))
+    moved = RegisteredSchema("PROTOBUF", order.text.replace("shop", "sale"))
     rows, faults = ProtoReadings(columns, order, None)(moved)([framed(7, b"\0\x08\5")])
     assert (rows.to_pylist(), faults) == ([{"id": 5}], [None])
 
@@ -321,7 +325,7 @@ def test_numbers_that_the_readers_type_does_not_hold_are_faults() -> None:
               "left_out: 2147483648 b: 4294967295"]  # fmt: skip
     cases = [Case("Java", text, each) for each in values]
     reader = text.replace("int64 left_out = 4; ", "").replace("64", "32").replace("Inner inner = 3;", "")
-    found = FoundSchema("PROTOBUF", reader)
+    found = RegisteredSchema("PROTOBUF", reader)
     readings = ProtoReadings(proto_columns(found, "shop.T", "w"), found, "shop.T")(cases[0].found)
     rows, faults = readings([framed(7, index(1) + each.record) for each in cases])
     assert [at for at, each in enumerate(faults) if each is None] == [0, 6, 7]  # nobody reads the inner one's inner one
@@ -339,20 +343,20 @@ def test_numbers_that_the_readers_type_does_not_hold_are_faults() -> None:
         ),
         ('syntax = "proto3"; message T { Away a = 1; }', (), 'protoc can\'t compile.*"Away" is not defined'),
         ('syntax = "proto3"; message T { }', (), "the message type T has no field"),
-        ('syntax = "proto3"; enum E { A = 0; }', (), "there is no message type; it has none"),
+        ('syntax = "proto3"; enum E { A = 0; }', (), "the file has no message type; it has none"),
     ],
 )
 def test_files_that_can_not_be_read_are_told(text: str, references: Any, said: str) -> None:
     with pytest.raises(SchemaError, match=f"input 'trades': the Protobuf schema .*{said}"):
-        proto_columns(FoundSchema("PROTOBUF", text, references), None, "input 'trades'")
+        proto_columns(RegisteredSchema("PROTOBUF", text, references), None, "input 'trades'")
 
 
 def test_a_text_may_refer_to_compiled_files_and_the_other_way_round() -> None:
     case = next(each for each in CASES if each.origin == "Go: compiled files by reference")
-    both = case.found, FoundSchema("PROTOBUF", case.text, tuple(case.references.items()))
+    both = case.found, RegisteredSchema("PROTOBUF", case.text, tuple(case.references.items()))
     expected = proto_columns(both[0], None, "w")
     for one, other in (both, both[::-1]):
-        assert proto_columns(FoundSchema("PROTOBUF", one.text, other.references), None, "w") == expected
+        assert proto_columns(RegisteredSchema("PROTOBUF", one.text, other.references), None, "w") == expected
 
 
 FUZZED = [

@@ -298,7 +298,7 @@ def test_debezium_is_versions_and_deletes(
     hidden = [each for each in rejected if each.reason == "unavailable_value"]
     others = [each for each in rejected if each not in hidden]
     assert [each.reason for each in others] == ["undecodable"] * 2
-    assert {"op is no c, u, r or d" in each.row for each in others} == {True, False}
+    assert {"op is not c, u, r or d" in each.row for each in others} == {True, False}
     assert [json.loads(each.row)["offset"] for each in hidden] == ([8] if unavailable == "reject" else [])
     assert all("column 'tier'" in each.row and "REPLICA IDENTITY FULL" in each.row for each in hidden)
     assert rows[0].__fields__ == ["sale", "customer_id", "at", "topic", "partition", "offset", "sold", *OF_CUSTOMER]

@@ -16,7 +16,7 @@ from confluent_kafka.schema_registry.avro import AvroSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 
 from cojoin.kafka.formats.avro_decoder import AvroReadings, avro_columns
-from cojoin.kafka.formats.schema_lookup import FoundSchema
+from cojoin.kafka.formats.registry import RegisteredSchema
 from tests.kafka.formats.encoded import framed
 from tests.kafka.formats.written_values import AVRO
 
@@ -55,7 +55,7 @@ def oracle(kind: Any, content: bytes, logical: str | None = "") -> Any:
     return found["x"]
 
 
-def read(schema: FoundSchema, values: Sequence[bytes]) -> tuple[list[Any], list[str | None]]:
+def read(schema: RegisteredSchema, values: Sequence[bytes]) -> tuple[list[Any], list[str | None]]:
     reading = AvroReadings(avro_columns(schema, "value", "input 't'"), schema, "value")(schema)
     rows, faults = reading([framed(7, each) for each in values])
     assert rows is not None
@@ -65,7 +65,7 @@ def read(schema: FoundSchema, values: Sequence[bytes]) -> tuple[list[Any], list[
 @pytest.mark.parametrize(("origin", "kind", "content"), AVRO, ids=[origin for origin, *_ in AVRO])
 def test_oracle_fastavro_of_what_other_writers_write(origin: str, kind: Any, content: str) -> None:
     schema = {"type": "record", "name": "shop.Value", "fields": [{"name": "x", "type": kind}]}
-    found, faults = read(FoundSchema("AVRO", json.dumps(schema)), [bytes.fromhex(content)])
+    found, faults = read(RegisteredSchema("AVRO", json.dumps(schema)), [bytes.fromhex(content)])
     assert faults == [None]
     value = bytes.fromhex(content)
     expected = BY_HAND[origin] if origin in BY_HAND else oracle(kind, value, OTHERWISE.get(origin, ""))
@@ -111,7 +111,7 @@ def test_what_confluent_s_python_client_writes(kind: Any, value: Any) -> None:
     client = SchemaRegistryClient.new_client({"url": "mock://"})
     text = json.dumps({"type": "record", "name": "T", "fields": [{"name": "x", "type": kind}]})
     content = written(client, Schema(text, "AVRO"), {"x": value})
-    assert read(FoundSchema("AVRO", text), [content]) == ([{"x": value}], [None])
+    assert read(RegisteredSchema("AVRO", text), [content]) == ([{"x": value}], [None])
 
 
 @pytest.mark.parametrize("value", [ROW, ROW | {"inner": None, "notes": {}}])
@@ -130,6 +130,6 @@ def test_what_confluent_s_python_client_writes_of_records_and_references(value: 
         ('["string", "shop.Row"]', True),
     ):
         content = written(client, Schema(text, "AVRO", references), value)
-        found, faults = read(FoundSchema("AVRO", text, (("shop.Row", json.dumps(record)),)), [content])
+        found, faults = read(RegisteredSchema("AVRO", text, (("shop.Row", json.dumps(record)),)), [content])
         assert faults == [None], text
         assert found == [{"member0": None, "member1": value} if member else value], text

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from cojoin.kafka.sink.topic_marker import TopicMarker
-from cojoin.kafka.sink.topic_transactions import TopicTransactions
+from cojoin.kafka.sink.topic_transactions import TopicMarker, TopicTransactions
 from cojoin.spark.sinks.batch_marker import BatchMarker
 
 if TYPE_CHECKING:

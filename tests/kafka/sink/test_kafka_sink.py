@@ -1,4 +1,4 @@
-"""Queries whose outputs are topics: from start to start, restored, in other places, and what is refused."""
+"""The sink's arguments, and a topic as an output: exactly once over kills, restores and replays."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ import pytest
 import cojoin as cj
 from benchmarks.kills.topic_killing import PARTITIONS, TopicKilling, topic_faults
 from cojoin.checkpoints.manifest import Manifests
+from cojoin.kafka.formats.registry import RegisteredSchema
+from cojoin.kafka.sink.serializers import _fields as fields_of
 from tests.kafka.sink.committed import read_committed
 from tests.seeds import SEED
 from tests.spark.data import Folders, asof, connect, cut, generate
@@ -25,7 +27,34 @@ if TYPE_CHECKING:
 
     from tests.servers.broker import Broker
 
-pytestmark = [pytest.mark.spark, pytest.mark.kafka]
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"topic": "no topic"}, "topic: expected a topic's name of letters, digits, '.', '_' and '-', got 'no topic'"),
+        ({"delivery": "exactly_one"}, "delivery: expected .*, got 'exactly_one'; did you mean 'exactly_once'?"),
+        ({"tasks": 3}, "tasks: expected none with delivery='exactly_once'"),
+        ({"delivery": "exactly_once_parallel", "tasks": 1}, "tasks: expected a whole number of 2 or more, got 1"),
+        ({"missing_marker": "lost"}, "missing_marker: expected 'refuse' or 'expired', got 'lost'"),
+        ({"options": {"acks": "1"}}, "option 'acks': expected 'all', got '1': fewer acknowledgements lose rows"),
+        ({"options": {"transactional.id": "x"}}, "option 'transactional.id' can't be given"),
+        ({"key": []}, "key: expected a column's name, or a list of names"),
+        ({"key": ["id", "ID"]}, "key: expected each column once"),
+        ({"headers": ["id"]}, "headers: expected a dict of names with their columns"),
+        ({"timestamp": 5}, "timestamp: expected a column's name, got 5"),
+    ],
+)
+def test_an_argument_that_does_not_fit_is_told(given: dict[str, Any], told: str) -> None:
+    arguments = {"bootstrap_servers": "localhost:9092", "topic": "enriched"} | given
+    with pytest.raises(cj.ConfigurationError, match=told):
+        cj.sinks.kafka(**arguments)
+
+
+def test_a_json_schema_that_refers_to_others_is_refused_before_rows_are_written() -> None:
+    """Rows are held to it by a serializer that is given one file."""
+    found = RegisteredSchema("JSON", '{"oneOf": [{"$ref": "trade.json"}]}', (("trade.json", "{}"),))
+    with pytest.raises(cj.SchemaError, match=r"^output refers to other schemas, trade\.json, .*; name another schema"):
+        fields_of(found, None, "output")
 
 
 def read(broker: Broker, topic: str) -> dict[int, list[tuple[bytes, dict[str, Any]]]]:
@@ -39,6 +68,8 @@ class _FailingError(RuntimeError):
     """A batch fails after its output was written."""
 
 
+@pytest.mark.spark
+@pytest.mark.kafka
 @pytest.mark.slow
 def test_a_query_writes_each_row_once_from_start_to_start(
     spark: SparkSession, broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -100,6 +131,8 @@ def test_a_query_writes_each_row_once_from_start_to_start(
         again.run(restore_from=cj.Checkpoint(saved.checkpoint), **options)
 
 
+@pytest.mark.spark
+@pytest.mark.kafka
 def test_places_of_topics_are_refused(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
     broker.create_topic("sink-place", PARTITIONS)
     servers = broker.bootstrap_servers
@@ -117,6 +150,8 @@ def test_places_of_topics_are_refused(spark: SparkSession, broker: Broker, tmp_p
         two.run(output=sink, rejected=cj.sinks.kafka(servers, "sink-place", key="reason"))
 
 
+@pytest.mark.spark
+@pytest.mark.kafka
 @pytest.mark.slow  # Each kill has a driver of its own.
 def test_kills_in_all_phases_lose_and_double_nothing(
     spark: SparkSession, broker: Broker, shuffle_partitions: Callable[[int], None], tmp_path: Path

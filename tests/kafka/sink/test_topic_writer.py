@@ -14,8 +14,7 @@ from pyspark.errors import PySparkException
 
 import cojoin as cj
 from benchmarks.kills.topic_points import TOPIC_POINTS, TopicDeed, armed_in_worker
-from cojoin.kafka.sink.topic_marker import TopicMarker
-from cojoin.kafka.sink.topic_transactions import TopicTransactions
+from cojoin.kafka.sink.topic_transactions import TopicMarker, TopicTransactions
 from cojoin.spark.sinks.batch_marker import BatchMarker
 from cojoin.spark.sinks.sink import OutputId, Position
 from tests.kafka.sink.committed import read_committed
@@ -162,9 +161,7 @@ def test_a_topic_must_be_as_the_checkpoint_left_it(spark: SparkSession, broker: 
     writer.write(spark.range(2, 3), marker(1, 1))
     with refused("up to 1, and the checkpoint goes on with batch 0: the checkpoint is older", kind=cj.CheckpointError):
         opened(sink, spark, position(0))
-    with refused(
-        "knows that batch 2 was written there, and it has the query's batches up to 1", kind=cj.CheckpointError
-    ):
+    with refused("knows that batch 2 was written, and it has the query's batches up to 1", kind=cj.CheckpointError):
         opened(sink, spark, position(3, {**written, "batch_id": 2}))
     with refused("it is another topic of that name", "restore_from=", kind=cj.CheckpointError):
         opened(sink, spark, position(2, {**written, "topic_id": "77aa"}))

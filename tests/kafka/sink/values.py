@@ -6,12 +6,12 @@ from datetime import date, datetime, timezone
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
-from cojoin.kafka.sink.registry_values import RegistryValues
+from cojoin.kafka.sink.serializers import RegistryValues
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from cojoin.kafka.sink.value_schema import RegistryFormat
+    from cojoin.kafka.sink.serializers import RegistryFormat
 
 __all__ = ["AT", "a_row", "head", "writing"]
 

@@ -1,0 +1,532 @@
+"""Debezium's envelope as rows: the fields that are read, expressions for versions and deletes, and JSON by its schema.
+
+The row of a create, an update or a snapshot read is ``after``, that of a delete is ``before``. An update that moves a
+row to another key is two rows: a delete of ``before`` and a version. (Debezium itself writes two events where the
+table's own primary key changes; a join's key may be another column.) An event of another kind, or one without its row,
+has a fault.
+
+PostgreSQL does not log a large value that an update leaves as it is, unless the table's replica identity is full, and
+Debezium writes a placeholder for it. A row with a placeholder is rejected, or gets nulls instead and is counted, as the
+user chooses. Of a delete only the key is needed.
+
+In JSON, Kafka Connect writes a decimal as the base64 of its digits, and Debezium a time as a number, of days up to
+nanoseconds. What they mean is in the event's ``schema``, as Connect's converter writes it by default; such values
+become texts that Spark reads. A value that its column can't hold exactly is a fault. So is a number for a time that no
+schema explains, which Spark would take for seconds, and a text for a decimal that is a number as well as base64, such
+as "1234"; any other text is only one of them. It costs some 50 microseconds an event with a schema, and nothing where
+the row has neither decimals nor times.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from base64 import b64decode, b64encode
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from decimal import Decimal
+from functools import reduce
+from hashlib import md5
+from operator import and_, or_
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from uuid import UUID
+
+import pyarrow as pa
+from pyspark.sql import functions as F  # noqa: N812
+
+from cojoin.engine.row_changes import ChangeFeed
+from cojoin.engine.time.control_rows import UNAVAILABLE
+from cojoin.engine.values.types import type_to_ddl
+from cojoin.errors import SchemaError
+from cojoin.kafka.formats.wire_format import undecodable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from pyspark.sql import Column
+
+    from cojoin.kafka.formats.decoding import FramedJson, Heads
+
+__all__ = [
+    "CHANGED_AT",
+    "FEED",
+    "ChangeRow",
+    "DebeziumJson",
+    "Placeholder",
+    "Unavailable",
+    "change_row",
+    "change_sides",
+    "envelope_of",
+    "needs_schema",
+    "payload_of",
+    "row_of",
+]
+
+
+Unavailable: TypeAlias = Literal["reject", "null"]
+"""The treatment of a row with a value that Debezium could not read.
+
+- *reject*: it goes to the ``rejected`` output as ``unavailable_value``, with the names of its columns.
+- *null*: the value is null, and the row is counted as ``unavailable``. A key is rejected all the same.
+"""
+
+CHANGED_AT = "_source_timestamp"
+"""The column with the time of the change in the database, beside the row's own and ``DELETED``."""
+
+FEED = ChangeFeed(CHANGED_AT)
+"""The events as a change feed. Their order is that of their offsets."""
+
+_SOURCE = pa.struct([("ts_ms", pa.int64())])
+_VERSIONS = ("c", "u", "r")
+_ROW, _FORMER = "__cojoin_row", "__cojoin_former"
+
+
+def envelope_of(row: pa.StructType) -> pa.StructType:
+    """Return the envelope of a row, as far as it is read."""
+    return pa.struct([("before", row), ("after", row), ("op", pa.string()), ("source", _SOURCE)])
+
+
+def payload_of(envelope: pa.StructType) -> pa.StructType:
+    """Return the type of JSON that is an envelope, or has it in ``payload``."""
+    return pa.struct([*envelope, ("payload", envelope)])
+
+
+def row_of(envelope: pa.StructType, what: str) -> tuple[pa.StructType, pa.StructType]:
+    """Return the fields that are read of an envelope, and the row's columns.
+
+    Raises:
+        SchemaError: It is not an envelope of Debezium's.
+    """
+    types = {field.name: field.type for field in envelope}
+    row = types.get("after")
+    if row is None or not pa.types.is_struct(row) or types.get("op") != pa.string():
+        names = ", ".join(types) or "none"
+        msg = f"{what}: expected Debezium's envelope with before, after, op and source, got the fields {names}"
+        raise SchemaError(msg)
+    before, source = types.get("before"), types.get("source")
+    if before is None or not before.equals(row):
+        msg = f"{what}: expected Debezium's envelope, whose before has the fields of after, got {before}"
+        raise SchemaError(msg)
+    fields = {each.name: each.type for each in source} if source is not None and pa.types.is_struct(source) else {}
+    if fields.get("ts_ms") != pa.int64():
+        msg = f"{what}: expected Debezium's envelope with source.ts_ms, a bigint, got {source}"
+        raise SchemaError(msg)
+    return envelope_of(row), row
+
+
+@dataclass(frozen=True)
+class Placeholder:
+    """The value that Debezium writes where the database's log has none, in each type that has a form of it.
+
+    Attributes:
+        text: The connector's setting ``unavailable.value.placeholder``.
+        instead: The treatment of a row that has one.
+    """
+
+    text: str = "__debezium_unavailable_value"
+    instead: Unavailable = "reject"
+
+    def stands_in(self, value: Column, dtype: pa.DataType) -> Column | None:  # noqa: PLR0911 - one for each form
+        """Return whether a value, or a part of a struct, is a placeholder; None where its type has no form of one."""
+        types, content = pa.types, self.text.encode()
+        texts = [self.text, b64encode(content).decode(), json.dumps({self.text: self.text}, separators=(",", ":"))]
+        if types.is_string(dtype):
+            return value.isin(*texts)
+        if types.is_binary(dtype):
+            return value == F.lit(content)
+        if types.is_struct(dtype):
+            parts = (self.stands_in(value.getField(each.name), each.type) for each in dtype)
+            known = [F.coalesce(each, F.lit(False)) for each in parts if each is not None]
+            return reduce(or_, known) if known else None
+        if types.is_map(dtype) and types.is_string(dtype.key_type):
+            return F.coalesce(F.map_keys(value) == F.array(F.lit(self.text)), F.lit(False))
+        if not types.is_list(dtype):
+            return None
+        if types.is_string(dtype.value_type):
+            one = UUID(bytes=md5(content, usedforsecurity=False).digest(), version=3)
+            return (F.size(value) == 1) & F.get(value, F.lit(0)).isin(*texts, str(one))
+        if types.is_binary(dtype.value_type):
+            return (F.size(value) == 1) & (F.get(value, F.lit(0)) == F.lit(content))
+        if types.is_integer(dtype.value_type):
+            return value == F.array(*map(F.lit, content)).cast(type_to_ddl(dtype))
+        return None
+
+    def why(self, columns: Column, *, of_key: bool) -> Column:
+        """Return why a row with placeholders is rejected, as a text.
+
+        Args:
+            columns: The names of the columns that have one.
+            of_key: Whether they are of the key, which can't be null.
+        """
+        advice = "" if of_key else ', or read it with debezium(..., unavailable="null")'
+        cure = f"; set REPLICA IDENTITY FULL for the table (PostgreSQL){advice}"
+        return F.concat(F.lit("column "), columns, F.lit(f": the database's log does not hold its value{cure}"))
+
+
+class ChangeRow(NamedTuple):
+    """The expressions of a change event.
+
+    Attributes:
+        row: The row, as a struct.
+        deleted: Whether it is a delete; null where there is no event.
+        changed_at: The time of the change in the database.
+        problem: The problem of the event, as a text; null where it has none.
+        former: The row before an update, as a struct; null for other events.
+        missing: The reason why a value that is needed is unavailable, as a text; null where none is.
+        has_nulls: Whether values of the row are null because they are unavailable.
+        key: The key columns of the row.
+    """
+
+    row: Column
+    deleted: Column
+    changed_at: Column
+    problem: Column
+    former: Column
+    missing: Column
+    has_nulls: Column
+    key: Sequence[str]
+
+    def rows(self, *, is_good: Column) -> Column:
+        """Return an array of the event's rows, each a struct of ``row``, ``deleted`` and ``note``.
+
+        An update that moves the row to another key deletes the former key's, where ``before`` has that key. A row whose
+        unavailable values are null is followed by one with only a note, which is counted.
+
+        Args:
+            is_good: Whether the event can be decoded.
+        """
+        nothing = F.lit(None).cast("string").alias("note")
+        one = F.struct(self.row.alias("row"), self.deleted.alias("deleted"), nothing)
+        changes = F.array(one)
+        if self.key:
+            before = [self.former.getField(name) for name in self.key]
+            moved = reduce(or_, (was != self.row.getField(name) for was, name in zip(before, self.key, strict=True)))
+            # Where the new key is null, the comparison is also null; the row has left its key there.
+            moved = reduce(and_, (was.isNotNull() for was in before), is_good & F.coalesce(moved, F.lit(True)))
+            deletion = F.struct(self.former.alias("row"), F.lit(True).alias("deleted"), nothing)
+            changes = F.when(moved, F.array(deletion, one)).otherwise(changes)
+        note = F.struct(self.row.alias("row"), self.deleted.alias("deleted"), F.lit(UNAVAILABLE).alias("note"))
+        return F.when(is_good & self.has_nulls, F.concat(changes, F.array(note))).otherwise(changes)
+
+
+def change_sides(event: Column, *, may_be_wrapped: bool) -> dict[str, Column]:
+    """Return the columns that ``change_row`` needs besides the event: the row, and the row before an update.
+
+    They are columns because each is used for each of the row's columns.
+
+    Args:
+        event: The envelope, as a struct.
+        may_be_wrapped: Whether the envelope may be in its field ``payload``.
+    """
+    op, before, after = (_envelope_part(event, name, may_be_wrapped) for name in ("op", "before", "after"))
+    row = F.when(op == F.lit("d"), before).when(op.isin(*_VERSIONS), after)
+    return {_ROW: row, _FORMER: F.when(op == F.lit("u"), before)}
+
+
+def _envelope_part(event: Column, name: str, may_be_wrapped: bool) -> Column:
+    own = event.getField(name)
+    return F.coalesce(event.getField("payload").getField(name), own) if may_be_wrapped else own
+
+
+def change_row(
+    event: Column, columns: pa.StructType, key: Sequence[str], placeholder: Placeholder, *, may_be_wrapped: bool
+) -> ChangeRow:
+    """Return the expressions that make an event a row.
+
+    Args:
+        event: The envelope, as a struct, beside which there are the columns of ``change_sides``.
+        columns: The row's columns.
+        key: The key columns, as the user has named them; others than the row's are the same before and after.
+        placeholder: The placeholder of values that are unavailable.
+        may_be_wrapped: Whether the envelope may be in its field ``payload``.
+    """
+    wanted = {each.lower() for each in key}
+    own = [field.name for field in columns if field.name.lower() in wanted]
+    op, row, former = _envelope_part(event, "op", may_be_wrapped), F.col(_ROW), F.col(_FORMER)
+    millis = _envelope_part(event, "source", may_be_wrapped).getField("ts_ms")
+    # Spark's timestamp_millis would end the query at a number that is not a time.
+    micros = F.try_multiply(millis, F.lit(1000))
+    problem = (
+        F.when(event.isNull(), F.lit(None).cast("string"))
+        .when(op.isNull(), F.lit("it has no op: expected Debezium's envelope"))
+        .when(~op.isin("d", *_VERSIONS), F.concat(F.lit("its op is not c, u, r or d: got "), op))
+        .when(
+            millis.isNotNull() & micros.isNull(),
+            F.concat(F.lit("its source.ts_ms is not a time in milliseconds: got "), millis.cast("string")),
+        )
+        .when(row.isNull(), F.concat(F.lit("it has no row: op "), op, F.lit(", and before or after is null")))
+    )
+    changed_at, deleted, nulls = F.timestamp_micros(micros), op == F.lit("d"), placeholder.instead == "null"
+    everywhere = _standing(row, columns, placeholder, None)
+    of_sides = [F.nullif(_standing(side, columns, placeholder, own), F.lit("")) for side in (row, former)]
+    of_key = F.concat_ws(" and ", *of_sides)
+    is_missing = (everywhere != F.lit("")) & ~deleted & F.lit(not nulls)
+    missing = F.when(of_key != F.lit(""), placeholder.why(of_key, of_key=True)).when(
+        is_missing, placeholder.why(everywhere, of_key=False)
+    )
+    has_nulls = F.coalesce((everywhere != F.lit("")) & ~deleted, F.lit(False)) & F.lit(nulls)
+    without = [_without(side, columns, placeholder) for side in (row, former)]
+    return ChangeRow(without[0], deleted, changed_at, problem, without[1], missing, has_nulls, own)
+
+
+def _standing(row: Column, columns: pa.StructType, placeholder: Placeholder, names: Sequence[str] | None) -> Column:
+    """Return the names of a row's columns that have a placeholder, in a text, which is empty where none has.
+
+    Args:
+        row: The row, as a struct.
+        columns: Its columns.
+        placeholder: The placeholder of values that are unavailable.
+        names: The columns that are looked at; None looks at all.
+    """
+    standing = [
+        F.when(stands, F.lit(repr(field.name)))
+        for field in columns
+        if (names is None or field.name in names)
+        and (stands := placeholder.stands_in(row.getField(field.name), field.type)) is not None
+    ]
+    return F.concat_ws(" and ", *standing) if standing else F.lit("")
+
+
+def _without(row: Column, columns: pa.StructType, placeholder: Placeholder) -> Column:
+    """Return a row whose placeholders are null."""
+    parts = []
+    for field in columns:
+        value = row.getField(field.name)
+        stands = placeholder.stands_in(value, field.type)
+        kept = value if stands is None else F.when(~F.coalesce(stands, F.lit(False)), value)
+        parts.append(kept.alias(field.name))
+    return F.when(row.isNotNull(), F.struct(*parts))
+
+
+_DECIMAL, _VARIABLE = "org.apache.kafka.connect.data.Decimal", "io.debezium.data.VariableScaleDecimal"
+_MICROS = {
+    "org.apache.kafka.connect.data.Timestamp": (1_000, 1),
+    "io.debezium.time.Timestamp": (1_000, 1),
+    "io.debezium.time.MicroTimestamp": (1, 1),
+    "io.debezium.time.NanoTimestamp": (1, 1_000),
+}
+"""For a type of times, the factor and the divisor that make microseconds of its numbers."""
+
+_DAYS = ("org.apache.kafka.connect.data.Date", "io.debezium.time.Date")
+_DAY = 86_400_000_000
+_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - a text without a zone is read as UTC
+_SIDES = ("before", "after")
+_MOST_DIGITS = 400
+_WHOLE = re.compile(r"-?[0-9]{1,30}")
+_AMBIGUOUS = re.compile(r"(?:[0-9eE+]{4})+")
+"""A text that may be a number, and the base64 of one."""
+
+_MAY_BE_AMBIGUOUS = re.compile(rb'"(?:[0-9eE+]{4})+"|\\u')
+_IN_CONVERTER = "set schemas.enable=true in its converter, or "
+
+
+def needs_schema(dtype: pa.DataType) -> bool:
+    """Return whether only an event's schema explains some values of a type."""
+    types = pa.types
+    return _has(dtype, lambda each: bool(types.is_decimal(each) or types.is_timestamp(each) or types.is_date(each)))
+
+
+def _has(dtype: pa.DataType, is_one: Callable[[pa.DataType], bool]) -> bool:
+    """Return whether the predicate holds for a type or a type nested in it."""
+    if pa.types.is_struct(dtype):
+        return any(_has(field.type, is_one) for field in dtype)
+    if pa.types.is_map(dtype):
+        return _has(dtype.item_type, is_one)
+    return _has(dtype.value_type, is_one) if pa.types.is_list(dtype) else is_one(dtype)
+
+
+class _Number(str):
+    """A number as JSON spells it."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True)
+class DebeziumJson:
+    """Converts events that carry a schema into events that Spark reads; it is sent to the workers.
+
+    Attributes:
+        row: The row's columns.
+        framed: Takes the events out of another format; None where the values are they. No schema is beside those.
+    """
+
+    row: pa.StructType
+    framed: FramedJson | None = None
+
+    @property
+    def has_times(self) -> bool:
+        """True if the row has times, which may be numbers."""
+        return _has(self.row, lambda dtype: bool(pa.types.is_timestamp(dtype) or pa.types.is_date(dtype)))
+
+    @property
+    def hint(self) -> str:
+        """The cure of decimals that no schema explains, for messages."""
+        if self.framed is not None:
+            return "decimals in base64 are not read: set decimal.format=NUMERIC in its converter"
+        return "decimals in base64 are read by the event's schema: set schemas.enable=true in its converter"
+
+    @property
+    def dtype(self) -> pa.DataType:
+        """The type of JSON."""
+        return pa.binary()
+
+    def decode(self, values: Sequence[bytes | None], faults: list[str | None], heads: Heads = None) -> pa.Array:
+        """Return the events; one with a value that its column can't hold is null and becomes a fault."""
+        events = [*values] if self.framed is None else self.framed.decode(values, faults, heads).to_pylist()
+        for at, value in enumerate(events):
+            if value is None or not self._is_looked_at(value):
+                continue
+            try:
+                events[at] = self._explained(value)
+            except _MisfitError as error:
+                events[at], faults[at] = None, undecodable(f"the value's {error}")
+            except ValueError as error:
+                events[at], faults[at] = None, undecodable(f"the value is not JSON: {error}")
+            except RecursionError:
+                events[at], faults[at] = None, undecodable("the value is nested too deeply to be read")
+        return pa.array(events, pa.binary())
+
+    def _is_looked_at(self, value: bytes) -> bool:
+        # PostgreSQL's source has a field "schema", too.
+        may_have_schema = b'"schema"' in value and b'"payload"' in value
+        return self.has_times or may_have_schema or _MAY_BE_AMBIGUOUS.search(value) is not None
+
+    def _explained(self, value: bytes) -> bytes:
+        event = json.loads(value.decode(), parse_float=_Number, parse_int=_Number, parse_constant=_Number)
+        if not isinstance(event, dict):
+            return value
+        schemas = _fields(event.get("schema"))
+        payload = event["payload"] if isinstance(event.get("payload"), dict) else event
+        convert = _Conversion("" if self.framed is not None else _IN_CONVERTER)
+        # Of an envelope in two places each field is read where it is.
+        made, *_ = [
+            {
+                side: convert(holder[side], schemas.get(side, {}), self.row, "row")
+                for side in _SIDES
+                if isinstance(holder.get(side), dict)
+            }
+            for holder in ([event] if payload is event else [payload, event])
+        ]
+        return _spelled({"payload": {**payload, **made}}).encode() if schemas else value
+
+
+def _fields(schema: Any) -> dict[str, dict[str, Any]]:
+    """Return the fields of a struct's schema by name."""
+    fields = schema.get("fields") if isinstance(schema, dict) else None
+    listed = fields if isinstance(fields, list) else []
+    return {str(each["field"]): each for each in listed if isinstance(each, dict) and "field" in each}
+
+
+class _MisfitError(Exception):
+    """A value does not fit its schema, or its column can't hold it."""
+
+
+@dataclass(frozen=True)
+class _Conversion:
+    """Returns values in the form in which Spark reads them as a type.
+
+    Attributes:
+        cure: The advice for events without a schema, for messages.
+    """
+
+    cure: str
+
+    def __call__(  # noqa: PLR0911 - one for each form
+        self, value: Any, schema: dict[str, Any], dtype: pa.DataType, place: str
+    ) -> Any:
+        types, name = pa.types, str(schema.get("name"))
+        if value is None:
+            return None
+        if types.is_struct(dtype) and isinstance(value, dict):
+            parts, known = _fields(schema), {field.name: field.type for field in dtype}
+            return {
+                own: self(part, parts.get(own, {}), known[own], f"field {own!r}") if own in known else part
+                for own, part in value.items()
+            }
+        if types.is_list(dtype) and isinstance(value, list):
+            inner = _schema_part(schema, "items")
+            return [self(part, inner, dtype.value_type, f"an element of {place}") for part in value]
+        if types.is_map(dtype) and isinstance(value, dict):
+            inner = _schema_part(schema, "values")
+            return {own: self(part, inner, dtype.item_type, f"a value of {place}") for own, part in value.items()}
+        if types.is_decimal(dtype) and name == _DECIMAL and not isinstance(value, _Number):
+            return _decimal(value, _schema_part(schema, "parameters").get("scale"), dtype, place)
+        if types.is_decimal(dtype) and name == _VARIABLE and isinstance(value, dict):
+            return _decimal(value.get("value"), value.get("scale"), dtype, place)
+        if isinstance(value, _Number):
+            is_time = types.is_timestamp(dtype) or types.is_date(dtype)
+            return self._time(value, name, dtype, place) if is_time else value
+        if types.is_decimal(dtype) and isinstance(value, str) and schema.get("type") != "string":
+            self._check_text(value, place)
+        return value
+
+    def _time(self, value: _Number, name: str, dtype: pa.DataType, place: str) -> str:
+        """Return a time as a text, in UTC: of a type without a zone Spark takes it as it stands."""
+        is_date = pa.types.is_date(dtype)
+        if name not in _MICROS and name not in _DAYS:
+            msg = (
+                f"{place} is the number {value:.40}, and the event has no schema that defines the time: {self.cure}"
+                f"read it as a bigint and convert it"
+            )
+            raise _MisfitError(msg)
+        if not _WHOLE.fullmatch(value) or (name in _DAYS) != is_date:
+            msg = (
+                f"{place} is the number {value:.40}, by its schema {name}: expected a whole number of "
+                f"{'days' if is_date else 'milliseconds, microseconds or nanoseconds'}, for {type_to_ddl(dtype)}"
+            )
+            raise _MisfitError(msg)
+        units, per_micro = (_DAY, 1) if is_date else _MICROS[name]
+        try:
+            moment = _EPOCH + timedelta(microseconds=int(value) * units // per_micro)
+        except OverflowError:
+            msg = f"{place} is a time beyond the years 1 to 9999"
+            raise _MisfitError(msg) from None
+        return moment.isoformat(timespec="microseconds")[: 10 if is_date else None]
+
+    def _check_text(self, value: str, place: str) -> None:
+        """Check that a text for a decimal is not both a number and base64."""
+        if _AMBIGUOUS.fullmatch(value):
+            msg = (
+                f"{place} is the text {value!r:.40}, which is a number or the base64 of one, and the event has no "
+                f"schema that defines it: {self.cure}read it as a string and convert it"
+            )
+            raise _MisfitError(msg)
+
+
+def _schema_part(schema: dict[str, Any], name: str) -> dict[str, Any]:
+    part = schema.get(name)
+    return part if isinstance(part, dict) else {}
+
+
+def _decimal(value: Any, scale: Any, dtype: pa.DataType, place: str) -> _Number:
+    if not isinstance(value, str) or isinstance(value, _Number) or not _WHOLE.fullmatch(str(scale)):
+        msg = f"{place}: expected the base64 of a decimal and its scale, got {value!r:.40} and {scale!r:.40}"
+        raise _MisfitError(msg)
+    try:
+        digits = int.from_bytes(b64decode(value, validate=True), "big", signed=True)
+    except ValueError:
+        msg = f"{place}: expected the base64 of a decimal, got {value!r:.40}"
+        raise _MisfitError(msg) from None
+    shift = int(scale)
+    if abs(shift) > _MOST_DIGITS or digits.bit_length() > 3 * _MOST_DIGITS:
+        msg = f"{place} has too many digits for {type_to_ddl(dtype)}"
+        raise _MisfitError(msg)
+    sign, text = "-" if digits < 0 else "", str(abs(digits))
+    number = Decimal(f"{sign}{text}E{-shift}")
+    whole = number.as_integer_ratio()
+    shifted = whole[0] * 10**dtype.scale
+    if shifted % whole[1] or abs(shifted // whole[1]) >= 10**dtype.precision:
+        msg = f"{place} is {number}, which {type_to_ddl(dtype)} can't hold"
+        raise _MisfitError(msg)
+    return _Number(f"{number:f}")
+
+
+def _spelled(value: Any) -> str:
+    """Return JSON with numbers as they were spelled."""
+    if isinstance(value, _Number):
+        return str(value)
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{json.dumps(name)}:{_spelled(each)}" for name, each in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join(map(_spelled, value)) + "]"
+    return json.dumps(value)

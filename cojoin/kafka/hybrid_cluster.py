@@ -1,0 +1,410 @@
+"""A cluster whose older records lie in an archive, and the index of the offsets that the archive's files hold.
+
+Positions remain Kafka's offsets. Of each partition the archive holds the offsets from its first up to its *cut*, one
+after its last; all others are on the brokers. The archive's records are counted by buckets of time, and a time within a
+bucket counts as the start of the next one. So a slice may read slightly more than it needs, but never less; the times
+of ``from_`` and ``to`` begin buckets of their own, so a range is exact. Offsets are counted by blocks, to know where
+some are missing.
+
+Where the archive has holes and the brokers still have those offsets, both are read, and each record is returned once.
+Where the brokers no longer have them, a block of offsets without any record is a loss, unless the topic is compacted;
+smaller holes count as what transactions and compaction leave. It costs no more requests than Kafka alone, and the
+memory of an index: some bytes for each bucket, block and file.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from cojoin.errors import ConfigurationError
+from cojoin.kafka.client import Cluster
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from cojoin.kafka.client import ClusterOptions, Partition
+    from cojoin.storage.object_store_settings import Settings
+
+__all__ = [
+    "ArchiveIndex",
+    "ArchivedPartition",
+    "Blocks",
+    "HybridCluster",
+    "Layout",
+    "Piece",
+    "Section",
+    "bucket_begins",
+    "connected",
+]
+
+
+class Piece(NamedTuple):
+    """The part of a partition that one file holds.
+
+    Attributes:
+        path: The file's URI.
+        partition: The partition.
+        begin: Its smallest offset in the file.
+        end: One after its largest offset in the file.
+    """
+
+    path: str
+    partition: Partition
+    begin: int
+    end: int
+
+
+class Section(NamedTuple):
+    """A range of offsets that lies in one place.
+
+    Attributes:
+        begin: The first offset.
+        end: One after the last.
+        is_archived: Whether they lie in the archive.
+    """
+
+    begin: int
+    end: int
+    is_archived: bool
+
+
+class Blocks(NamedTuple):
+    """The blocks of a partition's offsets that the archive holds only in part or not at all, as ranges in order.
+
+    Attributes:
+        holed: Ranges of blocks that each lack at least one offset.
+        empty: Ranges of blocks that lack all offsets.
+    """
+
+    holed: tuple[tuple[int, int], ...] = ()
+    empty: tuple[tuple[int, int], ...] = ()
+
+    @classmethod
+    def of(cls, begin: int, cut: int, width: int, rows: Mapping[int, int]) -> Blocks:
+        """Return the blocks with holes.
+
+        Args:
+            begin: The partition's smallest offset.
+            cut: One after its largest.
+            width: The number of offsets in a block; the first block begins at offset 0.
+            rows: The number of records in each block, by the block's number.
+
+        >>> Blocks.of(5, 60, 10, {0: 5, 1: 9, 2: 10, 5: 10})
+        Blocks(holed=((10, 20), (30, 50)), empty=((30, 50),))
+        """
+        numbers = np.arange(begin // width, (cut - 1) // width + 1, dtype=np.int64)
+        begins, ends = np.maximum(numbers * width, begin), np.minimum((numbers + 1) * width, cut)
+        counts = np.array([rows.get(number, 0) for number in numbers.tolist()], np.int64)
+        return cls(_runs(begins, ends, counts < ends - begins), _runs(begins, ends, counts == 0))
+
+
+_WITHOUT_HOLES = Blocks()
+
+
+def _runs(begins: NDArray[np.int64], ends: NDArray[np.int64], wanted: NDArray[np.bool_]) -> tuple[tuple[int, int], ...]:
+    """Return the wanted ranges, neighbours joined."""
+    runs: list[tuple[int, int]] = []
+    for begin, end in zip(begins[wanted].tolist(), ends[wanted].tolist(), strict=True):
+        if runs and runs[-1][1] == begin:
+            runs[-1] = (runs[-1][0], end)
+        else:
+            runs.append((begin, end))
+    return tuple(runs)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The names of the archive's columns, and where its files are.
+
+    Attributes:
+        names: The columns that the archive has, by the reader's own names, such as ``offset`` or ``VALUE``.
+        fields: The columns that hold the decoded value, in the order of the schema; None where it is raw.
+        places: The settings of the object stores that its files are on, by scheme and place.
+    """
+
+    names: Mapping[str, str]
+    fields: tuple[str, ...] | None
+    places: Mapping[str, Settings] = field(default_factory=dict, repr=False)
+
+
+@dataclass(frozen=True, eq=False)
+class ArchivedPartition:
+    """The part of a partition that lies in the archive.
+
+    Attributes:
+        begin: Its smallest offset.
+        cut: One after its largest.
+        last: The largest timestamp, in epoch milliseconds.
+        begins: The first milliseconds of the buckets of time that hold records, in order.
+        offsets: For each bucket, the smallest offset of its records and those of all later buckets.
+        pieces: The parts that files hold, in the order of their first offsets.
+        blocks: The missing offsets between the first and the last one.
+    """
+
+    begin: int
+    cut: int
+    last: int
+    begins: NDArray[np.int64]
+    offsets: NDArray[np.int64]
+    pieces: tuple[Piece, ...]
+    blocks: Blocks = _WITHOUT_HOLES
+
+    @classmethod
+    def of(
+        cls,
+        begins: NDArray[np.int64],
+        smallest: NDArray[np.int64],
+        last: int,
+        pieces: Iterable[Piece],
+        blocks: Blocks = _WITHOUT_HOLES,
+    ) -> ArchivedPartition:
+        """Return the archived part of a partition with these buckets and pieces.
+
+        Args:
+            begins: Each bucket's first millisecond, in any order, possibly more than once.
+            smallest: The smallest offset of each.
+            last: The largest timestamp, in epoch milliseconds.
+            pieces: The parts that files hold.
+            blocks: The missing offsets.
+        """
+        order = np.argsort(begins, kind="stable")
+        distinct, first = np.unique(begins[order], return_index=True)
+        later = np.minimum.accumulate(smallest[order][::-1])[::-1]
+        held = tuple(sorted(pieces, key=lambda each: (each.begin, each.path)))
+        return cls(held[0].begin, max(each.end for each in held), last, distinct, later[first], held, blocks)
+
+    def has_holes_at(self, offset: int) -> bool:
+        """Return whether an offset is in a block with holes."""
+        return any(begin <= offset < end for begin, end in self.blocks.holed)
+
+    def parts(self, begin: int, end: int, kept: int) -> list[tuple[int, int, bool]]:
+        """Return the parts of a range, split by whether the brokers are to fill the archive's holes there.
+
+        Args:
+            begin: The first offset.
+            end: One after the last.
+            kept: The log start offset, the first that the brokers still have.
+
+        Returns:
+            Ranges in order, each with whether it is filled.
+        """
+        parts: list[tuple[int, int, bool]] = []
+        at = begin
+        for holed, stop in self.blocks.holed:
+            first, last = max(holed, at, kept), min(stop, end)
+            if first < last:
+                parts += [(at, first, False)] if at < first else []
+                parts.append((first, last, True))
+                at = last
+        return [*parts, (at, end, False)] if at < end else parts
+
+
+@dataclass(frozen=True, eq=False)
+class ArchiveIndex:
+    """The offsets and times of an archive's records, as of the moment at which it was opened. It can be pickled.
+
+    Attributes:
+        what: The archive, for messages.
+        width: The width of a bucket of time, in milliseconds.
+        times: Times that begin a bucket of their own, in epoch milliseconds.
+        archived: Each partition's part; a partition that is missing has none.
+        layout: The names of its columns.
+
+    >>> piece = Piece("file:/lake/a.parquet", ("trades", 0), 10, 30)
+    >>> begins, smallest = np.array([0, 1000, 2000]), np.array([10, 20, 18])
+    >>> held = ArchivedPartition.of(begins, smallest, 2345, [piece])
+    >>> index = ArchiveIndex("archive", 1000, (), {("trades", 0): held}, Layout({}, None))
+    >>> [index.first_at(("trades", 0), time) for time in (0, 1, 1001, 2001)]
+    [(10, 0), (18, 1000), (18, 2000), None]
+    >>> index.sections(("trades", 0), 5, 40)
+    [Section(begin=5, end=10, is_archived=False), Section(begin=10, end=30, is_archived=True), \
+Section(begin=30, end=40, is_archived=False)]
+    """
+
+    what: str
+    width: int
+    times: tuple[int, ...]
+    archived: Mapping[Partition, ArchivedPartition]
+    layout: Layout = field(repr=False)
+
+    def first_at(self, partition: Partition, timestamp_ms: int) -> tuple[int, int] | None:
+        """Return the offset and time at which records of a time or later begin; None where the archive has none.
+
+        Args:
+            partition: A partition of the archive.
+            timestamp_ms: In epoch milliseconds; a time within a bucket counts as the start of the next one.
+        """
+        part = self.archived[partition]
+        ceiling = -(-timestamp_ms // self.width) * self.width
+        ceiling = min([ceiling, *(each for each in self.times if each >= timestamp_ms)])
+        at = int(np.searchsorted(part.begins, ceiling))
+        return None if at == len(part.begins) else (int(part.offsets[at]), int(part.begins[at]))
+
+    def sections(self, partition: Partition, begin: int, end: int) -> list[Section]:
+        """Return the parts of a range, split by where they lie."""
+        part = self.archived.get(partition)
+        first, cut = (begin, begin) if part is None else (part.begin, part.cut)
+        parts = [
+            Section(begin, min(end, first), is_archived=False),
+            Section(max(begin, first), min(end, cut), is_archived=True),
+            Section(max(begin, cut), end, is_archived=False),
+        ]
+        return [each for each in parts if each.begin < each.end]
+
+    def pieces(self, partition: Partition, begin: int, end: int) -> tuple[Piece, ...]:
+        """Return the files' parts that overlap a range of offsets."""
+        return tuple(each for each in self.archived[partition].pieces if each.begin < end and begin < each.end)
+
+
+def bucket_begins(times: Any, width: int, own: Sequence[int]) -> NDArray[np.int64]:
+    """Return the first millisecond of each time's bucket.
+
+    Args:
+        times: In epoch milliseconds.
+        width: The width of a bucket, in milliseconds.
+        own: The times that begin buckets of their own, in epoch milliseconds.
+
+    >>> bucket_begins([5, 12, 17, 23], 10, [15]).tolist()
+    [0, 10, 15, 20]
+    """
+    moments = np.asarray(times, np.int64)
+    begins = moments - moments % width
+    for time in own:
+        begins = np.where(moments >= time, np.maximum(begins, time), begins)
+    return begins
+
+
+class HybridCluster(Cluster):
+    """A cluster whose older records lie in an archive; it answers for both parts as if they were one.
+
+    Args:
+        options: The cluster's address and settings.
+        what: The caller, for messages.
+        archive: The index of the archive.
+        at_start: Whether no query runs yet.
+    """
+
+    def __init__(self, options: ClusterOptions, what: str, archive: ArchiveIndex, *, at_start: bool = False) -> None:
+        super().__init__(options, what, at_start=at_start)
+        self.archive = archive
+        self._compacted: dict[str, bool] = {}
+
+    def earliest(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
+        """Return each partition's first offset, in the archive or on the brokers."""
+        archived = self.archive.archived
+        log_starts = self.log_starts(partitions)
+        return {each: min(at, archived[each].begin) if each in archived else at for each, at in log_starts.items()}
+
+    def first_at(self, partitions: Iterable[Partition], timestamp_ms: int) -> dict[Partition, tuple[int, int] | None]:
+        """Return each partition's first record at or after a time; in the archive, to the precision of a bucket."""
+        records = super().first_at(partitions, timestamp_ms)
+        for partition in records.keys() & self.archive.archived.keys():
+            part, brokers = self.archive.archived[partition], records[partition]
+            if brokers is not None and brokers[0] < part.begin:
+                continue
+            archived = self.archive.first_at(partition, timestamp_ms)
+            if brokers is not None and part.has_holes_at(brokers[0]):
+                records[partition] = brokers if archived is None else min(archived, brokers)
+            elif archived is not None:
+                records[partition] = archived
+            elif brokers is not None:
+                records[partition] = (max(brokers[0], part.cut), brokers[1])
+        return records
+
+    def lost(self, partition: Partition, begin: int, end: int, log_start: int) -> list[tuple[int, int]]:
+        """Return the offsets within the archive that neither part has, and that were not compacted away.
+
+        Args:
+            partition: A partition of the archive.
+            begin: The first offset that is read.
+            end: One after the last.
+            log_start: The log start offset, the first that the brokers still have.
+        """
+        part = self.archive.archived.get(partition)
+        empty = [] if part is None else part.blocks.empty
+        overlaps = [(max(one, begin), min(two, end, log_start)) for one, two in empty]
+        missing = [each for each in overlaps if each[0] < each[1]]
+        return [] if missing and self._is_compacted(partition[0]) else missing
+
+    def _is_compacted(self, topic: str) -> bool:
+        if topic not in self._compacted:
+            policy = self.setting(topic, "cleanup.policy")
+            # Without the setting a loss can't be distinguished from what compaction leaves.
+            self._compacted[topic] = policy is None or "compact" in policy
+        return self._compacted[topic]
+
+    def next_existing(self, positions: Mapping[Partition, int]) -> dict[Partition, int]:
+        """Return the first offset at or after each position that is in the archive or on the brokers."""
+        log_starts = self.log_starts(positions)
+        return {each: self._next_existing(each, at, log_starts[each]) for each, at in positions.items()}
+
+    def _next_existing(self, partition: Partition, position: int, log_start: int) -> int:
+        part = self.archive.archived.get(partition)
+        if part is None or position >= part.cut:
+            return max(position, log_start)
+        return position if position >= part.begin else max(position, min(log_start, part.begin))
+
+    def check_ends(self, partitions: Iterable[Partition]) -> None:
+        """Check that the archive belongs to these topics.
+
+        Raises:
+            ConfigurationError: It has a partition that the topic does not have, or offsets beyond the topic's end.
+        """
+        read = list(partitions)
+        topics, ends = self.partitions(), self.latest(read)
+        for (topic, number), part in self.archive.archived.items():
+            problem = None
+            if topic in topics and number not in topics[topic]:
+                problem = f"has records of topic {topic} partition {number}, and the topic has partitions"
+                problem += f" {topics[topic]}"
+            elif ends.get((topic, number), part.cut) < part.cut:
+                problem = f"goes up to offset {part.cut - 1:,} of topic {topic} partition {number}, and the topic"
+                problem += f" ends before {ends[topic, number]:,}"
+            if problem is not None:
+                problem += ": it was created again, or the archive is another topic's"
+                msg = f"{self._what}: {self.archive.what} {problem}"
+                raise ConfigurationError(msg)
+
+    def check_seam(self, begins: Mapping[Partition, int], ends: Mapping[Partition, int] | None) -> None:
+        """Check that the brokers have all records that the archive lacks.
+
+        Args:
+            begins: The offsets at which reading begins.
+            ends: The offsets at which it ends; None reads all records.
+
+        Raises:
+            ConfigurationError: Some of the records to be read are in neither part.
+        """
+        log_starts, wrong = self.log_starts(begins), []
+        for partition, begin in begins.items():
+            first = log_starts[partition]
+            end = max(begin, first) if ends is None else ends[partition]
+            sections = self.archive.sections(partition, begin, end)
+            gone = [(each.begin, min(each.end, first)) for each in sections if not each.is_archived]
+            part = self.archive.archived.get(partition)
+            end = end if part is None or ends is not None else max(end, part.cut)
+            for one, two in sorted([*gone, *self.lost(partition, begin, end, first)]):
+                if one < two:
+                    topic, number = partition
+                    wrong.append(
+                        f"topic {topic} partition {number}: offsets {one:,} to {two - 1:,} ({two - one:,} records)"
+                    )
+        if wrong:
+            msg = (
+                f"{self._what}: {'; '.join(wrong)}: neither {self.archive.what} nor the brokers have them; archive "
+                f'them, begin later, or set data_loss="skip" to go on without them, which is right if they were '
+                f"records of aborted transactions"
+            )
+            raise ConfigurationError(msg)
+
+
+def connected(options: ClusterOptions, what: str, archive: ArchiveIndex | None, *, at_start: bool = False) -> Cluster:
+    """Return a connection to a cluster and its archive, if there is one; for the arguments see ``HybridCluster``."""
+    if archive is None:
+        return Cluster(options, what, at_start=at_start)
+    return HybridCluster(options, what, archive, at_start=at_start)

@@ -1,0 +1,565 @@
+"""The offsets of times in partitions, from brokers' answers that single records confirm.
+
+A broker's answer to a search by time can be misleading. It may be the offset of a commit marker, which consumers never
+see and whose timestamp is the time of the commit. It may be a record whose timestamp is far ahead, which is the answer
+for all later times. For a compacted topic it may be that there is no such record, because what is left of a batch keeps
+the time of a record that is gone.
+
+So where reading is to end, the next record is looked up, and where the broker finds none, the last records are. If they
+contradict the answer, the broker's answers for this partition are only used as a lower bound, and its records are
+searched by bisection over few offsets. Timestamps further ahead of the clock than ``max_ahead`` are skipped, and so are
+those of -1, which stand for none, and those that no timestamp of Spark's holds, such as nanoseconds.
+
+A lookup costs one fetch, a few milliseconds, for all partitions, and one more for the end of a partition. A batch needs
+one where it ends, and one at the end of a partition; where the broker's answers are wrong, some thirty more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from cojoin.errors import QueryFailedError
+from cojoin.kafka.hybrid_cluster import HybridCluster
+
+with contextlib.suppress(ImportError):  # an optional dependency: ``check_installed`` reports it
+    from confluent_kafka import TopicPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Mapping
+
+    from cojoin.kafka.client import Cluster, Partition
+
+__all__ = ["LAST_MILLIS", "RecordLookup", "Stamp", "Times", "first_records", "stamp_of", "time_of"]
+
+
+LAST_MILLIS = ((1 << 63) - 1) // 1000
+"""The latest time that a timestamp of Spark's holds, in epoch milliseconds; the earliest is as far before 1970."""
+
+_NO_STAMP = -1
+
+_PIECES = 64
+"""The search divides what a batch may hold into about this many pieces."""
+
+_TAIL, _GROWTH, _LONGEST_TAIL = 256, 16, 65_536
+"""The number of offsets before an end that are read for its newest record, the factor by which it grows while no record
+is found, and its limit."""
+
+_BACK = 1_000
+"""The number of earlier records that a search reads backwards until it takes a record for the first one of a time."""
+
+_MOST_KEPT = 10_000
+
+
+class Stamp(NamedTuple):
+    """A record that was looked up.
+
+    Attributes:
+        offset: Its offset.
+        timestamp: Its timestamp in epoch milliseconds; None where many records from this offset on have no trusted one.
+    """
+
+    offset: int
+    timestamp: int | None
+
+
+def stamp_of(message: Any) -> int | None:
+    """Return a record's timestamp in epoch milliseconds; None where it has none, which producers write as -1.
+
+    Args:
+        message: confluent-kafka's message.
+    """
+    kind, stamp = message.timestamp()
+    return stamp if kind and stamp != _NO_STAMP else None
+
+
+def time_of(message: Any) -> int | None:
+    """Return a record's timestamp as ``stamp_of`` does; None also for one that no timestamp of Spark's holds."""
+    stamp = stamp_of(message)
+    return stamp if stamp is not None and abs(stamp) <= LAST_MILLIS else None
+
+
+class Times:
+    """The offsets of times in one input's partitions; it remembers where the broker's answers were wrong.
+
+    Args:
+        cluster: The cluster that answers searches by time.
+        lookup: The lookup of single records.
+        limit: The largest number of records of a batch; the search goes no finer than a small share of it.
+        max_drift_ms: The largest disorder of records, in milliseconds.
+    """
+
+    def __init__(self, cluster: Cluster, lookup: RecordLookup, limit: int, max_drift_ms: int) -> None:
+        self._cluster, self._lookup, self._drift = cluster, lookup, max_drift_ms
+        self._step = 1 << (max(1, limit // _PIECES).bit_length() - 1)
+        self._misleading: set[Partition] = set()
+        self._stand = True
+        self._kept: dict[Partition, dict[int, Stamp]] = {}
+        self._newest: dict[tuple[Partition, int], int | None] = {}
+        self._answers: dict[int, dict[Partition, tuple[int, int] | None]] = {}
+        """The broker's answers since the batch was begun, by the time that was asked for."""
+
+        self.trusted_until: int | None = None
+        """The latest timestamp that is trusted, in epoch milliseconds; None trusts all."""
+
+    def begin_batch(self, trusted_until: int | None) -> None:
+        """Begin the search for a batch's end; within it, the broker is asked for each time once.
+
+        Where reading ends must be known by then: what is appended later lies behind it, so it changes no answer.
+
+        Args:
+            trusted_until: The latest timestamp that is trusted, in epoch milliseconds; None trusts all.
+        """
+        self.trusted_until, self._answers = trusted_until, {}
+
+    def first_at(
+        self, time: int, begins: Mapping[Partition, int], ends: Mapping[Partition, int]
+    ) -> dict[Partition, tuple[int, int] | None]:
+        """Return where each partition's records of a time or later begin.
+
+        Args:
+            time: In epoch milliseconds.
+            begins: Offsets before which records no longer matter.
+            ends: Offsets at which reading ends.
+
+        Returns:
+            The offset and timestamp of the first such record, or of one soon after it; None where there is none.
+        """
+        answers = self._answered(begins, time)
+        low: dict[Partition, int] = {}
+        for partition, answer in answers.items():
+            if answer is not None and self.trusted_until is not None and answer[1] > self.trusted_until:
+                self._distrust(partition)
+            if partition in self._misleading:
+                # Even a wrong answer is a lower bound, because all records before it are earlier.
+                low[partition] = begins[partition] if answer is None else max(begins[partition], answer[0])
+        return answers | self.searched(time, low, ends)
+
+    def _answered(self, partitions: Collection[Partition], time: int) -> dict[Partition, tuple[int, int] | None]:
+        """Return the broker's answer for each partition."""
+        known = self._answers.setdefault(time, {})
+        missing = [each for each in partitions if each not in known]
+        if missing:
+            known |= self._cluster.first_at(missing, time)
+        return {each: known[each] for each in partitions}
+
+    def confirms(self, time: int, positions: Mapping[Partition, int], ends: Mapping[Partition, int]) -> bool:
+        """Check the answers of ``first_at`` for a time against the records.
+
+        Args:
+            time: In epoch milliseconds.
+            positions: The positions of the partitions.
+            ends: The offsets at which they end.
+
+        Returns:
+            Whether no answer since the last call, for this time or another, was found to be wrong by more than the
+            drift; if one was, ask for all of them again.
+        """
+        claims = self.first_at(time, positions, ends)
+        trusted = [
+            partition
+            for partition in claims
+            if partition not in self._misleading and positions[partition] < ends[partition]
+        ]
+        silent = [partition for partition in trusted if claims[partition] is None]
+        named = {partition: claim for partition in trusted if (claim := claims[partition]) is not None}
+        for partition in self.contradicted(time, dict.fromkeys(silent, 0), ends):
+            self._distrust(partition)
+        places = {partition: max(positions[partition], offset) for partition, (offset, _) in named.items()}
+        for partition, record in self._next(self._unread(places, ends), ends).items():
+            _, stamp = named[partition]
+            if record is None or record.timestamp is None or record.timestamp < stamp - self._drift:
+                self._distrust(partition)
+        stand, self._stand = self._stand, True
+        return stand
+
+    def contradicted(
+        self, time: int, begins: Mapping[Partition, int], ends: Mapping[Partition, int]
+    ) -> list[Partition]:
+        """Return the partitions whose last records contradict the answer that no record is of a time or later.
+
+        Args:
+            time: In epoch milliseconds.
+            begins: An offset of each partition, the first that exists or an earlier one.
+            ends: The offsets at which they end.
+        """
+        on_brokers = {each: begin for each, begin in begins.items() if not self.is_archived(each, ends[each] - 1)}
+        newest = self.newest_of(on_brokers, ends)
+        return [each for each, stamp in newest.items() if stamp is not None and stamp >= time]
+
+    def next_stamp(self, time: int, positions: Mapping[Partition, int], ends: Mapping[Partition, int]) -> int | None:
+        """Return the smallest timestamp of the next records, once all records before a time should be read.
+
+        Args:
+            time: In epoch milliseconds.
+            positions: The offsets at which reading is to end.
+            ends: The offsets at which the partitions end.
+
+        Returns:
+            The timestamp in epoch milliseconds; ``time`` where none is smaller, None where one can't be known.
+        """
+        seen = [each for each in self._next(self._unread(positions, ends), ends).values() if each is not None]
+        stamps = [each.timestamp for each in seen if each.timestamp is not None]
+        return min([time, *stamps]) if len(stamps) == len(seen) else None
+
+    def newest_of(self, begins: Mapping[Partition, int], ends: Mapping[Partition, int]) -> dict[Partition, int | None]:
+        """Return the largest timestamp near each partition's end, in epoch milliseconds; None where it is empty.
+
+        Args:
+            begins: The first offset of each partition.
+            ends: One after its last offset.
+        """
+        if len(self._newest) > _MOST_KEPT:
+            self._newest.clear()
+        wanted = {
+            partition: ends[partition] for partition in begins if (partition, ends[partition]) not in self._newest
+        }
+        archived = {
+            partition
+            for partition in wanted
+            if wanted[partition] > begins[partition] and self.is_archived(partition, wanted[partition] - 1)
+        }
+        for partition in archived:
+            assert isinstance(self._cluster, HybridCluster)
+            self._newest[partition, wanted[partition]] = self._capped(self._cluster.archive.archived[partition].last)
+        left = {partition: end for partition, end in wanted.items() if partition not in archived}
+        width = _TAIL
+        while left:
+            tails = {partition: max(begins[partition], end - width) for partition, end in left.items()}
+            some = {partition: at for partition, at in tails.items() if at < left[partition]}
+            tail_stamps = self._lookup.stamps(some, left, self.trusted_until) if some else {}
+            for partition, tail in tails.items():
+                stamps = [stamp for _, stamp in tail_stamps.get(partition, ())]
+                if stamps or tail <= begins[partition] or width >= _LONGEST_TAIL:
+                    self._newest[partition, left.pop(partition)] = max(stamps, default=None)
+            width *= _GROWTH
+        return {partition: self._newest[partition, ends[partition]] for partition in begins}
+
+    def newest(self, begins: Mapping[Partition, int], ends: Mapping[Partition, int]) -> int | None:
+        """Return the largest timestamp near the partitions' ends, in epoch milliseconds; None where all are empty."""
+        stamps = self.newest_of(begins, ends).values()
+        return max((each for each in stamps if each is not None), default=None)
+
+    def searched(
+        self, time: int, low: Mapping[Partition, int], ends: Mapping[Partition, int]
+    ) -> dict[Partition, tuple[int, int] | None]:
+        """Return the result of ``first_at``, found by bisection in all partitions at once.
+
+        The offsets that are looked up do not depend on where a search begins.
+
+        Args:
+            time: In epoch milliseconds.
+            low: Offsets before which no record is of the time or later.
+            ends: Offsets at which reading ends.
+
+        Returns:
+            As ``first_at``.
+        """
+        records: dict[Partition, tuple[int, int] | None] = {}
+        between: dict[Partition, tuple[int, int]] = {}
+        for partition, record in self._next(
+            {partition: at for partition, at in low.items() if at < ends[partition]}, ends
+        ).items():
+            if record is None or record.timestamp is None:
+                records[partition] = None
+            elif record.timestamp >= time:
+                records[partition] = (max(low[partition], record.offset), record.timestamp)
+            else:
+                records[partition], between[partition] = None, (record.offset, ends[partition])
+        records |= {partition: None for partition in low if partition not in records}
+        while True:
+            halves = {
+                partition: at for partition, span in between.items() if (at := _half(*span, self._step)) is not None
+            }
+            if not halves:
+                return records
+            between = {partition: between[partition] for partition in halves}
+            for partition, record in self._next(halves, ends).items():
+                begin, end = between[partition]
+                if record is not None and record.timestamp is not None and record.timestamp < time:
+                    between[partition] = (max(halves[partition], min(record.offset, end - 1)), end)
+                else:
+                    between[partition] = (begin, halves[partition])
+                    if record is not None:
+                        stamp = time if record.timestamp is None else record.timestamp
+                        records[partition] = (halves[partition], stamp)
+
+    def _next(self, offsets: Mapping[Partition, int], ends: Mapping[Partition, int]) -> dict[Partition, Stamp | None]:
+        """Return the next record from each offset on; each is looked up once."""
+        records: dict[Partition, Stamp | None] = {}
+        for partition, offset in offsets.items():
+            kept = self._kept.setdefault(partition, {})
+            if len(kept) > _MOST_KEPT:
+                kept.clear()
+            if offset in kept and kept[offset].offset >= ends[partition]:
+                records[partition] = None
+            elif offset in kept and kept[offset].timestamp is not None:
+                records[partition] = kept[offset]
+        wanted = {partition: offset for partition, offset in offsets.items() if partition not in records}
+        if wanted:
+            for partition, record in self._lookup.next_records(wanted, ends, self.trusted_until).items():
+                records[partition] = record
+                if record is None:
+                    self._kept[partition][wanted[partition]] = Stamp(ends[partition], None)
+                elif record.timestamp is not None:  # a timestamp that is not trusted now may be later
+                    self._kept[partition][wanted[partition]] = record
+        return records
+
+    def _distrust(self, partition: Partition) -> None:
+        """Remember that the broker's answers for a partition are wrong."""
+        self._stand = self._stand and partition in self._misleading
+        self._misleading.add(partition)
+
+    def _unread(self, offsets: Mapping[Partition, int], ends: Mapping[Partition, int]) -> dict[Partition, int]:
+        """Return the offsets at which the brokers have records to look up."""
+        return {each: at for each, at in offsets.items() if at < ends[each] and not self.is_archived(each, at)}
+
+    def _capped(self, stamp: int) -> int:
+        return stamp if self.trusted_until is None else min(stamp, self.trusted_until)
+
+    def is_archived(self, partition: Partition, offset: int) -> bool:
+        """Return whether a record lies in the archive, whose index was made by reading it."""
+        if not isinstance(self._cluster, HybridCluster):
+            return False
+        return any(each.is_archived for each in self._cluster.archive.sections(partition, offset, offset + 1))
+
+
+def first_records(
+    cluster: Cluster, lookup: RecordLookup, partitions: Iterable[Partition], time: int, trusted_until: int | None
+) -> dict[Partition, tuple[int, int] | None]:
+    """Return each partition's first record, by offset, of a time or later.
+
+    Args:
+        cluster: The cluster that answers searches by time.
+        lookup: The lookup of single records.
+        partitions: The partitions.
+        time: In epoch milliseconds.
+        trusted_until: The latest timestamp that is trusted, in epoch milliseconds; None trusts all.
+
+    Returns:
+        The record's offset and timestamp; None where there is none.
+    """
+    claimed = cluster.first_at(partitions, time)
+    times = Times(cluster, lookup, 1, 0)
+    times.trusted_until = trusted_until
+    ends = cluster.latest(claimed)
+    silent = [partition for partition, at in claimed.items() if at is None]
+    begins = cluster.earliest(silent) if silent else {}
+    # An answer is a lower bound; the answer that there is none is wrong if the last records contradict it.
+    low = {
+        partition: at[0]
+        for partition, at in claimed.items()
+        if at is not None and not times.is_archived(partition, at[0])
+    }
+    low |= {partition: begins[partition] for partition in times.contradicted(time, begins, ends)}
+    records = claimed | times.searched(time, low, ends)
+    for partition, begin in low.items():
+        end = ends[partition] if (answer := records[partition]) is None else answer[0]
+        records[partition] = _first_before(lookup, partition, (begin, end), time, trusted_until) or records[partition]
+    return records
+
+
+def _first_before(
+    lookup: RecordLookup, partition: Partition, span: tuple[int, int], time: int, trusted_until: int | None
+) -> tuple[int, int] | None:
+    """Return a range's first record of a time or later, with enough earlier ones before it to allow for disorder."""
+    (begin, end), first = span, None
+    seen, width = 0, _BACK
+    while begin < end and seen < _BACK:
+        some = max(begin, end - width)
+        stamps = lookup.stamps({partition: some}, {partition: end}, trusted_until)[partition]
+        earlier = next(((offset, stamp) for offset, stamp in stamps if stamp >= time), None)
+        # Offsets of transaction markers and of compacted records do not count as earlier records.
+        seen = seen + len(stamps) if earlier is None else sum(offset < earlier[0] for offset, _ in stamps)
+        first, end, width = earlier or first, some, 2 * width
+    return first
+
+
+def _half(begin: int, end: int, step: int) -> int | None:
+    """Return the offset between two that is a multiple of the largest power of two; None if that is below ``step``.
+
+    >>> [_half(begin, 2048, 16) for begin in (0, 1024, 1536, 2000, 2031, 2032)]
+    [1024, 1536, 1792, 2016, 2032, None]
+    """
+    last = end - 1
+    if last <= begin:
+        return None
+    shift = (begin ^ last).bit_length() - 1
+    return None if (1 << shift) < step else (last >> shift) << shift
+
+
+_LITTLE = {
+    "fetch.message.max.bytes": "16384",
+    "fetch.wait.max.ms": "10",
+    "fetch.queue.backoff.ms": "1",
+    "queued.max.messages.kbytes": "1024",
+}
+_AT_ONCE, _SOON_SECONDS, _WAIT_SECONDS = 500, 0.02, 0.2
+_GONE = {"_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE"}
+
+_MOST_PASSED = 10_000
+"""The number of untrusted records that a lookup skips before it gives up."""
+
+
+class RecordLookup:
+    """Lookups of single records of a cluster, for one thread, by one consumer that fetches little at once.
+
+    It skips transaction markers and records of aborted transactions, which consumers never see.
+
+    Args:
+        cluster: The cluster that holds the records.
+        what: The input, for messages.
+    """
+
+    def __init__(self, cluster: Cluster, what: str) -> None:
+        self._cluster, self._what = cluster, what
+        self._consumer: Any = None
+
+    def next_records(
+        self, offsets: Mapping[Partition, int], ends: Mapping[Partition, int], trusted_until: int | None
+    ) -> dict[Partition, Stamp | None]:
+        """Return each partition's first record at or after an offset whose timestamp is trusted.
+
+        Args:
+            offsets: The offset at which each lookup begins.
+            ends: The offset at which it ends.
+            trusted_until: The latest timestamp that is trusted, in epoch milliseconds; None trusts all.
+
+        Returns:
+            The record; None where there is none before the end. Where very many are not trusted, a ``Stamp`` without a
+            timestamp.
+
+        Raises:
+            QueryFailedError: No broker answered for longer than the patience allows.
+        """
+        records: dict[Partition, Stamp | None] = {}
+        passed = dict.fromkeys(offsets, 0)
+
+        def take(partition: Partition, message: Any) -> bool:
+            stamp = time_of(message)
+            if stamp is not None and (trusted_until is None or stamp <= trusted_until):
+                records[partition] = Stamp(message.offset(), stamp)
+                return True
+            passed[partition] += 1
+            if passed[partition] < _MOST_PASSED:
+                return False
+            records[partition] = Stamp(offsets[partition], None)
+            return True
+
+        self._read(offsets, ends, take, one_each=True)
+        return {each: records.get(each) for each in offsets}
+
+    def stamps(
+        self, begins: Mapping[Partition, int], ends: Mapping[Partition, int], trusted_until: int | None
+    ) -> dict[Partition, list[tuple[int, int]]]:
+        """Return the offsets and timestamps of all trusted records in a range of each partition.
+
+        Args:
+            begins: The offset at which each range begins.
+            ends: The offset at which it ends.
+            trusted_until: The latest timestamp that is trusted, in epoch milliseconds; None trusts all.
+
+        Raises:
+            QueryFailedError: No broker answered for longer than the patience allows.
+        """
+        records: dict[Partition, list[tuple[int, int]]] = {each: [] for each in begins}
+
+        def take(partition: Partition, message: Any) -> bool:
+            stamp = time_of(message)
+            if stamp is not None and (trusted_until is None or stamp <= trusted_until):
+                records[partition].append((message.offset(), stamp))
+            return False
+
+        self._read(begins, ends, take, one_each=False)
+        return records
+
+    def close(self) -> None:
+        """Close the connection; a second call does nothing."""
+        if self._consumer is not None:
+            self._consumer.close()
+        self._consumer = None
+
+    def _read(
+        self,
+        begins: Mapping[Partition, int],
+        ends: Mapping[Partition, int],
+        take: Callable[[Partition, Any], bool],
+        *,
+        one_each: bool,
+    ) -> None:
+        """Pass records to `take`, each partition's in order, until it has enough or the range ends."""
+        left = {each: begin for each, begin in begins.items() if begin < ends[each]}
+        if not left:
+            return
+        if self._consumer is None:
+            self._consumer = self._cluster.consumer(_LITTLE)
+        self._consumer.assign([TopicPartition(*each, begin) for each, begin in left.items()])
+        answered_at = time.monotonic()
+        try:
+            while left:
+                # `consume` waits for this many messages: each partition sends at least one record, or reports its end.
+                amount = (len(left), _WAIT_SECONDS) if one_each else (_AT_ONCE, _SOON_SECONDS)
+                messages = self._consumer.consume(*amount)
+                if messages:
+                    answered_at = time.monotonic()
+                else:
+                    self._check_patience(time.monotonic() - answered_at, next(iter(left)))
+                wanted = set(left)
+                for message in messages:
+                    self._pass_on(message, left, ends, take)
+                done = wanted - left.keys()
+                if done and left:
+                    # A broker sends a batch larger than the little asked for only to the first partition of a fetch,
+                    # so one that is done would keep the others from theirs until it was read to its end.
+                    self._consumer.incremental_unassign([TopicPartition(*each) for each in done])
+        finally:
+            self._consumer.unassign()
+
+    def _pass_on(
+        self,
+        message: Any,
+        left: dict[Partition, int],
+        ends: Mapping[Partition, int],
+        take: Callable[[Partition, Any], bool],
+    ) -> None:
+        """Pass a record to `take`; a partition that needs no more is not left."""
+        partition = (message.topic(), message.partition())
+        if partition not in left:
+            return
+        if message.error() is not None:
+            self._go_on_after(message, left, ends[partition])
+        # Messages that are left over from an earlier lookup are ignored.
+        elif message.offset() >= left[partition]:
+            has_enough = message.offset() >= ends[partition] or take(partition, message)
+            if has_enough or message.offset() >= ends[partition] - 1:
+                del left[partition]
+
+    def _go_on_after(self, message: Any, left: dict[Partition, int], end: int) -> None:
+        """Continue after a message that is not a record: a partition's end, offsets that no longer exist, an error."""
+        error, partition = message.error(), (message.topic(), message.partition())
+        if error.name() == "_PARTITION_EOF":
+            if message.offset() >= left[partition]:
+                del left[partition]
+        elif error.name() in _GONE:
+            begin = max(left.pop(partition) + 1, self._cluster.log_starts([partition])[partition])
+            if begin < end:
+                left[partition] = begin
+                self._consumer.incremental_unassign([TopicPartition(*partition)])
+                self._consumer.incremental_assign([TopicPartition(*partition, begin)])
+        elif not self._cluster.is_passing(error):
+            topic, number = partition
+            msg = f"{self._what}: topic {topic} partition {number}: {self._cluster.text(error)} ({error.name()})"
+            raise QueryFailedError(msg)
+
+    def _check_patience(self, waited: float, partition: Partition) -> None:
+        patience = self._cluster.patience_ms
+        if patience is not None and 1000 * waited > patience:
+            topic, number = partition
+            problem = self._cluster.last_problem
+            why = "" if problem is None else f" ({problem})"
+            msg = (
+                f"{self._what}: the brokers gave no record for {waited:.0f} s{why}; expected one of topic {topic} "
+                f"partition {number}; see that its brokers run, or wait for longer with patience="
+            )
+            raise QueryFailedError(msg)
