@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from cojoin.api.joined import Joined
 from cojoin.comparison.comparison import Comparison
-from cojoin.comparison.embedded_difference import embedded_difference
+from cojoin.comparison.key_group_difference import embedded_difference
 from cojoin.embedded.embedded_execution import EmbeddedExecution
 from cojoin.errors import ConfigurationError
 

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from cojoin.api.joined import Joined
-from cojoin.checkpoints.inspect.query_state import QueryState
-from cojoin.checkpoints.inspect.read import read_state
+from cojoin.checkpoints.inspect.query_state import QueryState, read_state
 from cojoin.errors import ConfigurationError
 from cojoin.session.session_settings import check_session
 from cojoin.spark.savepoints.state_writing import StateParts, write_parts

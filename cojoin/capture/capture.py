@@ -15,13 +15,10 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cojoin.capture.captured_file import write_captured
-from cojoin.capture.coverage import CASES, Case, applicable
-from cojoin.capture.found_keys import Reduction, keys_of_checkpoint, keys_of_run
-from cojoin.capture.imported_function import imported_function
-from cojoin.capture.key_replay import name_of
-from cojoin.capture.recorded_history import is_checkpoint, opened
-from cojoin.capture.written_test import Purpose, test_text
+from cojoin.capture.captured_keys import name_of, write_captured
+from cojoin.capture.history import is_checkpoint, opened
+from cojoin.capture.key_choice import CASES, Case, Reduction, applicable, keys_of_checkpoint, keys_of_run
+from cojoin.capture.pytest_file import Purpose, imported_function, test_text
 from cojoin.engine.formats import text_table
 from cojoin.engine.keyed_process import KeyedCoProcess
 from cojoin.engine.values.choices import check_word

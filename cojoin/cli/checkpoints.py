@@ -2,41 +2,46 @@
 
 All commands but ``savepoint``, ``clean`` and ``erase`` only read, and all but ``erase`` work also while the query runs.
 ``list``, ``show`` and ``progress`` start no Spark where this process reaches the checkpoint by itself
-(``without_spark``). With ``--json`` the standard output is one JSON document; all other messages go to the standard
-error.
+(``store_without_spark``). With ``--json`` the standard output is one JSON document; all other messages go to the
+standard error.
 """
 
 from __future__ import annotations
 
+import re
 import shlex
 import sys
 import tempfile
+from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from cojoin.cli import checkpoint_report, run_report
-from cojoin.cli.checkpoint_texts import as_json, typed_key, typed_row
-from cojoin.cli.embedded_spark import local_session
+import pyarrow as pa
+
+from cojoin.cli import run_report
+from cojoin.cli.embedded_spark import local_session, store_without_spark
 from cojoin.cli.run_report import say, tell
-from cojoin.cli.without_spark import store_without_spark
+from cojoin.engine.formats import format_bytes, format_time, text_table
 from cojoin.engine.values.rows import decode_rows
 from cojoin.engine.values.texts import dump_json
 from cojoin.errors import CheckpointError, ConfigurationError, did_you_mean
 from cojoin.spark.sources.secrets import without_login
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
 
-    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
     from cojoin.checkpoints.inspect.query_state import QueryState
+    from cojoin.checkpoints.manifest import Manifest
     from cojoin.checkpoints.snapshot_record import Snapshot
-    from cojoin.cli.arguments import Arguments
+    from cojoin.cli.options import Arguments
+    from cojoin.engine.inputs import InputSpec
     from cojoin.storage.store import Store
 
 __all__ = ["run_checkpoints"]
+
 
 _Read = TypeVar("_Read")
 
@@ -113,7 +118,7 @@ class _Command:
         assert self._session is not None
         return self._session
 
-    def snapshots(self) -> None:
+    def _snapshots(self) -> None:
         """List the snapshots."""
         from cojoin.checkpoints.lease_record import holder  # noqa: PLC0415
         from cojoin.checkpoints.manifest import Manifests  # noqa: PLC0415
@@ -121,12 +126,12 @@ class _Command:
         read = [self._readable(partial(self._snapshots.read, each)) for each in self._snapshots.batch_ids()]
         found = [each for each in read if each is not None]
         if self._arguments.json:
-            self._print_json([checkpoint_report.snapshot_values(each) for each in found])
+            self._print_json([_snapshot_values(each) for each in found])
             return
         last, held_by = self._readable(Manifests(self._files).last), self._readable(partial(holder, self._files))
-        say(checkpoint_report.headline(self._arguments.path, self._query["query"], last, held_by))
+        say(_headline(self._arguments.path, self._query["query"], last, held_by))
         say()
-        say(checkpoint_report.snapshots(found))
+        say(_snapshots(found))
 
     def _readable(self, read: Callable[[], _Read | None]) -> _Read | None:
         """Return what is read; where it is damaged, print the error and return None, so that the rest is shown."""
@@ -149,24 +154,24 @@ class _Command:
             return
         snapshot = find_snapshot(self._files, self._arguments.at)
         if self._arguments.json:
-            values = checkpoint_report.snapshot_values(snapshot, self._query, detailed=True)
+            values = _snapshot_values(snapshot, self._query, detailed=True)
             self._print_json({**values, "lease": held_by})
             return
         lives = held_by is not None and is_live(self._files)
-        say(checkpoint_report.snapshot(snapshot, self._query, held_by, lives=lives))
+        say(_snapshot(snapshot, self._query, held_by, lives=lives))
 
     def _show_without_snapshot(self, held_by: str | None) -> None:
         from cojoin.checkpoints.manifest import Manifests  # noqa: PLC0415
 
         last = Manifests(self._files).last()
         values = {"batch_id": None, "newest_batch": None if last is None else last.batch_id, "lease": held_by}
-        headline = checkpoint_report.headline(self._arguments.path, self._query["query"], last, held_by)
-        self._show(values, f"{headline}\n\n{checkpoint_report.snapshots([])}")
+        headline = _headline(self._arguments.path, self._query["query"], last, held_by)
+        self._show(values, f"{headline}\n\n{_snapshots([])}")
 
     def state(self) -> None:
         """Show the state: an overview, a key, or the rows of one part."""
         from cojoin.checkpoints.inspect.key_state import plain  # noqa: PLC0415
-        from cojoin.checkpoints.inspect.read import read_state  # noqa: PLC0415
+        from cojoin.checkpoints.inspect.query_state import read_state  # noqa: PLC0415
 
         arguments = self._arguments
         state = read_state(self._spark, arguments.path, arguments.at)
@@ -182,11 +187,11 @@ class _Command:
             values = {"batch_id": state.batch_id, "taken_at": state.taken_at, "watermark": state.watermark}
             self._show({**values, "origin": state.origin, "tables": tables}, str(state))
 
-    def progress(self) -> None:
+    def _progress(self) -> None:
         """Show the last batches."""
         from pyspark.sql import functions as F  # noqa: N812, PLC0415
 
-        from cojoin.checkpoints.inspect.read import read_progress  # noqa: PLC0415
+        from cojoin.checkpoints.inspect.query_state import read_progress  # noqa: PLC0415
 
         frame = read_progress(self._spark, self._arguments.path)
         self.show_progress(frame.orderBy(F.desc("batch_id")).limit(self._arguments.limit).orderBy("batch_id").toArrow())
@@ -197,12 +202,12 @@ class _Command:
 
         last = found.slice(max(0, found.num_rows - self._arguments.limit))
         rows = [plain(row) for row in decode_rows(last, beyond=str)]
-        self._show(rows, checkpoint_report.progress(rows))
+        self._show(rows, _progress(rows))
 
     def explain(self) -> None:
         """Explain what happened to a row, or what a row or a key waits for."""
         from cojoin.checkpoints.inspect.explain import explain  # noqa: PLC0415
-        from cojoin.checkpoints.inspect.read import stored_inputs  # noqa: PLC0415
+        from cojoin.checkpoints.inspect.query_state import stored_inputs  # noqa: PLC0415
 
         arguments = self._arguments
         inputs = stored_inputs(self._query["query"])
@@ -219,13 +224,13 @@ class _Command:
 
     def savepoint(self) -> None:
         """Take a savepoint."""
-        from cojoin.checkpoints.inspect.read import savepoint  # noqa: PLC0415
+        from cojoin.checkpoints.inspect.query_state import savepoint  # noqa: PLC0415
 
         taken = savepoint(self._spark, self._arguments.path)
         snapshot = self._snapshots.read(int(taken.at))  # type: ignore[arg-type]
         assert snapshot is not None
         if self._arguments.json:
-            self._print_json(checkpoint_report.snapshot_values(snapshot))
+            self._print_json(_snapshot_values(snapshot))
             return
         tell(
             f"Kept the state after batch {snapshot.batch_id}: {snapshot.rows:,} rows. "
@@ -243,11 +248,11 @@ class _Command:
         freed = None if arguments.dry_run or not obsolete else StateCleaner(self._spark, self._files).clean(obsolete)
         kept = [each.batch_id for each in found if each.batch_id not in obsolete]
         values = {"removed": obsolete, "kept": kept, "freed_bytes": freed, "dry_run": arguments.dry_run}
-        self._show(values, checkpoint_report.cleaned(obsolete, kept, freed, dry_run=arguments.dry_run))
+        self._show(values, _cleaned(obsolete, kept, freed, dry_run=arguments.dry_run))
 
     def erase(self) -> None:
         """Take keys out of the state."""
-        from cojoin.checkpoints.inspect.read import stored_inputs  # noqa: PLC0415
+        from cojoin.checkpoints.inspect.query_state import stored_inputs  # noqa: PLC0415
         from cojoin.spark.savepoints.erase import erase  # noqa: PLC0415
 
         arguments, left = self._arguments, stored_inputs(self._query["query"])[0]
@@ -299,3 +304,234 @@ class _Command:
 
     def _print_json(self, values: Any) -> None:
         say(dump_json(values, indent=1, default=as_json))
+
+
+def _headline(path: str, query: Mapping[str, Any], last: Manifest | None, held_by: str | None) -> str:
+    """Return some lines about a checkpoint: its query, its newest batch, and the run that holds it."""
+    left, right = (each["name"] for each in query["inputs"])
+    operator = str(query.get("function") or query["operator"].replace("_", " "))
+    lines = [f"{without_login(path)}: {operator} of {left!r} with {right!r}, {query['key_groups']} key groups"]
+    if last is None:
+        lines.append("no batch is finished yet")
+    else:
+        drained = ", drained" if last.report.drained else ""
+        lines.append(f"newest batch {last.batch_id}, watermark {format_time(last.report.watermark)}{drained}")
+    if held_by is not None:
+        lines.append(f"held by {held_by}")
+    return "\n".join(lines)
+
+
+def _snapshots(found: Sequence[Snapshot]) -> str:
+    """Return a table of snapshots."""
+    if not found:
+        return "no snapshots: one is taken at every --checkpoint-interval, and by `cojoin checkpoints savepoint`"
+    rows = [("batch", "kind", "taken at (UTC)", "watermark (UTC)", "key groups", "rows", "size", "written")]
+    rows += [
+        (
+            str(each.batch_id),
+            each.kind,
+            f"{each.taken_at:%Y-%m-%d %H:%M:%S}",
+            format_time(each.manifest.report.watermark),
+            str(each.key_groups),
+            f"{each.rows:,}",
+            format_bytes(each.state_bytes),
+            format_bytes(each.written_bytes),
+        )
+        for each in found
+    ]
+    return text_table(rows)
+
+
+def _snapshot(found: Snapshot, query: Mapping[str, Any], held_by: str | None, *, lives: bool) -> str:
+    """Return a snapshot in detail."""
+    manifest, sources = found.manifest, _sources(query)
+    sizes = f"{format_bytes(found.state_bytes)}, of which this snapshot wrote {format_bytes(found.written_bytes)}"
+    stored = sorted((each for each, groups in found.content_batch_ids.items() if groups), key=int)
+    lines = [
+        f"batch {found.batch_id}, a {found.kind} taken at {found.taken_at:%Y-%m-%d %H:%M:%S} UTC",
+        f"query {manifest.query_id}, run {manifest.epoch}",
+        f"{found.rows:,} rows in {found.key_groups} key groups; state {sizes}",
+        "its content is stored in the snapshots of batches " + ", ".join(stored),
+        "",
+        manifest.report.table(),
+        "",
+        "sources continue at",
+    ]
+    lines += [
+        f"  {name}, {source}: {offset}" for (name, source), offset in zip(sources, manifest.offsets, strict=False)
+    ]
+    lines += ["", "outputs"] if manifest.outputs else ["", "no output was written yet"]
+    lines += [f"  {name}: {_place(place)}" for name, place in manifest.outputs.items()]
+    if held_by is None:
+        lease = "no query runs on the checkpoint"
+    else:
+        lease = f"{'a query runs on it' if lives else 'its last query did not end properly'}: {held_by}"
+    return "\n".join([*lines, "", lease])
+
+
+def _snapshot_values(found: Snapshot, query: Mapping[str, Any] | None = None, *, detailed: bool = False) -> Any:
+    """Return a snapshot as values for JSON."""
+    values = {
+        "batch_id": found.batch_id,
+        "kind": found.kind,
+        "taken_at": found.taken_at,
+        "watermark": found.manifest.report.watermark,
+        "key_groups": found.key_groups,
+        "rows": found.rows,
+        "state_bytes": found.state_bytes,
+        "written_bytes": found.written_bytes,
+    }
+    if not detailed or query is None:
+        return values
+    manifest, sources = found.manifest, _sources(query)
+    return {
+        **values,
+        "query_id": manifest.query_id,
+        "epoch": manifest.epoch,
+        "content_batch_ids": {each: groups for each, groups in found.content_batch_ids.items() if groups},
+        "sources": [
+            {"input": name, "source": source, "offset": offset}
+            for (name, source), offset in zip(sources, manifest.offsets, strict=False)
+        ],
+        "outputs": {
+            name: {what: without_login(each) if isinstance(each, str) else each for what, each in place.items()}
+            for name, place in manifest.outputs.items()
+        },
+        "report": manifest.report.as_dict(),
+    }
+
+
+def _progress(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return a table of batches.
+
+    Args:
+        rows: Rows of ``read_progress``, as dicts.
+    """
+    if not rows:
+        return "no batch is finished yet"
+    names = [each["name"] for each in rows[-1]["inputs"]]
+    table = [
+        (
+            "batch",
+            "at (UTC)",
+            "watermark (UTC)",
+            "held by",
+            *(f"{name} {what}" for name in names for what in ("in", "wait")),
+            "rejected",
+            "rows out",
+            "state",
+        )
+    ]
+    for row in rows:
+        inputs = row["inputs"]
+        held = row["holding_input"] or ""
+        partition = next((each["holding_partition"] for each in inputs if each["name"] == held), None)
+        table.append(
+            (
+                str(row["batch_id"]),
+                _moment(row["processing_time"]).partition(".")[0],
+                "end of time" if row["drained"] else _moment(row["watermark"]),
+                held if partition in (None, "[]") else f"{held} {partition}",
+                *(f"{each[what]:,}" for each in inputs for what in ("rows_in", "buffered")),
+                f"{sum(count for each in inputs for count in each['rejected'].values()):,}",
+                f"{row['rows_out']:,}",
+                format_bytes(row["state_bytes"]),
+            )
+        )
+    return text_table(table)
+
+
+def _cleaned(removed: Sequence[int], kept: Sequence[int], freed: int | None, *, dry_run: bool) -> str:
+    """Return a sentence about the snapshots that were removed, or would be removed."""
+    left = f"kept: {', '.join(map(str, kept)) or 'none'}"
+    if not removed:
+        return f"Nothing to remove; {left}."
+    batches = ", ".join(map(str, removed))
+    if dry_run:
+        return f"Would remove the snapshots of batches {batches}; {left}."
+    return f"Removed the snapshots of batches {batches}, {format_bytes(freed or 0)} of files; {left}."
+
+
+def _sources(query: Mapping[str, Any]) -> list[tuple[str, str]]:
+    names = [each["name"] for each in query["query"]["inputs"]]
+    told = [
+        "a DataFrame" if each is None else f"{each['format']} {without_login(str(each['location'] or ''))}".strip()
+        for each in query["sources"]
+    ]
+    return list(zip(names, told, strict=True))
+
+
+def _place(place: Mapping[str, Any]) -> str:
+    where = " ".join(
+        f"{kind} {without_login(str(value))}"
+        for kind, value in place.items()
+        if kind not in {"version", "id", "batch_id"}
+    )
+    if place["batch_id"] is None:
+        return f"{where}, nothing written yet"
+    version = f" at version {place['version']}" if "version" in place else ""
+    return f"{where}{version}, last written in batch {place['batch_id']}"
+
+
+def _moment(value: datetime | None) -> str:
+    if value is None:
+        return "none"
+    moment = value.astimezone(timezone.utc)
+    return f"{moment:%Y-%m-%d %H:%M:%S}.{moment.microsecond // 1000:03d}"
+
+
+_NO_ZONE = re.compile(r"[ T]\d{2}:\d{2}(:\d{2}(\.\d+)?)?$")
+
+
+def typed_key(text: str, spec: InputSpec) -> Any:
+    """Read a key: the values of its columns, separated by commas.
+
+    Raises:
+        ConfigurationError: There are too few or too many values, or one is not of its column's type.
+    """
+    if len(spec.key) == 1:
+        return typed_value(text, spec.schema.field(spec.key[0]).type, f"--key {spec.key[0]}")
+    parts = text.split(",")
+    if len(parts) != len(spec.key):
+        msg = f"--key: expected values of {', '.join(spec.key)} separated by commas, got {text!r}"
+        raise ConfigurationError(msg)
+    return tuple(
+        typed_value(part.strip(), spec.schema.field(name).type, f"--key {name}")
+        for name, part in zip(spec.key, parts, strict=True)
+    )
+
+
+def typed_row(pairs: Sequence[tuple[str, str | None]], spec: InputSpec) -> dict[str, Any]:
+    """Read the values of columns; that of an unknown column stays a text, and ``explain`` refuses it.
+
+    Raises:
+        ConfigurationError: A value is not of its column's type.
+    """
+    return {
+        name: text
+        if text is None or name not in spec.schema.names
+        else typed_value(text, spec.schema.field(name).type, f"--row {name}")
+        for name, text in pairs
+    }
+
+
+def typed_value(text: str, dtype: pa.DataType, what: str) -> Any:
+    """Read a value of a type; a time without a time zone is in UTC.
+
+    Raises:
+        ConfigurationError: The text is not a value of that type.
+    """
+    if pa.types.is_timestamp(dtype) and dtype.tz is not None and _NO_ZONE.search(text):
+        text += "Z"
+    try:
+        return pa.scalar(text).cast(dtype).as_py()
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        msg = f"{what}: expected a value of the type {dtype}, got {text!r}"
+        raise ConfigurationError(msg) from None
+
+
+def as_json(value: Any) -> Any:
+    """Return a value that JSON can represent: times as ISO 8601, bytes as hex digits, other values as their text."""
+    if isinstance(value, datetime) or hasattr(value, "isoformat"):
+        return value.isoformat()
+    return value.hex() if isinstance(value, bytes) else str(value)

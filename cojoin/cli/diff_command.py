@@ -18,7 +18,7 @@ from cojoin.storage.file_statistics import columns_with_statistics
 
 if TYPE_CHECKING:
     from cojoin.api.joined import Joined
-    from cojoin.cli.arguments import Arguments
+    from cojoin.cli.options import Arguments
     from cojoin.comparison.difference import Difference
     from cojoin.engine.side_outputs import OutputTag
 

@@ -1,36 +1,41 @@
 """``cojoin run``: starts the join of a job file as a query, waits for it, and prints a report at its end.
 
-The job's file is loaded before Spark starts, so that an error in it is reported at once. A run may go on live: this is
-the same query, over the same sources without an end.
+The job's file is loaded before Spark starts, so that an error in it is reported at once. A run may continue live: this
+is the same query, over the same sources without an end.
 """
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from cojoin.cli import run_report
-from cojoin.cli.embedded_spark import session_on_demand
-from cojoin.cli.interrupts import INTERRUPTED
+from cojoin.cli.interrupts import INTERRUPTED, wait_for
 from cojoin.cli.jobs import join_of, loaded
 from cojoin.cli.run_report import say, tell
-from cojoin.cli.waiting import wait_for
 from cojoin.engine.descriptions import describe_operation
+from cojoin.errors import ConfigurationError, did_you_mean
 from cojoin.spark.sources.secrets import without_login
+from cojoin.storage.locations import is_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from types import ModuleType
 
     from cojoin.api.joined import Joined
-    from cojoin.cli.arguments import Arguments
+    from cojoin.cli.options import Arguments
     from cojoin.engine.batch_report import BatchReport
 
-__all__ = ["run_job"]
+__all__ = ["Output", "run_job"]
 
 
 def run_job(arguments: Arguments) -> int:
     """Run a job, and return the exit code: 0, or 130 after Ctrl-C."""
+    from cojoin.cli.embedded_spark import session_on_demand  # noqa: PLC0415 - the options need no Spark
+
     outputs = {"output": arguments.output, "rejected": arguments.rejected}
     with session_on_demand(tell, arguments) as session:
         with _noted(), loaded(arguments.job) as module:
@@ -104,3 +109,104 @@ def _noted() -> Iterator[None]:
         finally:
             for each in caught:
                 tell(f"Note: {each.message}")
+
+
+_KINDS = ("delta", "parquet")
+
+
+@dataclass(frozen=True)
+class Output:
+    """An output as it is given on the command line.
+
+    Attributes:
+        kind: ``delta`` or ``parquet``; None for a sink of the job's file.
+        place: A path or a table's name, or the name of the sink.
+    """
+
+    kind: str | None
+    place: str
+
+    @classmethod
+    def parse(cls, text: str) -> Output:
+        """Read ``delta:PATH``, ``parquet:FOLDER``, or the name of a sink.
+
+        Raises:
+            ConfigurationError: The text has another form, or the kind is unknown.
+
+        >>> Output.parse("delta:/lake/enriched")
+        Output(kind='delta', place='/lake/enriched')
+        """
+        kind, colon, place = text.partition(":")
+        if not colon and text.isidentifier():
+            return cls(None, text)
+        if not colon or not place:
+            msg = (
+                f"expected delta:PATH, parquet:FOLDER, or the name of a sink in the job's file, got "
+                f"{without_login(text)!r}"
+            )
+            raise ConfigurationError(msg)
+        if kind not in _KINDS:
+            topic = "; a topic is a sink in the job's file: write NAME = cojoin.sinks.kafka(...) there, and NAME here"
+            msg = f"expected delta or parquet before the colon, got {kind!r}{did_you_mean(kind, _KINDS)}"
+            raise ConfigurationError(msg + (topic if kind == "kafka" else ""))
+        return cls(kind, place)
+
+    def __str__(self) -> str:
+        return without_login(self.place if self.kind is None else f"{self.kind}:{self.place}")
+
+    def check_place(self, conf: Mapping[str, str]) -> None:
+        """Check that a table's name has a catalog, since the embedded Spark forgets its tables when it ends.
+
+        Args:
+            conf: The settings of Spark.
+
+        Raises:
+            ConfigurationError: The output is a table's name, and no setting is about a catalog.
+        """
+        if self.kind != "delta" or is_path(self.place):
+            return
+        if not any("catalog" in name or "hive" in name or "metastore" in name for name in conf):
+            msg = (
+                f"{self}: this is a table's name, and --conf sets no catalog; "
+                f"write a path, such as delta:./{self.place}"
+            )
+            raise ConfigurationError(msg)
+
+    def sink(self, module: ModuleType, option: str) -> Any:
+        """Return the sink, as ``Joined.start`` takes it.
+
+        Args:
+            module: The module of the job.
+            option: The option, for messages.
+
+        Raises:
+            ConfigurationError: The module has no such name, or it is not a sink.
+        """
+        from cojoin.spark.sinks import sinks  # noqa: PLC0415 - so that --help is quick
+
+        if self.kind is not None:
+            return sinks.delta(self.place) if self.kind == "delta" else sinks.parquet(self.place)
+        found = vars(module).get(self.place)
+        if found is None:
+            names = [name for name, value in vars(module).items() if isinstance(value, sinks.Sink)]
+            msg = (
+                f"{option} {self.place}: {module.__file__} has no {self.place!r}{did_you_mean(self.place, names)}; "
+                f"expected delta:PATH, parquet:FOLDER, or the name of a sink in this file"
+            )
+            raise ConfigurationError(msg)
+        if not isinstance(found, sinks.Sink) and not _takes_batches(found):
+            # The value is not shown: it may hold a login.
+            msg = (
+                f"{option} {self.place}: expected a sink, such as cojoin.sinks.kafka(...), or a function that takes "
+                f"(DataFrame, batch_id), got {type(found).__name__}"
+            )
+            raise ConfigurationError(msg)
+        return found
+
+
+def _takes_batches(found: Any) -> bool:
+    try:
+        inspect.signature(found).bind(None, 0)
+    except (TypeError, ValueError):
+        return False
+    return True

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from cojoin.cli.verification import Verdict
+    from cojoin.cli.demo import Verdict
     from cojoin.engine.batch_report import BatchReport
 
 __all__ = ["conservation", "counts", "ending", "rows", "say", "tell", "verdict", "watermarks"]

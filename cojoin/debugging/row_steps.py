@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from cojoin.checkpoints.inspect.key_state import KeyTimer
-from cojoin.debugging.recorded_time import controls_until, recorded_controls
+from cojoin.debugging.recorded_batches import controls_until, recorded_controls
 from cojoin.engine.formats import format_time, show_row, show_value
 from cojoin.engine.keyed_process import KeyedCoProcess
 from cojoin.engine.local.watched_function import watch

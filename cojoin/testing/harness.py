@@ -32,18 +32,6 @@ from cojoin.engine.values.choices import check_flag, check_word
 from cojoin.engine.values.rows import Row, decode_rows
 from cojoin.engine.values.types import as_schema
 from cojoin.errors import ConfigurationError, did_you_mean
-from cojoin.testing.checks import (
-    Partition,
-    check_inputs,
-    check_instance,
-    epoch_millis,
-    found_partition,
-    input_number,
-    key_values,
-    partition_name,
-    refuse_finished,
-    unfinished,
-)
 from cojoin.testing.events import (
     NOT_GIVEN,
     Element,
@@ -56,7 +44,20 @@ from cojoin.testing.events import (
     Timer,
     Watermark,
 )
-from cojoin.testing.harness_inputs import BoundInput, HarnessInput
+from cojoin.testing.harness_inputs import (
+    BoundInput,
+    HarnessInput,
+    Partition,
+    check_inputs,
+    check_instance,
+    epoch_millis,
+    found_partition,
+    input_number,
+    key_values,
+    partition_name,
+    refuse_finished,
+    unfinished,
+)
 from cojoin.testing.harness_tables import parse_table
 
 if TYPE_CHECKING:

@@ -12,12 +12,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from cojoin.checkpoints.checkpoint import open_files
-from cojoin.checkpoints.inspect.emitted import EmittedRows
-from cojoin.checkpoints.inspect.findings import Explanation, Finding
-from cojoin.checkpoints.inspect.key_state import BUFFERS
-from cojoin.checkpoints.inspect.read import as_checkpoint, read_state
-from cojoin.checkpoints.inspect.sentences import Since, state_findings
-from cojoin.checkpoints.inspect.state_rows import as_key, as_values, find
+from cojoin.checkpoints.inspect.findings import Explanation, Finding, Since, state_findings
+from cojoin.checkpoints.inspect.key_state import BUFFERS, as_key, as_values, find
+from cojoin.checkpoints.inspect.output_rows import EmittedRows
+from cojoin.checkpoints.inspect.query_state import as_checkpoint, read_state
 from cojoin.checkpoints.manifest import Manifests
 from cojoin.checkpoints.spark_state_store import open_batch
 from cojoin.engine.formats import format_time, show_row
@@ -32,8 +30,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from cojoin.checkpoints.checkpoint import Checkpoint, Moment
+    from cojoin.checkpoints.inspect.key_state import Found, Values
     from cojoin.checkpoints.inspect.query_state import QueryState
-    from cojoin.checkpoints.inspect.state_rows import Found, Values
     from cojoin.storage.locations import Location
     from cojoin.storage.store import Store
 

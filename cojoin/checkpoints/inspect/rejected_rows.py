@@ -22,7 +22,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from cojoin.checkpoints.checkpoint import open_files
 from cojoin.checkpoints.identity import read_query
-from cojoin.checkpoints.inspect.read import as_checkpoint, stored_inputs
+from cojoin.checkpoints.inspect.query_state import as_checkpoint, stored_inputs
 from cojoin.checkpoints.manifest import Manifests
 from cojoin.engine.inputs import STAMPED_SCHEMA
 from cojoin.engine.operator import REJECTED

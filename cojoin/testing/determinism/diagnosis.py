@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING
 
 from cojoin.engine.time.watermarks import NONE
 from cojoin.testing.determinism.deliveries import Delivery, MicroBatch, draw_delivery, seeded
-from cojoin.testing.determinism.laboratory import HASH_SEEDS, Contrast, Run, Seen
+from cojoin.testing.determinism.processes import HASH_SEEDS, Contrast, Run, Seen
 from cojoin.testing.determinism.shifted_clock import Clock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     from cojoin.testing.determinism.deliveries import Aspect, RowTimes
-    from cojoin.testing.determinism.laboratory import Laboratory
+    from cojoin.testing.determinism.processes import Laboratory
 
 __all__ = ["Cause", "Diagnosis", "diagnose"]
 

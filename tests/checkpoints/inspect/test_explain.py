@@ -12,9 +12,8 @@ import pyarrow as pa
 import pytest
 
 import cojoin as cj
-from cojoin.checkpoints.inspect.sentences import Since, state_findings
-from cojoin.checkpoints.inspect.state_rows import Found
-from cojoin.checkpoints.inspect.waits import Wait
+from cojoin.checkpoints.inspect.findings import Since, Wait, state_findings
+from cojoin.checkpoints.inspect.key_state import Found
 from cojoin.checkpoints.manifest import Manifests
 from cojoin.engine.formats import format_span
 from cojoin.engine.inputs import InputSpec

@@ -13,7 +13,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
 import cojoin as cj
-from cojoin.checkpoints.inspect.state_rows import find
+from cojoin.checkpoints.inspect.key_state import find
 from cojoin.checkpoints.snapshots import Snapshots
 from cojoin.checkpoints.state_cleaner import StateCleaner
 from cojoin.checkpoints.state_table import StateTable

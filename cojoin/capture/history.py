@@ -1,21 +1,31 @@
-"""The rows of a run with the times at which they came: cut into micro-batches, each with the watermarks after it.
+"""The rows of a run in the order of their arrival: cut into micro-batches, each with the watermarks after it.
 
 They come from a join's inputs, from the steps of a stream, or from a query's checkpoint:
 
 - The inputs of a join in memory are one run to the end of time, and so are inputs of Spark, of which only the rows of
-  the wanted keys are collected. It is one micro-batch, before which there is no watermark, so nothing in it is late.
+  the wanted keys are collected, in one read with a limit. It is one micro-batch, before which there is no watermark, so
+  nothing in it is late. A stream of ``cojoin.sources`` is read as it is now, from its beginning.
 - The steps of ``Joined.steps`` keep their cuts, watermarks and processing times.
-- Of a checkpoint each key's state at the snapshot is taken, and the key's rows in the batches that came next, with the
+- Of a checkpoint each key's state at the snapshot is taken, and the key's rows in the batches that followed, with the
   watermarks of the real run (``cojoin.debug``).
 
 Rows whose key has a null belong to no key and are left out; the watermarks that they have moved stay.
+
+Columns that a test does not need are left out, and values are masked. Equal values of a masked column get equal
+pseudonyms, numbered in the order of the captured rows: ``name-1``, ``name-2``. No value can be computed back from its
+pseudonym. A masked key column is masked in both inputs alike. The expected rows are made from the masked rows, so a
+test with pseudonyms holds together; but a function that compares a masked column with a constant, or sorts by it, takes
+other branches than with the real rows.
 """
 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import reduce
+from operator import and_, or_
 from os import PathLike
 from types import GeneratorType
 from typing import TYPE_CHECKING, Any
@@ -24,7 +34,7 @@ import numpy as np
 import pyarrow as pa
 
 from cojoin.api.joined import Joined
-from cojoin.capture.captured_file import CapturedBatch
+from cojoin.capture.captured_keys import CapturedBatch
 from cojoin.embedded.embedded_execution import EmbeddedExecution
 from cojoin.embedded.step import Step
 from cojoin.engine.inputs import reject_reasons
@@ -35,19 +45,25 @@ from cojoin.engine.time.watermark_strategies import WatermarkStrategy
 from cojoin.engine.time.watermarks import END_OF_TIME, NONE
 from cojoin.engine.values.json_values import row_to_json
 from cojoin.engine.values.keys import encode_keys
-from cojoin.engine.values.rows import decode_rows
-from cojoin.errors import ConfigurationError
+from cojoin.engine.values.rows import decode_column, decode_rows
+from cojoin.engine.values.texts import back_quoted
+from cojoin.engine.values.types import type_to_ddl
+from cojoin.errors import ConfigurationError, did_you_mean
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
+    from pyspark.sql import Column
 
     from cojoin.engine.inputs import InputSpec
     from cojoin.engine.operator import Sides
     from cojoin.engine.plan import Plan
+    from cojoin.spark.bound_input import BoundInput
+    from cojoin.spark.spark_execution import SparkExecution
 
-__all__ = ["History", "history_of", "is_checkpoint", "key_histories", "opened"]
+__all__ = ["is_checkpoint", "opened"]
+
 
 Span = tuple[datetime, datetime]
 """A span of event time: the first moment in it, and the first moment after it, both with a time zone."""
@@ -359,8 +375,6 @@ def history_of(
     execution = source._execution  # noqa: SLF001 - what runs the join knows its rows
     if isinstance(execution, EmbeddedExecution):
         return history_of_run(plan, execution.rows, f"{names} in memory")
-    from cojoin.capture.spark_rows import collect_rows  # noqa: PLC0415 - rows in memory need no Spark
-
     rows = collect_rows(source._spark("capture"), keys, span)  # noqa: SLF001
     return history_of_run(plan, rows, f"{names}, read by Spark")
 
@@ -377,7 +391,7 @@ def key_histories(source: Any, joined: Joined, keys: Sequence[Any]) -> list[Hist
         ConfigurationError: The checkpoint has nothing of a key.
         CheckpointError: The checkpoint can't be read, or is that of another query.
     """
-    from cojoin.api.debug import debug  # noqa: PLC0415 - rows in memory need no Spark
+    from cojoin.debugging.debugger import debug  # noqa: PLC0415 - rows in memory need no Spark
 
     found = []
     for key in keys:
@@ -403,3 +417,173 @@ def key_histories(source: Any, joined: Joined, keys: Sequence[Any]) -> list[Hist
         origin = f"{batches} of the query with the checkpoint {name!r}, and its state before them"
         found.append(history_of_steps(steps, origin, state))
     return found
+
+
+_MOST_ROWS = 1_000_000
+"""How many rows of an input are collected at most."""
+
+
+def collect_rows(
+    execution: SparkExecution, keys: Sequence[tuple[Any, ...]] | None, span: tuple[datetime, datetime] | None
+) -> Sides:
+    """Return rows of both inputs, left first.
+
+    Args:
+        execution: The execution of the inputs.
+        keys: The keys whose rows are wanted; None for all.
+        span: The span of event time; None for all.
+
+    Raises:
+        ConfigurationError: An input is a stream that can't be read as a whole, or has too many rows.
+    """
+    left, right = (_collected(bound, keys, span) for bound in execution.bound)
+    return left, right
+
+
+def _collected(
+    bound: BoundInput, keys: Sequence[tuple[Any, ...]] | None, span: tuple[datetime, datetime] | None
+) -> pa.Table:
+    from pyspark.sql import functions as F  # noqa: N812, PLC0415 - rows in memory need no Spark
+
+    from cojoin.engine.values.spark_types import as_spark_column  # noqa: PLC0415
+
+    spec = bound.spec
+    frame = bound.static_frame(
+        stream="a streaming DataFrame, whose rows can't be read again: declare it with one of cojoin.sources, connect "
+        "a static DataFrame of the same rows, or capture from the query's checkpoint",
+        need="a test needs rows that end",
+    )
+    columns = [F.col(back_quoted(name)) for name in spec.key]
+    if keys is not None:
+        frame = frame.where(reduce(or_, [_equal(columns, [F.lit(value) for value in key]) for key in keys]))
+    if span is not None and spec.event_time is not None:
+        time = F.col(back_quoted(spec.event_time))
+        frame = frame.where((time >= F.lit(span[0])) & (time < F.lit(span[1])))
+    chosen = frame.select(*(F.col(back_quoted(name)).alias(f"c{at}") for at, name in enumerate(spec.schema.names)))
+    table: pa.Table = chosen.limit(_MOST_ROWS + 1).toArrow()
+    if table.num_rows > _MOST_ROWS:
+        which = "" if keys is None else f" of the {len(keys)} keys"
+        msg = (
+            f"input {spec.name!r} has more than {_MOST_ROWS:,} rows{which}, too many for a test: "
+            f"{'name keys=, or ' if keys is None else ''}take a shorter time with span=(start, end)"
+        )
+        raise ConfigurationError(msg)
+    arrays = [as_spark_column(column, f"input {spec.name!r}") for column in table.columns]
+    return table.from_arrays(arrays, names=spec.schema.names).cast(spec.schema)
+
+
+def _equal(columns: Sequence[Column], values: Sequence[Column]) -> Column:
+    return reduce(and_, [column == value for column, value in zip(columns, values, strict=True)])
+
+
+def select_columns(history: History, columns: Mapping[str, Sequence[str]] | None) -> History:
+    """Return a history without the columns that are not named; keys, event times and sequences are always kept.
+
+    Args:
+        history: The rows.
+        columns: The columns to keep, by the input's name; an input that is not named keeps all.
+
+    Raises:
+        ConfigurationError: There is no such input or column.
+        SchemaError: A join needs a column that is left out.
+    """
+    if columns is None:
+        return history
+    names = [spec.name for spec in history.plan.inputs]
+    if not isinstance(columns, Mapping) or not all(map(_are_names, columns.values())):
+        msg = (
+            f"columns: expected lists of the columns to keep by input, such as {{{names[0]!r}: [...]}}, got "
+            f"{columns!r}; an input that is not named keeps all columns"
+        )
+        raise ConfigurationError(msg)
+    for name in columns:
+        if name not in names:
+            msg = f"columns: there is no input {name!r}{did_you_mean(str(name), names)}"
+            raise ConfigurationError(msg)
+    specs, tables = [], []
+    for spec, table in zip(history.plan.inputs, history.rows, strict=True):
+        kept = spec.schema.names if spec.name not in columns else list(columns[spec.name])
+        for name in kept:
+            if name not in spec.schema.names:
+                msg = f"columns: input {spec.name!r} has no column {name!r}{did_you_mean(str(name), spec.schema.names)}"
+                raise ConfigurationError(msg)
+        needed = {*kept, *spec.key, *spec.source_order, spec.event_time}
+        remaining = [name for name in spec.schema.names if name in needed]
+        specs.append(replace(spec, schema=pa.schema([spec.schema.field(name) for name in remaining])))
+        tables.append(table.select(remaining))
+    plan = replace(history.plan, left=specs[0], right=specs[1])
+    plan.operation.output_schema(plan.left, plan.right)
+    return replace(history, plan=plan, rows=(tables[0], tables[1]))
+
+
+def _are_names(given: Any) -> bool:
+    # A collection, since an iterator would be used up here.
+    is_list = isinstance(given, Collection) and not isinstance(given, (str, bytes, Mapping))
+    return is_list and all(isinstance(name, str) for name in given)
+
+
+def mask_columns(history: History, mask: Sequence[str]) -> History:
+    """Return a history in which the values of some columns of both inputs are replaced by pseudonyms.
+
+    Args:
+        history: The captured rows.
+        mask: The columns: texts, binary values or whole numbers. If one is a key column, the other input's key column
+            in the same place is masked too.
+
+    Raises:
+        ConfigurationError: No input has such a column, or it can't be masked.
+    """
+    if isinstance(mask, str):
+        msg = f"mask: expected a list of columns, got {mask!r}; write [{mask!r}]"
+        raise ConfigurationError(msg)
+    tables = list(history.rows)
+    for name in dict.fromkeys(mask):
+        pseudonyms: dict[Any, Any] = {}
+        for side, column in _same(history.plan.inputs, name):
+            spec, table = history.plan.inputs[side], tables[side]
+            made = _masked(table.column(column), name, f"mask: column {column!r} of input {spec.name!r}", pseudonyms)
+            tables[side] = table.set_column(table.column_names.index(column), spec.schema.field(column), made)
+    return replace(history, rows=(tables[0], tables[1]))
+
+
+def _same(inputs: tuple[InputSpec, InputSpec], name: str) -> list[tuple[int, str]]:
+    """Return the columns of both inputs, each with the input's place, that are masked together."""
+    found = {(side, name) for side, spec in enumerate(inputs) if name in spec.schema.names}
+    if not found:
+        known = [each for spec in inputs for each in spec.schema.names]
+        msg = f"mask: neither input has a column {name!r}{did_you_mean(str(name), known)}"
+        raise ConfigurationError(msg)
+    for side, _ in sorted(found):
+        if name in inputs[side].key:
+            place = inputs[side].key.index(name)
+            found |= {(0, inputs[0].key[place]), (1, inputs[1].key[place])}
+    for side, column in sorted(found):
+        if column == inputs[side].event_time:
+            what = f"mask: {column!r} is the event time of input {inputs[side].name!r}"
+            msg = f"{what}, by which its rows are sorted; leave it out"
+            raise ConfigurationError(msg)
+    return sorted(found)
+
+
+def _masked(column: pa.ChunkedArray, name: str, what: str, pseudonyms: dict[Any, Any]) -> pa.Array:
+    dtype = column.type
+    make: Callable[[int], Any]
+    if pa.types.is_string(dtype):
+        make = f"{name}-{{}}".format
+    elif pa.types.is_binary(dtype):
+        make = lambda number: f"{name}-{number}".encode()  # noqa: E731
+    elif pa.types.is_integer(dtype):
+        make = int
+    else:
+        msg = f"{what} is {type_to_ddl(dtype)}; only string, binary and integer columns have pseudonyms: leave it out"
+        raise ConfigurationError(msg)
+    made = []
+    for value in decode_column(column):
+        if value is not None and value not in pseudonyms:
+            pseudonyms[value] = make(len(pseudonyms) + 1)
+        made.append(None if value is None else pseudonyms[value])
+    try:
+        return pa.array(made, dtype)
+    except (pa.ArrowInvalid, OverflowError) as error:
+        msg = f"{what} ({type_to_ddl(dtype)}) has more values than it has pseudonyms: {error}; choose fewer keys"
+        raise ConfigurationError(msg) from error

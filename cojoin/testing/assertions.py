@@ -1,7 +1,8 @@
-"""The captured keys of a test: read from the file beside it, replayed, and compared with what was captured.
+"""Assertions on an output: its expected rows are a text table, or those of captured keys.
 
-``cojoin.testing.capture`` writes both files. A check replays a key's micro-batches on a new harness. It compares the
-rows of each output in their order, with their event times, and the rejected rows with their reasons.
+A failure shows the difference. ``cojoin.testing.capture`` writes captured keys beside a test. Their check replays a
+key's micro-batches on a new harness, and compares the rows of each output in their order, with their event times, and
+the rejected rows with their reasons.
 """
 
 from __future__ import annotations
@@ -10,12 +11,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cojoin.capture.captured_file import CapturedKey, Outcomes, TimedRow, read_captured, time_to_json
-from cojoin.capture.key_replay import replay
+from cojoin.capture.captured_keys import CapturedKey, Outcomes, TimedRow, read_captured, replay, time_to_json
 from cojoin.engine.row_tables import cells, difference
 from cojoin.engine.values.json_values import row_from_json, row_to_json
 from cojoin.engine.values.texts import dump_json
+from cojoin.engine.values.types import as_schema
 from cojoin.errors import ConfigurationError, did_you_mean
+from cojoin.testing.harness import Harness
+from cojoin.testing.harness_tables import header_of, parse_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -23,9 +26,77 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from cojoin.engine.local.emitted_rows import Rejected
-    from cojoin.testing.harness import Harness
+    from cojoin.engine.side_outputs import OutputTag
 
-__all__ = ["CapturedKeys"]
+__all__ = ["CapturedKeys", "assert_output"]
+
+
+def assert_output(
+    actual: Harness | Sequence[Any],
+    expected: str,
+    *,
+    tag: OutputTag | str | None = None,
+    schema: Any = None,
+    any_order: bool = False,
+) -> None:
+    """Assert that an output has exactly the rows of a text table.
+
+    ``cojoin.testing.harness_tables`` describes the format of the table.
+
+    Args:
+        actual: A harness, of which the whole main output is compared; or rows, such as ``harness.output[2:]``.
+        expected: The table. Columns that its header leaves out are not compared.
+        tag: The side output of the harness to compare in place of the main output, as an ``OutputTag`` or its id.
+        schema: The columns of the rows as DDL, a ``StructType`` or an Arrow schema; required for rows, and not allowed
+            for a harness.
+        any_order: Whether to ignore the order of the rows.
+
+    Raises:
+        AssertionError: The rows differ: ``-`` marks a missing row, ``+`` an extra one.
+        ConfigurationError: ``schema`` is missing for rows or given for a harness, ``tag`` is given for rows, or the
+            tag is not declared.
+        SchemaError: The table can't be read.
+
+    >>> assert_output([("a", 1), ("b", 2)], '''
+    ...     id | visits
+    ...     a  | 1
+    ...     b  | 3
+    ... ''', schema="id string, visits long")
+    Traceback (most recent call last):
+        ...
+    AssertionError: the output differs: - is missing, + is too much
+      id | visits
+      ---+-------
+      a  | 1
+    - b  | 3
+    + b  | 2
+    """
+    columns, rows = _rows(actual, tag, schema)
+    wanted_rows = parse_table(expected, columns)
+    wanted_names = header_of(expected)
+    places = [columns.names.index(name) for name in wanted_names]
+    found = [cells([row[place] for place in places]) for row in rows]
+    wanted = [cells(row) for row in wanted_rows]
+    if any_order:
+        found, wanted = sorted(found), sorted(wanted)
+    told = difference(wanted_names, wanted, found)
+    if told is not None:
+        msg = f"the output differs: - is missing, + is too much\n{told}"
+        raise AssertionError(msg)
+
+
+def _rows(actual: Harness | Sequence[Any], tag: OutputTag | str | None, schema: Any) -> tuple[pa.Schema, Sequence[Any]]:
+    if isinstance(actual, Harness):
+        if schema is not None:
+            msg = "schema: a harness knows its own; leave it out"
+            raise ConfigurationError(msg)
+        return actual.schema_of(tag), actual.output if tag is None else actual.side_output(tag)
+    if schema is None or tag is not None:
+        msg = "expected schema=, and no tag=, for rows that are no harness's"
+        raise ConfigurationError(msg)
+    columns = as_schema(schema, "schema")
+    return columns, [tuple(row[name] for name in columns.names) if isinstance(row, dict) else row for row in actual]
+
 
 _CONTEXT = 2
 """How many equal rows a failure shows around each difference."""
