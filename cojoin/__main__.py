@@ -77,7 +77,7 @@ def _run(arguments: Arguments) -> int:
 
         return run_checkpoints(arguments)
     if arguments.command == "diff":
-        from cojoin.cli.diff_command import run_diff  # noqa: PLC0415
+        from cojoin.cli.run import run_diff  # noqa: PLC0415
 
         return run_diff(arguments)
     if arguments.command == "init":

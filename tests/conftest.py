@@ -78,7 +78,7 @@ _GROUPS = {
         "tests/debugging/",
         "tests/benchmarks/",
         "tests/test_readme.py",
-        "tests/cli/test_diff_command.py",
+        "tests/cli/test_diff.py",
         "tests/engine/test_key_groups.py",
         "tests/engine/values/test_types.py",
     ),

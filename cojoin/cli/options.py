@@ -20,8 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from cojoin import __version__
-from cojoin.cli.jobs import parse_job
-from cojoin.cli.run import Output
+from cojoin.cli.jobs import Output, parse_job
 from cojoin.engine.time.durations import milliseconds
 from cojoin.errors import ConfigurationError
 from cojoin.spark.query.triggers import Trigger

@@ -1,41 +1,47 @@
-"""``cojoin run``: starts the join of a job file as a query, waits for it, and prints a report at its end.
+"""The commands that take joins of job files: ``cojoin run`` and ``cojoin diff``.
 
-The job's file is loaded before Spark starts, so that an error in it is reported at once. A run may continue live: this
-is the same query, over the same sources without an end.
+``run`` starts a join as a query, waits for it, and prints a report at its end. The job's file is loaded before Spark
+starts, so that an error in it is reported at once. A run may continue live: this is the same query, over the same
+sources without an end. ``diff`` compares two versions of a join over the same history; its exit code is 1 if they
+differ.
 """
 
 from __future__ import annotations
 
-import inspect
 import warnings
 from contextlib import contextmanager
-from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from cojoin.api.diff import diff
 from cojoin.cli import run_report
+from cojoin.cli.embedded_spark import session_on_demand
 from cojoin.cli.interrupts import INTERRUPTED, wait_for
-from cojoin.cli.jobs import join_of, loaded
+from cojoin.cli.jobs import join_of, load_job, loaded
 from cojoin.cli.run_report import say, tell
+from cojoin.comparison.difference import difference_text
 from cojoin.engine.descriptions import describe_operation
-from cojoin.errors import ConfigurationError, did_you_mean
+from cojoin.errors import ConfigurationError
 from cojoin.spark.sources.secrets import without_login
-from cojoin.storage.locations import is_path
+from cojoin.storage.file_statistics import columns_with_statistics
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from types import ModuleType
 
     from cojoin.api.joined import Joined
     from cojoin.cli.options import Arguments
+    from cojoin.comparison.difference import Difference
     from cojoin.engine.batch_report import BatchReport
+    from cojoin.engine.side_outputs import OutputTag
 
-__all__ = ["Output", "run_job"]
+__all__ = ["run_diff", "run_job"]
 
 
 def run_job(arguments: Arguments) -> int:
     """Run a job, and return the exit code: 0, or 130 after Ctrl-C."""
-    from cojoin.cli.embedded_spark import session_on_demand  # noqa: PLC0415 - the options need no Spark
-
     outputs = {"output": arguments.output, "rejected": arguments.rejected}
     with session_on_demand(tell, arguments) as session:
         with _noted(), loaded(arguments.job) as module:
@@ -111,102 +117,60 @@ def _noted() -> Iterator[None]:
                 tell(f"Note: {each.message}")
 
 
-_KINDS = ("delta", "parquet")
+_KINDS = ("changed", "only_in_a", "only_in_b")
 
 
-@dataclass(frozen=True)
-class Output:
-    """An output as it is given on the command line.
-
-    Attributes:
-        kind: ``delta`` or ``parquet``; None for a sink of the job's file.
-        place: A path or a table's name, or the name of the sink.
-    """
-
-    kind: str | None
-    place: str
-
-    @classmethod
-    def parse(cls, text: str) -> Output:
-        """Read ``delta:PATH``, ``parquet:FOLDER``, or the name of a sink.
-
-        Raises:
-            ConfigurationError: The text has another form, or the kind is unknown.
-
-        >>> Output.parse("delta:/lake/enriched")
-        Output(kind='delta', place='/lake/enriched')
-        """
-        kind, colon, place = text.partition(":")
-        if not colon and text.isidentifier():
-            return cls(None, text)
-        if not colon or not place:
-            msg = (
-                f"expected delta:PATH, parquet:FOLDER, or the name of a sink in the job's file, got "
-                f"{without_login(text)!r}"
-            )
-            raise ConfigurationError(msg)
-        if kind not in _KINDS:
-            topic = "; a topic is a sink in the job's file: write NAME = cojoin.sinks.kafka(...) there, and NAME here"
-            msg = f"expected delta or parquet before the colon, got {kind!r}{did_you_mean(kind, _KINDS)}"
-            raise ConfigurationError(msg + (topic if kind == "kafka" else ""))
-        return cls(kind, place)
-
-    def __str__(self) -> str:
-        return without_login(self.place if self.kind is None else f"{self.kind}:{self.place}")
-
-    def check_place(self, conf: Mapping[str, str]) -> None:
-        """Check that a table's name has a catalog, since the embedded Spark forgets its tables when it ends.
-
-        Args:
-            conf: The settings of Spark.
-
-        Raises:
-            ConfigurationError: The output is a table's name, and no setting is about a catalog.
-        """
-        if self.kind != "delta" or is_path(self.place):
-            return
-        if not any("catalog" in name or "hive" in name or "metastore" in name for name in conf):
-            msg = (
-                f"{self}: this is a table's name, and --conf sets no catalog; "
-                f"write a path, such as delta:./{self.place}"
-            )
-            raise ConfigurationError(msg)
-
-    def sink(self, module: ModuleType, option: str) -> Any:
-        """Return the sink, as ``Joined.start`` takes it.
-
-        Args:
-            module: The module of the job.
-            option: The option, for messages.
-
-        Raises:
-            ConfigurationError: The module has no such name, or it is not a sink.
-        """
-        from cojoin.spark.sinks import sinks  # noqa: PLC0415 - so that --help is quick
-
-        if self.kind is not None:
-            return sinks.delta(self.place) if self.kind == "delta" else sinks.parquet(self.place)
-        found = vars(module).get(self.place)
-        if found is None:
-            names = [name for name, value in vars(module).items() if isinstance(value, sinks.Sink)]
-            msg = (
-                f"{option} {self.place}: {module.__file__} has no {self.place!r}{did_you_mean(self.place, names)}; "
-                f"expected delta:PATH, parquet:FOLDER, or the name of a sink in this file"
-            )
-            raise ConfigurationError(msg)
-        if not isinstance(found, sinks.Sink) and not _takes_batches(found):
-            # The value is not shown: it may hold a login.
-            msg = (
-                f"{option} {self.place}: expected a sink, such as cojoin.sinks.kafka(...), or a function that takes "
-                f"(DataFrame, batch_id), got {type(found).__name__}"
-            )
-            raise ConfigurationError(msg)
-        return found
+def run_diff(arguments: Arguments) -> int:
+    """Compare two jobs, and return the exit code: 0 if there is no difference, else 1."""
+    _check_folder(arguments.write)
+    with session_on_demand(tell, arguments) as spark:
+        a = load_job(arguments.a, spark, arguments.settings)
+        b = a if arguments.a == arguments.b else load_job(arguments.b, spark, arguments.settings)
+        tell(f"a is {':'.join(arguments.a)}, b is {':'.join(arguments.b)}.")
+        found = diff(
+            a,
+            b,
+            output=_output(a, arguments.output),
+            keys=arguments.keys,
+            columns=arguments.columns,
+            examples=arguments.examples,
+        )
+        say(difference_text(found))
+        if arguments.write is not None and not found.equal:
+            _write(found, Path(arguments.write))
+            say()
+            tell(f"All rows that differ are in {arguments.write}.")
+        return 0 if found.equal else 1
 
 
-def _takes_batches(found: Any) -> bool:
-    try:
-        inspect.signature(found).bind(None, 0)
-    except (TypeError, ValueError):
-        return False
-    return True
+def _output(joined: Joined, name: str) -> Any:
+    """Return an output by its name; a side output is asked for by its tag."""
+    tags: dict[str, OutputTag] = {tag.tag_id: tag for tag in joined.plan.side_outputs}
+    return tags.get(name, name)
+
+
+def _check_folder(folder: str | None) -> None:
+    if folder is None:
+        return
+    if "://" in folder:
+        msg = f"--write {folder}: expected a directory of this machine"
+        raise ConfigurationError(msg)
+    path = Path(folder)
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        msg = f"--write {folder}: it exists and is not empty; choose another directory"
+        raise ConfigurationError(msg)
+
+
+def _write(found: Difference, folder: Path) -> None:
+    for name, output in found.outputs.items():
+        for kind in _KINDS:
+            if not getattr(output.counts, kind):
+                continue
+            place, rows = folder / name / kind, getattr(output, kind)
+            if isinstance(rows, pa.Table):
+                place.mkdir(parents=True)
+                # Readers that filter would pass over NaN (``file_statistics``).
+                kept = columns_with_statistics(rows.schema)
+                pq.write_table(rows, place / "rows.parquet", write_statistics=kept)
+            else:
+                rows.write.parquet(str(place.absolute()))

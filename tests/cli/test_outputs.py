@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cojoin.cli.run import Output
+from cojoin.cli.jobs import Output
 from tests.spark.refused import refused
 
 

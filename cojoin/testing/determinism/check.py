@@ -27,8 +27,7 @@ from cojoin.engine.values.rows import decode_rows
 from cojoin.errors import ConfigurationError
 from cojoin.testing.determinism.deliveries import ASPECTS, Aspect, Delivery, draw_delivery, seeded
 from cojoin.testing.determinism.diagnosis import diagnose
-from cojoin.testing.determinism.processes import HASH_SEEDS, Laboratory, Run
-from cojoin.testing.determinism.shifted_clock import Clock
+from cojoin.testing.determinism.processes import HASH_SEEDS, Clock, Laboratory, Run
 from cojoin.testing.events import HarnessError
 
 if TYPE_CHECKING:

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING
 
 from cojoin.engine.time.watermarks import NONE
 from cojoin.testing.determinism.deliveries import Delivery, MicroBatch, draw_delivery, seeded
-from cojoin.testing.determinism.processes import HASH_SEEDS, Contrast, Run, Seen
-from cojoin.testing.determinism.shifted_clock import Clock
+from cojoin.testing.determinism.processes import HASH_SEEDS, Clock, Contrast, Run, Seen
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence

@@ -1,37 +1,48 @@
 """Runs of deliveries in this process and in others, and the comparison of two of them.
 
-The other processes have hash seeds of their own and clocks that can be shifted. Each is started when its first run is
-asked for. Its parent talks to it in frames: eight bytes of length, then the content. The first frames are the plan and
-the rows. Then each request is answered by one frame.
+The other processes have hash seeds of their own and clocks that can be shifted or stopped. Each is started when its
+first run is asked for. Its parent talks to it in frames: eight bytes of length, then the content. The first frames are
+the plan and the rows. Then each request is answered by one frame.
 
 The plan is pickled by cloudpickle, PySpark's own where it is installed, and comes through a pipe that only the parent
 holds. Nothing else in cojoin reads pickled bytes.
+
+``install`` replaces the functions of ``time`` in such a process, and ``now``, ``utcnow`` and ``today`` of ``datetime``,
+from which pandas takes its time too. A class of Python's own refuses new attributes, so they are put into its
+dictionary; an interpreter that refuses this too keeps ``datetime`` as it is. The clocks of other libraries written in
+C, such as ``numpy.datetime64("now")``, are not shifted; they differ when a run is repeated.
 """
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import json
 import os
+import random
 import struct
 import subprocess
 import sys
 import tempfile
+import time
 import traceback
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NoAnswer
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
 
 from cojoin.engine.values.codec import read_table, write_table
 from cojoin.errors import ConfigurationError, EnvironmentSetupError
 from cojoin.installed_packages import is_installed
 from cojoin.testing.determinism.deliveries import Delivery, DeliveryRunner, RunOutput
-from cojoin.testing.determinism.shifted_clock import Clock, install, set_clock
 from cojoin.testing.events import HarnessError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection
     from concurrent.futures import Future
     from typing import IO
 
@@ -40,7 +51,77 @@ if TYPE_CHECKING:
     from cojoin.engine.operator import Sides
     from cojoin.engine.plan import Plan
 
-__all__ = ["HASH_SEEDS", "Contrast", "Laboratory", "Run", "Seen"]
+__all__ = ["HASH_SEEDS", "Clock", "Contrast", "Laboratory", "Run", "Seen"]
+
+
+_TIME, _MONOTONIC, _PERFORMANCE = time.time, time.monotonic, time.perf_counter
+_LOCAL, _UTC, _TEXT, _FORMAT = time.localtime, time.gmtime, time.ctime, time.strftime
+_URANDOM = os.urandom
+_NANOS = 1_000_000_000
+_SEED = 7
+
+
+@dataclass(frozen=True)
+class Clock:
+    """What a run sees of the clock and of chance.
+
+    Attributes:
+        at: The time at which the run begins, in epoch seconds; None is the time as it is.
+        stands_still: Whether the clock does not go on from there.
+        seeds_random: Whether ``random``, ``numpy.random`` and ``os.urandom`` begin with the same seed.
+    """
+
+    at: int | None = None
+    stands_still: bool = False
+    seeds_random: bool = False
+
+
+_current = Clock()
+_shift = 0.0
+
+
+def set_clock(clock: Clock) -> None:
+    """Set what the next run sees."""
+    global _current, _shift
+    _current, _shift = clock, 0.0 if clock.at is None else clock.at - _TIME()
+    os.urandom = random.randbytes if clock.seeds_random else _URANDOM
+    if clock.seeds_random:
+        random.seed(_SEED)
+        np.random.seed(_SEED)  # noqa: NPY002 - the generator that functions use without saying so
+
+
+def install() -> None:
+    """Replace the clocks of this process by ones that ``set_clock`` moves; modules imported before may keep theirs."""
+    replaced: dict[str, Callable[..., Any]] = {
+        "time": _now,
+        "time_ns": lambda: round(_now() * _NANOS),
+        "monotonic": lambda: _ticks(_MONOTONIC),
+        "monotonic_ns": lambda: round(_ticks(_MONOTONIC) * _NANOS),
+        "perf_counter": lambda: _ticks(_PERFORMANCE),
+        "perf_counter_ns": lambda: round(_ticks(_PERFORMANCE) * _NANOS),
+        "localtime": lambda seconds=None: _LOCAL(_now() if seconds is None else seconds),
+        "gmtime": lambda seconds=None: _UTC(_now() if seconds is None else seconds),
+        "ctime": lambda seconds=None: _TEXT(_now() if seconds is None else seconds),
+        "strftime": lambda pattern, moment=None: _FORMAT(pattern, _LOCAL(_now()) if moment is None else moment),
+    }
+    for name, function in replaced.items():
+        setattr(time, name, function)
+    attributes: Any = gc.get_referents(datetime.__dict__)[0]
+    with suppress(TypeError, AttributeError):
+        attributes["now"] = classmethod(lambda cls, tz=None: cls.fromtimestamp(_now(), tz))
+        attributes["utcnow"] = classmethod(lambda cls: cls.fromtimestamp(_now(), timezone.utc).replace(tzinfo=None))
+        attributes["today"] = classmethod(lambda cls: cls.fromtimestamp(_now()))
+        ctypes.pythonapi.PyType_Modified(ctypes.py_object(datetime))
+
+
+def _now() -> float:
+    if _current.stands_still and _current.at is not None:
+        return float(_current.at)
+    return _TIME() + _shift
+
+
+def _ticks(real: Callable[[], float]) -> float:
+    return 1.0 if _current.stands_still else real()
 
 
 HASH_SEEDS = (1, 2, 3)
