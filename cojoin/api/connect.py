@@ -103,9 +103,9 @@ def connect(
     check_packages("connect()", "spark")
     from cojoin.spark.binding import bind_inputs  # noqa: PLC0415 - rows in memory are joined without Spark
 
-    execution, groups, told = bind_inputs(left, right, key_groups)
-    for each in told:
-        warnings.warn(each, stacklevel=2)
+    execution, groups, sentences = bind_inputs(left, right, key_groups)
+    for warning in sentences:
+        warnings.warn(warning, stacklevel=2)
     return ConnectedInputs(execution, groups, time)
 
 
@@ -137,12 +137,12 @@ def is_of_spark(source: Any) -> bool:
     return any(each.__module__.split(".")[0] in ("pyspark", "cojoin") for each in type(source).__mro__)
 
 
-def not_an_input(source: Any, what: str) -> str:
+def not_an_input(source: Any, argument: str) -> str:
     """Return the message for a value that can't be an input's rows.
 
     Args:
         source: The value.
-        what: What it was given for, such as ``"input 'trades'"``.
+        argument: The name of the argument, such as ``"input 'trades'"``.
     """
     kind = f"{type(source).__module__.partition('.')[0]}.{type(source).__name__}".removeprefix("builtins.")
     hint = ""
@@ -155,17 +155,17 @@ def not_an_input(source: Any, what: str) -> str:
     elif hasattr(source, "to_table"):
         hint = "; read it with .to_table()"
     return (
-        f"{what}: expected a DataFrame of Spark's, one of cojoin.sources, or rows in memory (pandas, pyarrow, or "
+        f"{argument}: expected a DataFrame of Spark's, one of cojoin.sources, or rows in memory (pandas, pyarrow, or "
         f"anything with __arrow_c_stream__), got {kind}{hint}"
     )
 
 
-def _epoch_millis(moment: datetime | None, what: str) -> int | None:
+def _epoch_millis(moment: datetime | None, argument: str) -> int | None:
     if moment is None:
         return None
     if not isinstance(moment, datetime) or moment.tzinfo is None:
         example = "datetime(2026, 1, 31, tzinfo=timezone.utc)"
-        msg = f"{what}: expected a datetime with a time zone, such as {example}, got {moment!r}"
+        msg = f"{argument}: expected a datetime with a time zone, such as {example}, got {moment!r}"
         raise ConfigurationError(msg)
     return (moment - datetime(1970, 1, 1, tzinfo=timezone.utc)) // timedelta(milliseconds=1)
 
@@ -220,7 +220,7 @@ class ConnectedInputs:
             tolerance: The largest distance in event time at which a right row matches, inclusive, such as ``"1 hour"``
                 or a ``timedelta``; None is no limit. It also bounds how long right rows are kept.
             allow_exact_matches: Whether a right row with the same event time matches.
-            suffixes: What is appended to column names that both inputs have, left and right, such as
+            suffixes: The texts that are appended to column names that both inputs have, left and right, such as
                 ``("", "_customer")``. None refuses such names.
 
         Returns:
@@ -264,7 +264,7 @@ class ConnectedInputs:
                 rows with ``valid_from``, which tell their deletes themselves.
             null_payload_deletes: Whether a right row is a tombstone if all its columns are null except for its key,
                 event time, partition, sequence and ``deletes``, as in a compacted Kafka topic.
-            retention: How long after its event time a version remains valid and is kept, inclusive, such as
+            retention: The time after its event time until which a version is valid and kept, inclusive, such as
                 ``"90 days"``. None keeps it until the next version or tombstone.
             suffixes: As in ``asof_join``.
 

@@ -83,7 +83,7 @@ class CapturedBatch:
     last_event: int | None = None
 
     def controls(self) -> list[Control]:
-        """Return what the operator gets to know of time after these rows, besides what the rows themselves say."""
+        """Return the control rows of the time after these rows, which the rows themselves do not determine."""
         seen = {} if self.last_event is None else {ONE_PARTITION: self.last_event}
         return [
             Control(
@@ -107,7 +107,7 @@ class TimedRow:
 
 @dataclass(frozen=True)
 class Outcomes:
-    """What a history of one key made a join or a function emit, each output in its own order.
+    """The output of a join or a function for the history of one key, each output in its own order.
 
     Attributes:
         output: The rows of the main output.
@@ -127,8 +127,8 @@ class CapturedKey:
     Attributes:
         covers: The cases that its rows are an example of, such as ``"late"``.
         batches: Its micro-batches.
-        expected: What they made come out.
-        state: What was kept of the key before them, as a snapshot of a harness or stepper; None if there was nothing.
+        expected: Their output.
+        state: The key's state before them, as a snapshot of a harness or stepper; None if there was nothing.
     """
 
     covers: tuple[str, ...]
@@ -152,12 +152,12 @@ def write_captured(inputs: tuple[str, str], keys: Mapping[str, CapturedKey]) -> 
     """
     made = {
         key: {
-            "covers": _line(list(each.covers)),
-            **({} if each.state is None else {"state": b64encode(each.state).decode()}),
-            "batches": [_batch_to_json(batch, inputs) for batch in each.batches],
-            **_outcomes_to_json(each.expected),
+            "covers": _line(list(captured.covers)),
+            **({} if captured.state is None else {"state": b64encode(captured.state).decode()}),
+            "batches": [_batch_to_json(batch, inputs) for batch in captured.batches],
+            **_outcomes_to_json(captured.expected),
         }
-        for key, each in keys.items()
+        for key, captured in keys.items()
     }
     return f"{_layout({'captured': _VERSION, 'inputs': _line(list(inputs)), 'keys': made})}\n"
 
@@ -169,11 +169,11 @@ def read_captured(text: str) -> tuple[tuple[str, str], dict[str, CapturedKey]]:
         ConfigurationError: The text is not what ``write_captured`` returns.
     """
     try:
-        found = json.loads(text)
-        version = found["captured"]
+        content = json.loads(text)
+        version = content["captured"]
         if version == _VERSION:
-            left, right = found["inputs"]
-            return (left, right), {key: _read_key(each, (left, right)) for key, each in found["keys"].items()}
+            left, right = content["inputs"]
+            return (left, right), {key: _read_key(each, (left, right)) for key, each in content["keys"].items()}
     except ConfigurationError:
         raise
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -203,7 +203,7 @@ def time_from_json(text: str | None) -> int:
     """Return the epoch milliseconds of what ``time_to_json`` returned; ``-2**63`` for None.
 
     Raises:
-        SchemaError: It is no such text.
+        SchemaError: It is not such a text.
 
     >>> time_from_json("1970-01-01T00:00:01.500Z")
     1500
@@ -222,68 +222,68 @@ def time_from_json(text: str | None) -> int:
 
 
 def _batch_to_json(batch: CapturedBatch, names: Sequence[str]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     if batch.processing_time:
-        found["processing_time"] = time_to_json(batch.processing_time)
-    for place, name in enumerate(names):
-        if batch.rows[place]:
-            found[f"rows of {name}"] = [_line(row) for row in batch.rows[place]]
-    found["watermarks"] = _line([time_to_json(each) for each in batch.watermarks])
+        values["processing_time"] = time_to_json(batch.processing_time)
+    for side, name in enumerate(names):
+        if batch.rows[side]:
+            values[f"rows of {name}"] = [_line(row) for row in batch.rows[side]]
+    values["watermarks"] = _line([time_to_json(each) for each in batch.watermarks])
     if batch.last_event is not None:
-        found["end_of_input"] = _line({"last_event": time_to_json(batch.last_event)})
-    return found
+        values["end_of_input"] = _line({"last_event": time_to_json(batch.last_event)})
+    return values
 
 
-def _read_batch(found: dict[str, Any], names: Sequence[str]) -> CapturedBatch:
-    left, right = (time_from_json(each) for each in found.pop("watermarks"))
-    end = found.pop("end_of_input", None)
-    clock = found.pop("processing_time", None)
-    rows = found.pop(f"rows of {names[0]}", ()), found.pop(f"rows of {names[1]}", ())
-    if found:
-        msg = f"a batch has {next(iter(found))!r}, which is neither of the inputs {names[0]!r} and {names[1]!r}"
+def _read_batch(values: dict[str, Any], names: Sequence[str]) -> CapturedBatch:
+    left, right = (time_from_json(each) for each in values.pop("watermarks"))
+    end = values.pop("end_of_input", None)
+    clock = values.pop("processing_time", None)
+    rows = values.pop(f"rows of {names[0]}", ()), values.pop(f"rows of {names[1]}", ())
+    if values:
+        msg = f"a batch has {next(iter(values))!r}, which is neither of the inputs {names[0]!r} and {names[1]!r}"
         raise ConfigurationError(msg)
     last_event = None if end is None else time_from_json(end["last_event"])
     return CapturedBatch(rows, (left, right), 0 if clock is None else time_from_json(clock), last_event)
 
 
 def _outcomes_to_json(outcomes: Outcomes) -> dict[str, Any]:
-    found: dict[str, Any] = {"output": _timed_to_json(outcomes.output)}
+    values: dict[str, Any] = {"output": _timed_to_json(outcomes.output)}
     if outcomes.side_outputs:
-        found["side_outputs"] = {name: _timed_to_json(rows) for name, rows in outcomes.side_outputs.items()}
+        values["side_outputs"] = {name: _timed_to_json(rows) for name, rows in outcomes.side_outputs.items()}
     if outcomes.rejected:
-        found["rejected"] = [
+        values["rejected"] = [
             _line(
                 {
-                    "input": each.input,
-                    "reason": each.reason,
-                    "time": time_to_json(each.timestamp),
-                    "watermark": time_to_json(each.watermark),
-                    "row": each.row,
+                    "input": rejected.input,
+                    "reason": rejected.reason,
+                    "time": time_to_json(rejected.timestamp),
+                    "watermark": time_to_json(rejected.watermark),
+                    "row": rejected.row,
                 }
             )
-            for each in outcomes.rejected
+            for rejected in outcomes.rejected
         ]
-    return found
+    return values
 
 
 def _timed_to_json(rows: Iterable[TimedRow]) -> list[_Line]:
     return [_line([time_to_json(each.timestamp), each.row]) for each in rows]
 
 
-def _read_key(found: Mapping[str, Any], inputs: tuple[str, str]) -> CapturedKey:
-    batches = tuple(_read_batch(dict(each), inputs) for each in found["batches"])
-    beside = {name: [_read_timed(each) for each in rows] for name, rows in found.get("side_outputs", {}).items()}
+def _read_key(values: Mapping[str, Any], inputs: tuple[str, str]) -> CapturedKey:
+    batches = tuple(_read_batch(dict(entry), inputs) for entry in values["batches"])
+    beside = {name: [_read_timed(entry) for entry in rows] for name, rows in values.get("side_outputs", {}).items()}
     rejected = [
-        Rejected(each["input"], each["reason"], each["row"], _time(each["time"]), _time(each["watermark"]))
-        for each in found.get("rejected", ())
+        Rejected(entry["input"], entry["reason"], entry["row"], _time(entry["time"]), _time(entry["watermark"]))
+        for entry in values.get("rejected", ())
     ]
-    outcomes = Outcomes([_read_timed(each) for each in found["output"]], beside, rejected)
-    state = b64decode(found["state"], validate=True) if "state" in found else None
-    return CapturedKey(tuple(found["covers"]), batches, outcomes, state)
+    outcomes = Outcomes([_read_timed(entry) for entry in values["output"]], beside, rejected)
+    state = b64decode(values["state"], validate=True) if "state" in values else None
+    return CapturedKey(tuple(values["covers"]), batches, outcomes, state)
 
 
-def _read_timed(found: Any) -> TimedRow:
-    timestamp, row = found
+def _read_timed(pair: Any) -> TimedRow:
+    timestamp, row = pair
     return TimedRow(_time(timestamp), row)
 
 
@@ -314,12 +314,12 @@ def _layout(value: Any, depth: int = 0) -> str:
 def replay(
     run: LocalRun, batches: Iterable[CapturedBatch], state: bytes | None = None, *, processing_time: int = 0
 ) -> Outcomes:
-    """Run a key's captured batches, and return what came out.
+    """Run a key's captured batches, and return their output.
 
     Args:
         run: A new run that notes rows, whose inputs have the columns of the rows and make no watermarks of their own.
         batches: The micro-batches in their order.
-        state: What was kept before them, as a snapshot of a harness or stepper; None if there was nothing.
+        state: The state before them, as a snapshot of a harness or stepper; None if there was nothing.
         processing_time: The clock in epoch milliseconds until a batch says another; 0 if it is unknown.
 
     Raises:
@@ -336,8 +336,8 @@ def replay(
     for number, batch in enumerate(batches):
         now = batch.processing_time or now
         left, right = (
-            _table(given, spec, f"batch {number}: input {spec.name!r}")
-            for given, spec in zip(batch.rows, run.plan.inputs, strict=True)
+            _table(batch_rows, spec, f"batch {number}: input {spec.name!r}")
+            for batch_rows, spec in zip(batch.rows, run.plan.inputs, strict=True)
         )
         timed = zip((1, 2), (left, right), run.plan.inputs, strict=True)
         observed = [control_of(side, table, spec, now) for side, table, spec in timed if table.num_rows]  # type: ignore[arg-type]
@@ -346,14 +346,16 @@ def replay(
         rows += [row for group in output.groups for row in group.rows()]
         rejected += [row for group in output.groups for row in group.rejected()]
     schemas = {OUTPUT: run.plan.output, **{tag.tag_id: tag.schema for tag in run.plan.side_outputs}}
-    found: dict[str, list[TimedRow]] = {name: [] for name in schemas}
+    by_output: dict[str, list[TimedRow]] = {name: [] for name in schemas}
     for row in rows:
-        found[row.output].append(TimedRow(row.timestamp, row_to_json(row.value, schemas[row.output], sort_maps=True)))
-    return Outcomes(found.pop(OUTPUT), found, rejected)
+        by_output[row.output].append(
+            TimedRow(row.timestamp, row_to_json(row.value, schemas[row.output], sort_maps=True))
+        )
+    return Outcomes(by_output.pop(OUTPUT), by_output, rejected)
 
 
-def _table(rows: Sequence[Mapping[str, Any]], spec: InputSpec, what: str) -> pa.Table:
-    values = [row_from_json(row, spec.schema, what) for row in rows]
+def _table(rows: Sequence[Mapping[str, Any]], spec: InputSpec, where: str) -> pa.Table:
+    values = [row_from_json(row, spec.schema, where) for row in rows]
     try:
         return encode_rows(values, spec.schema, f"input {spec.name!r}")
     except FunctionError as error:
@@ -361,42 +363,42 @@ def _table(rows: Sequence[Mapping[str, Any]], spec: InputSpec, what: str) -> pa.
 
 
 def replay_key(
-    history: History, emitted: Mapping[str, Sequence[Any]] | None, what: str
+    history: History, emitted: Mapping[str, Sequence[Any]] | None, subject: str
 ) -> tuple[tuple[CapturedBatch, ...], Outcomes]:
-    """Return a key's micro-batches, and what they make come out.
+    """Return a key's micro-batches and their output.
 
-    Micro-batches are merged as far as the same rows are rejected and the same rows come out.
+    Micro-batches are merged as far as the same rows are rejected and emitted.
 
     Args:
         history: The history of the key.
-        emitted: What a function emitted for the key in the run over all keys, by output; None is not compared.
-        what: The function and the key, for the message.
+        emitted: The rows that a function emitted for the key in the run over all keys, by output; None is not compared.
+        subject: The function and the key, for the message.
 
     Raises:
         ConfigurationError: The function emits something else for the key's rows alone.
         FunctionError: The function raised an error.
     """
-    told = ""
+    changes = ""
     for batches in _cuts(history):
         outcomes = replay(_new_run(history.plan), batches, history.state)
         if emitted is None:
             return _checked_join(history, batches, outcomes)
-        told = _difference(emitted, outcomes)
-        if not told:
+        changes = _difference(emitted, outcomes)
+        if not changes:
             return batches, outcomes
     msg = (
-        f"{what}: the rows of this key alone do not make the rows come out that came out among all keys, so a test of "
-        f"the key would prove nothing. The function depends on something else: an attribute that keys share, the real "
-        f"clock, or chance. Keep it in a keyed state, or take the time from ctx. - came out among all keys, + alone:\n"
-        f"{told}"
+        f"{subject}: the rows of this key alone have another output than among the rows of all keys, so a test of the "
+        f"key would prove nothing. The function depends on something else: an attribute that keys share, the real "
+        f"clock, or chance. Keep it in a keyed state, or take the time from ctx. - among all keys, + alone:\n"
+        f"{changes}"
     )
     raise ConfigurationError(msg)
 
 
 def _cuts(history: History) -> Iterator[tuple[CapturedBatch, ...]]:
     """Yield the micro-batches with few cuts, with those that have rows, and with all."""
-    told_apart = [place[late | other] for place, late, other in _judged(history)]
-    starts = {*np.concatenate(told_apart).tolist(), len(history.batches) - 1}
+    distinguished = [batch[late | other] for batch, late, other in _judged(history)]
+    starts = {*np.concatenate(distinguished).tolist(), len(history.batches) - 1}
     yield history.captured_batches(starts)
     yield history.captured_batches()
     yield history.captured_batches(range(len(history.batches)))
@@ -409,7 +411,7 @@ def _judged(history: History) -> Iterator[tuple[NDArray[Any], NDArray[Any], NDAr
 def _checked_join(
     history: History, batches: tuple[CapturedBatch, ...], outcomes: Outcomes
 ) -> tuple[tuple[CapturedBatch, ...], Outcomes]:
-    """Return merged micro-batches of a join if they make the same rows come out, or else those that were not merged."""
+    """Return merged micro-batches of a join if their output is the same, or else those that were not merged."""
     whole = history.captured_batches()
     if len(whole) == len(batches):
         return batches, outcomes
@@ -428,12 +430,12 @@ def _new_run(plan: Plan) -> LocalRun:
 
 
 def _difference(emitted: Mapping[str, Sequence[Any]], outcomes: Outcomes) -> str:
-    found = {"output": outcomes.output, **outcomes.side_outputs}
-    for name, rows in found.items():
+    by_output = {"output": outcomes.output, **outcomes.side_outputs}
+    for name, rows in by_output.items():
         wanted = [(dump_json(row),) for row in emitted.get(name, ())]
-        told = difference([name], wanted, [(dump_json(each.row),) for each in rows], context=1)
-        if told is not None:
-            return told
+        changes = difference([name], wanted, [(dump_json(each.row),) for each in rows], context=1)
+        if changes is not None:
+            return changes
     return ""
 
 

@@ -74,12 +74,12 @@ class History:
     """The rows of a run, in the order in which they came.
 
     Attributes:
-        plan: What was run. Its inputs make no watermarks of their own.
+        plan: The plan of the run. Its inputs make no watermarks of their own.
         rows: The rows of both inputs, left first.
         places: For each row of each input, the number of its micro-batch.
         batches: The micro-batches, without rows.
         origin: Where the rows come from, for people; without secrets.
-        state: What was kept before the first micro-batch, as a stepper's snapshot; None if there was nothing.
+        state: The state before the first micro-batch, as a stepper's snapshot; None if there was nothing.
     """
 
     plan: Plan
@@ -102,8 +102,8 @@ class History:
         """
         chosen = [np.flatnonzero(each) if each.dtype == bool else each for each in (left, right)]
         first, second = (table.take(pa.array(each)) for table, each in zip(self.rows, chosen, strict=True))
-        places = self.places[0][chosen[0]], self.places[1][chosen[1]]
-        return replace(self, rows=(first, second), places=places)
+        batches = self.places[0][chosen[0]], self.places[1][chosen[1]]
+        return replace(self, rows=(first, second), places=batches)
 
     def within(self, span: Span | None) -> History:
         """Return the history of the rows in a span of event time.
@@ -133,7 +133,7 @@ class History:
         left, right = (
             table.slice(start, stop - start)
             for table, (start, stop) in zip(
-                self.rows, (np.searchsorted(places, [number, number + 1]) for places in self.places), strict=True
+                self.rows, (np.searchsorted(batches, [number, number + 1]) for batches in self.places), strict=True
             )
         )
         return left, right
@@ -142,53 +142,53 @@ class History:
         """Return the micro-batches with their rows.
 
         Args:
-            starts: The micro-batches that must begin anew; each other one is merged into the one before it. None merges
-                only those without rows.
+            starts: The micro-batches that must begin again; each other one is merged into the one before it. None
+                merges only those without rows.
 
         Raises:
             ConfigurationError: A row can't be written, since it has a moment beyond the years 1 to 9999.
         """
-        found: list[CapturedBatch] = []
+        merged: list[CapturedBatch] = []
         for number, batch in enumerate(self.batches):
             left, right = (
                 _json_rows(spec.schema, table)
                 for spec, table in zip(self.plan.inputs, self.of_batch(number), strict=True)
             )
             merges = not (left or right) if starts is None else number not in starts
-            if found and merges and found[-1].last_event is None and (starts is not None or not any(found[-1].rows)):
-                before = found.pop().rows
-                found.append(replace(batch, rows=([*before[0], *left], [*before[1], *right])))
+            if merged and merges and merged[-1].last_event is None and (starts is not None or not any(merged[-1].rows)):
+                before = merged.pop().rows
+                merged.append(replace(batch, rows=([*before[0], *left], [*before[1], *right])))
             else:
-                found.append(replace(batch, rows=(left, right)))
-        return tuple(found)
+                merged.append(replace(batch, rows=(left, right)))
+        return tuple(merged)
 
     def rejected(self) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """Return which rows of each input are rejected for another reason than lateness."""
+        """Return masks of the rows of each input that are rejected for another reason than lateness."""
         left, right = (
-            self._rejected(spec, table, places)
-            for spec, table, places in zip(self.plan.inputs, self.rows, self.places, strict=True)
+            self._rejected(spec, table, batches)
+            for spec, table, batches in zip(self.plan.inputs, self.rows, self.places, strict=True)
         )
         return left, right
 
     def late(self) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """Return which rows of each input are late, whether they are rejected or applied."""
+        """Return masks of the rows of each input that are late, rejected or applied."""
         before = np.array([NONE, *(min(each.watermarks) for each in self.batches)], dtype=np.int64)
         if self.state is not None:
             before[0] = restored_operators(self.plan, self.state)[0].watermark.current()
         left, right = (
-            (spec.timestamps(table) <= before[places]) & ~others & (spec.event_time is not None)
-            for spec, table, places, others in zip(
+            (spec.timestamps(table) <= before[batches]) & ~others & (spec.event_time is not None)
+            for spec, table, batches, others in zip(
                 self.plan.inputs, self.rows, self.places, self.rejected(), strict=True
             )
         )
         return left, right
 
-    def _rejected(self, spec: InputSpec, table: pa.Table, places: NDArray[np.int64]) -> NDArray[np.bool_]:
-        found: NDArray[np.bool_] = reject_reasons(table, replace(spec, max_ahead_ms=None), 0) > 0
+    def _rejected(self, spec: InputSpec, table: pa.Table, batches: NDArray[np.int64]) -> NDArray[np.bool_]:
+        mask: NDArray[np.bool_] = reject_reasons(table, replace(spec, max_ahead_ms=None), 0) > 0
         if spec.max_ahead_ms is not None:
             now = np.array([each.processing_time for each in self.batches], dtype=np.int64)
-            found |= spec.millis(table) > now[places] + spec.max_ahead_ms
-        return found
+            mask |= spec.millis(table) > now[batches] + spec.max_ahead_ms
+        return mask
 
 
 def history_of_run(plan: Plan, rows: Sides, origin: str) -> History:
@@ -205,7 +205,7 @@ def history_of_steps(steps: Sequence[Step], origin: str, state: bytes | None = N
     Args:
         steps: All steps of one run, in their order.
         origin: Where the rows come from, for people.
-        state: What was kept before the first step, as a stepper's snapshot; the steps' time was recorded, then. None
+        state: The state before the first step, as a stepper's snapshot; the steps' time was recorded, then. None
             if there was nothing.
 
     Raises:
@@ -226,7 +226,7 @@ def history_of_steps(steps: Sequence[Step], origin: str, state: bytes | None = N
         if not ends:
             reached = _agreed(step.input_watermarks, step.watermark)
         elif state is None:
-            # The report tells only the end of time, but rows and timers have seen the watermark that the rows moved.
+            # The report has only the end of time, but rows and timers have seen the watermark that the rows moved.
             reached = _reached(plan, kept, step.rows, step.processing_time)
         batch = CapturedBatch(watermarks=reached, processing_time=step.processing_time)
         if ends:
@@ -257,17 +257,19 @@ def _history(
         )
         for spec in plan.inputs
     )
-    tables, places = [], []
+    tables, batch_numbers = [], []
     for side, spec in enumerate(plan.inputs):
         table = pa.concat_tables([spec.schema.empty_table(), *(rows[side].cast(spec.schema) for rows, _ in parts)])
-        place = np.repeat(np.arange(len(parts), dtype=np.int64), [rows[side].num_rows for rows, _ in parts])
+        numbers = np.repeat(np.arange(len(parts), dtype=np.int64), [rows[side].num_rows for rows, _ in parts])
         known = np.ones(table.num_rows, dtype=bool)
         for name in spec.key:
             known &= table.column(name).is_valid().to_numpy()
         tables.append(table if known.all() else table.filter(pa.array(known)))
-        places.append(place[known])
+        batch_numbers.append(numbers[known])
     silent_plan = replace(plan, left=left, right=right, key_groups=1, time=TimePolicy())
-    return History(silent_plan, (tables[0], tables[1]), (places[0], places[1]), tuple(batches), origin, state)
+    return History(
+        silent_plan, (tables[0], tables[1]), (batch_numbers[0], batch_numbers[1]), tuple(batches), origin, state
+    )
 
 
 def _reached(plan: Plan, before: bytes | None, rows: Sides, processing_time: int) -> tuple[int, int]:
@@ -393,15 +395,15 @@ def key_histories(source: Any, joined: Joined, keys: Sequence[Any]) -> list[Hist
     """
     from cojoin.debugging.debugger import debug  # noqa: PLC0415 - rows in memory need no Spark
 
-    found = []
+    histories = []
     for key in keys:
-        with warnings.catch_warnings(record=True) as told:
+        with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", UserWarning)
             debugger = debug(source, joined, key=key[0] if len(key) == 1 else key)
         steps = list(debugger.steps())
         has_rows = any(table.num_rows for step in steps for table in step.rows)
-        if not has_rows and told:
-            msg = f"keys: {told[0].message}; nor had the batches that came next any row of it"
+        if not has_rows and caught:
+            msg = f"keys: {caught[0].message}; nor had the batches that came next any row of it"
             raise ConfigurationError(msg)
         if not steps:
             msg = (
@@ -415,12 +417,12 @@ def key_histories(source: Any, joined: Joined, keys: Sequence[Any]) -> list[Hist
             batches = f"batch {steps[0].batch_id}"
         name = str(getattr(source, "path", source)).rstrip("/").rpartition("/")[2]
         origin = f"{batches} of the query with the checkpoint {name!r}, and its state before them"
-        found.append(history_of_steps(steps, origin, state))
-    return found
+        histories.append(history_of_steps(steps, origin, state))
+    return histories
 
 
 _MOST_ROWS = 1_000_000
-"""How many rows of an input are collected at most."""
+"""The most rows of an input that are collected."""
 
 
 def collect_rows(
@@ -516,10 +518,10 @@ def select_columns(history: History, columns: Mapping[str, Sequence[str]] | None
     return replace(history, plan=plan, rows=(tables[0], tables[1]))
 
 
-def _are_names(given: Any) -> bool:
+def _are_names(value: Any) -> bool:
     # A collection, since an iterator would be used up here.
-    is_list = isinstance(given, Collection) and not isinstance(given, (str, bytes, Mapping))
-    return is_list and all(isinstance(name, str) for name in given)
+    is_list = isinstance(value, Collection) and not isinstance(value, (str, bytes, Mapping))
+    return is_list and all(isinstance(name, str) for name in value)
 
 
 def mask_columns(history: History, mask: Sequence[str]) -> History:
@@ -548,24 +550,24 @@ def mask_columns(history: History, mask: Sequence[str]) -> History:
 
 def _same(inputs: tuple[InputSpec, InputSpec], name: str) -> list[tuple[int, str]]:
     """Return the columns of both inputs, each with the input's place, that are masked together."""
-    found = {(side, name) for side, spec in enumerate(inputs) if name in spec.schema.names}
-    if not found:
+    columns = {(side, name) for side, spec in enumerate(inputs) if name in spec.schema.names}
+    if not columns:
         known = [each for spec in inputs for each in spec.schema.names]
         msg = f"mask: neither input has a column {name!r}{did_you_mean(str(name), known)}"
         raise ConfigurationError(msg)
-    for side, _ in sorted(found):
+    for side, _ in sorted(columns):
         if name in inputs[side].key:
-            place = inputs[side].key.index(name)
-            found |= {(0, inputs[0].key[place]), (1, inputs[1].key[place])}
-    for side, column in sorted(found):
+            position = inputs[side].key.index(name)
+            columns |= {(0, inputs[0].key[position]), (1, inputs[1].key[position])}
+    for side, column in sorted(columns):
         if column == inputs[side].event_time:
-            what = f"mask: {column!r} is the event time of input {inputs[side].name!r}"
-            msg = f"{what}, by which its rows are sorted; leave it out"
+            subject = f"mask: {column!r} is the event time of input {inputs[side].name!r}"
+            msg = f"{subject}, by which its rows are sorted; leave it out"
             raise ConfigurationError(msg)
-    return sorted(found)
+    return sorted(columns)
 
 
-def _masked(column: pa.ChunkedArray, name: str, what: str, pseudonyms: dict[Any, Any]) -> pa.Array:
+def _masked(column: pa.ChunkedArray, name: str, subject: str, pseudonyms: dict[Any, Any]) -> pa.Array:
     dtype = column.type
     make: Callable[[int], Any]
     if pa.types.is_string(dtype):
@@ -575,7 +577,9 @@ def _masked(column: pa.ChunkedArray, name: str, what: str, pseudonyms: dict[Any,
     elif pa.types.is_integer(dtype):
         make = int
     else:
-        msg = f"{what} is {type_to_ddl(dtype)}; only string, binary and integer columns have pseudonyms: leave it out"
+        msg = (
+            f"{subject} is {type_to_ddl(dtype)}; only string, binary and integer columns have pseudonyms: leave it out"
+        )
         raise ConfigurationError(msg)
     made = []
     for value in decode_column(column):
@@ -585,5 +589,5 @@ def _masked(column: pa.ChunkedArray, name: str, what: str, pseudonyms: dict[Any,
     try:
         return pa.array(made, dtype)
     except (pa.ArrowInvalid, OverflowError) as error:
-        msg = f"{what} ({type_to_ddl(dtype)}) has more values than it has pseudonyms: {error}; choose fewer keys"
+        msg = f"{subject} ({type_to_ddl(dtype)}) has more values than it has pseudonyms: {error}; choose fewer keys"
         raise ConfigurationError(msg) from error

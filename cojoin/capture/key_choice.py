@@ -58,15 +58,15 @@ __all__ = ["CASES", "Case", "Reduction", "applicable", "keys_of_checkpoint", "ke
 
 
 _MOST_ROWS = 10_000
-"""How many rows a test has at most; a harness takes about a second for them."""
+"""The most rows of a test; a harness takes about a second for them."""
 
 _SHOWN, _COMPARED = 5, 10_000
-"""How many keys a message shows, and among how many it looks for a similar one."""
+"""The most keys in a message, and the most among which it looks for a similar one."""
 
 
 @dataclass(frozen=True)
 class Reduction:
-    """What of the rows a test needs.
+    """The part of the rows that a test needs.
 
     Attributes:
         span: The span of event time; None for all.
@@ -84,9 +84,9 @@ class FoundKeys:
     """The keys that a test captures.
 
     Attributes:
-        plan: What is tested, with inputs as the harness takes them.
+        plan: The plan under test, with inputs as the harness takes them.
         keys: The keys by their texts.
-        sizes: How many rows each key has.
+        sizes: The number of rows of each key.
         origin: Where the rows come from, for people.
     """
 
@@ -106,7 +106,7 @@ def keys_of_run(
         keys: The keys that the user names; None chooses some.
         covers: The cases of which the chosen keys are examples.
         most: The largest number of chosen keys.
-        reduction: What of their rows the test needs.
+        reduction: The part of their rows that the test needs.
 
     Raises:
         ConfigurationError: A key has no rows, or the rows can't be captured.
@@ -140,12 +140,12 @@ def keys_of_run(
         emitted = _emitted(history, notes, key)
         batches[code] = replay_key(alone, emitted, f"{name_of(history.plan)}, key {key_text(key, history.plan.left)}")
     if not reduction.mask:
-        found = {
+        captured = {
             key_text(coverage.keys[code], history.plan.left): CapturedKey(coverage.of_key(code), *batches[code])
             for code in chosen
         }
         sizes = [int(coverage.sizes[code]) for code in chosen]
-        return FoundKeys(history.plan, found, dict(zip(found, sizes, strict=True)), history.origin)
+        return FoundKeys(history.plan, captured, dict(zip(captured, sizes, strict=True)), history.origin)
     return _masked(part, coverage, chosen, reduction)
 
 
@@ -167,7 +167,7 @@ def keys_of_checkpoint(source: Any, joined: Any, keys: Iterable[Any] | None, red
         raise ConfigurationError(msg)
     named = named_keys(keys, joined.plan.left)
     histories = key_histories(source, joined, named)
-    found, sizes = {}, {}
+    captured, sizes = {}, {}
     for key, history in zip(named, histories, strict=True):
         notes, coverage = _classified(history, reduction)
         text = key_text(key, history.plan.left)
@@ -176,9 +176,9 @@ def keys_of_checkpoint(source: Any, joined: Any, keys: Iterable[Any] | None, red
         cases = coverage.of_key(0) if coverage.keys else ()
         if notes is not None and any(each.timers for each in notes.values()) and "timer" not in cases:
             cases = (*cases, "timer")
-        found[text] = CapturedKey(cases, batches, outcomes, history.state)
+        captured[text] = CapturedKey(cases, batches, outcomes, history.state)
         sizes[text] = sum(table.num_rows for table in history.rows)
-    return FoundKeys(histories[0].plan, found, sizes, histories[0].origin)
+    return FoundKeys(histories[0].plan, captured, sizes, histories[0].origin)
 
 
 def _classified(history: History, reduction: Reduction) -> tuple[dict[Any, Notes] | None, Coverage]:
@@ -208,23 +208,23 @@ def _masked(part: History, coverage: Coverage, chosen: Sequence[int], reduction:
     notes, again = _classified(masked, reduction)
     before = [np.isin(codes, chosen) for codes in coverage.codes]
     codes_before = [codes[mask] for codes, mask in zip(coverage.codes, before, strict=True)]
-    found, sizes = {}, {}
+    captured_keys, sizes = {}, {}
     for code in chosen:
         new = _same_key(codes_before, again.codes, code)
         key = again.keys[new]
         alone = masked.only(*(codes == new for codes in again.codes))
         text = key_text(key, masked.plan.left)
         captured = replay_key(alone, _emitted(masked, notes, key), f"{name_of(masked.plan)}, key {text}")
-        found[text] = CapturedKey(again.of_key(new), *captured)
+        captured_keys[text] = CapturedKey(again.of_key(new), *captured)
         sizes[text] = int(again.sizes[new])
-    return FoundKeys(masked.plan, found, sizes, masked.origin)
+    return FoundKeys(masked.plan, captured_keys, sizes, masked.origin)
 
 
 def _same_key(before: Sequence[NDArray[np.int64]], after: Sequence[NDArray[np.int64]], code: int) -> int:
     for old, new in zip(before, after, strict=True):
-        places = np.flatnonzero(old == code)
-        if len(places):
-            return int(new[places[0]])
+        positions = np.flatnonzero(old == code)
+        if len(positions):
+            return int(new[positions[0]])
     msg = f"key code {code} has no row"
     raise AssertionError(msg)
 
@@ -242,11 +242,11 @@ def named_keys(keys: Iterable[Any], spec: InputSpec) -> list[tuple[Any, ...]]:
     if isinstance(keys, (str, bytes, dict)) or not hasattr(keys, "__iter__"):
         msg = f"keys: expected a list of keys, got {keys!r}; write keys=[{keys!r}]"
         raise ConfigurationError(msg)
-    found = [_key(each, spec) for each in keys]
-    if not found:
+    tuples = [_key(each, spec) for each in keys]
+    if not tuples:
         msg = "keys: expected one or more keys, got none; leave keys= out to have some chosen by what they cover"
         raise ConfigurationError(msg)
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(tuples))
 
 
 def _key(key: Any, spec: InputSpec) -> tuple[Any, ...]:
@@ -280,8 +280,8 @@ def places_of_keys(wanted: Sequence[tuple[Any, ...]], known: Sequence[tuple[Any,
     Raises:
         ConfigurationError: A key has no rows.
     """
-    places = {key: place for place, key in enumerate(known)}
-    missing = [key for key in wanted if key not in places]
+    positions = {key: position for position, key in enumerate(known)}
+    missing = [key for key in wanted if key not in positions]
     if missing:
         texts = [_shown(key) for key in missing[:_SHOWN]]
         more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
@@ -289,13 +289,13 @@ def places_of_keys(wanted: Sequence[tuple[Any, ...]], known: Sequence[tuple[Any,
         if known and len(known[0]) == 1 and isinstance(missing[0][0], str) and len(known) <= _COMPARED:
             near = did_you_mean(missing[0][0], [str(key[0]) for key in known])
         near = near if "did you mean" in near else ""
-        there = f"they have {len(known):,}, such as {', '.join(_shown(key) for key in known[:_SHOWN])}"
+        examples = f"they have {len(known):,}, such as {', '.join(_shown(key) for key in known[:_SHOWN])}"
         msg = (
             f"keys: {where} have no rows of key{'s' if len(missing) > 1 else ''} {', '.join(texts)}{more}; "
-            f"{there if known else 'they have no rows at all'}{near}"
+            f"{examples if known else 'they have no rows at all'}{near}"
         )
         raise ConfigurationError(msg)
-    return [places[key] for key in wanted]
+    return [positions[key] for key in wanted]
 
 
 def key_text(key: tuple[Any, ...], spec: InputSpec) -> str:
@@ -322,16 +322,16 @@ CASES: tuple[Case, ...] = get_args(Case)
 
 
 _EXAMPLES = 3
-"""How many chosen keys are examples of each case."""
+"""The number of chosen keys that are examples of each case."""
 
 
 @dataclass
 class Notes:
-    """What a function did for one key.
+    """The output and timers of a function for one key.
 
     Attributes:
-        yielded: What its callbacks yielded, in order.
-        timers: How many timers fired.
+        yielded: The values that its callbacks yielded, in order.
+        timers: The number of timers that fired.
     """
 
     yielded: list[Any] = field(default_factory=list)
@@ -359,7 +359,7 @@ class Coverage:
     Attributes:
         codes: The code of each row's key, for both inputs.
         keys: Each key's values, by code.
-        sizes: How many rows each key has, by code.
+        sizes: The number of rows of each key, by code.
         cases: For each case, whether a key is an example of it, by code.
     """
 
@@ -407,7 +407,7 @@ def classify(history: History, notes: Mapping[Any, Notes] | None) -> Coverage:
 
     Args:
         history: The rows.
-        notes: What a function did for each key; None for a join.
+        notes: The function's output and timers by key; None for a join.
     """
     codes, count = history.keys()
     keys = _keys(history, codes, count)
@@ -438,13 +438,13 @@ def classify(history: History, notes: Mapping[Any, Notes] | None) -> Coverage:
 
 def _keys(history: History, codes: Sequence[NDArray[np.int64]], count: int) -> list[tuple[Any, ...]]:
     """Return each key's values, by code."""
-    found: list[tuple[Any, ...]] = [()] * count
+    values: list[tuple[Any, ...]] = [()] * count
     for side in (1, 0):
         distinct, first = np.unique(codes[side], return_index=True)
         rows = history.plan.inputs[side].keys(history.rows[side]).take(first)
         for code, key in zip(distinct.tolist(), decode_rows(rows), strict=True):
-            found[code] = tuple(key)
-    return found
+            values[code] = tuple(key)
+    return values
 
 
 def _codes(keys: Iterable[tuple[Any, ...]], numbers: Mapping[tuple[Any, ...], int]) -> NDArray[np.int64]:
@@ -455,23 +455,24 @@ def _ties(
     history: History, codes: Sequence[NDArray[np.int64]], micros: Sequence[NDArray[np.int64]]
 ) -> NDArray[np.int64]:
     timed = [
-        np.full(len(each), spec.event_time is not None) for each, spec in zip(codes, history.plan.inputs, strict=True)
+        np.full(len(side_codes), spec.event_time is not None)
+        for side_codes, spec in zip(codes, history.plan.inputs, strict=True)
     ]
     kept = np.concatenate(timed)
     key, time = np.concatenate(codes)[kept], np.concatenate(micros)[kept]
     order = np.lexsort([time, key])
     key, time = key[order], time[order]
-    found: NDArray[np.int64] = key[1:][(key[1:] == key[:-1]) & (time[1:] == time[:-1])]
-    return found
+    ties: NDArray[np.int64] = key[1:][(key[1:] == key[:-1]) & (time[1:] == time[:-1])]
+    return ties
 
 
 def _nulls(history: History) -> Iterator[NDArray[np.bool_]]:
     for spec, table in zip(history.plan.inputs, history.rows, strict=True):
-        found = np.zeros(table.num_rows, dtype=bool)
+        mask = np.zeros(table.num_rows, dtype=bool)
         for name in table.column_names:
             if name not in spec.key and name != spec.event_time and table.column(name).null_count:
-                found |= table.column(name).is_null().to_numpy()
-        yield found
+                mask |= table.column(name).is_null().to_numpy()
+        yield mask
 
 
 def _earlier_right_row(
@@ -495,18 +496,18 @@ def _matches_of_join(
     plan = replace(history.plan, operation=replace(operation, how="left"))
     left, right = plan.inputs
     left_out = {*right.key, getattr(operation, "deletes", None), *right.technical}
-    place = len(left.schema) + [name for name in right.schema.names if name not in left_out].index(
+    position = len(left.schema) + [name for name in right.schema.names if name not in left_out].index(
         str(right.event_time)
     )
-    found: tuple[set[tuple[Any, ...]], set[tuple[Any, ...]]] = (set(), set())
+    members_by_kind: tuple[set[tuple[Any, ...]], set[tuple[Any, ...]]] = (set(), set())
     for output in _outputs(plan, history):
         table = output.tables()[OUTPUT]
         keys = table.select([left.schema.names.index(name) for name in left.key])
-        is_matched = table.column(place).is_valid()
-        for members, mask in zip(found, (is_matched, _inverted(is_matched)), strict=True):
+        is_matched = table.column(position).is_valid()
+        for members, mask in zip(members_by_kind, (is_matched, _inverted(is_matched)), strict=True):
             distinct = keys.filter(mask).group_by(keys.column_names).aggregate([])
             members.update(map(tuple, decode_rows(distinct)))
-    return _codes(found[0], numbers), _codes(found[1], numbers)
+    return _codes(members_by_kind[0], numbers), _codes(members_by_kind[1], numbers)
 
 
 def _inverted(mask: pa.ChunkedArray) -> NDArray[np.bool_]:
@@ -515,7 +516,7 @@ def _inverted(mask: pa.ChunkedArray) -> NDArray[np.bool_]:
 
 
 def observe(history: History) -> dict[Any, Notes]:
-    """Return what a function did for each key that had a timer or a row of output.
+    """Return a function's output and timers for each key that had any.
 
     Args:
         history: The rows; its plan's operation is a ``KeyedCoProcess``.

@@ -47,29 +47,29 @@ _UNITS = {"day": 86_400_000_000, "hour": 3_600_000_000, "minute": 60_000_000, "s
 
 @dataclass(frozen=True)
 class Purpose:
-    """What the docstring of a test tells.
+    """The parts of a test's docstring.
 
     Attributes:
-        title: What is tested, such as ``"Tiers on 12 keys"``.
+        title: The function and the number of keys, such as ``"Tiers on 12 keys"``.
         origin: Where the rows come from.
         cases: Each case that a key covers, with the number of its keys.
-        told: Further sentences.
+        notes: Further sentences.
     """
 
     title: str
     origin: str
     cases: Sequence[tuple[str, int]]
-    told: Sequence[str] = ()
+    notes: Sequence[str] = ()
 
 
 def test_text(plan: Plan, function: ImportedFunction | None, path: Path, purpose: Purpose) -> str:
     """Return the text of a test file.
 
     Args:
-        plan: What is tested, with inputs as the harness takes them.
-        function: How the test makes the function; None for a join.
+        plan: The plan under test, with inputs as the harness takes them.
+        function: The expression that makes the function; None for a join.
         path: The path of the test, which tells in which project it is.
-        purpose: What its docstring tells.
+        purpose: The parts of its docstring.
     """
     operation: Any = plan.operation
     inputs = [f"input{number}={_input(spec)}" for number, spec in enumerate(plan.inputs, start=1)]
@@ -111,7 +111,7 @@ def test_text(plan: Plan, function: ImportedFunction | None, path: Path, purpose
             "",
             '@pytest.mark.parametrize("key", CAPTURED.keys)',
             "def test_captured_key(key: str) -> None:",
-            '    """The rows of the key make the rows come out that were captured."""',
+            '    """The rows of the key have the output that was captured."""',
             "    CAPTURED.check(key, harness())",
             "",
         ]
@@ -125,7 +125,7 @@ def _docstring(purpose: Purpose, path: Path) -> str:
         f"``cojoin.testing.capture`` from {purpose.origin}. If the result is meant to change, capture again with "
         f"``overwrite=True``, and read the difference before you commit it."
     )
-    paragraphs = [where, *([f"Cases, each with its number of keys: {cases}."] if cases else []), *purpose.told]
+    paragraphs = [where, *([f"Cases, each with its number of keys: {cases}."] if cases else []), *purpose.notes]
     wrapped = ["\n".join(textwrap.wrap(each, _WIDTH, break_on_hyphens=False)) for each in paragraphs]
     return '"""' + "\n\n".join([f"{purpose.title}.", *wrapped]) + '\n"""'
 
@@ -148,7 +148,7 @@ def _imports(ours: Iterable[str], function: ImportedFunction | None, *, needs_ta
 
 
 def _isort_key(name: str) -> tuple[int, str]:
-    """Return where isort puts a name: constants, then classes, then the rest."""
+    """Return isort's sort key of a name: constants, then classes, then the rest."""
     kind = 0 if name.isupper() and len(name) > 1 else 1 if name[:1].isupper() else 2
     return kind, name
 
@@ -156,16 +156,16 @@ def _isort_key(name: str) -> tuple[int, str]:
 def _project(path: Path) -> Path:
     """Return the folder of the project to which a test belongs: the nearest one with a project's file."""
     folder = path.resolve().parent
-    for each in (folder, *folder.parents):
-        if any((each / name).exists() for name in ("pyproject.toml", "ruff.toml", ".ruff.toml")):
-            return each
+    for parent in (folder, *folder.parents):
+        if any((parent / name).exists() for name in ("pyproject.toml", "ruff.toml", ".ruff.toml")):
+            return parent
     return Path.cwd()
 
 
 def _is_of_project(package: str, root: Path) -> bool:
     """Return whether a package is the project's own, which stands in the last section of the imports."""
-    places = (root, root / "src")
-    return any((place / package).is_dir() or (place / f"{package}.py").exists() for place in places)
+    folders = (root, root / "src")
+    return any((parent / package).is_dir() or (parent / f"{package}.py").exists() for parent in folders)
 
 
 def _own_name(name: str) -> str:
@@ -193,16 +193,16 @@ def _input(spec: InputSpec) -> str:
 def _settings(join: Any) -> list[str]:
     """Return the arguments of a join that are not the defaults."""
     settings = []
-    for each in fields(join):
-        value = getattr(join, each.name)
-        if each.default is MISSING or value != each.default:
+    for setting in fields(join):
+        value = getattr(join, setting.name)
+        if setting.default is MISSING or value != setting.default:
             if isinstance(value, timedelta):
                 spelled = _duration(value // timedelta(microseconds=1))
             elif isinstance(value, (tuple, list)):
                 spelled = f"({', '.join(map(_text, value))})"
             else:
                 spelled = _text(value)
-            settings.append(f"{each.name}={spelled}")
+            settings.append(f"{setting.name}={spelled}")
     return settings
 
 
@@ -272,13 +272,13 @@ class ImportedFunction:
 def imported_function(
     function: KeyedCoProcessFunction, tags: Sequence[OutputTag], named: str | Callable[[], Any] | None
 ) -> ImportedFunction:
-    """Return how a test makes a function.
+    """Return the imports and the expression by which a test makes a function.
 
     Args:
         function: The instance that has run.
         tags: Its side outputs.
-        named: What makes such an instance without arguments, if the user says it: a class or a function of a module,
-            or its name, such as ``"jobs.tiers:make"``.
+        named: A callable that makes such an instance without arguments, if the user names one: a class or a
+            function of a module, or its name, such as ``"jobs.tiers:make"``.
 
     Raises:
         ConfigurationError: A test can't import it, or its arguments are not known.
@@ -292,11 +292,11 @@ def imported_function(
         maker = None
     else:
         module, path = _place(maker, type(function).__name__)
-    found = _resolve(module, path, maker)
-    arguments = _arguments(function, found) if named is None else ()
+    factory = _resolve(module, path, maker)
+    arguments = _arguments(function, factory) if named is None else ()
     if named is not None:
-        _check_maker(found, function, f"{module}:{path}")
-    spelled = [_tag_name(tag, sys.modules[module], path, found) for tag in tags]
+        _check_maker(factory, function, f"{module}:{path}")
+    spelled = [_tag_name(tag, sys.modules[module], path, factory) for tag in tags]
     names = {path.partition(".")[0], *(each.partition(".")[0] for each in spelled if each is not None)}
     return ImportedFunction(module, tuple(sorted(names)), path, arguments, tuple(spelled))
 
@@ -328,20 +328,20 @@ def _place(maker: Any, name: str) -> tuple[str, str]:
 
 def _resolve(module: str, path: str, expected: Any) -> Any:
     try:
-        found: Any = import_module(module)
+        value: Any = import_module(module)
         for name in path.split("."):
-            found = getattr(found, name)
+            value = getattr(value, name)
     except (ImportError, AttributeError, ValueError) as error:
         msg = (
             f"{path} can't be imported from {module}, as a test must do: {error}; say where it is, such as "
             f"function='jobs.tiers:Tiers'"
         )
         raise ConfigurationError(msg) from error
-    same = expected is None or found is expected or getattr(expected, "__module__", "") == "__main__"
+    same = expected is None or value is expected or getattr(expected, "__module__", "") == "__main__"
     if not same:
-        msg = f"{module}.{path} is another object than the function that has run; import the module anew, and run again"
+        msg = f"{module}.{path} is another object than the function of the run; import the module again, and run again"
         raise ConfigurationError(msg)
-    return found
+    return value
 
 
 def _check_maker(maker: Any, function: KeyedCoProcessFunction, name: str) -> None:
@@ -351,8 +351,8 @@ def _check_maker(maker: Any, function: KeyedCoProcessFunction, name: str) -> Non
         msg = f"function: {name}() raised {type(error).__name__}: {error}; it must make the function without arguments"
         raise ConfigurationError(msg) from error
     if type(made).__qualname__ != type(function).__qualname__:
-        wanted, given = type(function).__qualname__, type(made).__qualname__
-        msg = f"function: {name}() makes a {given}, and what has run is a {wanted}"
+        wanted, got = type(function).__qualname__, type(made).__qualname__
+        msg = f"function: {name}() makes a {got}, and the function that has run is a {wanted}"
         raise ConfigurationError(msg)
 
 
@@ -361,7 +361,7 @@ def _arguments(function: KeyedCoProcessFunction, kind: Any) -> tuple[str, ...]:
     name = type(function).__name__
     cure = f"write a function without parameters that returns it, and name that: function='{kind.__module__}:make'"
     state = getattr(function, "__dict__", {})
-    given = {}
+    arguments = {}
     for parameter in inspect.signature(kind).parameters.values():
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             continue
@@ -380,17 +380,17 @@ def _arguments(function: KeyedCoProcessFunction, kind: Any) -> tuple[str, ...]:
             kind_of = type(value).__name__
             msg = f"{name}: its argument {parameter.name!r} is a {kind_of}, which can't be written in a test; {cure}"
             raise ConfigurationError(msg)
-        given[parameter.name] = value
+        arguments[parameter.name] = value
     try:
-        again = kind(**given)
+        again = kind(**arguments)
         is_equal = getattr(again, "__dict__", {}) == state
     except Exception:  # noqa: BLE001 - whatever a user's constructor raises
         is_equal = False
     if not is_equal:
-        shown = ", ".join(f"{key}={value!r}" for key, value in given.items())
+        shown = ", ".join(f"{key}={value!r}" for key, value in arguments.items())
         msg = f"{name}: {name}({shown}) does not make an instance with the same attributes; {cure}"
         raise ConfigurationError(msg)
-    return tuple(f"{key}={_literal(value)}" for key, value in given.items())
+    return tuple(f"{key}={_literal(value)}" for key, value in arguments.items())
 
 
 def _is_literal(value: Any) -> bool:

@@ -118,23 +118,23 @@ class _Command:
         assert self._session is not None
         return self._session
 
-    def _snapshots(self) -> None:
+    def snapshots(self) -> None:
         """List the snapshots."""
         from cojoin.checkpoints.lease_record import holder  # noqa: PLC0415
         from cojoin.checkpoints.manifest import Manifests  # noqa: PLC0415
 
         read = [self._readable(partial(self._snapshots.read, each)) for each in self._snapshots.batch_ids()]
-        found = [each for each in read if each is not None]
+        snapshots = [each for each in read if each is not None]
         if self._arguments.json:
-            self._print_json([_snapshot_values(each) for each in found])
+            self._print_json([_snapshot_values(each) for each in snapshots])
             return
         last, held_by = self._readable(Manifests(self._files).last), self._readable(partial(holder, self._files))
         say(_headline(self._arguments.path, self._query["query"], last, held_by))
         say()
-        say(_snapshots(found))
+        say(_snapshots(snapshots))
 
     def _readable(self, read: Callable[[], _Read | None]) -> _Read | None:
-        """Return what is read; where it is damaged, print the error and return None, so that the rest is shown."""
+        """Return the result of a read; print the error of a damaged file and return None, so that the rest is shown."""
         try:
             return read()
         except CheckpointError as error:
@@ -176,8 +176,8 @@ class _Command:
         arguments = self._arguments
         state = read_state(self._spark, arguments.path, arguments.at)
         if arguments.key is not None:
-            found = state.key(typed_key(arguments.key, state.inputs[0]))
-            self._show(found.as_dict(), str(found))
+            key_state = state.key(typed_key(arguments.key, state.inputs[0]))
+            self._show(key_state.as_dict(), str(key_state))
         elif arguments.name is not None:
             rows = self._part(state, arguments.name).limit(arguments.limit).toArrow()
             listed = [plain(row) for row in decode_rows(rows, beyond=str)] if arguments.json else None
@@ -187,7 +187,7 @@ class _Command:
             values = {"batch_id": state.batch_id, "taken_at": state.taken_at, "watermark": state.watermark}
             self._show({**values, "origin": state.origin, "tables": tables}, str(state))
 
-    def _progress(self) -> None:
+    def progress(self) -> None:
         """Show the last batches."""
         from pyspark.sql import functions as F  # noqa: N812, PLC0415
 
@@ -196,11 +196,11 @@ class _Command:
         frame = read_progress(self._spark, self._arguments.path)
         self.show_progress(frame.orderBy(F.desc("batch_id")).limit(self._arguments.limit).orderBy("batch_id").toArrow())
 
-    def show_progress(self, found: pa.Table) -> None:
+    def show_progress(self, batches: pa.Table) -> None:
         """Show the last of some batches."""
         from cojoin.checkpoints.inspect.key_state import plain  # noqa: PLC0415
 
-        last = found.slice(max(0, found.num_rows - self._arguments.limit))
+        last = batches.slice(max(0, batches.num_rows - self._arguments.limit))
         rows = [plain(row) for row in decode_rows(last, beyond=str)]
         self._show(rows, _progress(rows))
 
@@ -243,10 +243,10 @@ class _Command:
         from cojoin.checkpoints.state_cleaner import StateCleaner  # noqa: PLC0415
 
         arguments = self._arguments
-        found = self._snapshots.all()
-        obsolete = self._obsolete(found)
+        snapshots = self._snapshots.all()
+        obsolete = self._obsolete(snapshots)
         freed = None if arguments.dry_run or not obsolete else StateCleaner(self._spark, self._files).clean(obsolete)
-        kept = [each.batch_id for each in found if each.batch_id not in obsolete]
+        kept = [each.batch_id for each in snapshots if each.batch_id not in obsolete]
         values = {"removed": obsolete, "kept": kept, "freed_bytes": freed, "dry_run": arguments.dry_run}
         self._show(values, _cleaned(obsolete, kept, freed, dry_run=arguments.dry_run))
 
@@ -260,17 +260,17 @@ class _Command:
         done = erase(self._spark, arguments.path, keys, arguments.into, counts=not arguments.no_counts)
         self._show(done.as_dict(), str(done))
 
-    def _obsolete(self, found: list[Snapshot]) -> list[int]:
+    def _obsolete(self, snapshots: list[Snapshot]) -> list[int]:
         arguments = self._arguments
         if arguments.keep is not None:
             return self._snapshots.obsolete(arguments.keep, savepoints_too=arguments.savepoints)
         batch_id = arguments.batch
-        chosen = next((each for each in found if each.batch_id == batch_id), None)
+        chosen = next((each for each in snapshots if each.batch_id == batch_id), None)
         if chosen is None:
-            there = ", ".join(str(each.batch_id) for each in found) or "none"
-            msg = f"checkpoint {self._files.root}: there is no snapshot of batch {batch_id}; there are: {there}"
+            numbers = f"those of batches {', '.join(str(each.batch_id) for each in snapshots)}" if snapshots else "none"
+            msg = f"checkpoint {self._files.root}: there is no snapshot of batch {batch_id}; it has {numbers}"
             raise CheckpointError(msg)
-        base = self._snapshots.base_of(found)
+        base = self._snapshots.base_of(snapshots)
         if chosen.batch_id == base:
             msg = (
                 f"checkpoint {self._files.root}: the query's next snapshot builds on that of batch {batch_id}, so it "
@@ -321,36 +321,36 @@ def _headline(path: str, query: Mapping[str, Any], last: Manifest | None, held_b
     return "\n".join(lines)
 
 
-def _snapshots(found: Sequence[Snapshot]) -> str:
+def _snapshots(snapshots: Sequence[Snapshot]) -> str:
     """Return a table of snapshots."""
-    if not found:
+    if not snapshots:
         return "no snapshots: one is taken at every --checkpoint-interval, and by `cojoin checkpoints savepoint`"
     rows = [("batch", "kind", "taken at (UTC)", "watermark (UTC)", "key groups", "rows", "size", "written")]
     rows += [
         (
-            str(each.batch_id),
-            each.kind,
-            f"{each.taken_at:%Y-%m-%d %H:%M:%S}",
-            format_time(each.manifest.report.watermark),
-            str(each.key_groups),
-            f"{each.rows:,}",
-            format_bytes(each.state_bytes),
-            format_bytes(each.written_bytes),
+            str(snapshot.batch_id),
+            snapshot.kind,
+            f"{snapshot.taken_at:%Y-%m-%d %H:%M:%S}",
+            format_time(snapshot.manifest.report.watermark),
+            str(snapshot.key_groups),
+            f"{snapshot.rows:,}",
+            format_bytes(snapshot.state_bytes),
+            format_bytes(snapshot.written_bytes),
         )
-        for each in found
+        for snapshot in snapshots
     ]
     return text_table(rows)
 
 
-def _snapshot(found: Snapshot, query: Mapping[str, Any], held_by: str | None, *, lives: bool) -> str:
+def _snapshot(snapshot: Snapshot, query: Mapping[str, Any], held_by: str | None, *, lives: bool) -> str:
     """Return a snapshot in detail."""
-    manifest, sources = found.manifest, _sources(query)
-    sizes = f"{format_bytes(found.state_bytes)}, of which this snapshot wrote {format_bytes(found.written_bytes)}"
-    stored = sorted((each for each, groups in found.content_batch_ids.items() if groups), key=int)
+    manifest, sources = snapshot.manifest, _sources(query)
+    sizes = f"{format_bytes(snapshot.state_bytes)}, of which this snapshot wrote {format_bytes(snapshot.written_bytes)}"
+    stored = sorted((each for each, groups in snapshot.content_batch_ids.items() if groups), key=int)
     lines = [
-        f"batch {found.batch_id}, a {found.kind} taken at {found.taken_at:%Y-%m-%d %H:%M:%S} UTC",
+        f"batch {snapshot.batch_id}, a {snapshot.kind} taken at {snapshot.taken_at:%Y-%m-%d %H:%M:%S} UTC",
         f"query {manifest.query_id}, run {manifest.epoch}",
-        f"{found.rows:,} rows in {found.key_groups} key groups; state {sizes}",
+        f"{snapshot.rows:,} rows in {snapshot.key_groups} key groups; state {sizes}",
         "its content is stored in the snapshots of batches " + ", ".join(stored),
         "",
         manifest.report.table(),
@@ -361,7 +361,7 @@ def _snapshot(found: Snapshot, query: Mapping[str, Any], held_by: str | None, *,
         f"  {name}, {source}: {offset}" for (name, source), offset in zip(sources, manifest.offsets, strict=False)
     ]
     lines += ["", "outputs"] if manifest.outputs else ["", "no output was written yet"]
-    lines += [f"  {name}: {_place(place)}" for name, place in manifest.outputs.items()]
+    lines += [f"  {name}: {_place(location)}" for name, location in manifest.outputs.items()]
     if held_by is None:
         lease = "no query runs on the checkpoint"
     else:
@@ -369,33 +369,33 @@ def _snapshot(found: Snapshot, query: Mapping[str, Any], held_by: str | None, *,
     return "\n".join([*lines, "", lease])
 
 
-def _snapshot_values(found: Snapshot, query: Mapping[str, Any] | None = None, *, detailed: bool = False) -> Any:
+def _snapshot_values(snapshot: Snapshot, query: Mapping[str, Any] | None = None, *, detailed: bool = False) -> Any:
     """Return a snapshot as values for JSON."""
     values = {
-        "batch_id": found.batch_id,
-        "kind": found.kind,
-        "taken_at": found.taken_at,
-        "watermark": found.manifest.report.watermark,
-        "key_groups": found.key_groups,
-        "rows": found.rows,
-        "state_bytes": found.state_bytes,
-        "written_bytes": found.written_bytes,
+        "batch_id": snapshot.batch_id,
+        "kind": snapshot.kind,
+        "taken_at": snapshot.taken_at,
+        "watermark": snapshot.manifest.report.watermark,
+        "key_groups": snapshot.key_groups,
+        "rows": snapshot.rows,
+        "state_bytes": snapshot.state_bytes,
+        "written_bytes": snapshot.written_bytes,
     }
     if not detailed or query is None:
         return values
-    manifest, sources = found.manifest, _sources(query)
+    manifest, sources = snapshot.manifest, _sources(query)
     return {
         **values,
         "query_id": manifest.query_id,
         "epoch": manifest.epoch,
-        "content_batch_ids": {each: groups for each, groups in found.content_batch_ids.items() if groups},
+        "content_batch_ids": {each: groups for each, groups in snapshot.content_batch_ids.items() if groups},
         "sources": [
             {"input": name, "source": source, "offset": offset}
             for (name, source), offset in zip(sources, manifest.offsets, strict=False)
         ],
         "outputs": {
-            name: {what: without_login(each) if isinstance(each, str) else each for what, each in place.items()}
-            for name, place in manifest.outputs.items()
+            name: {field: without_login(each) if isinstance(each, str) else each for field, each in location.items()}
+            for name, location in manifest.outputs.items()
         },
         "report": manifest.report.as_dict(),
     }
@@ -416,7 +416,7 @@ def _progress(rows: Sequence[Mapping[str, Any]]) -> str:
             "at (UTC)",
             "watermark (UTC)",
             "held by",
-            *(f"{name} {what}" for name in names for what in ("in", "wait")),
+            *(f"{name} {column}" for name in names for column in ("in", "wait")),
             "rejected",
             "rows out",
             "state",
@@ -432,7 +432,7 @@ def _progress(rows: Sequence[Mapping[str, Any]]) -> str:
                 _moment(row["processing_time"]).partition(".")[0],
                 "end of time" if row["drained"] else _moment(row["watermark"]),
                 held if partition in (None, "[]") else f"{held} {partition}",
-                *(f"{each[what]:,}" for each in inputs for what in ("rows_in", "buffered")),
+                *(f"{each[column]:,}" for each in inputs for column in ("rows_in", "buffered")),
                 f"{sum(count for each in inputs for count in each['rejected'].values()):,}",
                 f"{row['rows_out']:,}",
                 format_bytes(row["state_bytes"]),
@@ -453,24 +453,26 @@ def _cleaned(removed: Sequence[int], kept: Sequence[int], freed: int | None, *, 
 
 
 def _sources(query: Mapping[str, Any]) -> list[tuple[str, str]]:
-    names = [each["name"] for each in query["query"]["inputs"]]
-    told = [
-        "a DataFrame" if each is None else f"{each['format']} {without_login(str(each['location'] or ''))}".strip()
-        for each in query["sources"]
+    names = [source["name"] for source in query["query"]["inputs"]]
+    sources = [
+        "a DataFrame"
+        if source is None
+        else f"{source['format']} {without_login(str(source['location'] or ''))}".strip()
+        for source in query["sources"]
     ]
-    return list(zip(names, told, strict=True))
+    return list(zip(names, sources, strict=True))
 
 
-def _place(place: Mapping[str, Any]) -> str:
+def _place(location: Mapping[str, Any]) -> str:
     where = " ".join(
         f"{kind} {without_login(str(value))}"
-        for kind, value in place.items()
+        for kind, value in location.items()
         if kind not in {"version", "id", "batch_id"}
     )
-    if place["batch_id"] is None:
+    if location["batch_id"] is None:
         return f"{where}, nothing written yet"
-    version = f" at version {place['version']}" if "version" in place else ""
-    return f"{where}{version}, last written in batch {place['batch_id']}"
+    version = f" at version {location['version']}" if "version" in location else ""
+    return f"{where}{version}, last written in batch {location['batch_id']}"
 
 
 def _moment(value: datetime | None) -> str:
@@ -515,7 +517,7 @@ def typed_row(pairs: Sequence[tuple[str, str | None]], spec: InputSpec) -> dict[
     }
 
 
-def typed_value(text: str, dtype: pa.DataType, what: str) -> Any:
+def typed_value(text: str, dtype: pa.DataType, subject: str) -> Any:
     """Read a value of a type; a time without a time zone is in UTC.
 
     Raises:
@@ -526,7 +528,7 @@ def typed_value(text: str, dtype: pa.DataType, what: str) -> Any:
     try:
         return pa.scalar(text).cast(dtype).as_py()
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-        msg = f"{what}: expected a value of the type {dtype}, got {text!r}"
+        msg = f"{subject}: expected a value of the type {dtype}, got {text!r}"
         raise ConfigurationError(msg) from None
 
 

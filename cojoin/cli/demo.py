@@ -115,7 +115,7 @@ def _folder(arguments: Arguments) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / _MARK).touch()
     except OSError as error:
-        msg = f"--directory {arguments.directory}: can't write there: {error.strerror or error}"
+        msg = f"--directory {arguments.directory}: it can't be written: {error.strerror or error}"
         raise ConfigurationError(msg) from error
     return folder
 
@@ -390,13 +390,13 @@ def expected_rows(
     if join.how == "inner":
         rows, matches = rows.filter(pa.array(matches >= 0)), matches[matches >= 0]
     payload = versions.select([name for name in right.schema.names if name not in right.key])
-    found = payload.take(pa.array(matches, mask=matches < 0))
-    return pa.Table.from_arrays([*rows.columns, *found.columns], schema=join.output_schema(left, right))
+    matched = payload.take(pa.array(matches, mask=matches < 0))
+    return pa.Table.from_arrays([*rows.columns, *matched.columns], schema=join.output_schema(left, right))
 
 
-def compare(expected: pa.Table, found: pa.Table) -> Verdict:
+def compare(expected: pa.Table, output: pa.Table) -> Verdict:
     """Compare two tables of the same columns as multisets of rows."""
-    both = pa.concat_tables([expected, found.select(expected.schema.names).cast(expected.schema)])
+    both = pa.concat_tables([expected, output.select(expected.schema.names).cast(expected.schema)])
     if not both.num_rows:
         return Verdict(0, 0, both, both)
     keys = [key for column in both.columns for key in sort_keys(column)]
@@ -409,7 +409,7 @@ def compare(expected: pa.Table, found: pa.Table) -> Verdict:
     missing, unexpected = (
         both.take(pa.array(np.repeat(order[starts], np.maximum(side, 0)))) for side in (surplus, -surplus)
     )
-    return Verdict(expected.num_rows, found.num_rows, missing, unexpected)
+    return Verdict(expected.num_rows, output.num_rows, missing, unexpected)
 
 
 def _frame(table: pa.Table, spec: InputSpec) -> pd.DataFrame:

@@ -59,11 +59,11 @@ def parse_job(text: str) -> tuple[str, str]:
     >>> parse_job("./main/enrich.py:joined")
     ('./main/enrich.py', 'joined')
     """
-    place, colon, name = text.rpartition(":")
-    if not colon or not place or not name.isidentifier():
+    source, colon, name = text.rpartition(":")
+    if not colon or not source or not name.isidentifier():
         msg = f"expected MODULE:NAME or FILE.py:NAME, such as jobs.enrich:joined, got {text!r}"
         raise ConfigurationError(msg)
-    return place, name
+    return source, name
 
 
 def load_job(job: tuple[str, str], spark: Callable[[], Any], settings: Mapping[str, str]) -> Joined:
@@ -82,16 +82,16 @@ def loaded(job: tuple[str, str]) -> Iterator[ModuleType]:
     Raises:
         ConfigurationError: It can't be loaded, or a query is started meanwhile.
     """
-    place, name = job
-    what = f"{place}:{name}"
-    is_file = place.endswith(".py")
-    if is_file and not Path(place).is_file():
-        msg = f"{what}: there is no file {place!r}"
+    source, name = job
+    job_name = f"{source}:{name}"
+    is_file = source.endswith(".py")
+    if is_file and not Path(source).is_file():
+        msg = f"{job_name}: the file {source!r} does not exist"
         raise ConfigurationError(msg)
-    folder = Path(place).absolute().parent if is_file else Path.cwd()
-    with _loading_from(folder), _starting_nothing(what):
-        with _named(what, "loading it"):
-            module = _file_module(Path(place)) if is_file else importlib.import_module(place)
+    folder = Path(source).absolute().parent if is_file else Path.cwd()
+    with _loading_from(folder), _starting_nothing(job_name):
+        with _named(job_name, "loading it"):
+            module = _file_module(Path(source)) if is_file else importlib.import_module(source)
         yield module
 
 
@@ -109,7 +109,7 @@ def join_of(
 
     Args:
         job: Its module or file, and its name there.
-        module: What ``loaded`` has yielded.
+        module: The module that ``loaded`` has yielded.
         spark: Returns the session.
         settings: Further arguments of the function, by name.
         on_spark: Whether a function that does not take the session is called with an active one all the same.
@@ -118,32 +118,32 @@ def join_of(
         ConfigurationError: The name does not exist, or is not a join.
     """
     name = job[1]
-    what = ":".join(job)
-    found = getattr(module, name, None)
-    if found is None:
+    job_name = ":".join(job)
+    named = getattr(module, name, None)
+    if named is None:
         joins = [each for each, value in vars(module).items() if _may_be_job(value, module)]
-        msg = f"{what}: there is no {name!r} in {module.__file__}{did_you_mean(name, joins)}"
+        msg = f"{job_name}: {module.__file__} has no {name!r}{did_you_mean(name, joins)}"
         raise ConfigurationError(msg)
-    made = found
-    if isinstance(found, Joined):
+    made = named
+    if isinstance(named, Joined):
         if settings:
-            msg = f"{what}: --set gives arguments to a function, and this is a join{_line_of(name, module)}"
+            msg = f"{job_name}: --set gives arguments to a function, and this is a join{_line_of(name, module)}"
             raise ConfigurationError(msg)
-    elif callable(found):
-        given = _session_argument(found, what, settings)
-        session = spark() if given or on_spark else None
-        with _named(what, "it"):
-            made = found(**dict.fromkeys(given, session), **settings)
+    elif callable(named):
+        session_argument = _session_argument(named, job_name, settings)
+        session = spark() if session_argument or on_spark else None
+        with _named(job_name, "it"):
+            made = named(**dict.fromkeys(session_argument, session), **settings)
     if not isinstance(made, Joined):
         msg = (
-            f"{what}: expected a join, such as pair.asof_join(), or a function that returns one, got "
+            f"{job_name}: expected a join, such as pair.asof_join(), or a function that returns one, got "
             f"{type(made).__name__}{_line_of(name, module)}"
         )
         raise ConfigurationError(msg)
     return made
 
 
-def _session_argument(function: Callable[..., Any], what: str, settings: Mapping[str, str]) -> list[str]:
+def _session_argument(function: Callable[..., Any], job_name: str, settings: Mapping[str, str]) -> list[str]:
     """Return the name of the argument that gets the session, in a list; an empty list if there is none."""
     parameters = inspect.signature(function).parameters.values()
     takes_any = any(each.kind is each.VAR_KEYWORD for each in parameters)
@@ -151,12 +151,12 @@ def _session_argument(function: Callable[..., Any], what: str, settings: Mapping
     names = [each.name for each in named]
     for name in settings:
         if name not in names and not takes_any:
-            msg = f"{what}: --set {name}: the function has no such argument{did_you_mean(name, names)}"
+            msg = f"{job_name}: --set {name}: the function has no such argument{did_you_mean(name, names)}"
             raise ConfigurationError(msg)
     needed = [each.name for each in named if each.default is each.empty and each.name not in settings]
     if len(needed) > 1:
         msg = (
-            f"{what}: expected a function with at most one argument without a default, which gets the Spark session; "
+            f"{job_name}: expected a function with at most one argument without a default, which gets the session; "
             f"it takes {', '.join(needed)}: give the others with --set NAME=VALUE"
         )
         raise ConfigurationError(msg)
@@ -176,10 +176,10 @@ def _line_of(name: str, module: ModuleType) -> str:
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             names = {node.name}
         elif isinstance(node, (ast.Import, ast.ImportFrom)):
-            names = {each.asname or each.name for each in node.names}
+            names = {part.asname or part.name for part in node.names}
         else:
             names = {
-                each.id for each in ast.walk(node) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)
+                part.id for part in ast.walk(node) if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)
             }
         if name in names:
             return f" ({file}:{node.lineno})"
@@ -187,23 +187,23 @@ def _line_of(name: str, module: ModuleType) -> str:
 
 
 @contextmanager
-def _named(what: str, who: str) -> Iterator[None]:
+def _named(job_name: str, who: str) -> Iterator[None]:
     """Name the job, and the line of its file, in an error that its code raises.
 
     Args:
-        what: The job.
-        who: What raises the error: ``it``, or ``loading it``.
+        job_name: The job.
+        who: The subject that raises the error: ``it``, or ``loading it``.
     """
     try:
         yield
     except SyntaxError as error:
-        msg = f"{what}: {who} raised {type(error).__name__}: {error.msg} ({error.filename}:{error.lineno})"
+        msg = f"{job_name}: {who} raised {type(error).__name__}: {error.msg} ({error.filename}:{error.lineno})"
         raise ConfigurationError(msg) from error
     except CojoinError as error:
-        msg = f"{what}: {error}{_line(error)}"
+        msg = f"{job_name}: {error}{_line(error)}"
         raise type(error)(msg) from error
     except (Exception, SystemExit) as error:
-        msg = f"{what}: {who} raised {type(error).__name__}: {error}{_line(error)}"
+        msg = f"{job_name}: {who} raised {type(error).__name__}: {error}{_line(error)}"
         raise ConfigurationError(msg) from error
 
 
@@ -214,7 +214,7 @@ def _line(error: BaseException) -> str:
 
 
 @contextmanager
-def _starting_nothing(what: str) -> Iterator[None]:
+def _starting_nothing(job_name: str) -> Iterator[None]:
     """Refuse a query that is started meanwhile, by cojoin or by Spark itself."""
 
     def refuse(*arguments: Any, **settings: Any) -> NoReturn:
@@ -231,7 +231,7 @@ def _starting_nothing(what: str) -> Iterator[None]:
     for query in started:
         query.stop()
     if started:
-        msg = f"{what}: {_STARTED} (a stream of Spark's, {started[0].name or started[0].id})"
+        msg = f"{job_name}: {_STARTED} (a stream of Spark's, {started[0].name or started[0].id})"
         raise ConfigurationError(msg)
 
 
@@ -456,7 +456,7 @@ class Output:
             )
             raise ConfigurationError(msg)
         if kind not in _OUTPUT_KINDS:
-            topic = "; a topic is a sink in the job's file: write NAME = cojoin.sinks.kafka(...) there, and NAME here"
+            topic = "; a topic is a sink in the job's file: write NAME = cojoin.sinks.kafka(...), and --output NAME"
             msg = f"expected delta or parquet before the colon, got {kind!r}{did_you_mean(kind, _OUTPUT_KINDS)}"
             raise ConfigurationError(msg + (topic if kind == "kafka" else ""))
         return cls(kind, place)
@@ -496,27 +496,27 @@ class Output:
 
         if self.kind is not None:
             return sinks.delta(self.place) if self.kind == "delta" else sinks.parquet(self.place)
-        found = vars(module).get(self.place)
-        if found is None:
+        named = vars(module).get(self.place)
+        if named is None:
             names = [name for name, value in vars(module).items() if isinstance(value, sinks.Sink)]
             msg = (
                 f"{option} {self.place}: {module.__file__} has no {self.place!r}{did_you_mean(self.place, names)}; "
                 f"expected delta:PATH, parquet:FOLDER, or the name of a sink in this file"
             )
             raise ConfigurationError(msg)
-        if not isinstance(found, sinks.Sink) and not _takes_batches(found):
+        if not isinstance(named, sinks.Sink) and not _takes_batches(named):
             # The value is not shown: it may hold a login.
             msg = (
                 f"{option} {self.place}: expected a sink, such as cojoin.sinks.kafka(...), or a function that takes "
-                f"(DataFrame, batch_id), got {type(found).__name__}"
+                f"(DataFrame, batch_id), got {type(named).__name__}"
             )
             raise ConfigurationError(msg)
-        return found
+        return named
 
 
-def _takes_batches(found: Any) -> bool:
+def _takes_batches(function: Any) -> bool:
     try:
-        inspect.signature(found).bind(None, 0)
+        inspect.signature(function).bind(None, 0)
     except (TypeError, ValueError):
         return False
     return True

@@ -550,11 +550,11 @@ def _interval(text: str) -> str | int | None:
 
 def _names(text: str) -> tuple[str, ...]:
     """Read names of columns, separated by commas."""
-    found = tuple(name.strip() for name in text.split(",") if name.strip())
-    if not found:
+    columns = tuple(name.strip() for name in text.split(",") if name.strip())
+    if not columns:
         msg = "expected a column's name, or several separated by commas"
         raise argparse.ArgumentTypeError(msg)
-    return found
+    return columns
 
 
 def _pair(text: str) -> tuple[str, str]:
@@ -628,8 +628,8 @@ def _complete(typed: Arguments) -> None:
     for output in (typed.output, typed.rejected):
         if output is not None:
             output.check_place(typed.conf)
-    given = {"--at": typed.at, "--cut-back-output": typed.cut_back_output, "--allow-data-loss": typed.allow_data_loss}
-    for option, value in given.items():
+    options = {"--at": typed.at, "--cut-back-output": typed.cut_back_output, "--allow-data-loss": typed.allow_data_loss}
+    for option, value in options.items():
         # Batch 0 is a valid value.
         if typed.restore_from is None and value is not None and value is not False:
             msg = f"{option} needs --restore-from, which is missing"
@@ -657,20 +657,20 @@ _LONG = 12
 
 def secrets_of(words: Sequence[str]) -> Secrets:
     """Return the values among the words of a command line that must not be shown."""
-    found: set[str] = set()
+    secrets: set[str] = set()
     follows_option = False
     for word in words:
         option = _OPTION.fullmatch(word)
         rest = word.partition("=")[2]
         if option is not None:
-            found |= _values(rest, is_option=True)
+            secrets |= _values(rest, is_option=True)
         elif follows_option or not word.startswith("-"):
-            found |= _values(word, is_option=follows_option)
+            secrets |= _values(word, is_option=follows_option)
         elif "=" in rest:
-            found |= _values(rest, is_option=True)
-        found |= logins(word)
+            secrets |= _values(rest, is_option=True)
+        secrets |= logins(word)
         follows_option = option is not None and "=" not in word
-    return Secrets(found)
+    return Secrets(secrets)
 
 
 def _values(text: str, *, is_option: bool) -> set[str]:

@@ -113,8 +113,8 @@ def _noted() -> Iterator[None]:
         try:
             yield
         finally:
-            for each in caught:
-                tell(f"Note: {each.message}")
+            for warning in caught:
+                tell(f"Note: {warning.message}")
 
 
 _KINDS = ("changed", "only_in_a", "only_in_b")
@@ -127,7 +127,7 @@ def run_diff(arguments: Arguments) -> int:
         a = load_job(arguments.a, spark, arguments.settings)
         b = a if arguments.a == arguments.b else load_job(arguments.b, spark, arguments.settings)
         tell(f"a is {':'.join(arguments.a)}, b is {':'.join(arguments.b)}.")
-        found = diff(
+        difference = diff(
             a,
             b,
             output=_output(a, arguments.output),
@@ -135,12 +135,12 @@ def run_diff(arguments: Arguments) -> int:
             columns=arguments.columns,
             examples=arguments.examples,
         )
-        say(difference_text(found))
-        if arguments.write is not None and not found.equal:
-            _write(found, Path(arguments.write))
+        say(difference_text(difference))
+        if arguments.write is not None and not difference.equal:
+            _write(difference, Path(arguments.write))
             say()
             tell(f"All rows that differ are in {arguments.write}.")
-        return 0 if found.equal else 1
+        return 0 if difference.equal else 1
 
 
 def _output(joined: Joined, name: str) -> Any:
@@ -161,16 +161,16 @@ def _check_folder(folder: str | None) -> None:
         raise ConfigurationError(msg)
 
 
-def _write(found: Difference, folder: Path) -> None:
-    for name, output in found.outputs.items():
+def _write(difference: Difference, folder: Path) -> None:
+    for name, output in difference.outputs.items():
         for kind in _KINDS:
             if not getattr(output.counts, kind):
                 continue
-            place, rows = folder / name / kind, getattr(output, kind)
+            target, rows = folder / name / kind, getattr(output, kind)
             if isinstance(rows, pa.Table):
-                place.mkdir(parents=True)
+                target.mkdir(parents=True)
                 # Readers that filter would pass over NaN (``file_statistics``).
                 kept = columns_with_statistics(rows.schema)
-                pq.write_table(rows, place / "rows.parquet", write_statistics=kept)
+                pq.write_table(rows, target / "rows.parquet", write_statistics=kept)
             else:
-                rows.write.parquet(str(place.absolute()))
+                rows.write.parquet(str(target.absolute()))

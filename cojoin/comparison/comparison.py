@@ -76,7 +76,7 @@ class Comparison:
         a: The plan of the first version.
         b: The plan of the second version.
         outputs: The outputs that are compared.
-        examples: How many differing rows of each kind and output are explained.
+        examples: The number of differing rows of each kind and output that are explained.
     """
 
     a: Plan
@@ -110,12 +110,12 @@ class Comparison:
         return cls(a, b, tuple(_compared(a, b, each, **names, is_main=each == main) for each in wanted), examples)
 
 
-def _names(given: Any, argument: str) -> tuple[str, ...] | None:
-    if given is None:
+def _names(value: Any, argument: str) -> tuple[str, ...] | None:
+    if value is None:
         return None
-    names = (given,) if isinstance(given, str) else tuple(given) if isinstance(given, (list, tuple)) else ()
+    names = (value,) if isinstance(value, str) else tuple(value) if isinstance(value, (list, tuple)) else ()
     if not names or not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
-        msg = f"{argument}: expected one or more different columns, such as ['trade_id'], got {given!r}"
+        msg = f"{argument}: expected one or more different columns, such as ['trade_id'], got {value!r}"
         raise ConfigurationError(msg)
     return names
 
@@ -126,11 +126,11 @@ def check_inputs(a: InputSpec, b: InputSpec) -> None:
     Raises:
         SchemaError: They have not.
     """
-    told = list(_schema_differences(a.schema, b.schema))
-    if told:
+    differences = list(_schema_differences(a.schema, b.schema))
+    if differences:
         msg = (
-            f"input {a.name!r} of a and input {b.name!r} of b have different columns: {_listed(told)}; diff compares "
-            f"two versions over the same history, so connect both to the same inputs"
+            f"input {a.name!r} of a and input {b.name!r} of b have different columns: {_listed(differences)}; diff "
+            f"compares two versions over the same history, so connect both to the same inputs"
         )
         raise SchemaError(msg)
     if a.key != b.key:
@@ -171,11 +171,11 @@ def _compared(
                     raise SchemaError(msg)
     compared = one if chosen is None else pa.schema([one.field(each) for each in chosen])
     against = other if chosen is None else pa.schema([other.field(each) for each in chosen])
-    told = list(_schema_differences(compared, against))
-    if told:
+    differences = list(_schema_differences(compared, against))
+    if differences:
         common = [each.name for each in one if each.name in other.names and other.field(each.name).type == each.type]
         cure = _cure(common, name, identity, columns, is_main=is_main)
-        msg = f"{_what(name)} has different columns in a and b: {_listed(told)}; {cure}"
+        msg = f"{_what(name)} has different columns in a and b: {_listed(differences)}; {cure}"
         raise SchemaError(msg)
     return ComparedOutput(name, compared, identity)
 
@@ -183,7 +183,7 @@ def _compared(
 def _cure(
     common: list[str], name: str, identity: tuple[str, ...], columns: tuple[str, ...] | None, *, is_main: bool
 ) -> str:
-    """Return what to do about an output whose columns differ, besides those in common."""
+    """Return the advice about an output whose columns differ, besides those in common."""
     if misfits := [each for each in identity if each not in common]:
         return f"cast {_quoted(misfits)} in one version, or identify rows by other columns, with keys=[...]"
     if not common:
@@ -226,14 +226,14 @@ def _schema_differences(one: pa.Schema, other: pa.Schema) -> Iterator[str]:
     for field in one:
         if field.name not in other.names:
             yield f"{field.name!r} is only in a"
-        elif field.type != (there := other.field(field.name).type):
-            yield f"{field.name!r} is {type_to_ddl(field.type)} in a and {type_to_ddl(there)} in b"
+        elif field.type != (other_type := other.field(field.name).type):
+            yield f"{field.name!r} is {type_to_ddl(field.type)} in a and {type_to_ddl(other_type)} in b"
     yield from (f"{field.name!r} is only in b" for field in other if field.name not in one.names)
 
 
-def _listed(told: Sequence[str]) -> str:
-    more = f", and {len(told) - _SHOWN} more" if len(told) > _SHOWN else ""
-    return ", ".join(told[:_SHOWN]) + more
+def _listed(differences: Sequence[str]) -> str:
+    more = f", and {len(differences) - _SHOWN} more" if len(differences) > _SHOWN else ""
+    return ", ".join(differences[:_SHOWN]) + more
 
 
 def _what(name: str) -> str:
@@ -256,7 +256,7 @@ def changed_settings(a: Plan, b: Plan) -> dict[str, tuple[str, str]]:
 
 
 def _settings(plan: Plan) -> dict[str, str]:
-    found = {"operation": describe_operation(plan.operation)}
+    settings = {"operation": describe_operation(plan.operation)}
     for side, spec in zip(("left", "right"), plan.inputs, strict=True):
         own = {
             "name": spec.name,
@@ -267,19 +267,19 @@ def _settings(plan: Plan) -> dict[str, str]:
             "late": spec.late or "the default",
             "null_key": spec.null_key,
         }
-        found |= {f"{side} input's {name}": value for name, value in own.items()}
-    return found
+        settings |= {f"{side} input's {name}": value for name, value in own.items()}
+    return settings
 
 
 _PLAIN = (str, int, float, Decimal, date, time, timedelta, type(None))
 _MOST_CHARACTERS = 100
 _BEFORE = 20
-"""How much of a long text is shown before the place where two of them differ."""
+"""The most characters of a long text that are shown before its difference from another one."""
 
 _SECRET_WITHIN = re.compile(
     r"(pass|secret|token|key|cred|auth|sig)[\w.-]*[\"']?\s*[=:]|bearer |private key", re.IGNORECASE
 )
-"""What suggests that a text has a secret somewhere in it."""
+"""Matches texts that may have a secret in them."""
 
 
 def changed_arguments(a: Any, b: Any) -> dict[str, tuple[str, str]]:
@@ -292,7 +292,7 @@ def changed_arguments(a: Any, b: Any) -> dict[str, tuple[str, str]]:
     {'token': ('***', 'another ***')}
     """
     one, other = _attributes(a), _attributes(b)
-    found = {}
+    changed = {}
     for name in dict.fromkeys((*one, *other)):
         try:
             exact = [_text(each[name], name, masks=False) if name in each else "none" for each in (one, other)]
@@ -301,8 +301,8 @@ def changed_arguments(a: Any, b: Any) -> dict[str, tuple[str, str]]:
         if None in exact or exact[0] == exact[1]:
             continue
         shown = [_text(each[name], name, masks=True) if name in each else "none" for each in (one, other)]
-        found[name] = _pair(str(shown[0]), str(shown[1]))
-    return found
+        changed[name] = _pair(str(shown[0]), str(shown[1]))
+    return changed
 
 
 def _attributes(function: Any) -> dict[str, Any]:
@@ -371,7 +371,7 @@ def _pair(one: str, other: str) -> tuple[str, str]:
         return one, f"another {other}"
     if max(len(one), len(other)) <= _MOST_CHARACTERS:
         return one, other
-    differs = next((place for place, pair in enumerate(zip(one, other, strict=False)) if pair[0] != pair[1]), 0)
+    differs = next((position for position, pair in enumerate(zip(one, other, strict=False)) if pair[0] != pair[1]), 0)
     start = max(0, differs - _BEFORE)
     return _cut(one, start), _cut(other, start)
 

@@ -1,4 +1,4 @@
-"""The rows of two tables that are equal, each row at most once, and which of the others are versions of one row.
+"""The equal rows of two tables, each row at most once, and those of the others that are versions of one row.
 
 Rows are compared as multisets: of a row that occurs three times in one table and twice in the other, one is left. The
 result is exact. Rows are matched by a hash and then compared; different rows with one hash are hashed again.
@@ -37,7 +37,7 @@ class Differing(NamedTuple):
     Attributes:
         one: The rows' positions in the first table; -1 for a row that only the second has.
         other: The rows' positions in the second table; -1 for a row that only the first has.
-        columns: Which columns differ, as an array of rows times columns; all False unless both have a position.
+        columns: The columns that differ, as an array of rows times columns; all False unless both have a position.
     """
 
     one: NDArray[np.int64]
@@ -68,12 +68,12 @@ def compare_rows(one: pa.Table, other: pa.Table, identity: Sequence[str] = ()) -
     one, other = canonical(one).combine_chunks(), canonical(other).combine_chunks()
     if one.num_rows == other.num_rows:
         differs = differing(one, other)
-        places = np.flatnonzero(differs.any(axis=1))
+        differing_rows = np.flatnonzero(differs.any(axis=1))
         one_by_one = [one.schema.get_field_index(name) for name in identity]
-        if identity and not differs[:, one_by_one].any() and _are_unique(one.select(list(identity)), places):
+        if identity and not differs[:, one_by_one].any() and _are_unique(one.select(list(identity)), differing_rows):
             # A row's equal has its identity, and the only row with that is the one at its position.
-            return Differing(places, places, differs[places])
-        left = right = places
+            return Differing(differing_rows, differing_rows, differs[differing_rows])
+        left = right = differing_rows
     else:
         left, right = np.arange(one.num_rows), np.arange(other.num_rows)
     left, right, _ = _without_matches(one, other, left, right)
@@ -99,7 +99,7 @@ def _are_unique(table: pa.Table, positions: NDArray[np.int64]) -> bool:
 
 
 _MOST_SEEDS = 1_000
-"""How often rows are hashed anew; of rows with equal hashes until then, at least one side is reported as different."""
+"""The most times that rows are hashed again; of rows with equal hashes until then, at least one side differs."""
 
 
 def _without_matches(
@@ -134,12 +134,12 @@ def _equal_hashes(one: NDArray[np.uint64], other: NDArray[np.uint64]) -> tuple[N
     bits = np.uint64(max(len(one), len(other)).bit_length())
     (order, mine), (others, theirs) = _sorted(one, bits), _sorted(other, bits)
     occurrence = np.arange(len(mine)) - np.searchsorted(mine, mine, side="left")
-    places = np.searchsorted(theirs, mine, side="left") + occurrence
-    found = places < len(theirs)
-    found[found] = theirs[places[found]] == mine[found]
+    positions = np.searchsorted(theirs, mine, side="left") + occurrence
+    has_match = positions < len(theirs)
+    has_match[has_match] = theirs[positions[has_match]] == mine[has_match]
     # In the order of the rows, which are then taken from memory one after the other.
     partner = np.full(len(one), -1, dtype=np.int64)
-    partner[order[found]] = others[places[found]]
+    partner[order[has_match]] = others[positions[has_match]]
     first = np.flatnonzero(partner >= 0)
     return first, partner[first]
 
@@ -162,7 +162,7 @@ def canonical(table: pa.Table) -> pa.Table:
 
 
 def differing(one: pa.Table, other: pa.Table) -> NDArray[np.bool_]:
-    """Return which values differ between the rows of two tables, position by position.
+    """Return a mask of the values that differ between the rows of two tables, position by position.
 
     Args:
         one: Rows as ``canonical`` returns them.
@@ -174,21 +174,21 @@ def differing(one: pa.Table, other: pa.Table) -> NDArray[np.bool_]:
     >>> differing(pa.table({"id": [1, 2], "x": [None, 3]}), pa.table({"id": [1, 2], "x": [None, None]})).tolist()
     [[False, False], [False, True]]
     """
-    found: NDArray[np.bool_] = np.zeros((one.num_columns, one.num_rows), dtype=bool).T
+    differs: NDArray[np.bool_] = np.zeros((one.num_columns, one.num_rows), dtype=bool).T
     pairs = zip(one.combine_chunks().columns, other.combine_chunks().columns, strict=True)
-    for place, (first, second) in enumerate(pairs):
+    for column, (first, second) in enumerate(pairs):
         # Most columns of most tables are equal, which a comparison of their bytes tells at once.
         if first.equals(second):
             continue
-        found[:, place] = ~_equal(_whole(first), _whole(second))
-    return found
+        differs[:, column] = ~_equal(_whole(first), _whole(second))
+    return differs
 
 
 def _has_spellings(dtype: pa.DataType) -> bool:
     """Return whether equal values of a type may have different bits."""
     if pa.types.is_floating(dtype) or pa.types.is_map(dtype):
         return True
-    return any(_has_spellings(dtype.field(place).type) for place in range(dtype.num_fields))
+    return any(_has_spellings(dtype.field(position).type) for position in range(dtype.num_fields))
 
 
 def _canonical_column(column: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -204,28 +204,28 @@ def _canonical_array(array: pa.Array) -> pa.Array:
         return pc.if_else(pc.is_nan(array), pa.scalar(np.nan, dtype), pc.add(array, pa.scalar(0.0, dtype)))
     mask = array.is_null()
     if types.is_struct(dtype):
-        fields = [_canonical_array(pc.struct_field(array, [place])) for place in range(dtype.num_fields)]
+        fields = [_canonical_array(pc.struct_field(array, [position])) for position in range(dtype.num_fields)]
         return pa.StructArray.from_arrays(fields, fields=list(dtype), mask=mask)
     starts, lengths = _extents(array)
-    rows, places = _spread(starts, lengths)
+    rows, inner = _spread(starts, lengths)
     offsets = pa.array(np.cumsum([0, *lengths]), pa.int64() if types.is_large_list(dtype) else pa.int32())
     if not types.is_map(dtype):
-        values = _canonical_array(array.values.take(pa.array(places)))
+        values = _canonical_array(array.values.take(pa.array(inner)))
         return type(array).from_arrays(offsets, values, type=dtype, mask=mask)
-    keys, items = (_canonical_array(each.take(pa.array(places))) for each in (array.keys, array.items))
+    keys, items = (_canonical_array(each.take(pa.array(inner))) for each in (array.keys, array.items))
     order = pa.array(np.lexsort((row_hashes(pa.table([keys], names=["key"])), rows)))
     return pa.MapArray.from_arrays(offsets, keys.take(order), items.take(order), dtype, mask=mask)
 
 
 def _equal(one: pa.Array, other: pa.Array) -> NDArray[np.bool_]:
-    """Return which values of two arrays of one type and length are equal."""
+    """Return a mask of the equal values of two arrays of one type and length."""
     types, dtype = pa.types, one.type
     if types.is_null(dtype):
         return np.ones(len(one), dtype=bool)
     if types.is_struct(dtype):
         same = np.ones(len(one), dtype=bool)
-        for place in range(dtype.num_fields):
-            same &= _equal(pc.struct_field(one, [place]), pc.struct_field(other, [place]))
+        for position in range(dtype.num_fields):
+            same &= _equal(pc.struct_field(one, [position]), pc.struct_field(other, [position]))
     elif types.is_map(dtype) or types.is_list(dtype) or types.is_large_list(dtype):
         same = _equal_lists(one, other)
     elif types.is_floating(dtype):
@@ -240,7 +240,7 @@ def _equal(one: pa.Array, other: pa.Array) -> NDArray[np.bool_]:
 
 
 def _equal_lists(one: pa.Array, other: pa.Array) -> NDArray[np.bool_]:
-    """Return which lists or maps are equal; only those of equal length are looked into."""
+    """Return a mask of the equal lists or maps; only those of equal length are compared."""
     (starts, lengths), (others, counts) = _extents(one), _extents(other)
     same: NDArray[np.bool_] = lengths == counts
     compared = np.where(same, lengths, 0)
@@ -261,7 +261,7 @@ def _equal_lists(one: pa.Array, other: pa.Array) -> NDArray[np.bool_]:
 
 
 def _extents(array: pa.Array) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return where each list or map begins in its children, and its length; a null has no length."""
+    """Return the begin of each list or map in its children, and its length; a null has no length."""
     if not len(array):
         return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
     offsets = array.offsets.to_numpy().astype(np.int64)

@@ -9,7 +9,6 @@ checkpoint changes. Each run begins at the snapshot again, so the same rows can 
 
 from __future__ import annotations
 
-import html
 import warnings
 from bisect import bisect_left
 from dataclasses import dataclass, replace
@@ -39,7 +38,7 @@ from cojoin.debugging.row_steps import WatchedProcess, callbacks_of, cuts_of, ru
 from cojoin.embedded.row_texts import text_rows
 from cojoin.embedded.stepper import Stepper
 from cojoin.engine import rescaling
-from cojoin.engine.display import html_table
+from cojoin.engine.display import Display
 from cojoin.engine.keyed_process import KeyedCoProcess
 from cojoin.engine.plan import Plan
 from cojoin.engine.state.ttl import without_accesses
@@ -73,10 +72,10 @@ __all__ = ["debug", "nothing_of"]
 
 By: TypeAlias = Literal["batch", "row"]
 _MOST_ROWS = 60
-"""How many rows of each table a notebook shows."""
+"""The most rows of each table that a notebook shows."""
 
 _WINDOW = 16
-"""How many batches are read together: each is a source of its own in Spark's plan."""
+"""The most batches that are read together: each is a source in Spark's plan."""
 
 
 class Debugger:
@@ -97,7 +96,7 @@ class Debugger:
 
         Args:
             loaded: The key.
-            plan: What the query ran; None shows only what was loaded.
+            plan: The plan of the query; None shows only the loaded state.
             bound: The query's inputs.
 
         Raises:
@@ -170,8 +169,8 @@ class Debugger:
             ConfigurationError: The debugger was made without the query's join.
             CheckpointError: A source no longer has the rows, or can't be read again.
         """
-        found = self._replayed("upcoming").all()
-        return {number: rows for number, rows in found.items() if rows[0].num_rows or rows[1].num_rows}
+        batches = self._replayed("upcoming").all()
+        return {number: rows for number, rows in batches.items() if rows[0].num_rows or rows[1].num_rows}
 
     @overload
     def steps(self, by: Literal["batch"] = "batch") -> Iterator[Step]: ...
@@ -261,10 +260,10 @@ class Debugger:
         stepper.restore_parts(header, self._loaded.tables, batch_id=self.batch_id, keeps_counts=False, resumed=False)
         return stepper
 
-    def _replayed(self, what: str) -> _Replay:
+    def _replayed(self, purpose: str) -> _Replay:
         if self._replay is None:
             msg = (
-                f"{what} needs the join or function that the query ran, since a checkpoint does not keep it: "
+                f"{purpose} needs the join or function that the query ran, since a checkpoint does not keep it: "
                 f"cojoin.debug(checkpoint, joined, key=...), with joined as it was started"
             )
             raise ConfigurationError(msg)
@@ -273,29 +272,28 @@ class Debugger:
     def __str__(self) -> str:
         lines = [str(self._loaded.key_state)]
         if self._replay is not None:
-            lines.append(self._replay.told())
+            lines.append(self._replay.summary())
         return "\n".join(lines)
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        """Return what was loaded as HTML tables, for notebooks."""
+        """Return the loaded state as HTML tables, for notebooks."""
         left, right = (spec.name for spec in self._loaded.inputs)
         operator = str(self._loaded.state.query["operator"])
-        head = html.escape(str(self).partition("\n")[0])
         tables = {
             f"{left} that wait": self.waiting[0],
             f"{right} that wait": self.waiting[1],
             "states" if operator == "process" else f"{right} in force": self.state,
             "timers": self.timers,
         }
-        shown = [
-            f"<h4>{html.escape(name)}{_left_out(table)}</h4>{html_table(text_rows(table, _MOST_ROWS))}"
+        sections = [
+            (f"{name}{_left_out(table)}", text_rows(table, _MOST_ROWS))
             for name, table in tables.items()
             if table.num_rows
-        ] or ["<p>it has nothing</p>"]
-        end = "" if self._replay is None else f"<p>{html.escape(self._replay.told())}</p>"
-        return f"<p>{head}</p>{''.join(shown)}{end}"
+        ]
+        notes = ([] if sections else ["it has nothing"]) + ([] if self._replay is None else [self._replay.summary()])
+        return Display(str(self).partition("\n")[0], notes=notes, sections=sections).html()
 
 
 def _left_out(table: pa.Table) -> str:
@@ -312,9 +310,9 @@ class _Replay:
         self._known: dict[int, Sides] = {}
 
     def __iter__(self) -> Iterator[tuple[RecordedBatch, Sides]]:
-        for place, batch in enumerate(self.batches):
+        for position, batch in enumerate(self.batches):
             if batch.batch_id not in self._known:
-                self._read(place, place + _WINDOW)
+                self._read(position, position + _WINDOW)
             yield batch, self._known[batch.batch_id]
 
     def check(self) -> None:
@@ -333,7 +331,7 @@ class _Replay:
         ]
         self._known.update(self._rows.read(spans))
 
-    def told(self) -> str:
+    def summary(self) -> str:
         """Return a line about the batches that came next."""
         if not self.batches:
             return "no batch came next: this is where the query is now"
@@ -345,7 +343,7 @@ class _Replay:
         return f"{text} with {count:,} row{'' if count == 1 else 's'} of the key"
 
 
-def plan_of(joined: Any, what: str) -> Plan:
+def plan_of(joined: Any, argument: str) -> Plan:
     """Return the plan of a ``Joined``.
 
     Raises:
@@ -353,28 +351,28 @@ def plan_of(joined: Any, what: str) -> Plan:
     """
     plan = getattr(joined, "plan", None)
     if not isinstance(plan, Plan):
-        msg = f"{what}: expected the Joined that the query ran, such as pair.asof_join(), got {joined!r}"
+        msg = f"{argument}: expected the Joined that the query ran, such as pair.asof_join(), got {joined!r}"
         raise ConfigurationError(msg)
     return plan
 
 
 def _check_plan(loaded: LoadedKey, plan: Plan) -> None:
-    """Check that a plan can go on with the state; what it emits is written nowhere, so its outputs may be others."""
+    """Check that a plan can continue from the state; its rows are written nowhere, so its outputs may be others."""
     stored = loaded.stored["query"]
-    asked = describe_query(plan.operation.describe(), plan.inputs, plan.output, int(stored["key_groups"]))
+    own = describe_query(plan.operation.describe(), plan.inputs, plan.output, int(stored["key_groups"]))
     kept = {name: stored[name] for name in ("output", "side_outputs") if name in stored}
-    check_evolution(stored, {**asked, **kept}, loaded.files.root)
+    check_evolution(stored, {**own, **kept}, loaded.files.root)
 
 
 def _check_sources(loaded: LoadedKey, bound: tuple[BoundInput, BoundInput]) -> None:
-    for each, known in zip(bound, loaded.stored["sources"], strict=True):
-        if each.source is None or known is None:
+    for side, known in zip(bound, loaded.stored["sources"], strict=True):
+        if side.source is None or known is None:
             continue
-        own = each.source.identity(loaded.spark)
+        own = side.source.identity(loaded.spark)
         if {name: known.get(name) for name in own} != own:
             msg = (
-                f"debug: input {each.spec.name!r} read {known['format']} {known['location']} in the query that wrote "
-                f"the checkpoint, and reads {own['format']} {own['location']} here; give debug the same join"
+                f"debug: input {side.spec.name!r} read {known['format']} {known['location']} in the query that wrote "
+                f"the checkpoint, and this one reads {own['format']} {own['location']}; give debug the same join"
             )
             raise CheckpointError(msg)
 
@@ -427,14 +425,14 @@ class LoadedKey:
     @cached_property
     def waiting(self) -> Sides:
         """The rows of both inputs that wait for the watermark or for a match."""
-        found: tuple[list[pa.Table], list[pa.Table]] = ([], [])
+        pieces: tuple[list[pa.Table], list[pa.Table]] = ([], [])
         for name, (side, _) in BUFFERS.items():
             if name in self.tables:
                 columns = self.inputs[side].schema.names
-                found[side].append(self.tables[name].select(range(len(columns))))
+                pieces[side].append(self.tables[name].select(range(len(columns))))
         left, right = (
             pa.concat_tables([spec.schema.empty_table(), *tables], promote_options="permissive")
-            for spec, tables in zip(self.inputs, found, strict=True)
+            for spec, tables in zip(self.inputs, pieces, strict=True)
         )
         return left, right
 
@@ -504,28 +502,28 @@ def load_key(spark: SparkSession, checkpoint: Checkpoint, key: Any) -> LoadedKey
     state = QueryState(checkpoint.path, snapshot.batch_id, "snapshot", inputs, query, report, stored)
     key_hash, group = _hashed(spark, values, inputs[0], int(query["key_groups"]))
     wanted = {name: state.key_values(name, key) for name in stored.tables}
-    found = find(stored, wanted, None, key_group=group)
-    tables = {name: each.rows for name, each in found.items()}
-    shown, batch = key_state(state, values, found), RecordedBatch.of_manifest(snapshot.manifest)
+    rows = find(stored, wanted, None, key_group=group)
+    tables = {name: each.rows for name, each in rows.items()}
+    shown, batch = key_state(state, values, rows), RecordedBatch.of_manifest(snapshot.manifest)
     return LoadedKey(spark, files, described, state, values, key_hash, group, tables, shown, batch)
 
 
 def near_keys(loaded: LoadedKey) -> list[Any]:
-    """Return a few keys of the same key group that are near to one that is not there: values, or dicts by column."""
+    """Return a few keys of the same key group that are near to a missing one: values, or dicts by column."""
     names = {name: rescaling.key_columns(name, loaded.inputs) for name in loaded.tables}
     opener, values = loaded.state.stored.opener, list(loaded.values.values())
     spec = loaded.inputs[0]
     schema = pa.schema([spec.schema.field(name) for name in spec.key])
 
     def keys(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        found: dict[tuple[Any, ...], None] = {}
+        seen: dict[tuple[Any, ...], None] = {}
         for tables in opener(batches):
             for name, table in tables.items():
                 if name in names and table.num_rows:
                     columns = [table.column(each).to_pylist() for each in names[name]]
                     # Rows with a null key are of no key.
-                    found.update(dict.fromkeys(key for key in zip(*columns, strict=True) if None not in key))
-        near = _nearest(list(found), tuple(values))
+                    seen.update(dict.fromkeys(key for key in zip(*columns, strict=True) if None not in key))
+        near = _nearest(list(seen), tuple(values))
         rows = [dict(zip(schema.names, each, strict=True)) for each in near]
         yield from pa.Table.from_pylist(rows, schema).to_batches()
 
@@ -535,25 +533,26 @@ def near_keys(loaded: LoadedKey) -> list[Any]:
 
 
 def nothing_of(key: Any, batch: RecordedBatch, near: Sequence[Any]) -> str:
-    """Return the sentence that says that a snapshot has nothing of a key, and what to do.
+    """Return the message about a snapshot that has nothing of a key.
 
     Args:
         key: The key, as the user named it.
         batch: The snapshot's batch.
         near: Keys that the snapshot has.
     """
-    told = f"the snapshot of batch {batch.batch_id} has nothing of key {key!r}"
+    sentence = f"the snapshot of batch {batch.batch_id} has nothing of key {key!r}"
     if batch.drained:
-        return f"{told}: the query was drained with this batch, so no state is left; take an earlier snapshot, with at="
-    return f"{told}; keys that it has are, for example, {', '.join(map(repr, near))}" if near else told
+        advice = "the query was drained with this batch, so no state is left; take an earlier snapshot, with at="
+        return f"{sentence}: {advice}"
+    return f"{sentence}; keys that it has are, for example, {', '.join(map(repr, near))}" if near else sentence
 
 
-def _nearest(found: list[tuple[Any, ...]], wanted: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+def _nearest(keys: list[tuple[Any, ...]], wanted: tuple[Any, ...]) -> list[tuple[Any, ...]]:
     if len(wanted) == 1 and isinstance(wanted[0], int):
-        return sorted(found, key=lambda each: abs(each[0] - wanted[0]))[:_NEAR]
-    in_order = sorted(found)
-    place = max(0, bisect_left(in_order, wanted) - 1)
-    return in_order[place : place + _NEAR]
+        return sorted(keys, key=lambda key: abs(key[0] - wanted[0]))[:_NEAR]
+    in_order = sorted(keys)
+    position = max(0, bisect_left(in_order, wanted) - 1)
+    return in_order[position : position + _NEAR]
 
 
 def _hashed(spark: SparkSession, values: Values, spec: InputSpec, key_groups: int) -> tuple[int, int]:
@@ -599,7 +598,7 @@ def debug(checkpoint: Location | Checkpoint, joined: Joined | None = None, *, ke
     """
     spark = active_session()
     if spark is None:
-        msg = "debug: there is no Spark session to read the checkpoint; make one with cojoin.spark_session()"
+        msg = "debug: reading the checkpoint needs an active Spark session; make one with cojoin.spark_session()"
         raise ConfigurationError(msg)
     bound = None
     if joined is not None:

@@ -117,8 +117,8 @@ class RecordedBatch:
         """Return the batch of a manifest."""
         report = manifest.report
         left, right = (
-            RecordedInput(each.watermark, each.max_timestamp, each.status)  # type: ignore[arg-type]
-            for each in report.inputs
+            RecordedInput(side.watermark, side.max_timestamp, side.status)  # type: ignore[arg-type]
+            for side in report.inputs
         )
         return cls(report.batch_id, report.processing_time, (left, right), report.drained, manifest.offsets)
 
@@ -127,11 +127,11 @@ class RecordedBatch:
         """Return the batch of a row of the progress table, with its times as datetimes."""
         left, right = (
             RecordedInput(
-                END_OF_TIME if each["status"] == "finished" else _millis(each["watermark"]),
-                _millis(each["max_timestamp"]),
-                each["status"],
+                END_OF_TIME if side["status"] == "finished" else _millis(side["watermark"]),
+                _millis(side["max_timestamp"]),
+                side["status"],
             )
-            for each in row["inputs"]
+            for side in row["inputs"]
         )
         clock = max(0, _millis(row["processing_time"]))
         return cls(row["batch_id"], clock, (left, right), bool(row["drained"]), row["offsets"])
@@ -146,15 +146,15 @@ def batches_after(spark: SparkSession, files: Store, batch_id: int) -> list[Reco
     manifests = Manifests(files)
     known = manifests.batch_ids()
     later = [each for each in known if each > batch_id]
-    found = [RecordedBatch.of_manifest(each) for number in later if (each := manifests.read(number)) is not None]
+    batches = [RecordedBatch.of_manifest(each) for number in later if (each := manifests.read(number)) is not None]
     # Manifests are deleted from the oldest on, so if this batch has one, those after it have theirs.
     if batch_id not in known:
         first = min(later, default=None)
         rows = read_progress(spark, files.root).where(F.col("batch_id") > batch_id)
         rows = rows if first is None else rows.where(F.col("batch_id") < first)
         wanted = rows.select("batch_id", "processing_time", "inputs", "drained", "offsets").toArrow().to_pylist()
-        found = [*sorted(map(RecordedBatch.of_progress, wanted), key=lambda each: each.batch_id), *found]
-    return found
+        batches = [*sorted(map(RecordedBatch.of_progress, wanted), key=lambda each: each.batch_id), *batches]
+    return batches
 
 
 def _millis(moment: datetime | None) -> int:
@@ -178,23 +178,23 @@ def header_at(header: Mapping[str, Any], batch: RecordedBatch) -> dict[str, Any]
 
 
 def recorded_controls(batch: RecordedBatch) -> list[Control]:
-    """Return what the operator gets to know of time in a batch; a drain ends the inputs by itself."""
+    """Return the control rows of a batch; a drain ends the inputs by itself."""
     return [
         Control(
             number,  # type: ignore[arg-type]
-            partitions=_times(each.max_timestamp),
+            partitions=_times(recorded.max_timestamp),
             # Without a mark, since the watermark is known.
-            marks=dict.fromkeys(_times(each.max_timestamp), NONE),
-            watermarks=_times(each.watermark),
-            statuses={None: each.status} if each.status != "finished" else {},
+            marks=dict.fromkeys(_times(recorded.max_timestamp), NONE),
+            watermarks=_times(recorded.watermark),
+            statuses={None: recorded.status} if recorded.status != "finished" else {},
             processing_time=batch.processing_time,
         )
-        for number, each in enumerate(batch.inputs, start=1)
+        for number, recorded in enumerate(batch.inputs, start=1)
     ]
 
 
 def controls_until(batch: RecordedBatch, until: int) -> list[Control]:
-    """Return what the operator gets to know where time comes on its way through a batch only to a moment.
+    """Return the control rows of the part of a batch in which time comes to a moment.
 
     Args:
         batch: The batch.
@@ -234,7 +234,7 @@ _CLEANS = "cleansource"
 
 @dataclass(frozen=True)
 class Span:
-    """What one batch read of both sources.
+    """The positions between which one batch read both sources.
 
     Attributes:
         batch_id: The batch.
@@ -293,21 +293,23 @@ class ReplayedRows:
             moved = [each for each in spans if each.begins[side] != each.ends[side]]
             if not moved:
                 continue
-            what, source = f"input {bound.spec.name!r}", _source_of(bound)
+            subject, source = f"input {bound.spec.name!r}", _source_of(bound)
             begin = None if moved[0].begins[side] in _NOTHING else moved[0].begins[side]
-            self._check(source, what, moved[0].batch_id, begin)
-            static = source.between(what, begin, [each.ends[side] for each in moved])
+            self._check(source, subject, moved[0].batch_id, begin)
+            static = source.between(subject, begin, [each.ends[side] for each in moved])
             if static is None:
                 leaves += [
                     _Leaf(side, span.batch_id, span.begins[side], span.ends[side], self._entries(source, side, span))
                     for span in moved
                 ]
             else:
-                frame, places = static
+                frame, numbers_of = static
                 rows = self._rows(side, self._of_key(side, bound.rows_of(frame)).toArrow())
-                at = pa.array(places(rows))
-                for place, span in enumerate(moved):
-                    mine = self._changes(side, rows.filter(pc.equal(at, place)), span.begins[side], span.ends[side])
+                span_numbers = pa.array(numbers_of(rows))
+                for number, span in enumerate(moved):
+                    mine = self._changes(
+                        side, rows.filter(pc.equal(span_numbers, number)), span.begins[side], span.ends[side]
+                    )
                     pieces[span.batch_id, side].append(mine)
         for leaf, rows in self._stream(leaves) if leaves else ():
             pieces[leaf.batch_id, leaf.side].append(self._changes(leaf.side, rows, leaf.begin, leaf.end))
@@ -328,8 +330,8 @@ class ReplayedRows:
         )
         return left, right
 
-    def _check(self, source: Source, what: str, batch_id: int, begin: str | None) -> None:
-        lost = source.lost_since(self.spark, what, begin)
+    def _check(self, source: Source, subject: str, batch_id: int, begin: str | None) -> None:
+        lost = source.lost_since(self.spark, subject, begin)
         if lost:
             msg = (
                 f"debug: rows that batch {batch_id} and those after it have read no longer exist: {'; '.join(lost)}; "
@@ -362,37 +364,37 @@ class ReplayedRows:
             -1 if line in _NOTHING else int(json.loads(line)["logOffset"])
             for line in (span.begins[side], span.ends[side])
         )
-        found = source_logs.entries(self.files, side)
-        return [{**each, "batchId": 0} for each in found if begin < each["batchId"] <= end]
+        entries = source_logs.entries(self.files, side)
+        return [{**each, "batchId": 0} for each in entries if begin < each["batchId"] <= end]
 
     def _stream(self, leaves: Sequence[_Leaf]) -> list[tuple[_Leaf, pa.Table]]:
         """Return the key's rows of each leaf, read by one micro-batch."""
         frames = [self._frame(number, leaf) for number, leaf in enumerate(leaves)]
         whole = reduce(lambda one, two: one.unionByName(two, allowMissingColumns=True), frames)
-        found: list[pa.Table] = []
+        tables: list[pa.Table] = []
 
         def take(rows: DataFrame, _: int) -> None:
-            found.append(rows.toArrow())
+            tables.append(rows.toArrow())
 
         def write(rows: DataFrame, _: int) -> None:
             rows.write.parquet(taken)
 
         with tempfile.TemporaryDirectory(prefix="cojoin-debug-") as folder:
-            place = open_store(self.spark, Path(folder).as_uri(), "temporary folder")
-            taken = place.path("rows")
+            store = open_store(self.spark, Path(folder).as_uri(), "temporary folder")
+            taken = store.path("rows")
             interval = source_logs.compact_interval(self.spark)
             for number, leaf in enumerate(leaves):
                 if leaf.entries:
-                    source_logs.write_log(place, number, leaf.entries, 0, interval=interval)
+                    source_logs.write_log(store, number, leaf.entries, 0, interval=interval)
             begins, ends = zip(*(leaf.positions for leaf in leaves), strict=True)
-            plan_interrupted(self.spark, place, begins, ends)
+            plan_interrupted(self.spark, store, begins, ends)
             try:
                 # With Spark Connect the function is called in another process.
                 to = take if adapter_of(self.spark).runs_batches else write
-                stream = whole.writeStream.foreachBatch(to).option("checkpointLocation", place.path("spark"))
+                stream = whole.writeStream.foreachBatch(to).option("checkpointLocation", store.path("spark"))
                 stream.queryName(f"cojoin debug {uuid.uuid4().hex[:8]}").trigger(once=True).start().awaitTermination()
                 if to is write:
-                    found.append(self.spark.read.parquet(literally(taken)).toArrow())
+                    tables.append(self.spark.read.parquet(literally(taken)).toArrow())
             except PySparkException as error:
                 names = " and ".join(repr(each.spec.name) for each in self.inputs)
                 msg = (
@@ -400,7 +402,7 @@ class ReplayedRows:
                     f"{explain(error)}; begin with a later snapshot, at="
                 )
                 raise CheckpointError(msg) from error
-        table = concat(found)
+        table = concat(tables)
         pieces = []
         for number, leaf in enumerate(leaves):
             mine = table.filter(pc.equal(table.column(_BATCH), number))
@@ -423,7 +425,7 @@ class ReplayedRows:
 
 @dataclass(frozen=True)
 class _Leaf:
-    """What one batch read of one source: a source of its own in the replaying stream.
+    """The part of one source that one batch read: a source in the replaying stream.
 
     Attributes:
         side: 0 is the left input, 1 the right.

@@ -49,7 +49,7 @@ class QueryMetrics:
         inputs: The names of both inputs.
         outputs: The names of its outputs.
         before: The report of the checkpoint's last batch when the run began; None before the first batch.
-        epoch: How often the query was started.
+        epoch: The number of the query's starts.
         begins_restored: Whether batch 0 reads the state of another query.
 
     Attributes:
@@ -97,7 +97,7 @@ class QueryMetrics:
 
         Args:
             report: The report of the batch.
-            durations_ms: How long its parts took, in milliseconds, as its manifest has them.
+            durations_ms: The durations of its parts in milliseconds, as its manifest has them.
         """
         before, self._report = self._report, report
         if before is not None and report.batch_id <= before.batch_id:
@@ -110,8 +110,8 @@ class QueryMetrics:
             return
         for output, rows in report.emitted.items():
             self._add("cojoin.output.rows", rows, (OUTPUT, output))
-        for position, each in enumerate(report.inputs):
-            self._count_input(each, None if before is None else before.inputs[position])
+        for position, one in enumerate(report.inputs):
+            self._count_input(one, None if before is None else before.inputs[position])
 
     def _count_input(self, now: InputReport, before: InputReport | None) -> None:
         of_input = (INPUT, now.name)
@@ -143,30 +143,30 @@ class QueryMetrics:
             if value is not None:
                 yield value, {QUERY: self._query}
             return
-        for each in () if self._report is None else self._report.inputs:
-            value = self._of_input(of_what, each)
+        for one in () if self._report is None else self._report.inputs:
+            value = self._of_input(of_what, one)
             if value is not None:
-                yield value, {QUERY: self._query, INPUT: each.name}
+                yield value, {QUERY: self._query, INPUT: one.name}
 
-    def _of_query(self, what: str) -> float | None:
-        if what in {"active", "epoch"}:
-            return self._epoch if what == "epoch" else int(self._is_active)
+    def _of_query(self, figure: str) -> float | None:
+        if figure in {"active", "epoch"}:
+            return self._epoch if figure == "epoch" else int(self._is_active)
         if self._report is None:
             return None
-        return self._report.state_bytes if what == "state.size" else self._time(what, self._report.watermark)
+        return self._report.state_bytes if figure == "state.size" else self._time(figure, self._report.watermark)
 
-    def _of_input(self, what: str, each: InputReport) -> float | None:
-        if what == "buffered":
-            return each.buffered
-        if what == "offset.lag":
-            return self._offset_lags.get(each.name) if self._is_active else None
-        return self._time(what, each.watermark)
+    def _of_input(self, figure: str, report: InputReport) -> float | None:
+        if figure == "buffered":
+            return report.buffered
+        if figure == "offset.lag":
+            return self._offset_lags.get(report.name) if self._is_active else None
+        return self._time(figure, report.watermark)
 
-    def _time(self, what: str, watermark: int) -> float | None:
+    def _time(self, figure: str, watermark: int) -> float | None:
         """Return a watermark, or how far it is behind the clock, in seconds; none where time has not begun or ended."""
         if watermark in {NONE, END_OF_TIME}:
             return None
-        if what == "watermark":
+        if figure == "watermark":
             return watermark / 1000
         return time.time() - watermark / 1000 if self._is_active else None
 
@@ -214,16 +214,16 @@ class Instruments:
         self._told = False
         self._counters: dict[str, Any] = {}
         self._histograms: dict[str, Any] = {}
-        for each in METRICS:
-            if each.kind == "counter":
-                self._counters[each.name] = meter.create_counter(each.name, each.unit, each.text)
-            elif each.kind == "histogram":
-                self._histograms[each.name] = meter.create_histogram(
-                    each.name, each.unit, each.text, explicit_bucket_boundaries_advisory=SECONDS_BOUNDARIES
+        for metric in METRICS:
+            if metric.kind == "counter":
+                self._counters[metric.name] = meter.create_counter(metric.name, metric.unit, metric.text)
+            elif metric.kind == "histogram":
+                self._histograms[metric.name] = meter.create_histogram(
+                    metric.name, metric.unit, metric.text, explicit_bucket_boundaries_advisory=SECONDS_BOUNDARIES
                 )
             else:
-                ask = partial(self._observe, each.name)
-                meter.create_observable_gauge(each.name, [ask], each.unit, each.text)
+                ask = partial(self._observe, metric.name)
+                meter.create_observable_gauge(metric.name, [ask], metric.unit, metric.text)
 
     def show(self, gauges: Gauges) -> None:
         """Show a query's gauges from now on, instead of those of an earlier query of the same name."""
@@ -250,13 +250,13 @@ class Instruments:
             shown = list(self._shown.values())
         for gauges in shown:
             try:
-                found = list(gauges.values(name))
+                observed = list(gauges.values(name))
             except Exception as error:  # noqa: BLE001 - one query must not keep the others from being shown
                 if not self._told:
                     self._told = True
                     _LOG.warning("query %s: its metric %s has no value: %r", gauges.query, name, error)
                 continue
-            for value, attributes in found:
+            for value, attributes in observed:
                 yield Observation(value, attributes)
 
 

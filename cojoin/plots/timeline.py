@@ -135,7 +135,7 @@ _GREEN, _PURPLE = "#4f9163", "#8e6bbf"
 
 
 class _Style(NamedTuple):
-    """How points are drawn, and what the legend says of them."""
+    """The markers of points, and their label in the legend."""
 
     marker: str
     colour: str
@@ -151,7 +151,7 @@ class _Lane:
     points: list[tuple[TimedRow, _Style]] = field(default_factory=list)
     timers: Sequence[SeenTimer] = ()
     labels_at: float = 7
-    """How far the labels are above the points, in points; below if less than zero, and none if zero."""
+    """The distance of the labels above the points, in points; below if less than zero, and none if zero."""
 
 
 class Lanes:
@@ -306,7 +306,7 @@ class Lanes:
 
     def _fills(self) -> dict[str, str]:
         labels = dict.fromkeys(bar.label for lane in self._lanes for bar in lane.bars)
-        return {label: FILLS[place % len(FILLS)] for place, label in enumerate(labels)}
+        return {label: FILLS[number % len(FILLS)] for number, label in enumerate(labels)}
 
     def _draw_points(self, axes: Axes, lane: _Lane, window: tuple[int, int]) -> None:
         for style in dict.fromkeys(style for _, style in lane.points):
@@ -326,15 +326,15 @@ class Lanes:
             )
 
     def _draw_timers(self, axes: Axes, lane: _Lane) -> None:
-        for place, timer in enumerate(lane.timers):
-            height = lane.height + 0.16 * (place % 3 - 1)
+        for number, timer in enumerate(lane.timers):
+            height = lane.height + 0.16 * (number % 3 - 1)
             if timer.set_at is not None:
                 begins, ends = as_numbers([timer.set_at, timer.timestamp])
                 axes.hlines(height, begins, ends, colors=GREY, linewidth=1.2, linestyles="-", zorder=1)
             axes.plot(as_numbers([timer.timestamp]), [height], **_marker(_timer_style(timer)))
 
     def _handles(self) -> list[Any]:
-        """Return what the legend says."""
+        """Return the labels of the legend."""
         from matplotlib.lines import Line2D  # noqa: PLC0415 - an extra
         from matplotlib.patches import Patch  # noqa: PLC0415
 
@@ -366,9 +366,9 @@ def _timer_style(timer: SeenTimer) -> _Style:
     return _Style("^", BLACK, f"timer, {timer.outcome}", is_filled=timer.outcome == "fired")
 
 
-def _together(places: Iterable[tuple[int, str]]) -> list[tuple[int, str]]:
+def _together(points: Iterable[tuple[int, str]]) -> list[tuple[int, str]]:
     """Return labelled points with those of one time as one, since their labels would cover each other."""
-    found: dict[int, list[str]] = {}
-    for micros, label in places:
-        found.setdefault(micros, []).append(label)
-    return [(micros, "; ".join(dict.fromkeys(labels))) for micros, labels in found.items()]
+    by_time: dict[int, list[str]] = {}
+    for micros, label in points:
+        by_time.setdefault(micros, []).append(label)
+    return [(micros, "; ".join(dict.fromkeys(labels))) for micros, labels in by_time.items()]

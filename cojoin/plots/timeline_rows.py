@@ -10,7 +10,6 @@ again and again without end are followed for a while after the last row.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -114,18 +113,18 @@ def read_keys(keys: Any, spec: InputSpec) -> list[tuple[Any, ...]]:
         keys, "to_list"
     )
     if isinstance(keys, tuple):
-        several = count == 1 or (bool(keys) and all(isinstance(each, tuple) for each in keys))
-    given = [each.as_py() if isinstance(each, pa.Scalar) else each for each in keys] if several else [keys]
-    found = [each if count > 1 else (each,) for each in given]
-    for each in found:
-        if not isinstance(each, tuple) or len(each) != count or any(value is None for value in each):
+        several = count == 1 or (bool(keys) and all(isinstance(key, tuple) for key in keys))
+    values = [key.as_py() if isinstance(key, pa.Scalar) else key for key in keys] if several else [keys]
+    tuples = [key if count > 1 else (key,) for key in values]
+    for key in tuples:
+        if not isinstance(key, tuple) or len(key) != count or any(value is None for value in key):
             shape = f"a value of {spec.key[0]!r}" if count == 1 else f"a tuple of {', '.join(spec.key)}"
-            msg = f"keys: expected {shape}, or a list of some, got {each if count > 1 else each[0]!r}"
+            msg = f"keys: expected {shape}, or a list of some, got {key if count > 1 else key[0]!r}"
             raise ConfigurationError(msg)
-    if not 1 <= len(found) <= _MOST_KEYS:
-        msg = f"keys: expected 1 to {_MOST_KEYS} keys, which a picture has room for, got {len(found):,}"
+    if not 1 <= len(tuples) <= _MOST_KEYS:
+        msg = f"keys: expected 1 to {_MOST_KEYS} keys, which a picture has room for, got {len(tuples):,}"
         raise ConfigurationError(msg)
-    return [tuple(value.item() if hasattr(value, "item") else value for value in each) for each in found]
+    return [tuple(value.item() if hasattr(value, "item") else value for value in key) for key in tuples]
 
 
 def rows_by_key(rows: Sides, inputs: tuple[InputSpec, InputSpec], keys: Sequence[tuple[Any, ...]]) -> list[Sides]:
@@ -134,16 +133,16 @@ def rows_by_key(rows: Sides, inputs: tuple[InputSpec, InputSpec], keys: Sequence
     Raises:
         ConfigurationError: A key has no rows, or a value of another type.
     """
-    found = []
+    sides = []
     for key in keys:
         left, right = (_of_key(table, spec, key) for table, spec in zip(rows, inputs, strict=True))
         if not left.num_rows and not right.num_rows:
-            there = _first_keys(rows, inputs)
+            existing = _first_keys(rows, inputs)
             names = " and ".join(repr(spec.name) for spec in inputs)
-            msg = f"keys: inputs {names} have no row of the key {key_text(key)}; they have {there}"
+            msg = f"keys: inputs {names} have no row of the key {key_text(key)}; they have {existing}"
             raise ConfigurationError(msg)
-        found.append((left, right))
-    return found
+        sides.append((left, right))
+    return sides
 
 
 def key_rows(plan: Plan, execution: EmbeddedExecution, key: tuple[Any, ...], rows: Sides) -> KeyRows:
@@ -182,7 +181,7 @@ def labels_of(table: pa.Table, spec: InputSpec, without: Sequence[str | None] = 
     """Return for each row its columns as text, without key, event time and the source's own order."""
     hidden = {*spec.key, spec.event_time, *spec.source_order, *without}
     columns = [decode_column(table.column(name), str) for name in table.column_names if name not in hidden]
-    return [", ".join(map(_text, row)) for row in zip(*columns, strict=True)] if columns else [""] * table.num_rows
+    return [", ".join(map(show_value, row)) for row in zip(*columns, strict=True)] if columns else [""] * table.num_rows
 
 
 def _right_rows(operation: Any, table: pa.Table, spec: InputSpec) -> list[TimedRow]:
@@ -207,12 +206,12 @@ def _right_rows(operation: Any, table: pa.Table, spec: InputSpec) -> list[TimedR
 def _ranges(micros: Sequence[int], direction: str, reach: int) -> list[tuple[int, int]]:
     """Return the times at which left rows match each of a key's versions, which are in total order."""
     distinct = sorted(set(micros))
-    places = {time: place for place, time in enumerate(distinct)}
+    positions = {time: position for position, time in enumerate(distinct)}
     ranges = []
     for row, time in enumerate(micros):
-        place = places[time]
-        before = distinct[place - 1] if place else None
-        after = distinct[place + 1] if place + 1 < len(distinct) else None
+        position = positions[time]
+        before = distinct[position - 1] if position else None
+        after = distinct[position + 1] if position + 1 < len(distinct) else None
         if micros[row + 1 : row + 2] == [time]:
             ranges.append((time, time))  # of equal times the last in the total order matches
         elif direction == "backward":
@@ -249,17 +248,13 @@ def _typed(value: Any, name: str, spec: InputSpec) -> pa.Scalar:
         raise ConfigurationError(msg) from error
 
 
-def _text(value: Any) -> str:
-    return str(value) if isinstance(value, Decimal) else show_value(value)
-
-
 def _first_keys(rows: Sides, inputs: tuple[InputSpec, InputSpec]) -> str:
-    found: dict[tuple[Any, ...], None] = {}
+    distinct: dict[tuple[Any, ...], None] = {}
     for table, spec in zip(rows, inputs, strict=True):
         first = spec.keys(table.slice(0, 1_000))
         columns = [decode_column(column, str) for column in first.columns]
-        found |= dict.fromkeys(each for each in zip(*columns, strict=True) if None not in each)
-    texts = [key_text(key) for key in found]
+        distinct |= dict.fromkeys(each for each in zip(*columns, strict=True) if None not in each)
+    texts = [key_text(key) for key in distinct]
     return ", ".join([*texts[:5], *(["..."] if len(texts) > 5 else [])]) or "no rows"
 
 
@@ -298,7 +293,7 @@ class SeenTimer:
 
 @dataclass
 class FunctionRun:
-    """What a function did with a key's rows.
+    """The output and timers of a function for a key's rows.
 
     Attributes:
         outputs: Each output's rows by its name, ``"output"`` for the main one; rows without event time are left out.
@@ -362,10 +357,10 @@ def _look(local: LocalRun, now: int | None, waiting: dict[int, SeenTimer], run: 
     """Note which timers are new and which are gone since the last look."""
     timers = KeptTables(local.operators).timers
     is_timed = pc.equal(timers.column(timers.num_columns - 2), TimeDomain.EVENT_TIME.value)
-    there = set(timers.column(timers.num_columns - 1).filter(is_timed).cast(pa.int64()).to_pylist())
-    for gone in waiting.keys() - there:
+    present = set(timers.column(timers.num_columns - 1).filter(is_timed).cast(pa.int64()).to_pylist())
+    for gone in waiting.keys() - present:
         waiting.pop(gone).outcome = "fired" if now is not None and gone <= now else "deleted"
-    for timestamp in sorted(there - waiting.keys()):
+    for timestamp in sorted(present - waiting.keys()):
         waiting[timestamp] = SeenTimer(1_000 * timestamp, None if now is None else 1_000 * now)
         run.timers.append(waiting[timestamp])
 

@@ -32,7 +32,7 @@ __all__ = ["plot_watermarks"]
 
 
 Over: TypeAlias = Literal["processing_time", "batches"]
-"""What the horizontal axis is: the batches' processing times, or their numbers."""
+"""The horizontal axis: the batches' processing times, or their numbers."""
 
 _COLOURS = (LEFT, RIGHT)
 _FEW_BATCHES = 12
@@ -49,11 +49,11 @@ def plot_watermarks(progress: Any, *, ax: Axes | None = None, over: Over | None 
     missing, before the first one and at the end of time, its line has a gap.
 
     Args:
-        progress: What ``cojoin.read_progress(spark, checkpoint)`` returns: a DataFrame of Spark's, or its pandas or
+        progress: The result of ``cojoin.read_progress(spark, checkpoint)``: a DataFrame of Spark's, or its pandas or
             Arrow form. Or a list of ``BatchReport``s, such as of ``query.progress``, or of the steps of
             ``Joined.steps``.
         ax: The axes to draw into; None makes a new figure.
-        over: What the horizontal axis is: ``"processing_time"`` or ``"batches"``. None takes processing time if all
+        over: The horizontal axis: ``"processing_time"`` or ``"batches"``. None takes processing time if all
             batches have one and they differ.
 
     Returns:
@@ -71,16 +71,16 @@ def plot_watermarks(progress: Any, *, ax: Axes | None = None, over: Over | None 
         check_word("over", over, get_args(Over))
     points = read_points(progress)
     axes = new_axes(9, 3.4) if ax is None else ax
-    places = _places(axes, points, over)
+    positions = _places(axes, points, over)
     for number, colour in enumerate(_COLOURS):
-        _draw_input(axes, places, points, number, colour)
-    _step(axes, places, (each.watermark for each in points), BLACK, "the operator", linestyle="--", linewidth=1.8)
+        _draw_input(axes, positions, points, number, colour)
+    _step(axes, positions, (each.watermark for each in points), BLACK, "the operator", linestyle="--", linewidth=1.8)
     format_times(axes, "y", "event time")
-    axes.set_xlim(np.nanmin(places) - 0.02 * (np.nanmax(places) - np.nanmin(places)), np.nanmax(places))
+    axes.set_xlim(np.nanmin(positions) - 0.02 * (np.nanmax(positions) - np.nanmin(positions)), np.nanmax(positions))
     axes.margins(y=0.08)
     _make_room(axes)
-    _draw_holding(axes, places, points)
-    _draw_waiting(axes, places, points)
+    _draw_holding(axes, positions, points)
+    _draw_waiting(axes, positions, points)
     _draw_legend(axes, points)
     axes.spines[["top", "right"]].set_visible(False)
     # The day stands beside the axis: above it is a title's place.
@@ -90,14 +90,14 @@ def plot_watermarks(progress: Any, *, ax: Axes | None = None, over: Over | None 
 
 
 def _places(axes: Axes, points: Sequence[Point], over: Over | None) -> NDArray[np.float64]:
-    """Return where each batch is on the horizontal axis, which is made the axis of it, and where the last one ends."""
+    """Set the horizontal axis, and return each batch's position on it and the end of the last one."""
     clocks = [each.processing_time for each in points]
     if over is None:
         known = [each for each in clocks if each is not None]
         over = "processing_time" if len(known) == len(clocks) and len(set(known)) > 1 else "batches"
     if over == "processing_time":
         format_times(axes, "x", "processing time")
-        places = as_numbers(None if each is None else 1_000 * each for each in clocks)
+        positions = as_numbers(None if each is None else 1_000 * each for each in clocks)
     else:
         from matplotlib.ticker import FixedLocator, MaxNLocator  # noqa: PLC0415 - an extra
 
@@ -105,30 +105,30 @@ def _places(axes: Axes, points: Sequence[Point], over: Over | None) -> NDArray[n
         few = len(numbers) <= _FEW_BATCHES
         axes.xaxis.set_major_locator(FixedLocator(numbers) if few else MaxNLocator(integer=True, nbins=_FEW_BATCHES))
         axes.set_xlabel("batch")
-        places = np.array(numbers, dtype=np.float64)
-    steps = np.diff(places[~np.isnan(places)])
+        positions = np.array(numbers, dtype=np.float64)
+    steps = np.diff(positions[~np.isnan(positions)])
     # The state after the last batch lasts on; half a batch shows that, and no tick falls on a batch that isn't there.
-    return np.append(places, places[-1] + (float(np.median(steps)) if len(steps) else 1.0) / 2)
+    return np.append(positions, positions[-1] + (float(np.median(steps)) if len(steps) else 1.0) / 2)
 
 
-def _draw_input(axes: Axes, places: NDArray[np.float64], points: Sequence[Point], number: int, colour: str) -> None:
+def _draw_input(axes: Axes, positions: NDArray[np.float64], points: Sequence[Point], number: int, colour: str) -> None:
     inputs = [each.inputs[number] for each in points]
     name = inputs[-1].name
-    _step(axes, places, (each.max_timestamp for each in inputs), colour, f"_{name}, newest", linestyle=":")
-    _step(axes, places, (each.watermark for each in inputs), colour, name, linewidth=2.2)
-    ended = next((place for place, each in enumerate(inputs) if each.status == "finished"), None)
+    _step(axes, positions, (each.max_timestamp for each in inputs), colour, f"_{name}, newest", linestyle=":")
+    _step(axes, positions, (each.watermark for each in inputs), colour, name, linewidth=2.2)
+    ended = next((index for index, each in enumerate(inputs) if each.status == "finished"), None)
     if ended is not None:
         last = [each.watermark if each.watermark is not None else each.max_timestamp for each in inputs]
         height = max((each for each in last[: ended + 1] if each is not None), default=None)
         heights = as_numbers([None if height is None else 1_000 * height])
-        axes.plot(places[[ended]], heights, marker=">", linestyle="none", color=colour, label=f"_{name}, finished")
+        axes.plot(positions[[ended]], heights, marker=">", linestyle="none", color=colour, label=f"_{name}, finished")
 
 
 def _step(
-    axes: Axes, places: NDArray[np.float64], millis: Iterable[int | None], colour: str, label: str, **style: Any
+    axes: Axes, positions: NDArray[np.float64], millis: Iterable[int | None], colour: str, label: str, **style: Any
 ) -> None:
     heights = as_numbers(None if each is None else 1_000 * each for each in millis)
-    axes.step(places, np.append(heights, heights[-1]), where="post", color=colour, label=label, **style)
+    axes.step(positions, np.append(heights, heights[-1]), where="post", color=colour, label=label, **style)
 
 
 def _make_room(axes: Axes) -> None:
@@ -138,26 +138,26 @@ def _make_room(axes: Axes) -> None:
     axes.set_ylim(low - span * 0.42, high + span * 0.22)
 
 
-def _draw_holding(axes: Axes, places: NDArray[np.float64], points: Sequence[Point]) -> None:
+def _draw_holding(axes: Axes, positions: NDArray[np.float64], points: Sequence[Point]) -> None:
     colours = {each.name: colour for each, colour in zip(points[-1].inputs, _COLOURS, strict=True)}
     held = [colours.get(point.holding_input or "") for point in points]
-    for colour, group in groupby(range(len(points)), key=lambda place: held[place]):
+    for colour, group in groupby(range(len(points)), key=lambda number: held[number]):
         if colour is not None:
             batches = list(group)
             axes.axvspan(
-                places[batches[0]], places[batches[-1] + 1], 0, _STRIP, color=colour, linewidth=0, gid="holding"
+                positions[batches[0]], positions[batches[-1] + 1], 0, _STRIP, color=colour, linewidth=0, gid="holding"
             )
 
 
-def _draw_waiting(axes: Axes, places: NDArray[np.float64], points: Sequence[Point]) -> None:
+def _draw_waiting(axes: Axes, positions: NDArray[np.float64], points: Sequence[Point]) -> None:
 
     beside = axes.twinx()
     largest = max(1, *(sum(each.waiting for each in point.inputs) for point in points))
-    bottom = np.zeros(len(places))
+    bottom = np.zeros(len(positions))
     for number, colour in enumerate(_COLOURS):
         waiting = [float(point.inputs[number].waiting) for point in points]
         top = bottom + np.array([*waiting, waiting[-1]])
-        beside.fill_between(places, bottom, top, step="post", color=colour, alpha=0.18, linewidth=0)
+        beside.fill_between(positions, bottom, top, step="post", color=colour, alpha=0.18, linewidth=0)
         bottom = top
     # The areas begin above the strip, and the largest one ends below the lines.
     scale = largest / _WAITING
@@ -213,8 +213,8 @@ def read_points(progress: Any) -> list[Point]:
     """Return the batches of a progress, by number.
 
     Args:
-        progress: What ``read_progress`` returns, as a DataFrame of Spark's or as its pandas or Arrow form; or a report,
-            or several reports or steps.
+        progress: The result of ``read_progress``, as a DataFrame of Spark's or as its pandas or Arrow form; or a
+            report, or several reports or steps.
 
     Raises:
         ConfigurationError: It is none of these, or has no batch.
@@ -256,16 +256,16 @@ def _check_columns(names: Iterable[str]) -> None:
 
 
 def _of_row(row: Mapping[str, Any]) -> Point:
-    inputs = [each.asDict() if hasattr(each, "asDict") else each for each in row["inputs"]]
+    inputs = [side.asDict() if hasattr(side, "asDict") else side for side in row["inputs"]]
     left, right = (
         InputPoint(
-            str(each["name"]),
-            _millis(each["watermark"]),
-            _millis(each["max_timestamp"]),
-            int(each["buffered"]),
-            str(each["status"]),
+            str(side["name"]),
+            _millis(side["watermark"]),
+            _millis(side["max_timestamp"]),
+            int(side["buffered"]),
+            str(side["status"]),
         )
-        for each in inputs
+        for side in inputs
     )
     holding = row["holding_input"]
     return Point(
@@ -277,13 +277,13 @@ def _of_row(row: Mapping[str, Any]) -> Point:
     )
 
 
-def _of_report(given: Any) -> Point:
-    report = given if isinstance(given, BatchReport) else getattr(given, "report", None)
+def _of_report(source: Any) -> Point:
+    report = source if isinstance(source, BatchReport) else getattr(source, "report", None)
     if not isinstance(report, BatchReport):
-        raise ConfigurationError(_unknown(given))
+        raise ConfigurationError(_unknown(source))
     left, right = (
-        InputPoint(each.name, _known(each.watermark), _known(each.max_timestamp), each.buffered, each.status)
-        for each in report.inputs
+        InputPoint(side.name, _known(side.watermark), _known(side.max_timestamp), side.buffered, side.status)
+        for side in report.inputs
     )
     clock = report.processing_time or None
     return Point(report.batch_id, clock, _known(report.watermark), report.holding_input, (left, right))

@@ -74,25 +74,25 @@ def assert_output(
     columns, rows = _rows(actual, tag, schema)
     wanted_rows = parse_table(expected, columns)
     wanted_names = header_of(expected)
-    places = [columns.names.index(name) for name in wanted_names]
-    found = [cells([row[place] for place in places]) for row in rows]
+    positions = [columns.names.index(name) for name in wanted_names]
+    got = [cells([row[position] for position in positions]) for row in rows]
     wanted = [cells(row) for row in wanted_rows]
     if any_order:
-        found, wanted = sorted(found), sorted(wanted)
-    told = difference(wanted_names, wanted, found)
-    if told is not None:
-        msg = f"the output differs: - is missing, + is too much\n{told}"
+        got, wanted = sorted(got), sorted(wanted)
+    differences = difference(wanted_names, wanted, got)
+    if differences is not None:
+        msg = f"the output differs: - is missing, + is too much\n{differences}"
         raise AssertionError(msg)
 
 
 def _rows(actual: Harness | Sequence[Any], tag: OutputTag | str | None, schema: Any) -> tuple[pa.Schema, Sequence[Any]]:
     if isinstance(actual, Harness):
         if schema is not None:
-            msg = "schema: a harness knows its own; leave it out"
+            msg = "schema: a harness has its own; leave it out"
             raise ConfigurationError(msg)
         return actual.schema_of(tag), actual.output if tag is None else actual.side_output(tag)
     if schema is None or tag is not None:
-        msg = "expected schema=, and no tag=, for rows that are no harness's"
+        msg = "expected schema=, and no tag=, for rows that are not a harness's"
         raise ConfigurationError(msg)
     columns = as_schema(schema, "schema")
     return columns, [tuple(row[name] for name in columns.names) if isinstance(row, dict) else row for row in actual]
@@ -167,60 +167,60 @@ class CapturedKeys:
         with harness:
             harness._check_ready()  # noqa: SLF001 - this and what follows are of the same kit
             run, now = harness._run, harness._now  # noqa: SLF001
-            found = replay(run, captured.batches, captured.state, processing_time=now)
-        told = list(_differences(captured.expected, found, harness))
-        if told:
+            got = replay(run, captured.batches, captured.state, processing_time=now)
+        differences = list(_differences(captured.expected, got, harness))
+        if differences:
             covers = f" ({', '.join(captured.covers)})" if captured.covers else ""
-            msg = "\n\n".join([f"key {key}{covers}: - was captured and is missing, + came instead", *told])
+            msg = "\n\n".join([f"key {key}{covers}: - was captured and is missing, + came instead", *differences])
             raise AssertionError(msg)
 
 
-def _differences(wanted: Outcomes, found: Outcomes, harness: Harness) -> Iterator[str]:
-    yield from _compared("the output", wanted.output, found.output, harness.schema_of())
-    for name in dict.fromkeys([*wanted.side_outputs, *found.side_outputs]):
-        schema = harness.schema_of(name) if name in found.side_outputs else None
-        sides = (wanted.side_outputs.get(name, ()), found.side_outputs.get(name, ()))
+def _differences(wanted: Outcomes, got: Outcomes, harness: Harness) -> Iterator[str]:
+    yield from _compared("the output", wanted.output, got.output, harness.schema_of())
+    for name in dict.fromkeys([*wanted.side_outputs, *got.side_outputs]):
+        schema = harness.schema_of(name) if name in got.side_outputs else None
+        sides = (wanted.side_outputs.get(name, ()), got.side_outputs.get(name, ()))
         yield from _compared(f"the side output {name!r}", *sides, schema)
     columns = ["event time", "input", "reason", "watermark", "row"]
-    rejected = [[_rejected_cells(each) for each in side.rejected] for side in (wanted, found)]
+    rejected = [[_rejected_cells(each) for each in side.rejected] for side in (wanted, got)]
     table = difference(columns, rejected[0], rejected[1], context=_CONTEXT)
     if table is not None:
         yield f"the rejected rows differ:\n{table}"
 
 
 def _compared(
-    what: str, wanted: Sequence[TimedRow], found: Sequence[TimedRow], schema: pa.Schema | None
+    subject: str, wanted: Sequence[TimedRow], got: Sequence[TimedRow], schema: pa.Schema | None
 ) -> Iterator[str]:
-    if _texts(wanted) == _texts(found):
+    if _texts(wanted) == _texts(got):
         return
     names = ["row"]
     if schema is not None and all(each.row.keys() == set(schema.names) for each in wanted):
         names = schema.names
-        tables = [[_row_cells(each, schema, what) for each in rows] for rows in (wanted, found)]
+        tables = [[_row_cells(each, schema, subject) for each in rows] for rows in (wanted, got)]
     else:
         # The columns are no longer those that were captured.
         tables = [
-            [_as_cells([time_to_json(each.timestamp), dict(each.row)]) for each in rows] for rows in (wanted, found)
+            [_as_cells([time_to_json(each.timestamp), dict(each.row)]) for each in rows] for rows in (wanted, got)
         ]
     table = difference(["event time", *names], tables[0], tables[1], context=_CONTEXT)
     if table is not None:
-        yield f"{what} differs:\n{table}"
+        yield f"{subject} differs:\n{table}"
 
 
 def _texts(rows: Sequence[TimedRow]) -> list[str]:
     return [dump_json([each.timestamp, each.row]) for each in rows]
 
 
-def _row_cells(each: TimedRow, schema: pa.Schema, what: str) -> tuple[str, ...]:
+def _row_cells(timed: TimedRow, schema: pa.Schema, subject: str) -> tuple[str, ...]:
     # Reading each value by its type makes 1 and 1.0 in a column of doubles equal, if someone has edited the file.
-    values = row_from_json(each.row, schema, what)
+    values = row_from_json(timed.row, schema, subject)
     again = row_to_json(tuple(values.values()), schema, sort_maps=True)
-    return _as_cells([time_to_json(each.timestamp), *again.values()])
+    return _as_cells([time_to_json(timed.timestamp), *again.values()])
 
 
-def _rejected_cells(each: Rejected) -> tuple[str, ...]:
-    times = time_to_json(each.timestamp), time_to_json(each.watermark)
-    return _as_cells([times[0], each.input, each.reason, times[1], dict(each.row)])
+def _rejected_cells(row: Rejected) -> tuple[str, ...]:
+    times = time_to_json(row.timestamp), time_to_json(row.watermark)
+    return _as_cells([times[0], row.input, row.reason, times[1], dict(row.row)])
 
 
 def _as_cells(values: Sequence[Any]) -> tuple[str, ...]:

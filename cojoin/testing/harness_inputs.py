@@ -76,9 +76,10 @@ class HarnessInput:
         sequence: The columns that order the rows of one partition at the source.
         watermark: The watermark strategy, applied at the end of each call. By default the watermark does not follow
             the rows: the test advances it with ``process_watermark``.
-        max_ahead: How far a row's event time may be ahead of processing time, such as ``"1 day"``; None is no limit.
-        late: How late rows are treated, ``"reject"`` or ``"apply"``; None is the default of the operation.
-        null_key: What happens to rows with a null in their key, as in ``cojoin.Input``.
+        max_ahead: The most by which a row's event time may be ahead of processing time, such as ``"1 day"``; None is
+            no limit.
+        late: The treatment of late rows, ``"reject"`` or ``"apply"``; None is the default of the operation.
+        null_key: The treatment of rows with a null in their key, as in ``cojoin.Input``.
 
     Raises:
         ConfigurationError: A column does not exist or has the wrong type; raised when the harness is made.
@@ -186,16 +187,16 @@ class BoundInput:
         """
         spec = self.spec
         parted = [self._parted(element) for element in elements]
-        place = None if spec.event_time is None else spec.schema.names.index(spec.event_time)
-        others = spec.schema if place is None else spec.schema.remove(place)
+        position = None if spec.event_time is None else spec.schema.names.index(spec.event_time)
+        others = spec.schema if position is None else spec.schema.remove(position)
         try:
             table = encode_rows([row for row, _ in parted], others, self.what)
         except FunctionError as error:
             raise SchemaError(str(error).replace(": output field ", ": column ")) from None
-        if place is None:
+        if position is None:
             return table
         micros = [self._micros(time) for _, time in parted]
-        return table.add_column(place, spec.schema.field(place), pa.array(micros, pa.int64()).cast(_TIME))
+        return table.add_column(position, spec.schema.field(position), pa.array(micros, pa.int64()).cast(_TIME))
 
     def _parted(self, element: Element) -> tuple[Any, Any]:
         """Split an element into its values without the event time, and its event time or None."""
@@ -204,13 +205,13 @@ class BoundInput:
             value = value.as_dict()
         carried: tuple[Any, ...] = ()
         if self.spec.event_time is not None:
-            place = names.index(self.spec.event_time)
+            position = names.index(self.spec.event_time)
             if isinstance(value, dict) and self.spec.event_time in value:
                 value = dict(value)
                 carried = (value.pop(self.spec.event_time),)
             elif isinstance(value, (tuple, list)) and len(value) == len(names):
-                carried = (value[place],)
-                value = (*value[:place], *value[place + 1 :])
+                carried = (value[position],)
+                value = (*value[:position], *value[position + 1 :])
         if element.timestamp is NOT_GIVEN and self.spec.event_time is not None and not carried:
             msg = (
                 f"{self.what}: no timestamp was given for the row {element.value!r}; give it, or None to see what "
@@ -267,16 +268,16 @@ class BoundInput:
     def _partitions(self, elements: Sequence[Element], table: pa.Table, known: Sequence[str]) -> list[str]:
         default = known[0] if known else ONE_PARTITION
         if not self.spec.partition:
-            return [partition_name(each.partition) or default for each in elements]
+            return [partition_name(element.partition) or default for element in elements]
         columns = zip(*(decode_column(table.column(name)) for name in self.spec.partition), strict=True)
         return [
-            partition_name(each.partition) or partition_name(values)
-            for each, values in zip(elements, columns, strict=True)
+            partition_name(element.partition) or partition_name(values)
+            for element, values in zip(elements, columns, strict=True)
         ]
 
 
 Partition: TypeAlias = str | tuple[Any, ...] | None
-"""A source partition: its name, or a tuple of its columns' values. Each method says what None means."""
+"""A source partition: its name, or a tuple of its columns' values. None means what the method documents."""
 
 
 def check_instance(operation: Any) -> None:
@@ -325,19 +326,19 @@ def input_number(number: Any) -> Literal[1, 2]:
     return cast("Literal[1, 2]", number)
 
 
-def epoch_millis(value: Any, what: str, *, clock: bool = False) -> int:
+def epoch_millis(value: Any, argument: str, *, clock: bool = False) -> int:
     """Return a watermark or a processing time as an int, in epoch milliseconds.
 
     Args:
         value: A whole number.
-        what: What the number is, for the message.
+        argument: The name of the number in the message.
         clock: Whether it is a processing time, which must not be negative.
 
     Raises:
         HarnessError: It is not a whole number of 64 bits, or is negative as a processing time.
     """
     try:
-        return local_run.epoch_millis(value, what, clock=clock)
+        return local_run.epoch_millis(value, argument, clock=clock)
     except ConfigurationError as error:
         raise HarnessError(str(error)) from None
 
@@ -393,12 +394,12 @@ def unfinished(watermark: InputWatermark) -> list[str]:
     return [name for name, status in watermark.statuses().items() if status != "finished"]
 
 
-def refuse_finished(watermark: InputWatermark, what: str, partition: str | None = None) -> None:
+def refuse_finished(watermark: InputWatermark, subject: str, partition: str | None = None) -> None:
     """Raise an error if an input, or the named one of its source partitions, is finished.
 
     Args:
         watermark: The input's watermark.
-        what: The input, for the message.
+        subject: The input, for the message.
         partition: The name of the source partition; None checks only the input.
 
     Raises:
@@ -406,7 +407,7 @@ def refuse_finished(watermark: InputWatermark, what: str, partition: str | None 
     """
     if "finished" in (watermark.status(), partition is not None and watermark.statuses().get(partition)):
         named = f", partition {partition!r}" if partition else ""
-        msg = f"{what}{named}: it is finished, and that is for good: nothing comes from it any more"
+        msg = f"{subject}{named}: it is finished, and that is for good: nothing comes from it any more"
         raise HarnessError(msg)
 
 
@@ -423,7 +424,7 @@ def found_partition(partition: Any, known: Mapping[str, Any], number: int) -> st
     """
     name = partition_name(partition)
     if name not in known:
-        there = f"known are {', '.join(map(repr, known))}" if known else "it has none yet"
-        msg = f"input {number} has no source partition {name!r}; {there}{did_you_mean(name, known)}"
+        partitions = f"known are {', '.join(map(repr, known))}" if known else "it has none yet"
+        msg = f"input {number} has no source partition {name!r}; {partitions}{did_you_mean(name, known)}"
         raise HarnessError(msg)
     return name

@@ -238,7 +238,7 @@ def test_bad_places_are_refused(tmp_path: Path) -> None:
         with pytest.raises(cj.ConfigurationError, match=told):
             capture(joined, tmp_path / path)
     (tmp_path / "test_there.json").write_text("{}")
-    with pytest.raises(cj.ConfigurationError, match="is there already"):
+    with pytest.raises(cj.ConfigurationError, match="already exists"):
         capture(joined, tmp_path / "test_there.py")
     capture(joined, tmp_path / "test_there.py", overwrite=True)
     run(tmp_path / "test_there.py")
@@ -268,7 +268,7 @@ def test_functions_that_a_test_can_not_make_are_refused(tmp_path: Path, monkeypa
 def test_functions_that_depend_on_other_keys_are_refused(tmp_path: Path) -> None:
     ByClass.seen = 0
     for made in (Counted(), ByClass()):
-        with pytest.raises(cj.ConfigurationError, match="alone do not make the rows come out"):
+        with pytest.raises(cj.ConfigurationError, match="alone have another output"):
             capture(function(made), tmp_path / "test_bad.py", keys=["cy"])
 
 

@@ -176,7 +176,7 @@ def test_a_file_that_does_not_load_is_named_with_its_line(file: str, tmp_path: P
 
 
 def test_what_is_not_found(file: str) -> None:
-    with refused("no.py:joined: there is no file 'no.py'"):
+    with refused("no.py:joined: the file 'no.py' does not exist"):
         load("no.py", "joined")
     with pytest.raises(ConfigurationError, match=r"^nowhere:joined: loading it raised .*: No module named 'nowhere'$"):
         load("nowhere", "joined")

@@ -6,7 +6,6 @@ source partition that hold the watermark back.
 
 from __future__ import annotations
 
-import html
 import textwrap
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 
 from cojoin.checkpoints.inspect.key_state import BUFFERS, DOMAINS, PAIRED, STATE, plain
+from cojoin.engine.display import Display
 from cojoin.engine.formats import format_span, format_time, show_row, show_value
 from cojoin.engine.joins.search import shift
 from cojoin.engine.state.at_rest import entry_of
@@ -60,7 +60,7 @@ class Finding:
         values: The row; for a state its name and value, for a timer its domain and timestamp.
         batch_id: The batch since which the row waits, or that wrote it; None where it is not known.
         watermark: The operator's watermark after that batch, for a rejected row before it, in epoch milliseconds.
-        wait: What the row or timer waits for.
+        wait: The time that the row or timer waits for.
         matched: The row of the other input that it was joined with; None without a match.
         reason: Why the row was rejected.
     """
@@ -94,15 +94,15 @@ class Finding:
 
 @dataclass(frozen=True)
 class Explanation:
-    """What is known of a row or a key; ``explain`` returns it, and ``print`` shows it.
+    """The findings about a row or a key; ``explain`` returns it, and ``print`` shows it.
 
     Attributes:
         checkpoint: The checkpoint's directory, as the caller wrote it.
         question: The question, as text.
         batch_id: The batch whose state was read.
         watermark: The operator's watermark after that batch, in epoch milliseconds.
-        findings: What was found.
-        notes: What could not be looked up, and why.
+        findings: The findings.
+        notes: Look-ups that failed, with their reasons.
     """
 
     checkpoint: str
@@ -128,9 +128,7 @@ class Explanation:
         }
 
     def __str__(self) -> str:
-        head = f"{self.question}, after batch {self.batch_id} (watermark {format_time(self.watermark)})"
-        texts = [finding.text for finding in self.findings]
-        notes = [f"Not looked up: {note}." for note in self.notes]
+        head, *texts = self._texts()
         wrapped = [
             textwrap.fill(
                 text,
@@ -140,7 +138,7 @@ class Explanation:
                 break_long_words=False,
                 break_on_hyphens=False,
             )
-            for text in (*texts, *notes)
+            for text in texts
         ]
         return "\n".join([head, *wrapped])
 
@@ -148,10 +146,17 @@ class Explanation:
 
     def _repr_html_(self) -> str:
         """Return the explanation as HTML, for notebooks."""
-        items = "".join(f"<li>{html.escape(finding.text)}</li>" for finding in self.findings)
-        notes = "".join(f"<li><i>Not looked up: {html.escape(note)}.</i></li>" for note in self.notes)
+        head, *texts = self._texts()
+        return Display(head, notes=texts).html()
+
+    def _texts(self) -> list[str]:
+        """Return the headline, the findings and the notes."""
         head = f"{self.question}, after batch {self.batch_id} (watermark {format_time(self.watermark)})"
-        return f"<p>{html.escape(head)}</p><ul>{items}{notes}</ul>"
+        return [
+            head,
+            *(finding.text for finding in self.findings),
+            *(f"Not looked up: {note}." for note in self.notes),
+        ]
 
 
 _LONGEST = 200
@@ -170,18 +175,18 @@ class Since(NamedTuple):
         return f" since batch {self.batch_id}{'' if self.exact else ' or longer'}"
 
 
-def state_findings(state: QueryState, found: Mapping[str, Found], since: Since | None, limit: int) -> Iterator[Finding]:
+def state_findings(state: QueryState, rows: Mapping[str, Found], since: Since | None, limit: int) -> Iterator[Finding]:
     """Yield a finding for each row that was found in the tables of a state.
 
     Args:
         state: The state.
-        found: The rows found, by table.
+        rows: The rows found, by table.
         since: The batch since which the row waits, where the question is about a single row.
         limit: The most rows of a table to describe.
     """
-    for name in (*BUFFERS, "versions", *(each for each in found if each.startswith(STATE)), *DOMAINS):
-        if name in found and found[name].rows.num_rows:
-            yield from _of_table(state, name, found[name].rows.slice(0, limit), since)
+    for name in (*BUFFERS, "versions", *(each for each in rows if each.startswith(STATE)), *DOMAINS):
+        if name in rows and rows[name].rows.num_rows:
+            yield from _of_table(state, name, rows[name].rows.slice(0, limit), since)
 
 
 def describe_row(name: str, values: Mapping[str, Any]) -> str:
@@ -211,12 +216,12 @@ def _waiting(state: QueryState, name: str, rows: pa.Table, since: Since | None) 
         rows = rows.select(rows.column_names[:-1])
     for row, until, matched in zip(decode_rows(rows, beyond=str), _untils(state, name, spec, rows), flags, strict=True):
         wait = wait_for_watermark(state, until)
-        what, whom = describe_row(spec.name, row.as_dict()), state.inputs[1 - side].name
-        told = f"{what} is buffered{since or ''}: {_fate(state, name, wait, whom)}"
+        subject, other = describe_row(spec.name, row.as_dict()), state.inputs[1 - side].name
+        text = f"{subject} is buffered{since or ''}: {_fate(state, name, wait, other)}"
         if matched is not None:
-            told += " It has been paired already." if matched else " It has no pair yet."
+            text += " It has been paired already." if matched else " It has no pair yet."
         batch_id = None if since is None else since.batch_id
-        yield Finding("buffered", told, spec.name, values=row.as_dict(), batch_id=batch_id, wait=wait)
+        yield Finding("buffered", text, spec.name, values=row.as_dict(), batch_id=batch_id, wait=wait)
 
 
 def _untils(state: QueryState, name: str, spec: InputSpec, rows: pa.Table) -> list[int]:
@@ -276,12 +281,12 @@ def _timers(state: QueryState, name: str, rows: pa.Table) -> Iterator[Finding]:
 
 @dataclass(frozen=True)
 class Wait:
-    """What a row or a timer waits for; all times are in epoch milliseconds.
+    """The time that a row or a timer waits for; all times are in epoch milliseconds.
 
     Attributes:
         clock: ``"watermark"``, or ``"processing_time"`` for the batches' processing time.
         until: The time that must be reached; ``2**63 - 1`` for the end of all inputs.
-        reached: The current watermark or processing time; ``-2**63`` where there is none yet.
+        reached: The current watermark or processing time; ``-2**63`` before the first one.
         input: The input that holds the watermark back; None where no input does, or it is not known.
         partition: The source partition of that input that holds it back, where the input has several.
 
@@ -297,9 +302,9 @@ class Wait:
 
     @property
     def behind_ms(self) -> int | None:
-        """How far ``reached`` is behind ``until``, in milliseconds.
+        """The distance of ``reached`` behind ``until``, in milliseconds.
 
-        0 where it is reached; None where there is no time yet, or the wait is for the end of all inputs.
+        0 where it is reached; None before the first watermark, or where the wait is for the end of all inputs.
         """
         if self.reached == NONE or self.until == END_OF_TIME:
             return None
@@ -326,11 +331,15 @@ class Wait:
         if self.clock == "processing_time":
             return f"the last batch was at {format_time(self.reached)}{behind}"
         if self.is_due:
-            return f"it is there, at {format_time(self.reached)}, so the next batch does it"
-        holder = "all inputs that are not finished being idle" if self.input is None else f"held by {self.input!r}"
-        holder += f" partition {self.partition}" if self.partition else ""
+            return f"the watermark has reached {format_time(self.reached)}, so the next batch does it"
+        partition = f" partition {self.partition}" if self.partition else ""
         if self.reached == NONE:
-            return "there is none yet" + (f", {holder}, which has not spoken" if self.input else "")
+            return "no watermark yet" + (f": input {self.input!r}{partition} has none" if self.input else "")
+        holder = (
+            "all inputs that are not finished being idle"
+            if self.input is None
+            else f"held by {self.input!r}{partition}"
+        )
         return f"it is at {format_time(self.reached)}, {holder}{behind}"
 
 

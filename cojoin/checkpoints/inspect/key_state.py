@@ -58,7 +58,7 @@ BUFFERS: Mapping[str, tuple[int, str]] = {
     "held2": (1, "the watermark"),
     "right": (1, "rows to pair with"),
 }
-"""The tables of buffered rows, each with the side of its input and what its rows wait for."""
+"""The tables of buffered rows, each with the side of its input and the event that its rows wait for."""
 
 REJECTED: Mapping[str, int] = {"rejected1": 0, "rejected2": 1}
 """The tables of rejected rows that replace others of a half-read commit, each with the side of its input."""
@@ -70,7 +70,7 @@ DOMAINS: Mapping[str, Literal["event_time", "processing_time"]] = {
 """The tables of timers, each with its time domain."""
 
 PAIRED = frozenset({"left", "right"})
-"""The tables whose last column says whether the row has matched."""
+"""The tables whose last column is true for rows that have matched."""
 
 STATE = "state:"
 """The prefix of the tables of a function's states; their last column is the value."""
@@ -132,7 +132,7 @@ class KeyState:
             ]
         if not self:
             lines.append("  it has nothing")
-        lines += [f"  (not all of the {count:,} rows of {name} are here)" for name, count in self.left_out.items()]
+        lines += [f"  (not all of the {count:,} rows of {name} are shown)" for name, count in self.left_out.items()]
         return "\n".join(lines)
 
     __repr__ = __str__
@@ -151,34 +151,34 @@ class KeyState:
         }
 
 
-def key_state(state: QueryState, key: Values, found: Mapping[str, Found]) -> KeyState:
+def key_state(state: QueryState, key: Values, found_rows: Mapping[str, Found]) -> KeyState:
     """Return the state of a key from the rows that were found in the stored tables.
 
     Args:
         state: The query's state.
         key: The key's values, by the column names of the left input.
-        found: The rows found, by stored table.
+        found_rows: The rows found, by stored table.
     """
     buffered: dict[str, list[Row]] = {spec.name: [] for spec in state.inputs}
     for name, (side, _) in BUFFERS.items():
-        if name in found:
-            rows = found[name].rows
+        if name in found_rows:
+            rows = found_rows[name].rows
             # The last column of an interval join's rows says whether they have matched.
             shown = rows.select(rows.column_names[:-1]) if name in PAIRED else rows
             buffered[state.inputs[side].name] += decode_rows(shown, beyond=str)
     timers = [
         KeyTimer(domain, timestamp)
         for name, domain in DOMAINS.items()
-        if name in found
-        for timestamp in found[name].rows.column(found[name].rows.num_columns - 1).to_pylist()
+        if name in found_rows
+        for timestamp in found_rows[name].rows.column(found_rows[name].rows.num_columns - 1).to_pylist()
     ]
     states = {
-        name.removeprefix(STATE): entry_of(each.rows)
-        for name, each in found.items()
-        if name.startswith(STATE) and each.rows.num_rows
+        name.removeprefix(STATE): entry_of(kept.rows)
+        for name, kept in found_rows.items()
+        if name.startswith(STATE) and kept.rows.num_rows
     }
-    versions = decode_rows(found["versions"].rows, beyond=str) if "versions" in found else []
-    left_out = {name: each.total for name, each in found.items() if each.total > each.rows.num_rows}
+    versions = decode_rows(found_rows["versions"].rows, beyond=str) if "versions" in found_rows else []
+    left_out = {name: kept.total for name, kept in found_rows.items() if kept.total > kept.rows.num_rows}
     return KeyState(
         key,
         state.batch_id,
@@ -220,36 +220,36 @@ class Found:
 
     Attributes:
         rows: The rows, up to the limit.
-        total: How many rows there are in all.
+        total: The number of all such rows.
     """
 
     rows: pa.Table
     total: int
 
 
-def as_values(declared: Mapping[str, Any], spec: InputSpec, what: str) -> Values:
+def as_values(declared: Mapping[str, Any], spec: InputSpec, subject: str) -> Values:
     """Return a user's values of an input's columns, coerced to the columns' types.
 
     Args:
         declared: The user's values, by column.
         spec: The input.
-        what: What the values are, for messages, such as ``"row"``.
+        subject: The name of the values in messages, such as ``"row"``.
 
     Raises:
         ConfigurationError: There are no columns, or one that the input does not have.
         FunctionError: A value is not of its column's type.
     """
     if not isinstance(declared, Mapping) or not declared:
-        msg = f"{what}: expected a dict of column values, such as {{'{spec.key[0]}': 17}}, got {declared!r}"
+        msg = f"{subject}: expected a dict of column values, such as {{'{spec.key[0]}': 17}}, got {declared!r}"
         raise ConfigurationError(msg)
     names = spec.schema.names
     for name in declared:
         if name not in names:
             near = did_you_mean(str(name), names)
-            msg = f"{what}: input {spec.name!r} has no column {name!r}{near}; it has {', '.join(names)}"
+            msg = f"{subject}: input {spec.name!r} has no column {name!r}{near}; it has {', '.join(names)}"
             raise ConfigurationError(msg)
     return {
-        name: coercer(spec.schema.field(name).type, f"{what}: column {name!r}")(value)
+        name: coercer(spec.schema.field(name).type, f"{subject}: column {name!r}")(value)
         for name, value in declared.items()
     }
 
@@ -298,15 +298,15 @@ def find(
         CheckpointError: A key group's content, or a segment, is damaged or missing.
     """
     schemas = {name: state.tables[name].schema for name in wanted if name in state.tables}
-    asked = {name: wanted[name] for name in schemas}
-    if not asked:
+    wanted_here = {name: wanted[name] for name in schemas}
+    if not wanted_here:
         return {}
 
     opener = state.opener
 
     def search(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         try:
-            yield from _search(opener(batches), asked, schemas, limit)
+            yield from _search(opener(batches), wanted_here, schemas, limit)
         except (CheckpointError, CodecError) as error:
             yield pa.RecordBatch.from_pydict({"name": [_FAULT], "total": [0], "piece": [str(error).encode()]})
 

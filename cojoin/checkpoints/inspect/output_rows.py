@@ -85,12 +85,12 @@ class FoundRows:
     """The rows that were found in a table.
 
     Attributes:
-        found: The rows, up to the limit.
-        total: How many rows there are in all.
+        rows: The rows, up to the limit.
+        total: The number of all such rows.
         note: Why the table could not be searched; None where it could.
     """
 
-    found: Sequence[OutputRow] = ()
+    rows: Sequence[OutputRow] = ()
     total: int = 0
     note: str | None = None
 
@@ -129,15 +129,15 @@ def find_rejected(
     def chosen(frame: DataFrame) -> DataFrame:
         return frame.where(reduce(or_, [_may_be(name, values) for name, values in spelled]))
 
-    found = _find(spark, output, chosen, 10 * limit)
+    candidates = _find(spark, output, chosen, 10 * limit)
     by_name = dict(spelled)
     exact = [
         row
-        for row in found.found
+        for row in candidates.rows
         if all(json.loads(row.row["row"]).get(name) == value for name, value in by_name[row.row["input"]].items())
     ]
-    total = len(exact) if found.total == len(found.found) else found.total
-    return FoundRows(exact[:limit], total, found.note)
+    total = len(exact) if candidates.total == len(candidates.rows) else candidates.total
+    return FoundRows(exact[:limit], total, candidates.note)
 
 
 def _equal_to(name: str, value: Any, dtype: pa.DataType) -> Column:
@@ -165,7 +165,7 @@ def _all(frame: DataFrame, conditions: Sequence[Column]) -> DataFrame:
 def _find(spark: SparkSession, output: Output, choose: Any, limit: int) -> FoundRows:
     table = read_table(spark, output.location)
     if table is None:
-        return FoundRows(note=f"the table {output.location} of {output.name} is not there any more")
+        return FoundRows(note=f"the table {output.location} of {output.name} no longer exists")
     reader = spark.read.format("delta")
     by_path = is_path(output.location)
     frame: DataFrame = reader.load(output.location) if by_path else spark.read.table(output.location)
@@ -173,15 +173,15 @@ def _find(spark: SparkSession, output: Output, choose: Any, limit: int) -> Found
         # The file's name is a metadata column of the scan, so it is selected before any condition.
         rows = choose(frame.select("*", F.col("_metadata.file_name").alias(_FILE)))
         total = rows.count()
-        found = rows.limit(limit).toArrow() if total else None
+        table_rows = rows.limit(limit).toArrow() if total else None
     except PySparkException as error:
         reason = str(error).splitlines()[0]
         return FoundRows(note=f"the table {output.location} of {output.name} can't be read: {reason}")
-    if found is None:
+    if table_rows is None:
         return FoundRows()
-    files = found.column(_FILE).to_pylist()
+    files = table_rows.column(_FILE).to_pylist()
     batches = _batches(spark, output, table.log_path, {*files})
-    decoded = decode_rows(found.drop_columns([_FILE]), beyond=str)
+    decoded = decode_rows(table_rows.drop_columns([_FILE]), beyond=str)
     return FoundRows([OutputRow(row, *batches[file]) for row, file in zip(decoded, files, strict=True)], total)
 
 
@@ -189,19 +189,19 @@ def _batches(
     spark: SparkSession, output: Output, log_path: str, files: set[str]
 ) -> dict[str, tuple[int | None, str | None]]:
     """Return for each file the batch that wrote it, and why it is not known or whose it is."""
-    unknown = (None, "the table's log no longer tells which batch wrote it")
-    found: dict[str, tuple[int | None, str | None]] = dict.fromkeys(files, unknown)
+    unknown = (None, "the table's log no longer has the commit of its batch")
+    batches: dict[str, tuple[int | None, str | None]] = dict.fromkeys(files, unknown)
     commits = spark.read.schema(_ACTIONS).json(f"{literally(log_path)}/*.json")
     actions = commits.withColumn("commit", F.col("_metadata.file_name"))
     name = F.element_at(F.split("add.path", "/"), -1)
-    told = actions.where(F.col("txn").isNotNull() | name.isin(sorted(files))).select(
+    added = actions.where(F.col("txn").isNotNull() | name.isin(sorted(files))).select(
         "commit", "txn", name.alias("file")
     )
     try:
-        rows = told.collect()
+        rows = added.collect()
     except PySparkException:
         # Commits were deleted between the listing and the reading.
-        return found
+        return batches
     transactions = {row.commit: row.txn for row in rows if row.txn is not None and not row.txn.appId.startswith(FENCE)}
     prefix, suffix = "cojoin-", f"-{output.name}"
     # Oldest first: the last commit that added a file decides, and one that rewrote it belongs to no batch.
@@ -210,12 +210,12 @@ def _batches(
         version = int(row.commit.removesuffix(".json")) if row.commit.removesuffix(".json").isdigit() else None
         app_id = "" if transaction is None else transaction.appId
         if transaction is None or not app_id.startswith(prefix) or not app_id.endswith(suffix):
-            found[row.file] = (None, f"its file was rewritten since, in version {version} of the table")
+            batches[row.file] = (None, f"its file was rewritten since, in version {version} of the table")
             continue
         owner = app_id.removeprefix(prefix).removesuffix(suffix)
         other = None if owner == output.query_id else f"of another query, {owner}, whose output this was"
-        found[row.file] = (int(transaction.version), other)
-    return found
+        batches[row.file] = (int(transaction.version), other)
+    return batches
 
 
 def _may_be(name: str, values: Mapping[str, Any]) -> Column:
@@ -258,7 +258,7 @@ class EmittedRows:
         state: The query's state and description.
 
     Attributes:
-        notes: What could not be looked up, and why.
+        notes: Look-ups that failed, with their reasons.
     """
 
     def __init__(self, spark: SparkSession, files: Store, state: QueryState) -> None:
@@ -303,7 +303,7 @@ class EmittedRows:
             limit = _LIMIT_OF_A_ROW if is_row else _LIMIT_OF_A_KEY
             rows = find_rows(self._spark, output, wanted, limit)
             self._note_left_out(rows, name)
-            for row in rows.found:
+            for row in rows.rows:
                 yield self._emitted(name, side, row)
 
     def rejected(self, sides: Sequence[Values | None]) -> Iterator[Finding]:
@@ -314,7 +314,7 @@ class EmittedRows:
         pairs = [(spec, values) for spec, values in zip(self._state.inputs, sides, strict=True) if values is not None]
         rows = find_rejected(self._spark, output, pairs, _LIMIT_OF_A_ROW)
         self._note_left_out(rows, REJECTED)
-        for row in rows.found:
+        for row in rows.rows:
             yield self._rejected(row)
 
     def _emitted(self, name: str, side: int, written: OutputRow) -> Finding:
@@ -337,16 +337,18 @@ class EmittedRows:
         return Finding("emitted", text, spec.name, name, values, written.batch_id, watermark, matched=matched)
 
     def _rejected(self, written: OutputRow) -> Finding:
-        found = written.row.as_dict()
-        reason, watermark, row = str(found["reason"]), found["watermark"], json.loads(found["row"])
+        rejected = written.row.as_dict()
+        reason, watermark, row = str(rejected["reason"]), rejected["watermark"], json.loads(rejected["row"])
         why = _WHY.get(reason, "")
         if reason == "late":
             why = f"the watermark was at {format_time(watermark)} already before its batch"
         text = (
-            f"{describe_row(found['input'], row)} was rejected{self._batch(written, None)} as {reason}"
+            f"{describe_row(rejected['input'], row)} was rejected{self._batch(written, None)} as {reason}"
             f"{f': {why}' if why else ''}."
         )
-        return Finding("rejected", text, found["input"], REJECTED, found, written.batch_id, watermark, reason=reason)
+        return Finding(
+            "rejected", text, rejected["input"], REJECTED, rejected, written.batch_id, watermark, reason=reason
+        )
 
     def _batch(self, written: OutputRow, watermark: int | None) -> str:
         if written.batch_id is None:
@@ -362,13 +364,13 @@ class EmittedRows:
         if query["operator"] == "process":
             return {}
         left, right = self._state.inputs
-        there = parse_schema(query["output"], what="output").names
-        of_left = dict(zip(left.schema.names, there, strict=False))
+        output_names = parse_schema(query["output"], what="output").names
+        of_left = dict(zip(left.schema.names, output_names, strict=False))
         if side == 0:
             return of_left
         without = {*right.key, query.get("deletes"), *right.technical}
         payload = [name for name in right.schema.names if name not in without]
-        of_right = dict(zip(payload, there[len(left.schema) :], strict=False))
+        of_right = dict(zip(payload, output_names[len(left.schema) :], strict=False))
         return {**of_right, **{mine: of_left[name] for mine, name in zip(right.key, left.key, strict=True)}}
 
     def _schemas(self) -> dict[str, pa.Schema]:
@@ -387,13 +389,15 @@ class EmittedRows:
         return (left, right) if side == 0 else (right, left)
 
     def _output(self, name: str) -> Output | None:
-        place = self._places.get(name)
-        if place is None:
+        location = self._places.get(name)
+        if location is None:
             return None
-        if "delta" not in place:
-            self._note(f"{name}, since it goes to {' '.join(f'{kind} {where}' for kind, where in _told(place))}")
+        if "delta" not in location:
+            self._note(
+                f"{name}, since it goes to {' '.join(f'{kind} {where}' for kind, where in _without_batch(location))}"
+            )
             return None
-        return Output(name, str(place["delta"]), self._query_id)
+        return Output(name, str(location["delta"]), self._query_id)
 
     def _watermark_after(self, batch_id: int | None) -> int | None:
         if batch_id is None:
@@ -412,13 +416,13 @@ class EmittedRows:
 
     def _note_left_out(self, rows: FoundRows, name: str) -> None:
         self._note(rows.note)
-        if rows.total > len(rows.found):
-            self._note(f"all {rows.total:,} rows of {name}; {len(rows.found)} are told")
+        if rows.total > len(rows.rows):
+            self._note(f"all {rows.total:,} rows of {name}; {len(rows.rows)} are shown")
 
     def _note(self, note: str | None) -> None:
         if note is not None and note not in self.notes:
             self.notes.append(note)
 
 
-def _told(place: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    return [(kind, where) for kind, where in place.items() if kind != "batch_id"]
+def _without_batch(location: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    return [(kind, where) for kind, where in location.items() if kind != "batch_id"]

@@ -11,7 +11,6 @@ something: one snapshot.
 
 from __future__ import annotations
 
-import html
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import cached_property, reduce
@@ -41,6 +40,7 @@ from cojoin.checkpoints.snapshots import Snapshots
 from cojoin.checkpoints.spark_state_store import open_batch
 from cojoin.checkpoints.state_table import StateTable
 from cojoin.checkpoints.stored_state import StoredState
+from cojoin.engine.display import Display
 from cojoin.engine.formats import format_bytes, format_time, text_table
 from cojoin.engine.inputs import InputSpec
 from cojoin.engine.rescaling import key_columns
@@ -102,7 +102,7 @@ class QueryState:
 
     @property
     def watermark(self) -> int:
-        """The operator's watermark, in epoch milliseconds; ``-2**63`` where there is none yet."""
+        """The operator's watermark, in epoch milliseconds; ``-2**63`` before the first one."""
         if not self.stored.headers:
             return NONE
         # The same in every key group.
@@ -112,12 +112,12 @@ class QueryState:
     @cached_property
     def buffered(self) -> dict[str, DataFrame]:
         """The buffered rows of each input, by name: its columns, ``waits_for``, and in interval joins ``matched``."""
-        found: dict[str, DataFrame] = {}
+        by_name: dict[str, DataFrame] = {}
         for side, spec in enumerate(self.inputs):
             names = [name for name, (owner, _) in BUFFERS.items() if owner == side and name in self.stored.tables]
             frames = [self._waiting(name, paired=bool(PAIRED & {*names})) for name in names]
-            found[spec.name] = reduce(_together, frames)
-        return found
+            by_name[spec.name] = reduce(_together, frames)
+        return by_name
 
     @cached_property
     def versions(self) -> DataFrame | None:
@@ -136,9 +136,9 @@ class QueryState:
 
         Where a timestamp can't represent the time, ``timestamp`` is null, and only ``timestamp_ms`` has the time.
         """
-        there = [name for name in DOMAINS if name in self.stored.tables]
-        if there:
-            return reduce(_together, [self._timers(name) for name in there])
+        domains = [name for name in DOMAINS if name in self.stored.tables]
+        if domains:
+            return reduce(_together, [self._timers(name) for name in domains])
         keys = self.inputs[0].keys(self.inputs[0].schema.empty_table())
         empty = self.stored.contents.sparkSession.createDataFrame([], spark_schema(keys.schema))
         none: list[Column] = [F.lit(None).cast(dtype) for dtype in ("string", "timestamp", "bigint")]
@@ -195,12 +195,12 @@ class QueryState:
         when = "" if self.taken_at is None else f", {self.taken_at:%Y-%m-%d %H:%M:%S} UTC"
         left, right = (spec.name for spec in self.inputs)
         operator = str(self.query["operator"])
-        what = f"{self.query['function']} of" if operator == "process" else f"{operator.replace('_', ' ')} of"
+        operation = f"{self.query['function']} of" if operator == "process" else f"{operator.replace('_', ' ')} of"
         holding = None if self.report is None else self.report.holding_input
         watermark = format_time(self.watermark) + ("" if holding is None else f", held back by {holding!r}")
         return [
             f"State of {self.path} after batch {self.batch_id}{when}, from {_ORIGINS[self.origin]}",
-            f"{what} {left!r} with {right!r}, {len(self.stored.headers)} key groups; watermark {watermark}",
+            f"{operation} {left!r} with {right!r}, {len(self.stored.headers)} key groups; watermark {watermark}",
         ]
 
     def _largest_groups(self) -> str:
@@ -210,22 +210,18 @@ class QueryState:
         return f"largest key groups: {shown}" if shown else ""
 
     def __str__(self) -> str:
-        rows = [("holds", "rows", "bytes"), *((name, f"{count:,}", f"{size:,}") for name, count, size in self.tables())]
-        return "\n".join(filter(None, [*self._headline(), "", text_table(rows), self._largest_groups()]))
+        return "\n".join(filter(None, [*self._headline(), "", text_table(self._sizes()), self._largest_groups()]))
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
         """Return the summary as HTML, for notebooks."""
-        cells = "".join(
-            f"<tr><td>{html.escape(name)}</td><td>{count:,}</td><td>{size:,}</td></tr>"
-            for name, count, size in self.tables()
-        )
-        head = "<br>".join(map(html.escape, self._headline()))
-        return (
-            f"<p>{head}</p><table><thead><tr><th>holds</th><th>rows</th><th>bytes</th></tr></thead>"
-            f"<tbody>{cells}</tbody></table><p>{html.escape(self._largest_groups())}</p>"
-        )
+        groups = self._largest_groups()
+        return Display("\n".join(self._headline()), self._sizes(), [groups] if groups else []).html()
+
+    def _sizes(self) -> list[Sequence[str]]:
+        sizes = ((name, f"{count:,}", f"{size:,}") for name, count, size in self.tables())
+        return [("holds", "rows", "bytes"), *sizes]
 
     def _waiting(self, name: str, *, paired: bool) -> DataFrame:
         names = self.stored.tables[name].schema.names
@@ -259,10 +255,10 @@ class QueryState:
 
     def _keys(self, name: str) -> DataFrame:
         names = self.stored.tables[name].schema.names
-        places = [names.index(column) for column in key_columns(name, self.inputs)]
+        positions = [names.index(column) for column in key_columns(name, self.inputs)]
         frame = self.stored.rows(name).toDF(*_numbered(len(names)))
         return frame.select(
-            *(F.col(f"c{place}").alias(key) for place, key in zip(places, self.inputs[0].key, strict=True))
+            *(F.col(f"c{position}").alias(key) for position, key in zip(positions, self.inputs[0].key, strict=True))
         )
 
 
@@ -304,13 +300,13 @@ def _split(column: Column, stored: pa.DataType) -> tuple[Column, Column]:
     value, access = "@value", f"@{split_type(stored)[1]}"
     if pa.types.is_list(stored):
         return (
-            F.transform(column, lambda each: each.getField(value)),
-            F.transform(column, lambda each: _moment(each.getField(access))),
+            F.transform(column, lambda item: item.getField(value)),
+            F.transform(column, lambda item: _moment(item.getField(access))),
         )
     if pa.types.is_map(stored):
         return (
-            F.transform_values(column, lambda _, each: each.getField(value)),
-            F.transform_values(column, lambda _, each: _moment(each.getField(access))),
+            F.transform_values(column, lambda _, item: item.getField(value)),
+            F.transform_values(column, lambda _, item: _moment(item.getField(access))),
         )
     return column.getField(value), _moment(column.getField(access))
 
@@ -434,16 +430,16 @@ def stored_inputs(query: Mapping[str, Any]) -> tuple[InputSpec, InputSpec]:
     """Return the inputs as a checkpoint describes them; watermark strategies are not stored."""
     left, right = (
         InputSpec(
-            each["name"],
-            parse_schema(each["columns"], what=f"input {each['name']!r}"),
-            tuple(each["key"]),
-            each["event_time"],
-            tuple(each["partition"]),
-            tuple(each["sequence"]),
-            static=bool(each.get("static")),
-            changes=RowChanges.read(each.get("changes"), each["event_time"]),
+            stored["name"],
+            parse_schema(stored["columns"], what=f"input {stored['name']!r}"),
+            tuple(stored["key"]),
+            stored["event_time"],
+            tuple(stored["partition"]),
+            tuple(stored["sequence"]),
+            static=bool(stored.get("static")),
+            changes=RowChanges.read(stored.get("changes"), stored["event_time"]),
         )
-        for each in query["inputs"]
+        for stored in query["inputs"]
     )
     return left, right
 
@@ -452,17 +448,17 @@ def state_manifest(files: Store, state: QueryState) -> Manifest:
     """Return the manifest of the batch after which a state is: its source offsets and its outputs.
 
     Raises:
-        CheckpointError: It is not there any more.
+        CheckpointError: It no longer exists.
     """
     if state.origin == "snapshot":
         snapshot = Snapshots(files).read(state.batch_id)
-        found = None if snapshot is None else snapshot.manifest
+        manifest = None if snapshot is None else snapshot.manifest
     else:
-        found = _manifest_before(files, state.batch_id)
-    if found is None:
+        manifest = _manifest_before(files, state.batch_id)
+    if manifest is None:
         msg = f"checkpoint {files.root}: the manifest of batch {state.batch_id} was removed; read a newer state"
         raise CheckpointError(msg)
-    return found
+    return manifest
 
 
 def _of_snapshot(spark: SparkSession, files: Store, path: str, batch_id: int) -> QueryState:
@@ -490,24 +486,24 @@ def _manifest_before(files: Store, batch_id: int) -> Manifest | None:
 
 
 def _last_before(files: Store, snapshots: Snapshots, moment: datetime) -> int | None:
-    found = [each.batch_id for each in snapshots.all() if each.taken_at <= moment]
+    earlier = [each.batch_id for each in snapshots.all() if each.taken_at <= moment]
     committed, manifests = {*committed_batches(files)}, Manifests(files)
     # Newest first, because most requests are for a recent moment.
     for batch_id in reversed([each for each in manifests.batch_ids() if each in committed]):
         manifest = manifests.read(batch_id)
         if manifest is not None and manifest.report.processing_time <= 1000 * moment.timestamp():
-            return max([batch_id, *found])
-    return max(found, default=None)
+            return max([batch_id, *earlier])
+    return max(earlier, default=None)
 
 
 def _unknown(files: Store, wanted: Moment) -> CheckpointError:
     saved, committed = Snapshots(files).batch_ids(), committed_batches(files)
     if not saved and not committed:
-        msg = f"checkpoint {files.root}: no batch is finished yet, so there is no state to read"
+        msg = f"checkpoint {files.root}: no batch is finished yet, so it has no state to read"
         return CheckpointError(msg)
-    there = [f"snapshots of batches {', '.join(map(str, saved))}"] if saved else []
+    states = [f"snapshots of batches {', '.join(map(str, saved))}"] if saved else []
     if committed:
-        there.append(f"in Spark's own state store batches {committed[0]} to {committed[-1]} at the most")
-    asked = f"at or before {wanted.isoformat()}" if isinstance(wanted, datetime) else f"of batch {wanted}"
-    msg = f"checkpoint {files.root}: there is no state {asked}; it has {' and '.join(there)}"
+        states.append(f"in Spark's own state store batches {committed[0]} to {committed[-1]} at the most")
+    moment = f"at or before {wanted.isoformat()}" if isinstance(wanted, datetime) else f"of batch {wanted}"
+    msg = f"checkpoint {files.root} has no state {moment}; it has {' and '.join(states)}"
     return CheckpointError(msg)

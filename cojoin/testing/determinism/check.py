@@ -67,15 +67,15 @@ _SHOWN: dict[Aspect, str] = {
 
 @dataclass(frozen=True)
 class DeterminismReport:
-    """What a check did that found no difference.
+    """The runs of a check that has found no difference.
 
     Attributes:
         name: The name of the function's or join's class.
-        rows: How many rows both inputs have together.
+        rows: The number of rows of both inputs together.
         first_seed: The first seed.
-        seeds: How many seeds ran; fewer than were asked for if the time ran out.
+        seeds: The number of seeds that ran; fewer than were asked for if the time ran out.
         variations: In how many runs each thing was varied.
-        seconds: How long it took.
+        seconds: Its duration.
     """
 
     name: str
@@ -86,7 +86,7 @@ class DeterminismReport:
     seconds: float
 
     def __repr__(self) -> str:
-        varied = ", ".join(f"{count:,} with {what}" for what, count in self.variations.items())
+        varied = ", ".join(f"{count:,} with {aspect}" for aspect, count in self.variations.items())
         last = self.first_seed + self.seeds - 1
         return (
             f"<{self.name}: one result from {self.rows:,} rows in {self.seeds:,} runs (seeds {self.first_seed} to "
@@ -123,13 +123,13 @@ def check_determinism(
         joined: A function or a join over inputs in memory, such as
             ``connect(Input(trades, ...), Input(customers, ...)).process(MyFunction(), "...")``. Some 50 rows of a few
             keys find most faults; make event times tie, and let rows of both inputs alternate.
-        seeds: How many runs, one or more.
+        seeds: The number of runs, one or more.
         first_seed: The first seed. A failing seed can be run again alone: ``seeds=1, first_seed=...``.
         timeout: For how long runs are begun, such as ``"30 seconds"`` or a ``timedelta``; None is no limit. It must be
             long enough for one run of a seed.
 
     Returns:
-        How many runs there were, and what they varied.
+        The number of runs, by what they varied.
 
     Raises:
         DeterminismError: The result differs. The message says what it depends on, what usually causes this and what to
@@ -283,8 +283,8 @@ class DeterminismError(HarnessError):
 
     Attributes:
         seed: The seed that failed.
-        depends_on: What the result depends on, in a few words each; the example shows the first.
-        rows: How many rows the example has.
+        depends_on: The causes of the difference, in a few words each; the example shows the first.
+        rows: The number of rows of the example.
     """
 
     def __init__(self, message: str, *, seed: int, depends_on: tuple[str, ...], rows: int) -> None:
@@ -298,18 +298,18 @@ def determinism_error(name: str, seed: int, diagnosis: Diagnosis, runner: Delive
     Args:
         name: The name of the function's or join's class.
         seed: The seed that failed.
-        diagnosis: What was found.
+        diagnosis: The diagnosis.
         runner: Has the rows and the names of the inputs.
     """
     seen, (cause, *others) = diagnosis.example, diagnosis.causes
     failed = [output.error for output in (seen.first, seen.second) if output.error is not None]
-    what = "whether it fails depends on" if failed else "its result depends on"
+    verb = "whether it fails depends on" if failed else "its result depends on"
     also = f", and on {' and '.join(other.name for other in others)}" if others else ""
     rows = seen.contrast.rows
     runs = (seen.contrast.first, seen.contrast.second)
     same = runs[0].delivery == runs[1].delivery
     lines = [
-        f"{name}: {what} {cause.name}{also} (found by seed {seed})",
+        f"{name}: {verb} {cause.name}{also} (found by seed {seed})",
         "",
         fill(f"Usual cause: {cause.usually}", _WIDTH),
         fill(f"Cure: {cause.cure}", _WIDTH),
@@ -332,7 +332,7 @@ def determinism_error(name: str, seed: int, diagnosis: Diagnosis, runner: Delive
 
 
 def _label(text: str, run: Run, other: Run) -> str:
-    """Return what a run is, with its hash seed or its clock where the other run has another one."""
+    """Return the description of a run, with its hash seed or its clock where the other run has another one."""
     words = [text]
     if run.hash_seed != other.hash_seed:
         words.append("in this process" if run.hash_seed is None else f"PYTHONHASHSEED={run.hash_seed}")
@@ -350,8 +350,8 @@ def rows_text(runner: DeliveryRunner, rows: Sequence[int]) -> str:
     for side, table in enumerate(runner.tables):
         own = [row for row in rows if (row >= runner.left) == bool(side)]
         if own:
-            found = table.take([row - runner.left * side for row in own])
-            values = map(cells, decode_rows(found, str))
+            shown = table.take([row - runner.left * side for row in own])
+            values = map(cells, decode_rows(shown, str))
             lines = [(row_name(runner, row), *line) for row, line in zip(own, values, strict=True)]
             parts.append(format_table(["row", *table.column_names], lines))
     return "\n\n".join(parts)

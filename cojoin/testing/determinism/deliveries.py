@@ -118,7 +118,7 @@ class MicroBatch:
 
 @dataclass(frozen=True)
 class Delivery:
-    """How rows arrive; the inputs end with the last batch.
+    """The arrival of rows; the inputs end with the last batch.
 
     Attributes:
         batches: The micro-batches, one or more.
@@ -164,10 +164,10 @@ class Delivery:
         return {"batches": [list(vars(each).values()) for each in self.batches], "last_events": self.last_events}
 
     @classmethod
-    def from_json(cls, told: Mapping[str, Any]) -> Delivery:
+    def from_json(cls, values: Mapping[str, Any]) -> Delivery:
         """Return the delivery that ``to_json`` returned."""
-        batches = [MicroBatch(tuple(rows), tuple(marks), *rest) for rows, marks, *rest in told["batches"]]
-        left, right = told["last_events"]
+        batches = [MicroBatch(tuple(rows), tuple(marks), *rest) for rows, marks, *rest in values["batches"]]
+        left, right = values["last_events"]
         return cls(tuple(batches), (left, right))
 
 
@@ -183,7 +183,7 @@ def draw_delivery(random: Random, rows: Sequence[int], times: RowTimes, aspects:
         random: Decides everything.
         rows: The rows to deliver.
         times: The event times of all rows.
-        aspects: What may vary. Without ``"arrival"`` the rows come in the order of event time.
+        aspects: The aspects that may vary. Without ``"arrival"`` the rows come in the order of event time.
     """
     order = _draw_order(random, rows, times) if "arrival" in aspects else times.in_time(rows)
     bounds = _draw_bounds(random, len(order)) if "cuts" in aspects else [0, len(order)]
@@ -228,20 +228,20 @@ def _draw_watermarks(random: Random, pieces: Sequence[tuple[int, ...]], times: R
     how = random.choice(("not", "fully", "fully", "less", "less"))
     everything = [row for piece in pieces for row in piece]
     last = max(times.last_events(everything))
-    found: list[tuple[int, int]] = []
+    watermarks: list[tuple[int, int]] = []
     limits = [last, last]
     for piece in reversed([*pieces[1:], ()]):
         for side in (0, 1):
             limits[side] = min([limits[side], *(time - 1 for time in times.of_side(side, piece))])
-        found.append((limits[0], limits[1]))
-    found.reverse()
+        watermarks.append((limits[0], limits[1]))
+    watermarks.reverse()
     if how == "not" or last == NONE:
         return [(NONE, NONE)] * len(pieces)
     if how == "fully":
-        return found
+        return watermarks
     first = min(times.of_side(0, everything) + times.of_side(1, everything))
     drawn = []
-    for marks in found:
+    for marks in watermarks:
         left, right = (NONE if random.random() < 0.3 else random.randint(min(first, mark), mark) for mark in marks)
         drawn.append((left, right))
     return drawn
@@ -253,7 +253,7 @@ RowText: TypeAlias = "tuple[str, ...]"
 
 @dataclass(frozen=True)
 class RunOutput:
-    """What a run emitted.
+    """The output of a run.
 
     Attributes:
         rows: The rows by output and key, in the order in which they were emitted. Rejected rows are sorted, under the
@@ -265,7 +265,7 @@ class RunOutput:
     error: str | None = None
 
     def of_key(self, key: str) -> RunOutput:
-        """Return what was emitted for one key."""
+        """Return the output for one key."""
         own = {output: {key: keys[key]} for output, keys in self.rows.items() if key in keys}
         return RunOutput(own, self.error)
 
@@ -319,20 +319,20 @@ class DeliveryRunner:
         return [_key_text(key) for spec, table in tables for key in decode_rows(spec.keys(table), str)]
 
     def run(self, delivery: Delivery) -> RunOutput:
-        """Return what a delivery emits, or the error of the function."""
+        """Return the output of a delivery, or the error of the function."""
         try:
             return self.run_or_raise(delivery)
         except CojoinError as error:
             return RunOutput(error=str(error))
 
     def run_or_raise(self, delivery: Delivery) -> RunOutput:
-        """Return what a delivery emits.
+        """Return the output of a delivery.
 
         Raises:
             FunctionError: The function raised an error, or returned an invalid value.
             ConservationError: A row was lost or counted twice.
         """
-        found: dict[str, dict[str, list[RowText]]] = defaultdict(lambda: defaultdict(list))
+        rows_by_key: dict[str, dict[str, list[RowText]]] = defaultdict(lambda: defaultdict(list))
         with ExitStack() as stack:
             run = stack.enter_context(self._new_run(delivery.batches[0].key_groups))
             for number, batch in enumerate(delivery.batches):
@@ -344,9 +344,9 @@ class DeliveryRunner:
                 rows, controls, ends = self._batch(delivery, number)
                 output = run.process(rows, controls, processing_time=batch.processing_time, end_of_input=ends)
                 for group in output.groups:
-                    _add(group, found)
+                    _add(group, rows_by_key)
         # ``defaultdict``s compare and iterate as dicts do, but would grow when they are read.
-        rows_of = {output: dict(keys) for output, keys in found.items()}
+        rows_of = {output: dict(keys) for output, keys in rows_by_key.items()}
         if REJECTED in rows_of:
             rows_of[REJECTED] = {"": sorted(rows_of[REJECTED][""])}
         return RunOutput(rows_of)
@@ -358,8 +358,8 @@ class DeliveryRunner:
         """Return a batch's rows, the watermarks after them, and whether the inputs end."""
         batch, ends = delivery.batches[number], number == len(delivery.batches) - 1
         rows = np.array(batch.rows, dtype=np.int64)
-        places = rows[rows < self.left], rows[rows >= self.left] - self.left
-        left, right = (table.take(pa.array(place)) for table, place in zip(self.tables, places, strict=True))
+        positions = rows[rows < self.left], rows[rows >= self.left] - self.left
+        left, right = (table.take(pa.array(chosen)) for table, chosen in zip(self.tables, positions, strict=True))
         return (left, right), [self._control(delivery, batch, side, ends) for side in (0, 1)], ends
 
     def _control(self, delivery: Delivery, batch: MicroBatch, side: int, ends: bool) -> Control:
@@ -374,12 +374,12 @@ class DeliveryRunner:
         )
 
 
-def _add(group: GroupOutput, found: dict[str, dict[str, list[RowText]]]) -> None:
-    """Add what a key group emitted in a batch to what was found."""
+def _add(group: GroupOutput, rows: dict[str, dict[str, list[RowText]]]) -> None:
+    """Add what a key group emitted in a batch to the rows of a run."""
     for table in group.rejected_tables():
-        found[REJECTED][""] += map(cells, decode_rows(table.drop_columns("watermark"), str))
+        rows[REJECTED][""] += map(cells, decode_rows(table.drop_columns("watermark"), str))
     for row in group.rows(str):
-        found[row.output][_key_text(row.key)].append(cells(row.value))
+        rows[row.output][_key_text(row.key)].append(cells(row.value))
 
 
 def _key_text(key: Sequence[Any]) -> str:

@@ -63,11 +63,11 @@ _SEED = 7
 
 @dataclass(frozen=True)
 class Clock:
-    """What a run sees of the clock and of chance.
+    """The clock and the random numbers of a run.
 
     Attributes:
         at: The time at which the run begins, in epoch seconds; None is the time as it is.
-        stands_still: Whether the clock does not go on from there.
+        stands_still: Whether the clock stops at this time.
         seeds_random: Whether ``random``, ``numpy.random`` and ``os.urandom`` begin with the same seed.
     """
 
@@ -81,7 +81,7 @@ _shift = 0.0
 
 
 def set_clock(clock: Clock) -> None:
-    """Set what the next run sees."""
+    """Set the clock of the next run."""
     global _current, _shift
     _current, _shift = clock, 0.0 if clock.at is None else clock.at - _TIME()
     os.urandom = random.randbytes if clock.seeds_random else _URANDOM
@@ -133,7 +133,7 @@ class Run:
     """A run: a delivery, and where it takes place.
 
     Attributes:
-        delivery: How the rows arrive.
+        delivery: The delivery of the rows.
         hash_seed: The hash seed of the process; None is this process, whose clock is not shifted.
         clock: The clock in another process.
     """
@@ -201,13 +201,13 @@ class Laboratory:
         return self.worker(run.hash_seed).ask(run.delivery, run.clock)
 
     def run(self, run: Run) -> RunOutput:
-        """Return what a run emits."""
+        """Return the output of a run."""
         if run.hash_seed is None:
             return self.runner.run(run.delivery)
         return self.worker(run.hash_seed).run(run.delivery, run.clock)
 
     def compare(self, contrast: Contrast) -> Seen | None:
-        """Run both runs; return what they emitted if it differs, else None."""
+        """Run both runs; return their outputs if these differ, else None."""
         first, second = self.run(contrast.first), self.run(contrast.second)
         if contrast.key is not None:
             first, second = first.of_key(contrast.key), second.of_key(contrast.key)
@@ -252,13 +252,13 @@ def pickle_plan(plan: Plan) -> bytes:
     for attribute, value in vars(function).items():
         reason, _ = _pickled(value)
         if reason is not None:
-            what = f"its attribute {attribute!r} (a {type(value).__name__})"
+            culprit = f"its attribute {attribute!r} (a {type(value).__name__})"
             break
     else:
-        what, reason = "something that it or its methods name", error
+        culprit, reason = "something that it or its methods name", error
     msg = (
-        f"check_determinism also runs {name} in other processes, with other hash seeds and clocks, and {what} can't be "
-        f"pickled: {reason}; make it in open(), and close it in close(), as a function on Spark must, too"
+        f"check_determinism also runs {name} in other processes, with other hash seeds and clocks, and {culprit} can't "
+        f"be pickled: {reason}; make it in open(), and close it in close(), as a function on Spark must, too"
     )
     raise ConfigurationError(msg)
 
@@ -348,20 +348,20 @@ class WorkerProcess:
         self._ready.result()
         try:
             write_frame(self._requests, request)
-            told = json.loads(read_frame(self._answers))
+            answer = json.loads(read_frame(self._answers))
         except (EOFError, OSError):
             raise self._ended() from None
         rows = {
             output: {key: [tuple(row) for row in found] for key, found in keys.items()}
-            for output, keys in told["rows"].items()
+            for output, keys in answer["rows"].items()
         }
-        return RunOutput(rows, told["error"])
+        return RunOutput(rows, answer["error"])
 
     def _ended(self) -> HarnessError:
         code = self._process.wait()
         self._errors.seek(0)
-        told = self._errors.read().decode(errors="replace").strip().splitlines()[-8:]
-        return HarnessError("\n".join([f"a process of the check ended with exit code {code}", *told]))
+        lines = self._errors.read().decode(errors="replace").strip().splitlines()[-8:]
+        return HarnessError("\n".join([f"a process of the check ended with exit code {code}", *lines]))
 
 
 _LENGTH = struct.Struct("<Q")
@@ -406,9 +406,9 @@ def _answer(requests: IO[bytes], answers: IO[bytes]) -> None:
         return
     write_frame(answers, b"{}")
     while True:
-        asked = json.loads(read_frame(requests))
-        set_clock(Clock(**asked["clock"]))
-        output = runner.run(Delivery.from_json(asked["delivery"]))
+        request = json.loads(read_frame(requests))
+        set_clock(Clock(**request["clock"]))
+        output = runner.run(Delivery.from_json(request["delivery"]))
         set_clock(Clock())
         write_frame(answers, json.dumps({"rows": output.rows, "error": output.error}).encode())
 
