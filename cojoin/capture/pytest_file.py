@@ -77,13 +77,13 @@ def test_text(plan: Plan, function: ImportedFunction | None, path: Path, purpose
     if isinstance(operation, KeyedCoProcess):
         assert function is not None
         tags = [
-            _own_name(known) if known is not None else _call("OutputTag", [_text(tag.tag_id), _columns(tag.schema)])
+            _own_name(known) if known is not None else _call("OutputTag", [_literal(tag.tag_id), _columns(tag.schema)])
             for tag, known in zip(operation.side_outputs, function.tags, strict=True)
         ]
         made = _call(_own_name(function.call), function.arguments)
         settings = [f"side_outputs={_list(tags)}"] if tags else []
         if operation.order != "event_time":
-            settings.append(f"order={_text(operation.order)}")
+            settings.append(f"order={_literal(operation.order)}")
         if operation.processing_time_timers is not None:
             settings.append(f"processing_time_timers={operation.processing_time_timers}")
         body = _call("Harness", [made, _columns(operation.output), *inputs, *settings], several=True)
@@ -177,16 +177,16 @@ def _own_name(name: str) -> str:
 def _input(spec: InputSpec) -> str:
     arguments = [_columns(spec.schema), f"key={_names(spec.key)}"]
     if spec.event_time != "event_time":
-        arguments.append(f"event_time={_text(spec.event_time)}")
-    arguments.append(f"name={_text(spec.name)}")
+        arguments.append(f"event_time={_literal(spec.event_time)}")
+    arguments.append(f"name={_literal(spec.name)}")
     if spec.sequence:
         arguments.append(f"sequence={_names(spec.sequence)}")
     if spec.max_ahead_ms is not None:
         arguments.append(f"max_ahead={_duration(spec.max_ahead_ms * 1_000)}")
     if spec.late is not None:
-        arguments.append(f"late={_text(spec.late)}")
+        arguments.append(f"late={_literal(spec.late)}")
     if spec.null_key != "reject":
-        arguments.append(f"null_key={_text(spec.null_key)}")
+        arguments.append(f"null_key={_literal(spec.null_key)}")
     return _call("HarnessInput", arguments, several=True)
 
 
@@ -199,9 +199,9 @@ def _settings(join: Any) -> list[str]:
             if isinstance(value, timedelta):
                 spelled = _duration(value // timedelta(microseconds=1))
             elif isinstance(value, (tuple, list)):
-                spelled = f"({', '.join(map(_text, value))})"
+                spelled = f"({', '.join(map(_literal, value))})"
             else:
-                spelled = _text(value)
+                spelled = _literal(value)
             settings.append(f"{setting.name}={spelled}")
     return settings
 
@@ -209,11 +209,11 @@ def _settings(join: Any) -> list[str]:
 def _duration(micros: int) -> str:
     unit, size = next(((unit, size) for unit, size in _UNITS.items() if micros % size == 0), ("microsecond", 1))
     count = micros // size
-    return _text(f"{count} {unit}{'' if abs(count) == 1 else 's'}")
+    return _literal(f"{count} {unit}{'' if abs(count) == 1 else 's'}")
 
 
 def _names(names: Sequence[str]) -> str:
-    return _text(names[0]) if len(names) == 1 else _list([_text(name) for name in names])
+    return _literal(names[0]) if len(names) == 1 else _list([_literal(name) for name in names])
 
 
 def _list(items: Sequence[str]) -> str:
@@ -221,14 +221,6 @@ def _list(items: Sequence[str]) -> str:
     if len(line) <= _WIDTH // 2 and "\n" not in line:
         return line
     return "[\n" + "".join(f"{textwrap.indent(item, _INDENT)},\n" for item in items) + "]"
-
-
-def _text(value: Any) -> str:
-    """Return a value as Python's source, with double quotes where a formatter puts them."""
-    text = repr(value)
-    if isinstance(value, str) and '"' not in text and "\\'" not in text:
-        return f'"{text[1:-1]}"'
-    return text
 
 
 def _columns(schema: pa.Schema) -> str:
@@ -409,14 +401,14 @@ def _literal(value: Any) -> str:
     return text
 
 
-def _tag_name(tag: OutputTag, module: ModuleType, path: str, found: Any) -> str | None:
+def _tag_name(tag: OutputTag, module: ModuleType, path: str, factory: Any) -> str | None:
     """Return the name in the function's module, or of its class, that stands for a side output's tag."""
-    owner = path if isinstance(found, type) else None
+    owner = path if isinstance(factory, type) else None
     for name, value in vars(module).items():
         if name.isidentifier() and not name.startswith("_") and _is_tag(value, tag):
             return name
     if owner is not None:
-        for name, value in vars(found).items():
+        for name, value in vars(factory).items():
             if name.isidentifier() and not name.startswith("_") and _is_tag(value, tag):
                 return f"{owner}.{name}"
     return None

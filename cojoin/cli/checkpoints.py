@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pyarrow as pa
 
 from cojoin.cli import run_report
-from cojoin.cli.embedded_spark import local_session, store_without_spark
+from cojoin.cli.embedded_spark import SHORT_RUN, local_session, store_without_spark
 from cojoin.cli.run_report import say, tell
 from cojoin.engine.formats import format_bytes, format_time, text_table
 from cojoin.engine.values.rows import decode_rows
@@ -44,9 +44,6 @@ __all__ = ["run_checkpoints"]
 
 
 _Read = TypeVar("_Read")
-
-# A short command gains more from quick compilation than from fast code.
-_SETTINGS = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 
 
 def run_checkpoints(arguments: Arguments) -> int:
@@ -77,7 +74,7 @@ def _run_in_session(arguments: Arguments) -> int:
     with (
         tempfile.TemporaryDirectory(prefix="cojoin-checkpoints-", ignore_cleanup_errors=True) as folder,
         local_session(
-            Path(folder), _aside, master=arguments.master, conf={**_SETTINGS, **arguments.conf}, log=arguments.log
+            Path(folder), _aside, master=arguments.master, conf={**SHORT_RUN, **arguments.conf}, log=arguments.log
         ) as spark,
     ):
         from cojoin.checkpoints.checkpoint import open_files  # noqa: PLC0415 - Java is checked before Spark

@@ -66,8 +66,6 @@ __all__ = [
 ]
 
 
-# A short run gains more from quick compilation than from fast code.
-_SETTINGS = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 _MARK = ".cojoin-demo"
 
 
@@ -78,9 +76,9 @@ def run_demo(arguments: Arguments) -> int:
     kept = arguments.keep or arguments.directory is not None
     try:
         tell("A day of trades: each is joined with the customer record in force at its event time.")
-        from cojoin.cli.embedded_spark import local_session  # noqa: PLC0415 - the demo in memory needs no Spark
+        from cojoin.cli.embedded_spark import SHORT_RUN, local_session  # noqa: PLC0415 - the demo in memory needs no Spark
 
-        with local_session(folder, tell, conf=_SETTINGS, log=arguments.log) as spark:
+        with local_session(folder, tell, conf=SHORT_RUN, log=arguments.log) as spark:
             day = make_day(arguments.rows, arguments.seed)
             day.write(folder)
             tell(
