@@ -261,7 +261,7 @@ class ConnectedInputs:
             how: ``"left"`` emits left rows without a valid version with nulls; ``"inner"`` does not emit them.
             deletes: A boolean column of the right input that is true in tombstones, which delete their key. It is not
                 in the result. None if there is no such column; leave it out for a table with ``changes=True`` and for
-                rows with ``valid_from``, which tell their deletes themselves.
+                rows with ``valid_from``, which contain their deletes.
             null_payload_deletes: Whether a right row is a tombstone if all its columns are null except for its key,
                 event time, partition, sequence and ``deletes``, as in a compacted Kafka topic.
             retention: The time after its event time until which a version is valid and kept, inclusive, such as

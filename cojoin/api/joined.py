@@ -294,7 +294,7 @@ class Joined:
         Args:
             output: The sink of the main output: ``cojoin.sinks.delta(...)``, ``kafka(...)`` or ``parquet(...)``, or a
                 callable that takes ``(DataFrame, batch_id)``. In a session of Spark Connect the callable is sent to the
-                server, and called in a process beside it.
+                server, and called in a process next to it.
             checkpoint: The directory of the query's checkpoint, as a text or a ``pathlib.Path``. Each query has its own
                 and keeps it between runs. An output must not be in this directory, except for ``rejected`` and side
                 outputs in their default places; nor may it be another output or a table that an input reads. Outputs
@@ -322,7 +322,7 @@ class Joined:
             allow_data_loss: With ``restore_from``, whether records that the sources no longer have may be skipped.
             on_progress: A function that is called with the report of each batch, as ``Query.progress`` has it, once
                 the batch counts: in their order, in a thread of its own, in the process that started the query. An
-                error of it is logged once, and the query goes on. The end of the query waits for it, 10 seconds at
+                error of it is logged once, and the query continues. The end of the query waits for it, 10 seconds at
                 most. It may call ``query.stop()``.
             evolve: Whether nullable columns that the checkpoint does not have may have been added to the inputs and to
                 the outputs. Rows that wait have null there, and a micro-batch that was planned before is run without

@@ -81,8 +81,8 @@ def capture(
     """Write a pytest file that replays real rows of a few keys, and expects their output.
 
     The test needs neither Spark nor Java. It imports the function, runs each key in the test harness, and compares the
-    output, the side outputs and the rejected rows. The rows and what is expected are in a JSON file beside it, one line
-    each. What is expected is what the function or join does now: read it before you commit it.
+    output, the side outputs and the rejected rows. The rows and the expected output are in a JSON file next to it, one
+    line each. What is expected is what the function or join does now: read it before you commit it.
 
     Args:
         source: Where the rows are:
@@ -186,7 +186,7 @@ def _checked_path(path: Any, *, overwrite: bool) -> Path:
     try:
         has_folder = _is_there(test.parent) and test.parent.is_dir()
         # The longest name is that under which the rows are written before they count.
-        _is_there(_beside(test.with_suffix(".json")))
+        _is_there(_temporary(test.with_suffix(".json")))
         existing = [file for file in (test, test.with_suffix(".json")) if _is_there(file)]
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
@@ -206,12 +206,12 @@ def _checked_path(path: Any, *, overwrite: bool) -> Path:
 
 def _write(path: Path, text: str) -> None:
     """Write a file, so that another reader sees the old content or the new one."""
-    beside = _beside(path)
+    temporary = _temporary(path)
     try:
-        beside.write_text(text, "utf-8", newline="\n")
-        beside.replace(path)
+        temporary.write_text(text, "utf-8", newline="\n")
+        temporary.replace(path)
     except OSError as error:
-        beside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         msg = f"path: {str(path)!r} can't be written: {error.strerror or error}"
         raise ConfigurationError(msg) from error
 
@@ -225,7 +225,7 @@ def _is_there(path: Path) -> bool:
     return True
 
 
-def _beside(path: Path) -> Path:
+def _temporary(path: Path) -> Path:
     """Return the path at which a file is written before it replaces the former one."""
     return path.with_name(f".{path.name}.new")
 

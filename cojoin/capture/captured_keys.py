@@ -272,12 +272,14 @@ def _timed_to_json(rows: Iterable[TimedRow]) -> list[_Line]:
 
 def _read_key(values: Mapping[str, Any], inputs: tuple[str, str]) -> CapturedKey:
     batches = tuple(_read_batch(dict(entry), inputs) for entry in values["batches"])
-    beside = {name: [_read_timed(entry) for entry in rows] for name, rows in values.get("side_outputs", {}).items()}
+    side_outputs = {
+        name: [_read_timed(entry) for entry in rows] for name, rows in values.get("side_outputs", {}).items()
+    }
     rejected = [
         Rejected(entry["input"], entry["reason"], entry["row"], _time(entry["time"]), _time(entry["watermark"]))
         for entry in values.get("rejected", ())
     ]
-    outcomes = Outcomes([_read_timed(entry) for entry in values["output"]], beside, rejected)
+    outcomes = Outcomes([_read_timed(entry) for entry in values["output"]], side_outputs, rejected)
     state = b64decode(values["state"], validate=True) if "state" in values else None
     return CapturedKey(tuple(values["covers"]), batches, outcomes, state)
 

@@ -68,7 +68,7 @@ def test_text(plan: Plan, function: ImportedFunction | None, path: Path, purpose
     Args:
         plan: The plan under test, with inputs as the harness takes them.
         function: The expression that makes the function; None for a join.
-        path: The path of the test, which tells in which project it is.
+        path: The path of the test, from which its project is known.
         purpose: The parts of its docstring.
     """
     operation: Any = plan.operation
@@ -121,7 +121,7 @@ def test_text(plan: Plan, function: ImportedFunction | None, path: Path, purpose
 def _docstring(purpose: Purpose, path: Path) -> str:
     cases = ", ".join(f"{name} ({count})" for name, count in purpose.cases)
     where = (
-        f"The rows and what came out of them are in ``{path.with_suffix('.json').name}``, written by "
+        f"The rows and their output are in ``{path.with_suffix('.json').name}``, written by "
         f"``cojoin.testing.capture`` from {purpose.origin}. If the result is meant to change, capture again with "
         f"``overwrite=True``, and read the difference before you commit it."
     )
@@ -304,7 +304,7 @@ def _place(maker: Any, name: str) -> tuple[str, str]:
         if spec is None or spec.name == "__main__":
             msg = (
                 f"{path} is defined in a notebook or script (__main__), which a test can't import: move it into a "
-                f"module, such as {path.partition('.')[0].lower()}.py beside the notebook, and import it from there"
+                f"module, such as {path.partition('.')[0].lower()}.py next to the notebook, and import it"
             )
             raise ConfigurationError(msg)
         module = spec.name.removesuffix(".__main__") if spec.name.endswith(".__main__") else spec.name

@@ -107,7 +107,7 @@ def wait_for(query: Query, *, total: int | None = None, history: bool = False) -
     Args:
         query: The query.
         total: The number of rows in both inputs, if it is known.
-        history: Whether to wait only until the query goes on live.
+        history: Whether to wait only until the query continues live.
 
     Raises:
         QueryFailedError: An error stopped the query.

@@ -285,8 +285,8 @@ _HEAD = '''\
 
     cojoin run {file}:enriched --output delta:./enriched --checkpoint ./_cojoin/enriched
 
-runs it over the rows that exist now, and pauses. The same command goes on from the checkpoint; `--drain` writes the
-rows that still wait, and ends it; `--then-live '10 seconds'` goes on with new rows. `cojoin run --help` has the rest.
+runs it over the rows that exist now, and pauses. The same command continues from the checkpoint; `--drain` writes the
+rows that still wait, and ends it; `--then-live '10 seconds'` continues with new rows. `cojoin run --help` has the rest.
 """
 
 from __future__ import annotations
@@ -408,7 +408,7 @@ def job_text(kind: str, file: str) -> str:
         return head + _TOPICS.format(trades=TRADES_DDL, customers=CUSTOMERS_DDL)
     head = _HEAD.format(
         file=file,
-        idle='.with_idleness("1 day") at its end lets time go on without an input that has no new rows.',
+        idle='.with_idleness("1 day") at its end lets time advance without an input that has no new rows.',
         idleness="",
     )
     if kind == "delta":

@@ -56,7 +56,7 @@ jobs:
   FILE.py:NAME or MODULE:NAME names a join in Python: the result of asof_join(), process() or
   another method of connect(), or a function that returns one. The function's argument without
   a default gets the Spark session; --set NAME=VALUE sets another one to a text. The modules
-  beside a file are loaded with it.
+  in a file's folder are loaded with it.
 """
 
 _RUN_ABOUT = """\
@@ -72,7 +72,7 @@ outputs:
                   NAME = cojoin.sinks.kafka("host:9092", "enriched", key="customer_id")
 
 examples:
-  All rows that exist, then the end; without --drain it pauses, and goes on with the next run:
+  All rows that exist, then the end; without --drain it pauses, and continues with the next run:
     cojoin run job.py:enriched --output delta:/lake/enriched \\
       --checkpoint /lake/_cojoin/enriched --drain
 
@@ -300,7 +300,7 @@ def _add_trigger(group: Any) -> None:
         "--then-live",
         type=_reader(_duration),
         metavar="DURATION",
-        help="after the rows that exist now, go on with new rows until Ctrl-C, with one batch per interval, such as "
+        help="after the rows that exist now, continue with new rows until Ctrl-C, with one batch per interval, such as "
         "'10 seconds'",
     )
     ends.add_argument(

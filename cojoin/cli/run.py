@@ -82,7 +82,7 @@ def _announce(arguments: Arguments, joined: Joined) -> None:
     left, right = joined.plan.inputs
     operation = describe_operation(joined.plan.operation)
     tell(f"Running {operation} of {left.name} with {right.name} into {arguments.output} ...")
-    # A topic beside a table that is loaded whole does not run ahead of it.
+    # A topic next to a table that is loaded whole does not run ahead of it.
     bound = () if right.static else getattr(joined._execution, "bound", ())  # noqa: SLF001 - it is the half of Spark
     topics = [each.source is not None and each.source.format == "cojoin.kafka" for each in bound]
     for topic, other in ((left, right), (right, left)):

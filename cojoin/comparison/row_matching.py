@@ -177,7 +177,7 @@ def differing(one: pa.Table, other: pa.Table) -> NDArray[np.bool_]:
     differs: NDArray[np.bool_] = np.zeros((one.num_columns, one.num_rows), dtype=bool).T
     pairs = zip(one.combine_chunks().columns, other.combine_chunks().columns, strict=True)
     for column, (first, second) in enumerate(pairs):
-        # Most columns of most tables are equal, which a comparison of their bytes tells at once.
+        # Most columns of most tables are equal, as a comparison of their bytes shows at once.
         if first.equals(second):
             continue
         differs[:, column] = ~_equal(_whole(first), _whole(second))

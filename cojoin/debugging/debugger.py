@@ -182,8 +182,8 @@ class Debugger:
         """Run the batches that came next in this process, from the snapshot on, with the key's rows only.
 
         Each batch has the processing time and the watermarks of the real run, so the same rows are late, the same
-        timers fire, and the same output rows of the key come out in the same batches. Rows are read some batches at a
-        time, as they are needed.
+        timers fire, and the same output rows of the key are emitted in the same batches. Rows are read some batches
+        at a time, as they are needed.
 
         Args:
             by: ``"batch"`` yields a ``Step`` for each batch, also for those without a row of the key. ``"row"`` yields
@@ -238,7 +238,7 @@ class Debugger:
 
         Raises:
             ConfigurationError: It is no ``Joined``, or the debugger was made without the query's own.
-            CheckpointError: It can't go on with the checkpoint's state.
+            CheckpointError: It can't continue from the checkpoint's state.
         """
         self._replayed("with_join()")
         plan = plan_of(joined, "with_join")

@@ -60,7 +60,7 @@ class RowStep:
         row: The row.
         domain: The timer's time domain, ``"event_time"`` or ``"processing_time"``.
         reason: Why the row was rejected, such as ``"late"``.
-        outputs: The rows that came out, by output: ``"output"``, or a side output's tag id.
+        outputs: The emitted rows, by output: ``"output"``, or a side output's tag id.
         state: A function's states of the key afterwards, by name.
         versions: In as-of and temporal joins, the rows of the right input that later rows can match, afterwards.
         timers: The key's timers afterwards.
@@ -179,7 +179,7 @@ def callbacks_of(stepper: Stepper, batch: RecordedBatch, rows: Sides) -> Iterato
     """Run a batch, and yield the rows that were rejected, and then what each row and timer did in the function.
 
     Args:
-        stepper: Runs a ``WatchedProcess`` with recorded time; it goes on to the batch's end.
+        stepper: Runs a ``WatchedProcess`` with recorded time; it continues to the batch's end.
         batch: The batch.
         rows: The key's rows in it.
 
@@ -201,7 +201,7 @@ def cuts_of(stepper: Stepper, batch: RecordedBatch, rows: Sides) -> Iterator[Row
     """Run a batch in cuts, and yield what each row did in the join, and each advance of the watermark.
 
     Args:
-        stepper: Runs the join with recorded time; it goes on to the batch's end.
+        stepper: Runs the join with recorded time; it continues to the batch's end.
         batch: The batch.
         rows: The key's rows in it.
     """

@@ -83,7 +83,7 @@ def plot_watermarks(progress: Any, *, ax: Axes | None = None, over: Over | None 
     _draw_waiting(axes, positions, points)
     _draw_legend(axes, points)
     axes.spines[["top", "right"]].set_visible(False)
-    # The day stands beside the axis: above it is a title's place.
+    # The day stands next to the axis: above it is the title.
     axes.yaxis.get_offset_text().set_horizontalalignment("right")
     axes.yaxis.OFFSETTEXTPAD = 9
     return axes
@@ -151,20 +151,20 @@ def _draw_holding(axes: Axes, positions: NDArray[np.float64], points: Sequence[P
 
 def _draw_waiting(axes: Axes, positions: NDArray[np.float64], points: Sequence[Point]) -> None:
 
-    beside = axes.twinx()
+    counts = axes.twinx()
     largest = max(1, *(sum(each.waiting for each in point.inputs) for point in points))
     bottom = np.zeros(len(positions))
     for number, colour in enumerate(_COLOURS):
         waiting = [float(point.inputs[number].waiting) for point in points]
         top = bottom + np.array([*waiting, waiting[-1]])
-        beside.fill_between(positions, bottom, top, step="post", color=colour, alpha=0.18, linewidth=0)
+        counts.fill_between(positions, bottom, top, step="post", color=colour, alpha=0.18, linewidth=0)
         bottom = top
     # The areas begin above the strip, and the largest one ends below the lines.
     scale = largest / _WAITING
-    beside.set_ylim(-scale * (_STRIP + 0.01), scale * (1 - _STRIP - 0.01))
-    beside.set_yticks([0, largest], ["0", f"{largest:,}"], fontsize=8)
-    beside.set_ylabel("rows that wait", fontsize=8, loc="bottom")
-    beside.spines[["top", "right", "left"]].set_visible(False)
+    counts.set_ylim(-scale * (_STRIP + 0.01), scale * (1 - _STRIP - 0.01))
+    counts.set_yticks([0, largest], ["0", f"{largest:,}"], fontsize=8)
+    counts.set_ylabel("rows that wait", fontsize=8, loc="bottom")
+    counts.spines[["top", "right", "left"]].set_visible(False)
 
 
 def _draw_legend(axes: Axes, points: Sequence[Point]) -> None:

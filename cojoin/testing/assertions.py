@@ -1,6 +1,6 @@
 """Assertions on an output: its expected rows are a text table, or those of captured keys.
 
-A failure shows the difference. ``cojoin.testing.capture`` writes captured keys beside a test. Their check replays a
+A failure shows the difference. ``cojoin.testing.capture`` writes captured keys next to a test. Their check replays a
 key's micro-batches on a new harness, and compares the rows of each output in their order, with their event times, and
 the rejected rows with their reasons.
 """
@@ -128,8 +128,8 @@ class CapturedKeys:
         """Return the captured keys of a test.
 
         Args:
-            test: The path of the test file, ``__file__``; the captured rows are in the file beside it that has the same
-                name and ends with ``.json``.
+            test: The path of the test file, ``__file__``; the captured rows are in the file next to it that has the
+                same name and ends with ``.json``.
 
         Raises:
             ConfigurationError: There is no such file, or ``cojoin.testing.capture`` did not write it.
@@ -146,7 +146,7 @@ class CapturedKeys:
             raise ConfigurationError(msg) from error
 
     def check(self, key: str, harness: Harness) -> None:
-        """Replay a key's rows, and assert that what comes out is what was captured.
+        """Replay a key's rows, and assert that the output is the captured one.
 
         Args:
             key: One of ``keys``.

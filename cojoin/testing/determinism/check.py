@@ -178,7 +178,7 @@ def _seconds(timeout: Duration) -> float:
 
 def _checked(joined: Any) -> tuple[Plan, Sides]:
     plan = getattr(joined, "plan", None)
-    # A result and a step have a plan, too, but no inputs to deliver anew.
+    # A result and a step have a plan, too, but no inputs to deliver again.
     has_run = isinstance(plan, Plan) and hasattr(joined, "tables")
     if not isinstance(plan, Plan) or has_run:
         got = f"a {type(joined).__name__}, which has run already" if has_run else repr(joined)

@@ -89,7 +89,7 @@ KEYS = Cause(
     "keep it in a keyed state, which open() gets from its context. If it is meant to span keys, put these rows under "
     "one key.",
     "the key alone",
-    "the key beside other keys",
+    "the key among other keys",
 )
 RESTARTS = Cause(
     "where micro-batches begin, and where it is restarted",
@@ -253,7 +253,7 @@ def _other_processing_times(reference: Run, failing: Run) -> Iterator[Contrast]:
 
 
 def _keys_apart(laboratory: Laboratory) -> Iterator[Contrast]:
-    """Yield each key's rows alone against the same beside all others, then more key groups."""
+    """Yield each key's rows alone against the same among all others, then more key groups."""
     runner = laboratory.runner
     whole = Delivery.at_once(runner.all_rows, runner.times)
     for key in islice(dict.fromkeys(runner.keys), _MOST_KEYS):
