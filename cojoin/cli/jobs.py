@@ -156,8 +156,8 @@ def _session_argument(function: Callable[..., Any], job_name: str, settings: Map
     needed = [each.name for each in named if each.default is each.empty and each.name not in settings]
     if len(needed) > 1:
         msg = (
-            f"{job_name}: expected a function with at most one argument without a default, which gets the session; "
-            f"it takes {', '.join(needed)}: give the others with --set NAME=VALUE"
+            f"{job_name}: expected a function with at most one argument without a default, which gets the Spark "
+            f"session; it takes {', '.join(needed)}: give the others with --set NAME=VALUE"
         )
         raise ConfigurationError(msg)
     return needed
@@ -456,7 +456,7 @@ class Output:
             )
             raise ConfigurationError(msg)
         if kind not in _OUTPUT_KINDS:
-            topic = "; a topic is a sink in the job's file: write NAME = cojoin.sinks.kafka(...), and --output NAME"
+            topic = "; a topic is a sink in the job's file: write NAME = cojoin.sinks.kafka(...), and NAME as output"
             msg = f"expected delta or parquet before the colon, got {kind!r}{did_you_mean(kind, _OUTPUT_KINDS)}"
             raise ConfigurationError(msg + (topic if kind == "kafka" else ""))
         return cls(kind, place)

@@ -225,7 +225,7 @@ def test_bad_places_are_refused(tmp_path: Path) -> None:
     for path, told in (
         ("bad.py", "pytest collects"),
         ("test_bad.txt", "pytest collects"),
-        ("no/test_a.py", "no folder"),
+        ("no/test_a.py", "does not exist; make it"),
         ("test_a\0.py", r"^path: '.*test_a.x00.py' can't be a file: embedded null byte; choose another"),
         ("no\0/test_a.py", "can't be a file"),
         (

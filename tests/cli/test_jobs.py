@@ -114,8 +114,8 @@ def test_a_command_on_spark_has_a_session_before_any_function_is_called(file: st
 @pytest.mark.parametrize(
     ("name", "told"),
     [
-        ("joind", "there is no 'joind' in {file}; did you mean 'joined'?"),
-        ("xyz", "there is no 'xyz' in {file}; valid are 'joined', 'plain', 'chosen', 'any_of', 'two', 'starts'"),
+        ("joind", "{file} has no 'joind'; did you mean 'joined'?"),
+        ("xyz", "{file} has no 'xyz'; valid are 'joined', 'plain', 'chosen', 'any_of', 'two', 'starts'"),
         ("login", "a function that returns one, got dict ({file}:8)"),
         ("how", "a function that returns one, got list ({file}:9)"),
         ("pd", "a function that returns one, got module ({file}:1)"),
