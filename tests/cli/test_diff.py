@@ -115,7 +115,7 @@ def test_each_version_has_the_modules_beside_it(versions: Any, capsys: Any) -> N
 @pytest.mark.parametrize(
     ("job", "said"),
     [
-        ("job:joind", "job.py; did you mean 'joined'"),
+        ("job:joind", "job.py has no 'joind'; did you mean 'joined'"),
         ("job:broken", "job:broken: it raised ValueError: no such day ("),
         ("job:refused", "job:refused: how: expected"),
         (
