@@ -24,17 +24,16 @@ from cojoin.installed_packages import check_packages
 
 if TYPE_CHECKING:
     from cojoin import kafka, plots, testing
-    from cojoin.api.connect import connect
-    from cojoin.api.connected_inputs import ConnectedInputs
-    from cojoin.api.debug import debug
+    from cojoin.api.connect import ConnectedInputs, connect
     from cojoin.api.diff import diff
     from cojoin.api.joined import Joined
     from cojoin.api.lateness import lateness
     from cojoin.api.write_state import write_state
     from cojoin.checkpoints.checkpoint import Checkpoint
     from cojoin.checkpoints.inspect.explain import explain
-    from cojoin.checkpoints.inspect.read import read_progress, read_state, savepoint
+    from cojoin.checkpoints.inspect.query_state import read_progress, read_state, savepoint
     from cojoin.checkpoints.inspect.rejected_rows import read_rejected
+    from cojoin.debugging.debugger import debug
     from cojoin.engine.functions import Context, KeyedCoProcessFunction, RuntimeContext
     from cojoin.engine.input import Input
     from cojoin.engine.lateness import Lateness
@@ -130,7 +129,7 @@ _LAZY = {
     "CodecError": "cojoin.errors",
     "CojoinError": "cojoin.errors",
     "ConfigurationError": "cojoin.errors",
-    "ConnectedInputs": "cojoin.api.connected_inputs",
+    "ConnectedInputs": "cojoin.api.connect",
     "Context": "cojoin.engine.functions",
     "EnvironmentSetupError": "cojoin.errors",
     "FunctionError": "cojoin.errors",
@@ -155,17 +154,17 @@ _LAZY = {
     "WatermarkGenerator": "cojoin.engine.time.watermark_strategies",
     "WatermarkStrategy": "cojoin.engine.time.watermark_strategies",
     "connect": "cojoin.api.connect",
-    "debug": "cojoin.api.debug",
+    "debug": "cojoin.debugging.debugger",
     "diff": "cojoin.api.diff",
     "erase": "cojoin.spark.savepoints.erase",
     "explain": "cojoin.checkpoints.inspect.explain",
     "kafka": "cojoin.kafka",
     "lateness": "cojoin.api.lateness",
     "plots": "cojoin.plots",
-    "read_progress": "cojoin.checkpoints.inspect.read",
+    "read_progress": "cojoin.checkpoints.inspect.query_state",
     "read_rejected": "cojoin.checkpoints.inspect.rejected_rows",
-    "read_state": "cojoin.checkpoints.inspect.read",
-    "savepoint": "cojoin.checkpoints.inspect.read",
+    "read_state": "cojoin.checkpoints.inspect.query_state",
+    "savepoint": "cojoin.checkpoints.inspect.query_state",
     "sinks": "cojoin.spark.sinks.sinks",
     "sources": "cojoin.spark.sources.sources",
     "spark_session": "cojoin.session.spark_session",
@@ -180,7 +179,7 @@ _OF_SPARK = (
     "cojoin.spark.",
     "cojoin.checkpoints.",
     "cojoin.kafka",
-    "cojoin.api.debug",
+    "cojoin.debugging.debugger",
     "cojoin.api.write_state",
 )
 """The modules that import PySpark; what they begin with."""

@@ -13,10 +13,8 @@ import traceback
 import warnings
 from typing import TYPE_CHECKING
 
-from cojoin.cli.arguments import Arguments, parse_arguments
-from cojoin.cli.command_secrets import secrets_of
 from cojoin.cli.interrupts import INTERRUPTED, Interrupts
-from cojoin.cli.options import read_words
+from cojoin.cli.options import Arguments, parse_arguments, read_words, secrets_of
 from cojoin.errors import CojoinError, ConfigurationError
 from cojoin.installed_packages import check_packages
 
@@ -65,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(arguments: Arguments) -> int:
     # Imported here so that --help and errors in arguments need not wait for Spark's import.
     if arguments.command == "demo" and arguments.local:
-        from cojoin.cli.local_demo import run_local_demo  # noqa: PLC0415
+        from cojoin.cli.demo import run_local_demo  # noqa: PLC0415
 
         return run_local_demo(arguments)
     if arguments.command != "diff":
@@ -79,11 +77,11 @@ def _run(arguments: Arguments) -> int:
 
         return run_checkpoints(arguments)
     if arguments.command == "diff":
-        from cojoin.cli.diff_command import run_diff  # noqa: PLC0415
+        from cojoin.cli.run import run_diff  # noqa: PLC0415
 
         return run_diff(arguments)
     if arguments.command == "init":
-        from cojoin.cli.init import write_job  # noqa: PLC0415
+        from cojoin.cli.jobs import write_job  # noqa: PLC0415
 
         return write_job(arguments)
     from cojoin.cli.run import run_job  # noqa: PLC0415

@@ -20,7 +20,7 @@ def test_what_no_module_imports_selects_little():
 
 def test_data_and_conftests_select_the_tests_of_their_folder():
     assert "tests/flink/test_cases.py" in selected_tests(["tests/flink/flink_semantics.jsonl"])
-    assert "tests/checkpoints/inspect/test_read.py" in selected_tests(["tests/checkpoints/conftest.py"])
+    assert "tests/checkpoints/inspect/test_query_state.py" in selected_tests(["tests/checkpoints/conftest.py"])
     assert "tests/engine/joins/test_asof.py" not in selected_tests(["tests/checkpoints/conftest.py"])
     assert "tests/releases/test_releases.py" in selected_tests(["tests/releases/0.5.0/asof/manifest.json"])
 

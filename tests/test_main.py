@@ -10,8 +10,7 @@ import pytest
 
 from cojoin import Checkpoint, Trigger, __version__
 from cojoin import __main__ as command_line
-from cojoin.cli.arguments import parse_arguments
-from cojoin.cli.command_secrets import secrets_of
+from cojoin.cli.options import parse_arguments, secrets_of
 from cojoin.errors import CheckpointError
 
 RUN = ["run", "job.py:enriched", "--output", "delta:/lake/enriched", "--checkpoint", "/lake/c"]

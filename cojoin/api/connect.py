@@ -1,23 +1,50 @@
-"""``connect``: two inputs with a common key, on Spark or in this process, checked before anything runs."""
+"""``connect``: two inputs with a common key, on Spark or in this process, and the joins and functions over them.
+
+The inputs are checked before anything runs; ``ConnectedInputs`` has the same methods on Spark and in memory.
+"""
 
 from __future__ import annotations
 
 import warnings
 from datetime import datetime, timedelta, timezone
 from os import PathLike
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
-from cojoin.api.connected_inputs import ConnectedInputs
+from cojoin.api.joined import Joined
 from cojoin.embedded.embedded_execution import EmbeddedExecution
 from cojoin.embedded.frames import is_frame
+from cojoin.engine.descriptions import describe_inputs
+from cojoin.engine.display import Display, display_of
 from cojoin.engine.input import Input
+from cojoin.engine.joins import AsofJoin, IntervalJoin, TemporalJoin
+from cojoin.engine.keyed_process import KeyedCoProcess
+from cojoin.engine.plan import Plan
+from cojoin.engine.side_outputs import OutputTag, check_tags
 from cojoin.engine.time.operator_watermark import TimePolicy
 from cojoin.engine.time.watermarks import AllIdle
 from cojoin.engine.values.choices import check_word
+from cojoin.engine.values.types import as_schema
 from cojoin.errors import ConfigurationError
 from cojoin.installed_packages import check_packages
 
-__all__ = ["connect", "is_of_spark", "not_an_input"]
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+    from cojoin.api.joined import Execution
+    from cojoin.engine.functions import KeyedCoProcessFunction, Order
+    from cojoin.engine.inputs import InputSpec
+    from cojoin.engine.joins.asof import AsofHow, Direction
+    from cojoin.engine.joins.interval import IntervalHow
+    from cojoin.engine.joins.output_columns import Suffixes
+    from cojoin.engine.joins.temporal import TemporalHow
+    from cojoin.engine.plan import Operation
+    from cojoin.engine.time.durations import Duration
+
+__all__ = ["ConnectedInputs", "connect", "is_of_spark", "not_an_input"]
+
 
 _MOST_KEY_GROUPS = 32_768
 
@@ -76,9 +103,9 @@ def connect(
     check_packages("connect()", "spark")
     from cojoin.spark.binding import bind_inputs  # noqa: PLC0415 - rows in memory are joined without Spark
 
-    execution, groups, told = bind_inputs(left, right, key_groups)
-    for each in told:
-        warnings.warn(each, stacklevel=2)
+    execution, groups, sentences = bind_inputs(left, right, key_groups)
+    for warning in sentences:
+        warnings.warn(warning, stacklevel=2)
     return ConnectedInputs(execution, groups, time)
 
 
@@ -110,12 +137,12 @@ def is_of_spark(source: Any) -> bool:
     return any(each.__module__.split(".")[0] in ("pyspark", "cojoin") for each in type(source).__mro__)
 
 
-def not_an_input(source: Any, what: str) -> str:
+def not_an_input(source: Any, argument: str) -> str:
     """Return the message for a value that can't be an input's rows.
 
     Args:
         source: The value.
-        what: What it was given for, such as ``"input 'trades'"``.
+        argument: The name of the argument, such as ``"input 'trades'"``.
     """
     kind = f"{type(source).__module__.partition('.')[0]}.{type(source).__name__}".removeprefix("builtins.")
     hint = ""
@@ -128,16 +155,220 @@ def not_an_input(source: Any, what: str) -> str:
     elif hasattr(source, "to_table"):
         hint = "; read it with .to_table()"
     return (
-        f"{what}: expected a DataFrame of Spark's, one of cojoin.sources, or rows in memory (pandas, pyarrow, or "
+        f"{argument}: expected a DataFrame of Spark's, one of cojoin.sources, or rows in memory (pandas, pyarrow, or "
         f"anything with __arrow_c_stream__), got {kind}{hint}"
     )
 
 
-def _epoch_millis(moment: datetime | None, what: str) -> int | None:
+def _epoch_millis(moment: datetime | None, argument: str) -> int | None:
     if moment is None:
         return None
     if not isinstance(moment, datetime) or moment.tzinfo is None:
         example = "datetime(2026, 1, 31, tzinfo=timezone.utc)"
-        msg = f"{what}: expected a datetime with a time zone, such as {example}, got {moment!r}"
+        msg = f"{argument}: expected a datetime with a time zone, such as {example}, got {moment!r}"
         raise ConfigurationError(msg)
     return (moment - datetime(1970, 1, 1, tzinfo=timezone.utc)) // timedelta(milliseconds=1)
+
+
+class ConnectedInputs:
+    """Two inputs with a common key, made by ``connect``. Its methods apply a join or a function to them."""
+
+    def __init__(self, execution: Execution, key_groups: int, time: TimePolicy) -> None:
+        self._execution, self._key_groups, self._time = execution, key_groups, time
+
+    def __repr__(self) -> str:
+        return display_of(lambda: Display(self._line()), "ConnectedInputs").text()
+
+    def _repr_html_(self) -> str:
+        return display_of(self._display, "ConnectedInputs").html()
+
+    def _line(self) -> str:
+        left, right = (f"{spec.name!r} ({source})" for spec, source in self._described())
+        return f"Connected inputs: {left} with {right}"
+
+    def _display(self) -> Display:
+        notes = ["asof_join, temporal_join, interval_join and process make a join of them."]
+        left, right = self._execution.inputs
+        table = describe_inputs((left, right), self._execution.sources)
+        return Display(f"Connected inputs: {left.name!r} with {right.name!r}", table, notes)
+
+    def _described(self) -> zip[tuple[InputSpec, str]]:
+        return zip(self._execution.inputs, self._execution.sources, strict=True)
+
+    def asof_join(
+        self,
+        how: AsofHow = "left",
+        *,
+        direction: Direction = "backward",
+        tolerance: Duration | None = None,
+        allow_exact_matches: bool = True,
+        suffixes: Suffixes | None = None,
+    ) -> Joined:
+        """Join each left row with the right row of its key that is nearest in event time.
+
+        By default this is the newest right row that is not later than the left row, as in pandas' ``merge_asof`` and
+        DuckDB's ``ASOF JOIN``. Event times are compared in microseconds. Of several right rows with the same event
+        time the last in the total order matches: by ``partition`` and ``sequence``, where the input names such columns,
+        then by the content of the columns from left to right, nulls first (looking forward, pandas takes the first).
+        Each left row is emitted once, when its match is final.
+
+        Args:
+            how: ``"left"`` emits left rows without a match with nulls; ``"inner"`` does not emit them.
+            direction: ``"backward"`` matches the last right row that is not later, ``"forward"`` the first that is not
+                earlier, ``"nearest"`` the nearer of the two and at equal distance the earlier. Looking forward, left
+                rows wait until their match is certain.
+            tolerance: The largest distance in event time at which a right row matches, inclusive, such as ``"1 hour"``
+                or a ``timedelta``; None is no limit. It also bounds how long right rows are kept.
+            allow_exact_matches: Whether a right row with the same event time matches.
+            suffixes: The texts that are appended to column names that both inputs have, left and right, such as
+                ``("", "_customer")``. None refuses such names.
+
+        Returns:
+            The join. Its columns are the left's, then the right's without its key columns. If the name of the right's
+            event-time column is taken, the column is called ``<right input's name>_event_time``.
+
+        Raises:
+            ConfigurationError: An argument is invalid.
+            SchemaError: Column names collide, or an input has no event time.
+        """
+        return self._apply(
+            AsofJoin(
+                how=how,
+                direction=direction,
+                tolerance=tolerance,
+                allow_exact_matches=allow_exact_matches,
+                suffixes=suffixes,
+            )
+        )
+
+    def temporal_join(
+        self,
+        how: TemporalHow = "left",
+        *,
+        deletes: str | None = None,
+        null_payload_deletes: bool = False,
+        retention: Duration | None = None,
+        suffixes: Suffixes | None = None,
+    ) -> Joined:
+        """Join each left row with the version of its key that is valid at its event time; versions may be deleted.
+
+        A right row is a version of its key. It is valid from its event time until the next version or tombstone of the
+        key, as in Flink's event-time temporal table join (``FOR SYSTEM_TIME AS OF``). Of several versions with the
+        same event time, in microseconds, the last in the total order is valid; where neither the sequence nor a commit
+        orders them, a tombstone comes last. Each left row is emitted once, when the watermark reaches its timestamp.
+
+        Args:
+            how: ``"left"`` emits left rows without a valid version with nulls; ``"inner"`` does not emit them.
+            deletes: A boolean column of the right input that is true in tombstones, which delete their key. It is not
+                in the result. None if there is no such column; leave it out for a table with ``changes=True`` and for
+                rows with ``valid_from``, which contain their deletes.
+            null_payload_deletes: Whether a right row is a tombstone if all its columns are null except for its key,
+                event time, partition, sequence and ``deletes``, as in a compacted Kafka topic.
+            retention: The time after its event time until which a version is valid and kept, inclusive, such as
+                ``"90 days"``. None keeps it until the next version or tombstone.
+            suffixes: As in ``asof_join``.
+
+        Returns:
+            The join, with the columns of ``asof_join``.
+
+        Raises:
+            ConfigurationError: An argument is invalid.
+            SchemaError: ``deletes`` is not a boolean column, column names collide, or an input has no event time.
+        """
+        own = self._execution.inputs[1].deletes
+        return self._apply(
+            TemporalJoin(
+                how=how,
+                deletes=own if deletes is None else deletes,
+                null_payload_deletes=null_payload_deletes,
+                retention=retention,
+                suffixes=suffixes,
+            )
+        )
+
+    def interval_join(
+        self,
+        lower: Duration,
+        upper: Duration,
+        how: IntervalHow = "inner",
+        *,
+        lower_inclusive: bool = True,
+        upper_inclusive: bool = True,
+        suffixes: Suffixes | None = None,
+    ) -> Joined:
+        """Join each left row with every right row of its key whose event time is within an interval around its own.
+
+        A pair matches if the right row's event time minus the left row's is between ``lower`` and ``upper``, compared
+        in microseconds. Unlike in Flink's ``IntervalJoin``, a pair is emitted when the watermark reaches the later of
+        its two timestamps, so a key's results are in the order of event time.
+
+        Args:
+            lower: The smallest difference, such as ``"-5 minutes"`` or a ``timedelta``. It is negative if the right
+                row may be earlier than the left row.
+            upper: The largest difference, such as ``"1 hour"``.
+            how: ``"inner"`` emits pairs only. ``"left"``, ``"right"`` and ``"full"`` also emit the rows of that side,
+                or of both, that have no match, with nulls for the other side: once, when no match can follow.
+            lower_inclusive: Whether a difference equal to ``lower`` matches.
+            upper_inclusive: Whether a difference equal to ``upper`` matches.
+            suffixes: As in ``asof_join``.
+
+        Returns:
+            The join, with the columns of ``asof_join``. When a row is emitted, the watermark may be past the row's
+            event times by as much as the larger absolute value of the two bounds.
+
+        Raises:
+            ConfigurationError: An argument is invalid, or no pair can be within the bounds.
+            SchemaError: Column names collide, or an input has no event time.
+        """
+        return self._apply(
+            IntervalJoin(
+                lower=lower,
+                upper=upper,
+                how=how,
+                lower_inclusive=lower_inclusive,
+                upper_inclusive=upper_inclusive,
+                suffixes=suffixes,
+            )
+        )
+
+    def process(
+        self,
+        function: KeyedCoProcessFunction,
+        output_type: str | StructType | pa.Schema,
+        *,
+        order: Order = "event_time",
+        side_outputs: OutputTag | Sequence[OutputTag] = (),
+        processing_time_timers: bool | None = None,
+    ) -> Joined:
+        """Run a ``KeyedCoProcessFunction`` over both inputs, key by key.
+
+        The function has PyFlink's interface: keyed states, timers and side outputs.
+
+        Args:
+            function: An instance of a ``KeyedCoProcessFunction``. On Spark it is pickled and sent to the workers.
+            output_type: The columns of the rows that it yields, as DDL, a ``StructType`` or an Arrow schema.
+            order: ``"event_time"``: rows wait for the watermark, and a key's rows and timers come in the order of event
+                time, which is deterministic. ``"arrival"``: a micro-batch's rows come at once and the timers after
+                them, as in Flink.
+            side_outputs: The ``OutputTag``, or tags, of the function's side outputs.
+            processing_time_timers: Whether the function sets processing-time timers; then micro-batches also run
+                without rows. None looks for the call in its methods.
+
+        Returns:
+            The function's run, with the columns of ``output_type``.
+
+        Raises:
+            ConfigurationError: ``function`` is not such an instance or can't be pickled, an argument is invalid, or
+                ``order="event_time"`` does not fit an input.
+            SchemaError: ``output_type`` does not parse, or a key column has a reserved name.
+        """
+        tags = check_tags(side_outputs, type(function).__name__)
+        schema = as_schema(self._execution.output_type(output_type), "output_type")
+        process = KeyedCoProcess(function, schema, order, tags, processing_time_timers)
+        self._execution.check_function(function)
+        return self._apply(process)
+
+    def _apply(self, operation: Operation) -> Joined:
+        plan = Plan(operation, *self._execution.inputs, self._key_groups, self._time)
+        plan.operation.output_schema(plan.left, plan.right)
+        return Joined(plan, self._execution)

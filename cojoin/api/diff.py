@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from cojoin.api.joined import Joined
 from cojoin.comparison.comparison import Comparison
-from cojoin.comparison.embedded_difference import embedded_difference
+from cojoin.comparison.key_group_difference import embedded_difference
 from cojoin.embedded.embedded_execution import EmbeddedExecution
 from cojoin.errors import ConfigurationError
 
@@ -51,7 +51,7 @@ def diff(
             outputs that have these columns are compared by them, too.
         columns: The columns of the main output (or of the only one compared) to compare besides ``keys``. None compares
             all, and both versions must have the same. Versions whose columns differ are compared by those in common.
-        examples: How many differing rows of each output are explained.
+        examples: The number of differing rows of each output that are explained.
 
     Returns:
         The counts, the differing rows and the examples; ``print`` shows them.

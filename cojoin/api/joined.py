@@ -43,7 +43,7 @@ OutputName: TypeAlias = Literal["main", "rejected"] | OutputTag
 
 
 class Execution(Protocol):
-    """How plans over two inputs are executed: on Spark, or in this process."""
+    """The execution of plans over two inputs: on Spark, or in this process."""
 
     @property
     def inputs(self) -> tuple[InputSpec, InputSpec]:
@@ -146,10 +146,10 @@ class Joined:
         """Run the plan in this process, and warn of rejected rows at the line of the user's call."""
         result = self._embedded(method).run(self._plan)
         inputs = result.report.inputs
-        told = rejections(((each.name, each.rows_in, each.rejected) for each in inputs), where) if warns else None
-        if told is not None and not self._has_warned:
+        sentence = rejections(((each.name, each.rows_in, each.rejected) for each in inputs), where) if warns else None
+        if sentence is not None and not self._has_warned:
             self._has_warned = True
-            warnings.warn(told, MissingRowsWarning, stacklevel=3)
+            warnings.warn(sentence, MissingRowsWarning, stacklevel=3)
         return result
 
     def steps(
@@ -294,7 +294,7 @@ class Joined:
         Args:
             output: The sink of the main output: ``cojoin.sinks.delta(...)``, ``kafka(...)`` or ``parquet(...)``, or a
                 callable that takes ``(DataFrame, batch_id)``. In a session of Spark Connect the callable is sent to the
-                server, and called in a process beside it.
+                server, and called in a process next to it.
             checkpoint: The directory of the query's checkpoint, as a text or a ``pathlib.Path``. Each query has its own
                 and keeps it between runs. An output must not be in this directory, except for ``rejected`` and side
                 outputs in their default places; nor may it be another output or a table that an input reads. Outputs
@@ -309,10 +309,10 @@ class Joined:
                 ``side_outputs/<tag id>`` in the checkpoint directory.
             name: The query's name in Spark's UI and in its metrics, where two queries of one process need two names; by
                 default they show the id that its checkpoint keeps.
-            checkpoint_interval: How often a snapshot of the state is taken: after an interval of processing time, such
+            checkpoint_interval: The interval of snapshots of the state: after an interval of processing time, such
                 as ``"10 minutes"``, or after a number of micro-batches. None takes only savepoints. Snapshots are for
                 ``restore_from`` and inspection; ordinary restarts do not need them.
-            retained_checkpoints: How many of the newest snapshots are kept, in addition to savepoints.
+            retained_checkpoints: The number of the newest snapshots to keep, in addition to savepoints.
             restore_from: The snapshot of another query to start from: its state, and its sources' positions at that
                 time. ``checkpoint`` must then be a new directory. The number of key groups and of shuffle partitions
                 may differ. The query may have an additional keyed state, nullable column or side output, or a wider
@@ -322,7 +322,7 @@ class Joined:
             allow_data_loss: With ``restore_from``, whether records that the sources no longer have may be skipped.
             on_progress: A function that is called with the report of each batch, as ``Query.progress`` has it, once
                 the batch counts: in their order, in a thread of its own, in the process that started the query. An
-                error of it is logged once, and the query goes on. The end of the query waits for it, 10 seconds at
+                error of it is logged once, and the query continues. The end of the query waits for it, 10 seconds at
                 most. It may call ``query.stop()``.
             evolve: Whether nullable columns that the checkpoint does not have may have been added to the inputs and to
                 the outputs. Rows that wait have null there, and a micro-batch that was planned before is run without

@@ -30,7 +30,7 @@ def lateness(
     every: Duration | None = None,
     max_ahead: Duration | None = "1 day",
 ) -> Lateness:
-    """Return how late rows come: which share of them is late with which bound of the watermark strategy.
+    """Return the lateness of rows: the share of them that is late, by the bound of the watermark strategy.
 
     A row's lateness is how far its event time is behind the largest one of its source partition that had arrived
     before it. With ``WatermarkStrategy.for_bounded_out_of_orderness(bound)`` it is late if that is more than the bound.

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from cojoin.api.joined import Joined
-from cojoin.checkpoints.inspect.query_state import QueryState
-from cojoin.checkpoints.inspect.read import read_state
+from cojoin.checkpoints.inspect.query_state import QueryState, read_state
 from cojoin.errors import ConfigurationError
 from cojoin.session.session_settings import check_session
 from cojoin.spark.savepoints.state_writing import StateParts, write_parts
@@ -77,7 +76,7 @@ def write_state(
         ...                      trigger=cojoin.Trigger.available_now(), restore_from=begin)  # doctest: +SKIP
     """
     check_session(spark, "spark")
-    place = as_location(checkpoint, "checkpoint", expected="the path of an empty directory")
+    location = as_location(checkpoint, "checkpoint", expected="the path of an empty directory")
     if not isinstance(joined, Joined):
         msg = f"write_state: joined: expected a join or function over two inputs, got {joined!r}"
         raise ConfigurationError(msg)
@@ -87,13 +86,13 @@ def write_state(
         raise ConfigurationError(msg)
     if from_existing is not None and not isinstance(from_existing, QueryState):
         from_existing = read_state(spark, from_existing)
-    for name, given in (("buffered", buffered), ("states", states)):
-        if given is not None and not isinstance(given, Mapping):
-            msg = f"write_state: {name}: expected a dict from name to DataFrame, got {type(given).__name__}"
+    for name, tables in (("buffered", buffered), ("states", states)):
+        if tables is not None and not isinstance(tables, Mapping):
+            msg = f"write_state: {name}: expected a dict from name to DataFrame, got {type(tables).__name__}"
             raise ConfigurationError(msg)
     # Of a join, read_state gives no versions or states; of a function, no versions.
     parts = StateParts(versions, buffered or {}, states or {}, _timers(joined, timers), watermark, from_existing)
-    return write_parts(spark, place, joined.plan, execution.bound, parts)
+    return write_parts(spark, location, joined.plan, execution.bound, parts)
 
 
 def _timers(joined: Joined, timers: Any) -> Any:

@@ -1,1 +1,1 @@
-"""Captures keys of real inputs as tests: their rows, what came out of them, and a pytest file that replays them."""
+"""Captures keys of real inputs as tests: their rows, the output for them, and a pytest file that replays them."""

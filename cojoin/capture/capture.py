@@ -1,8 +1,8 @@
 """``capture``: writes a test from real rows. ``cojoin.testing.capture`` is its public name.
 
-It takes the rows of a few keys from a run, replays each key alone in the test harness, and writes the rows and what
-came out as a test. A key whose rows alone do not make the same rows come out as among all keys is refused: then the
-function depends on something that is not among the rows of the key.
+It takes the rows of a few keys from a run, replays each key alone in the test harness, and writes the rows and the
+output as a test. A key whose rows alone have another output than among all keys is refused: then the function depends
+on something that is not among the rows of the key.
 
 It costs one run over all rows to classify the keys, and a harness's run for each key that is captured.
 """
@@ -15,13 +15,10 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cojoin.capture.captured_file import write_captured
-from cojoin.capture.coverage import CASES, Case, applicable
-from cojoin.capture.found_keys import Reduction, keys_of_checkpoint, keys_of_run
-from cojoin.capture.imported_function import imported_function
-from cojoin.capture.key_replay import name_of
-from cojoin.capture.recorded_history import is_checkpoint, opened
-from cojoin.capture.written_test import Purpose, test_text
+from cojoin.capture.captured_keys import name_of, write_captured
+from cojoin.capture.history import is_checkpoint, opened
+from cojoin.capture.key_choice import CASES, Case, Reduction, applicable, keys_of_checkpoint, keys_of_run
+from cojoin.capture.pytest_file import Purpose, imported_function, test_text
 from cojoin.engine.formats import text_table
 from cojoin.engine.keyed_process import KeyedCoProcess
 from cojoin.engine.values.choices import check_word
@@ -38,7 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["CapturedTest", "capture"]
 
 _MOST_CHARACTERS = 100
-"""How much of a path a message shows."""
+"""The most characters of a path in a message."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -47,9 +44,9 @@ class CapturedTest:
 
     Attributes:
         path: The test file.
-        rows_path: The file beside it with the rows and what came out.
+        rows_path: The file next to it with the rows and the output.
         keys: The cases that each captured key covers, by the key as text.
-        sizes: How many rows each key has.
+        sizes: The number of rows of each key.
         missing: The wanted cases that no captured key covers.
     """
 
@@ -81,11 +78,11 @@ def capture(
     function: str | Callable[[], Any] | None = None,
     overwrite: bool = False,
 ) -> CapturedTest:
-    """Write a pytest file that replays real rows of a few keys, and expects what came out of them.
+    """Write a pytest file that replays real rows of a few keys, and expects their output.
 
     The test needs neither Spark nor Java. It imports the function, runs each key in the test harness, and compares the
-    output, the side outputs and the rejected rows. The rows and what is expected are in a JSON file beside it, one line
-    each. What is expected is what the function or join does now: read it before you commit it.
+    output, the side outputs and the rejected rows. The rows and the expected output are in a JSON file next to it, one
+    line each. What is expected is what the function or join does now: read it before you commit it.
 
     Args:
         source: Where the rows are:
@@ -102,21 +99,21 @@ def capture(
             ``"versions"`` (several right rows), ``"null"``, ``"timer"`` (one fired) and ``"side_output"``.
         most: The largest number of keys to choose.
         span: A start and an end of event time, datetimes with a time zone; rows outside are left out. What is expected
-            is what the rows within make come out, without those before.
+            is the output for the rows within, without those before.
         columns: The columns to keep by input, such as ``{"trades": ["amount"]}``. Keys, event times and sequences are
             always kept, and an input that is not named keeps all columns.
         mask: Columns of texts, binary values or whole numbers whose values are replaced by numbered pseudonyms, equal
             values by equal ones. If one is a key column, both inputs' are masked. What is expected is made from the
             masked rows.
-        function: What makes the function in the test without arguments: a class or function of a module, or its name,
+        function: A callable that makes the function in the test: a class or function of a module, or its name,
             such as ``"jobs.tiers:make"``. None takes the function's class, with the arguments that the instance shows.
-        overwrite: Whether files that are there already are replaced.
+        overwrite: Whether existing files are replaced.
 
     Returns:
         The files, the keys with what each covers, and the cases that no key covers.
 
     Raises:
-        ConfigurationError: A key has no rows, an argument is invalid, a file is there already, a test could not import
+        ConfigurationError: A key has no rows, an argument is invalid, a file already exists, a test could not import
             the function, or the function does something else with a key's rows alone than among all keys.
         SchemaError: A join needs a column that is left out.
         FunctionError: The function raised an error.
@@ -154,28 +151,30 @@ def capture(
         raise ConfigurationError(msg)
     reduction = Reduction(span, columns, mask)
     if is_checkpoint(source):
-        found = keys_of_checkpoint(source, joined, keys, reduction)
+        chosen = keys_of_checkpoint(source, joined, keys, reduction)
     else:
-        found = keys_of_run(source, keys, covers, most, reduction)
-    counts = Counter(case for each in found.keys.values() for case in each.covers)
-    count = f"{len(found.keys)} captured key{'' if len(found.keys) == 1 else 's'}"
-    told = [f"Only rows from {span[0].isoformat()} to before {span[1].isoformat()} were taken."] if span else []
-    told += [f"The values of these columns are pseudonyms: {', '.join(mask)}."] if mask else []
+        chosen = keys_of_run(source, keys, covers, most, reduction)
+    counts = Counter(case for each in chosen.keys.values() for case in each.covers)
+    count = f"{len(chosen.keys)} captured key{'' if len(chosen.keys) == 1 else 's'}"
+    notes = [f"Only rows from {span[0].isoformat()} to before {span[1].isoformat()} were taken."] if span else []
+    notes += [f"The values of these columns are pseudonyms: {', '.join(mask)}."] if mask else []
     cases = [(case, counts[case]) for case in CASES if counts[case]]
     rows = test.with_suffix(".json")
-    text = test_text(found.plan, made, test, Purpose(f"{name_of(found.plan)} on {count}", found.origin, cases, told))
-    _write(rows, write_captured((found.plan.left.name, found.plan.right.name), found.keys))
+    text = test_text(
+        chosen.plan, made, test, Purpose(f"{name_of(chosen.plan)} on {count}", chosen.origin, cases, notes)
+    )
+    _write(rows, write_captured((chosen.plan.left.name, chosen.plan.right.name), chosen.keys))
     _write(test, text)
-    possible = applicable(found.plan)
+    possible = applicable(chosen.plan)
     missing = tuple(case for case in covers if case in possible and not counts[case])
-    return CapturedTest(test, rows, {key: each.covers for key, each in found.keys.items()}, found.sizes, missing)
+    return CapturedTest(test, rows, {key: each.covers for key, each in chosen.keys.items()}, chosen.sizes, missing)
 
 
 def _checked_path(path: Any, *, overwrite: bool) -> Path:
     """Return the path of the test file.
 
     Raises:
-        ConfigurationError: pytest would not collect it, its folder is missing, or a file is there already.
+        ConfigurationError: pytest would not collect it, its folder is missing, or a file already exists.
     """
     if not isinstance(path, (str, PathLike)) or not isinstance(fspath(path), str):
         msg = f"path: expected the path of a test file, such as 'tests/test_tiers.py', got {path!r}"
@@ -187,8 +186,8 @@ def _checked_path(path: Any, *, overwrite: bool) -> Path:
     try:
         has_folder = _is_there(test.parent) and test.parent.is_dir()
         # The longest name is that under which the rows are written before they count.
-        _is_there(_beside(test.with_suffix(".json")))
-        there = [each for each in (test, test.with_suffix(".json")) if _is_there(each)]
+        _is_there(_temporary(test.with_suffix(".json")))
+        existing = [file for file in (test, test.with_suffix(".json")) if _is_there(file)]
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         msg = (
@@ -196,23 +195,23 @@ def _checked_path(path: Any, *, overwrite: bool) -> Path:
         )
         raise ConfigurationError(msg) from error
     if not has_folder:
-        msg = f"path: there is no folder {str(test.parent)!r} for {test.name}; make it, or choose another"
+        msg = f"path: the folder {str(test.parent)!r} of {test.name} does not exist; make it, or choose another"
         raise ConfigurationError(msg)
-    for each in there:
+    for file in existing:
         if not overwrite:
-            msg = f"path: {str(each)!r} is there already; choose another name, or replace it with overwrite=True"
+            msg = f"path: {str(file)!r} already exists; choose another name, or replace it with overwrite=True"
             raise ConfigurationError(msg)
     return test
 
 
 def _write(path: Path, text: str) -> None:
     """Write a file, so that another reader sees the old content or the new one."""
-    beside = _beside(path)
+    temporary = _temporary(path)
     try:
-        beside.write_text(text, "utf-8", newline="\n")
-        beside.replace(path)
+        temporary.write_text(text, "utf-8", newline="\n")
+        temporary.replace(path)
     except OSError as error:
-        beside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         msg = f"path: {str(path)!r} can't be written: {error.strerror or error}"
         raise ConfigurationError(msg) from error
 
@@ -226,8 +225,8 @@ def _is_there(path: Path) -> bool:
     return True
 
 
-def _beside(path: Path) -> Path:
-    """Return where a file is written before it replaces the former one."""
+def _temporary(path: Path) -> Path:
+    """Return the path at which a file is written before it replaces the former one."""
     return path.with_name(f".{path.name}.new")
 
 

@@ -2,46 +2,48 @@
 
 All commands but ``savepoint``, ``clean`` and ``erase`` only read, and all but ``erase`` work also while the query runs.
 ``list``, ``show`` and ``progress`` start no Spark where this process reaches the checkpoint by itself
-(``without_spark``). With ``--json`` the standard output is one JSON document; all other messages go to the standard
-error.
+(``store_without_spark``). With ``--json`` the standard output is one JSON document; all other messages go to the
+standard error.
 """
 
 from __future__ import annotations
 
+import re
 import shlex
 import sys
 import tempfile
+from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from cojoin.cli import checkpoint_report, run_report
-from cojoin.cli.checkpoint_texts import as_json, typed_key, typed_row
-from cojoin.cli.embedded_spark import local_session
+import pyarrow as pa
+
+from cojoin.cli import run_report
+from cojoin.cli.embedded_spark import SHORT_RUN, local_session, store_without_spark
 from cojoin.cli.run_report import say, tell
-from cojoin.cli.without_spark import store_without_spark
+from cojoin.engine.formats import format_bytes, format_time, text_table
 from cojoin.engine.values.rows import decode_rows
 from cojoin.engine.values.texts import dump_json
 from cojoin.errors import CheckpointError, ConfigurationError, did_you_mean
 from cojoin.spark.sources.secrets import without_login
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
 
-    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
     from cojoin.checkpoints.inspect.query_state import QueryState
+    from cojoin.checkpoints.manifest import Manifest
     from cojoin.checkpoints.snapshot_record import Snapshot
-    from cojoin.cli.arguments import Arguments
+    from cojoin.cli.options import Arguments
+    from cojoin.engine.inputs import InputSpec
     from cojoin.storage.store import Store
 
 __all__ = ["run_checkpoints"]
 
-_Read = TypeVar("_Read")
 
-# A short command gains more from quick compilation than from fast code.
-_SETTINGS = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+_Read = TypeVar("_Read")
 
 
 def run_checkpoints(arguments: Arguments) -> int:
@@ -72,7 +74,7 @@ def _run_in_session(arguments: Arguments) -> int:
     with (
         tempfile.TemporaryDirectory(prefix="cojoin-checkpoints-", ignore_cleanup_errors=True) as folder,
         local_session(
-            Path(folder), _aside, master=arguments.master, conf={**_SETTINGS, **arguments.conf}, log=arguments.log
+            Path(folder), _aside, master=arguments.master, conf={**SHORT_RUN, **arguments.conf}, log=arguments.log
         ) as spark,
     ):
         from cojoin.checkpoints.checkpoint import open_files  # noqa: PLC0415 - Java is checked before Spark
@@ -119,17 +121,17 @@ class _Command:
         from cojoin.checkpoints.manifest import Manifests  # noqa: PLC0415
 
         read = [self._readable(partial(self._snapshots.read, each)) for each in self._snapshots.batch_ids()]
-        found = [each for each in read if each is not None]
+        snapshots = [each for each in read if each is not None]
         if self._arguments.json:
-            self._print_json([checkpoint_report.snapshot_values(each) for each in found])
+            self._print_json([_snapshot_values(each) for each in snapshots])
             return
         last, held_by = self._readable(Manifests(self._files).last), self._readable(partial(holder, self._files))
-        say(checkpoint_report.headline(self._arguments.path, self._query["query"], last, held_by))
+        say(_headline(self._arguments.path, self._query["query"], last, held_by))
         say()
-        say(checkpoint_report.snapshots(found))
+        say(_snapshots(snapshots))
 
     def _readable(self, read: Callable[[], _Read | None]) -> _Read | None:
-        """Return what is read; where it is damaged, print the error and return None, so that the rest is shown."""
+        """Return the result of a read; print the error of a damaged file and return None, so that the rest is shown."""
         try:
             return read()
         except CheckpointError as error:
@@ -149,30 +151,30 @@ class _Command:
             return
         snapshot = find_snapshot(self._files, self._arguments.at)
         if self._arguments.json:
-            values = checkpoint_report.snapshot_values(snapshot, self._query, detailed=True)
+            values = _snapshot_values(snapshot, self._query, detailed=True)
             self._print_json({**values, "lease": held_by})
             return
         lives = held_by is not None and is_live(self._files)
-        say(checkpoint_report.snapshot(snapshot, self._query, held_by, lives=lives))
+        say(_snapshot(snapshot, self._query, held_by, lives=lives))
 
     def _show_without_snapshot(self, held_by: str | None) -> None:
         from cojoin.checkpoints.manifest import Manifests  # noqa: PLC0415
 
         last = Manifests(self._files).last()
         values = {"batch_id": None, "newest_batch": None if last is None else last.batch_id, "lease": held_by}
-        headline = checkpoint_report.headline(self._arguments.path, self._query["query"], last, held_by)
-        self._show(values, f"{headline}\n\n{checkpoint_report.snapshots([])}")
+        headline = _headline(self._arguments.path, self._query["query"], last, held_by)
+        self._show(values, f"{headline}\n\n{_snapshots([])}")
 
     def state(self) -> None:
         """Show the state: an overview, a key, or the rows of one part."""
         from cojoin.checkpoints.inspect.key_state import plain  # noqa: PLC0415
-        from cojoin.checkpoints.inspect.read import read_state  # noqa: PLC0415
+        from cojoin.checkpoints.inspect.query_state import read_state  # noqa: PLC0415
 
         arguments = self._arguments
         state = read_state(self._spark, arguments.path, arguments.at)
         if arguments.key is not None:
-            found = state.key(typed_key(arguments.key, state.inputs[0]))
-            self._show(found.as_dict(), str(found))
+            key_state = state.key(typed_key(arguments.key, state.inputs[0]))
+            self._show(key_state.as_dict(), str(key_state))
         elif arguments.name is not None:
             rows = self._part(state, arguments.name).limit(arguments.limit).toArrow()
             listed = [plain(row) for row in decode_rows(rows, beyond=str)] if arguments.json else None
@@ -186,23 +188,23 @@ class _Command:
         """Show the last batches."""
         from pyspark.sql import functions as F  # noqa: N812, PLC0415
 
-        from cojoin.checkpoints.inspect.read import read_progress  # noqa: PLC0415
+        from cojoin.checkpoints.inspect.query_state import read_progress  # noqa: PLC0415
 
         frame = read_progress(self._spark, self._arguments.path)
         self.show_progress(frame.orderBy(F.desc("batch_id")).limit(self._arguments.limit).orderBy("batch_id").toArrow())
 
-    def show_progress(self, found: pa.Table) -> None:
+    def show_progress(self, batches: pa.Table) -> None:
         """Show the last of some batches."""
         from cojoin.checkpoints.inspect.key_state import plain  # noqa: PLC0415
 
-        last = found.slice(max(0, found.num_rows - self._arguments.limit))
+        last = batches.slice(max(0, batches.num_rows - self._arguments.limit))
         rows = [plain(row) for row in decode_rows(last, beyond=str)]
-        self._show(rows, checkpoint_report.progress(rows))
+        self._show(rows, _progress(rows))
 
     def explain(self) -> None:
         """Explain what happened to a row, or what a row or a key waits for."""
         from cojoin.checkpoints.inspect.explain import explain  # noqa: PLC0415
-        from cojoin.checkpoints.inspect.read import stored_inputs  # noqa: PLC0415
+        from cojoin.checkpoints.inspect.query_state import stored_inputs  # noqa: PLC0415
 
         arguments = self._arguments
         inputs = stored_inputs(self._query["query"])
@@ -219,13 +221,13 @@ class _Command:
 
     def savepoint(self) -> None:
         """Take a savepoint."""
-        from cojoin.checkpoints.inspect.read import savepoint  # noqa: PLC0415
+        from cojoin.checkpoints.inspect.query_state import savepoint  # noqa: PLC0415
 
         taken = savepoint(self._spark, self._arguments.path)
         snapshot = self._snapshots.read(int(taken.at))  # type: ignore[arg-type]
         assert snapshot is not None
         if self._arguments.json:
-            self._print_json(checkpoint_report.snapshot_values(snapshot))
+            self._print_json(_snapshot_values(snapshot))
             return
         tell(
             f"Kept the state after batch {snapshot.batch_id}: {snapshot.rows:,} rows. "
@@ -238,16 +240,16 @@ class _Command:
         from cojoin.checkpoints.state_cleaner import StateCleaner  # noqa: PLC0415
 
         arguments = self._arguments
-        found = self._snapshots.all()
-        obsolete = self._obsolete(found)
+        snapshots = self._snapshots.all()
+        obsolete = self._obsolete(snapshots)
         freed = None if arguments.dry_run or not obsolete else StateCleaner(self._spark, self._files).clean(obsolete)
-        kept = [each.batch_id for each in found if each.batch_id not in obsolete]
+        kept = [each.batch_id for each in snapshots if each.batch_id not in obsolete]
         values = {"removed": obsolete, "kept": kept, "freed_bytes": freed, "dry_run": arguments.dry_run}
-        self._show(values, checkpoint_report.cleaned(obsolete, kept, freed, dry_run=arguments.dry_run))
+        self._show(values, _cleaned(obsolete, kept, freed, dry_run=arguments.dry_run))
 
     def erase(self) -> None:
         """Take keys out of the state."""
-        from cojoin.checkpoints.inspect.read import stored_inputs  # noqa: PLC0415
+        from cojoin.checkpoints.inspect.query_state import stored_inputs  # noqa: PLC0415
         from cojoin.spark.savepoints.erase import erase  # noqa: PLC0415
 
         arguments, left = self._arguments, stored_inputs(self._query["query"])[0]
@@ -255,17 +257,17 @@ class _Command:
         done = erase(self._spark, arguments.path, keys, arguments.into, counts=not arguments.no_counts)
         self._show(done.as_dict(), str(done))
 
-    def _obsolete(self, found: list[Snapshot]) -> list[int]:
+    def _obsolete(self, snapshots: list[Snapshot]) -> list[int]:
         arguments = self._arguments
         if arguments.keep is not None:
             return self._snapshots.obsolete(arguments.keep, savepoints_too=arguments.savepoints)
         batch_id = arguments.batch
-        chosen = next((each for each in found if each.batch_id == batch_id), None)
+        chosen = next((each for each in snapshots if each.batch_id == batch_id), None)
         if chosen is None:
-            there = ", ".join(str(each.batch_id) for each in found) or "none"
-            msg = f"checkpoint {self._files.root}: there is no snapshot of batch {batch_id}; there are: {there}"
+            numbers = f"those of batches {', '.join(str(each.batch_id) for each in snapshots)}" if snapshots else "none"
+            msg = f"checkpoint {self._files.root}: there is no snapshot of batch {batch_id}; it has {numbers}"
             raise CheckpointError(msg)
-        base = self._snapshots.base_of(found)
+        base = self._snapshots.base_of(snapshots)
         if chosen.batch_id == base:
             msg = (
                 f"checkpoint {self._files.root}: the query's next snapshot builds on that of batch {batch_id}, so it "
@@ -299,3 +301,236 @@ class _Command:
 
     def _print_json(self, values: Any) -> None:
         say(dump_json(values, indent=1, default=as_json))
+
+
+def _headline(path: str, query: Mapping[str, Any], last: Manifest | None, held_by: str | None) -> str:
+    """Return some lines about a checkpoint: its query, its newest batch, and the run that holds it."""
+    left, right = (each["name"] for each in query["inputs"])
+    operator = str(query.get("function") or query["operator"].replace("_", " "))
+    lines = [f"{without_login(path)}: {operator} of {left!r} with {right!r}, {query['key_groups']} key groups"]
+    if last is None:
+        lines.append("no batch is finished yet")
+    else:
+        drained = ", drained" if last.report.drained else ""
+        lines.append(f"newest batch {last.batch_id}, watermark {format_time(last.report.watermark)}{drained}")
+    if held_by is not None:
+        lines.append(f"held by {held_by}")
+    return "\n".join(lines)
+
+
+def _snapshots(snapshots: Sequence[Snapshot]) -> str:
+    """Return a table of snapshots."""
+    if not snapshots:
+        return "no snapshots: one is taken at every --checkpoint-interval, and by `cojoin checkpoints savepoint`"
+    rows = [("batch", "kind", "taken at (UTC)", "watermark (UTC)", "key groups", "rows", "size", "written")]
+    rows += [
+        (
+            str(snapshot.batch_id),
+            snapshot.kind,
+            f"{snapshot.taken_at:%Y-%m-%d %H:%M:%S}",
+            format_time(snapshot.manifest.report.watermark),
+            str(snapshot.key_groups),
+            f"{snapshot.rows:,}",
+            format_bytes(snapshot.state_bytes),
+            format_bytes(snapshot.written_bytes),
+        )
+        for snapshot in snapshots
+    ]
+    return text_table(rows)
+
+
+def _snapshot(snapshot: Snapshot, query: Mapping[str, Any], held_by: str | None, *, lives: bool) -> str:
+    """Return a snapshot in detail."""
+    manifest, sources = snapshot.manifest, _sources(query)
+    sizes = f"{format_bytes(snapshot.state_bytes)}, of which this snapshot wrote {format_bytes(snapshot.written_bytes)}"
+    stored = sorted((each for each, groups in snapshot.content_batch_ids.items() if groups), key=int)
+    lines = [
+        f"batch {snapshot.batch_id}, a {snapshot.kind} taken at {snapshot.taken_at:%Y-%m-%d %H:%M:%S} UTC",
+        f"query {manifest.query_id}, run {manifest.epoch}",
+        f"{snapshot.rows:,} rows in {snapshot.key_groups} key groups; state {sizes}",
+        "its content is stored in the snapshots of batches " + ", ".join(stored),
+        "",
+        manifest.report.table(),
+        "",
+        "sources continue at",
+    ]
+    lines += [
+        f"  {name}, {source}: {offset}" for (name, source), offset in zip(sources, manifest.offsets, strict=False)
+    ]
+    lines += ["", "outputs"] if manifest.outputs else ["", "no output was written yet"]
+    lines += [f"  {name}: {_place(location)}" for name, location in manifest.outputs.items()]
+    if held_by is None:
+        lease = "no query runs on the checkpoint"
+    else:
+        lease = f"{'a query runs on it' if lives else 'its last query did not end properly'}: {held_by}"
+    return "\n".join([*lines, "", lease])
+
+
+def _snapshot_values(snapshot: Snapshot, query: Mapping[str, Any] | None = None, *, detailed: bool = False) -> Any:
+    """Return a snapshot as values for JSON."""
+    values = {
+        "batch_id": snapshot.batch_id,
+        "kind": snapshot.kind,
+        "taken_at": snapshot.taken_at,
+        "watermark": snapshot.manifest.report.watermark,
+        "key_groups": snapshot.key_groups,
+        "rows": snapshot.rows,
+        "state_bytes": snapshot.state_bytes,
+        "written_bytes": snapshot.written_bytes,
+    }
+    if not detailed or query is None:
+        return values
+    manifest, sources = snapshot.manifest, _sources(query)
+    return {
+        **values,
+        "query_id": manifest.query_id,
+        "epoch": manifest.epoch,
+        "content_batch_ids": {each: groups for each, groups in snapshot.content_batch_ids.items() if groups},
+        "sources": [
+            {"input": name, "source": source, "offset": offset}
+            for (name, source), offset in zip(sources, manifest.offsets, strict=False)
+        ],
+        "outputs": {
+            name: {field: without_login(each) if isinstance(each, str) else each for field, each in location.items()}
+            for name, location in manifest.outputs.items()
+        },
+        "report": manifest.report.as_dict(),
+    }
+
+
+def _progress(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return a table of batches.
+
+    Args:
+        rows: Rows of ``read_progress``, as dicts.
+    """
+    if not rows:
+        return "no batch is finished yet"
+    names = [each["name"] for each in rows[-1]["inputs"]]
+    table = [
+        (
+            "batch",
+            "at (UTC)",
+            "watermark (UTC)",
+            "held by",
+            *(f"{name} {column}" for name in names for column in ("in", "wait")),
+            "rejected",
+            "rows out",
+            "state",
+        )
+    ]
+    for row in rows:
+        inputs = row["inputs"]
+        held = row["holding_input"] or ""
+        partition = next((each["holding_partition"] for each in inputs if each["name"] == held), None)
+        table.append(
+            (
+                str(row["batch_id"]),
+                _moment(row["processing_time"]).partition(".")[0],
+                "end of time" if row["drained"] else _moment(row["watermark"]),
+                held if partition in (None, "[]") else f"{held} {partition}",
+                *(f"{each[column]:,}" for each in inputs for column in ("rows_in", "buffered")),
+                f"{sum(count for each in inputs for count in each['rejected'].values()):,}",
+                f"{row['rows_out']:,}",
+                format_bytes(row["state_bytes"]),
+            )
+        )
+    return text_table(table)
+
+
+def _cleaned(removed: Sequence[int], kept: Sequence[int], freed: int | None, *, dry_run: bool) -> str:
+    """Return a sentence about the snapshots that were removed, or would be removed."""
+    left = f"kept: {', '.join(map(str, kept)) or 'none'}"
+    if not removed:
+        return f"Nothing to remove; {left}."
+    batches = ", ".join(map(str, removed))
+    if dry_run:
+        return f"Would remove the snapshots of batches {batches}; {left}."
+    return f"Removed the snapshots of batches {batches}, {format_bytes(freed or 0)} of files; {left}."
+
+
+def _sources(query: Mapping[str, Any]) -> list[tuple[str, str]]:
+    names = [source["name"] for source in query["query"]["inputs"]]
+    sources = [
+        "a DataFrame"
+        if source is None
+        else f"{source['format']} {without_login(str(source['location'] or ''))}".strip()
+        for source in query["sources"]
+    ]
+    return list(zip(names, sources, strict=True))
+
+
+def _place(location: Mapping[str, Any]) -> str:
+    where = " ".join(
+        f"{kind} {without_login(str(value))}"
+        for kind, value in location.items()
+        if kind not in {"version", "id", "batch_id"}
+    )
+    if location["batch_id"] is None:
+        return f"{where}, nothing written yet"
+    version = f" at version {location['version']}" if "version" in location else ""
+    return f"{where}{version}, last written in batch {location['batch_id']}"
+
+
+def _moment(value: datetime | None) -> str:
+    if value is None:
+        return "none"
+    moment = value.astimezone(timezone.utc)
+    return f"{moment:%Y-%m-%d %H:%M:%S}.{moment.microsecond // 1000:03d}"
+
+
+_NO_ZONE = re.compile(r"[ T]\d{2}:\d{2}(:\d{2}(\.\d+)?)?$")
+
+
+def typed_key(text: str, spec: InputSpec) -> Any:
+    """Read a key: the values of its columns, separated by commas.
+
+    Raises:
+        ConfigurationError: There are too few or too many values, or one is not of its column's type.
+    """
+    if len(spec.key) == 1:
+        return typed_value(text, spec.schema.field(spec.key[0]).type, f"--key {spec.key[0]}")
+    parts = text.split(",")
+    if len(parts) != len(spec.key):
+        msg = f"--key: expected values of {', '.join(spec.key)} separated by commas, got {text!r}"
+        raise ConfigurationError(msg)
+    return tuple(
+        typed_value(part.strip(), spec.schema.field(name).type, f"--key {name}")
+        for name, part in zip(spec.key, parts, strict=True)
+    )
+
+
+def typed_row(pairs: Sequence[tuple[str, str | None]], spec: InputSpec) -> dict[str, Any]:
+    """Read the values of columns; that of an unknown column stays a text, and ``explain`` refuses it.
+
+    Raises:
+        ConfigurationError: A value is not of its column's type.
+    """
+    return {
+        name: text
+        if text is None or name not in spec.schema.names
+        else typed_value(text, spec.schema.field(name).type, f"--row {name}")
+        for name, text in pairs
+    }
+
+
+def typed_value(text: str, dtype: pa.DataType, subject: str) -> Any:
+    """Read a value of a type; a time without a time zone is in UTC.
+
+    Raises:
+        ConfigurationError: The text is not a value of that type.
+    """
+    if pa.types.is_timestamp(dtype) and dtype.tz is not None and _NO_ZONE.search(text):
+        text += "Z"
+    try:
+        return pa.scalar(text).cast(dtype).as_py()
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        msg = f"{subject}: expected a value of the type {dtype}, got {text!r}"
+        raise ConfigurationError(msg) from None
+
+
+def as_json(value: Any) -> Any:
+    """Return a value that JSON can represent: times as ISO 8601, bytes as hex digits, other values as their text."""
+    if isinstance(value, datetime) or hasattr(value, "isoformat"):
+        return value.isoformat()
+    return value.hex() if isinstance(value, bytes) else str(value)

@@ -1,36 +1,75 @@
-"""``cojoin demo``: a day of trades, each joined with the customer record in force at its event time."""
+"""``cojoin demo``: a day of trades, each joined with the customer record in force at its event time.
+
+``--local`` joins them in this process, without Spark.
+
+The rows are made from a seed, so they are the same each time. They arrive out of order by up to 5 seconds. Event times
+have microseconds, and several rows share a millisecond. Some trades happen in the same microsecond as a change, and
+some before their customer's first record. A few rows have a null key or a null event time. The files' modification
+times ascend, since Spark reads files in that order.
+
+The output is compared with that of pandas' ``merge_asof`` over the same rows, read as a whole. ``merge_asof`` finds
+each left row's match; the rows themselves stay in Arrow, so nothing is rounded. The output is expected to have the rows
+that the watermark has passed, and the input counts without its rejected rows. Rows are compared as multisets, with
+nulls, NaN and nested values. A late version applies only to later rows, so the two may differ where versions were late.
+"""
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 import time
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from cojoin.api.connect import connect
 from cojoin.cli import run_report
-from cojoin.cli.day import CUSTOMERS_DDL, DAY, OUT_OF_ORDERNESS, TRADES_DDL, Day, make_day
-from cojoin.cli.demo_result import telling_rows, verify
-from cojoin.cli.embedded_spark import local_session
+from cojoin.cli.interrupts import wait_for
 from cojoin.cli.run_report import say, tell
-from cojoin.cli.waiting import wait_for
 from cojoin.delta.table_rows import TableRows
-from cojoin.errors import ConfigurationError
+from cojoin.engine.input import Input
+from cojoin.engine.ordering import OrderedPart, sort_keys, total_order
+from cojoin.engine.time.durations import microseconds
+from cojoin.errors import ConfigurationError, EnvironmentSetupError
+from cojoin.installed_packages import check_pandas
 from cojoin.storage.local_store import LocalStore
 
 if TYPE_CHECKING:
+    import pandas as pd
+    from numpy.typing import NDArray
+
     from cojoin.api.joined import Joined
-    from cojoin.cli.arguments import Arguments
-    from cojoin.cli.verification import Verdict
+    from cojoin.cli.options import Arguments
+    from cojoin.engine.inputs import InputSpec
+    from cojoin.engine.joins.asof import AsofJoin
+    from cojoin.engine.plan import Plan
 
-__all__ = ["run_demo"]
+__all__ = [
+    "CUSTOMERS_DDL",
+    "FILES",
+    "TRADES_DDL",
+    "Day",
+    "Verdict",
+    "admitted",
+    "compare",
+    "expected_rows",
+    "make_day",
+    "run_demo",
+    "run_local_demo",
+]
 
-_SETTINGS = {
-    # A short run gains more from quick compilation than from fast code.
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-    # The tables are written without Delta's jars, so none are fetched.
-    "spark.jars.packages": "",
-}
+
+_SETTINGS = {"spark.jars.packages": ""}
+"""The tables are written without Delta's jars, so none are fetched."""
+
 _MARK = ".cojoin-demo"
 
 
@@ -41,7 +80,9 @@ def run_demo(arguments: Arguments) -> int:
     kept = arguments.keep or arguments.directory is not None
     try:
         tell("A day of trades: each is joined with the customer record in force at its event time.")
-        with local_session(folder, tell, conf=_SETTINGS, log=arguments.log):
+        from cojoin.cli.embedded_spark import SHORT_RUN, local_session  # noqa: PLC0415 - the demo in memory needs no Spark
+
+        with local_session(folder, tell, conf={**SHORT_RUN, **_SETTINGS}, log=arguments.log):
             day = make_day(arguments.rows, arguments.seed)
             day.write(folder)
             tell(
@@ -76,7 +117,7 @@ def _folder(arguments: Arguments) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / _MARK).touch()
     except OSError as error:
-        msg = f"--directory {arguments.directory}: can't write there: {error.strerror or error}"
+        msg = f"--directory {arguments.directory}: it can't be written: {error.strerror or error}"
         raise ConfigurationError(msg) from error
     return folder
 
@@ -130,3 +171,272 @@ def _joined(folder: Path) -> Joined:
         for name, schema in (("trades", TRADES_DDL), ("customers", CUSTOMERS_DDL))
     ]
     return cj.connect(*inputs, key_groups=4).asof_join()
+
+
+def run_local_demo(arguments: Arguments) -> int:
+    """Run the demo, and return the exit code: 1 if the result differs from that of pandas, where it is installed.
+
+    Raises:
+        ConfigurationError: An option is about files, of which this demo writes none.
+    """
+    if arguments.directory is not None or arguments.keep or arguments.log is not None:
+        msg = "--local writes no files; leave out --directory, --keep and --log, or leave out --local"
+        raise ConfigurationError(msg)
+    tell("A day of trades: each is joined with the customer record in force at its event time, in this process.")
+    day = make_day(arguments.rows, arguments.seed)
+    tell(
+        f"Made {day.trades.num_rows:,} trades and {day.customers.num_rows:,} versions of {day.customer_count:,} "
+        f"customers: {DAY:%Y-%m-%d}, out of order by up to {OUT_OF_ORDERNESS}."
+    )
+    started = time.monotonic()
+    columns: dict[str, Any] = {"key": "customer_id", "event_time": "event_time"}
+    pair = connect(Input(day.trades, **columns, name="trades"), Input(day.customers, **columns, name="customers"))
+    joined = pair.asof_join()
+    result = joined.run()
+    seconds = time.monotonic() - started
+    say()
+    say(run_report.counts(result.report))
+    tell(run_report.conservation(result.report))
+    shown = telling_rows(result.output)
+    if shown.num_rows:
+        say(f"\nOf {result.output.num_rows:,} joined rows, {shown.num_rows} of customer {shown['customer_id'][0]}:\n")
+        say(run_report.rows(shown))
+    say()
+    try:
+        check_pandas("The comparison with pandas' merge_asof")
+        is_equal = verify(joined.plan, day, result.output, result.report.watermark).is_equal
+    except EnvironmentSetupError as missing:
+        tell(f"Not compared. {missing}")
+        is_equal = True
+    tell(f"The join took {seconds:.2f} s, without Spark. The same join on streams: cojoin demo.")
+    return 0 if is_equal else 1
+
+
+_SHOWN = 6
+
+
+def verify(plan: Plan, day: Day, output: pa.Table, watermark: int) -> Verdict:
+    """Compare the output with that of ``merge_asof``, and print the verdict.
+
+    Args:
+        plan: The join.
+        day: The rows.
+        output: The joined rows.
+        watermark: The operator's watermark after the run, in epoch milliseconds.
+    """
+    tables = admitted(day.trades, plan.left), admitted(day.customers, plan.right)
+    verdict = compare(expected_rows(plan.operation, plan.inputs, tables, watermark), output)  # type: ignore[arg-type]
+    say(run_report.verdict(verdict))
+    return verdict
+
+
+def telling_rows(output: pa.Table) -> pa.Table:
+    """Return successive trades of one customer between which the record in force changes most, ideally from none."""
+    ordered = output.sort_by([("customer_id", "ascending"), ("event_time", "ascending")])
+    keys = ordered["customer_id"].to_numpy()
+    versions = ordered["customers_event_time"].cast(pa.int64()).fill_null(-1).to_numpy()
+    changes = np.zeros(len(keys), dtype=np.int64)
+    changes[1:] = (keys[1:] == keys[:-1]) & (versions[1:] != versions[:-1])
+    total = np.cumsum(changes)
+    starts = np.arange(max(0, len(keys) - _SHOWN + 1))
+    ends = starts + _SHOWN - 1
+    score = (total[ends] - total[starts]) + (versions[starts] == -1)
+    score[keys[starts] != keys[ends]] = -1
+    return ordered.slice(int(np.argmax(score)), _SHOWN) if len(score) else ordered.slice(0, _SHOWN)
+
+
+DAY = datetime(2026, 1, 15, tzinfo=timezone.utc)
+OUT_OF_ORDERNESS = "5 seconds"
+FILES = 5
+TRADES_DDL = "trade_id long, customer_id long, event_time timestamp, amount double"
+CUSTOMERS_DDL = "customer_id long, event_time timestamp, tier string, credit_limit double"
+
+_DAY_MICROS = 86_400_000_000
+_LATEST_MICROS = 5_000_000
+_TRADES_A_VERSION = 10
+_VERSIONS_A_CUSTOMER = 20
+_TIERS = ("bronze", "silver", "gold", "platinum")
+_TIME = pa.timestamp("us", "UTC")
+
+
+@dataclass(frozen=True)
+class Day:
+    """The demo's rows, in the order of their arrival.
+
+    Attributes:
+        trades: The trades.
+        customers: The versions of the customers' records.
+        customer_count: The number of customers.
+    """
+
+    trades: pa.Table
+    customers: pa.Table
+    customer_count: int
+
+    def write(self, folder: Path) -> None:
+        """Write both tables as folders of Parquet files."""
+        _write(self.trades, folder / "trades")
+        _write(self.customers, folder / "customers")
+
+
+def make_day(trade_count: int, seed: int) -> Day:
+    """Return a day with a number of trades, made from a seed."""
+    rng = np.random.default_rng(seed)
+    version_count = max(1, trade_count // _TRADES_A_VERSION)
+    customer_count = max(1, version_count // _VERSIONS_A_CUSTOMER)
+    start = int(DAY.timestamp()) * 1_000_000
+
+    version_times = start + rng.integers(0, _DAY_MICROS, version_count)
+    version_keys = rng.integers(1, customer_count + 1, version_count)
+    # A few customers trade far more than the others.
+    trade_keys = 1 + np.floor(customer_count * rng.random(trade_count) ** 2).astype(np.int64)
+    trade_times = start + rng.integers(0, _DAY_MICROS, trade_count)
+    same = rng.integers(0, version_count, max(1, trade_count // 200))
+    trade_times[: len(same)], trade_keys[: len(same)] = version_times[same], version_keys[same]
+
+    trades = pa.table(
+        {
+            "trade_id": pa.array(np.arange(1, trade_count + 1)),
+            "customer_id": _with_nulls(trade_keys, pa.int64(), _some(rng, trade_count, 3)),
+            "event_time": _with_nulls(trade_times, _TIME, _some(rng, trade_count, 2)),
+            "amount": pa.array(np.round(rng.lognormal(5, 1, trade_count), 2)),
+        }
+    )
+    customers = pa.table(
+        {
+            "customer_id": _with_nulls(version_keys, pa.int64(), _some(rng, version_count, 1)),
+            "event_time": _with_nulls(version_times, _TIME, _some(rng, version_count, 1)),
+            "tier": pa.array(np.array(_TIERS)[rng.integers(0, len(_TIERS), version_count)]),
+            "credit_limit": pa.array(rng.integers(1, 100, version_count) * 1_000.0),
+        }
+    )
+    return Day(_arrived(trades, trade_times, rng), _arrived(customers, version_times, rng), customer_count)
+
+
+def _some(rng: np.random.Generator, count: int, broken: int) -> NDArray[np.bool_]:
+    """Return a mask of the rows that get a null; a tiny day has none."""
+    chosen = np.zeros(count, dtype=bool)
+    if count >= 100 * broken:
+        chosen[rng.choice(count, broken, replace=False)] = True
+    return chosen
+
+
+def _with_nulls(values: NDArray[np.int64], dtype: pa.DataType, mask: NDArray[np.bool_]) -> pa.Array:
+    return pa.array(values, mask=mask).cast(dtype)
+
+
+def _arrived(table: pa.Table, times: NDArray[np.int64], rng: np.random.Generator) -> pa.Table:
+    """Return the rows sorted by their time of arrival, which is less than 5 seconds after the event."""
+    return table.take(pa.array(np.argsort(times + rng.integers(0, _LATEST_MICROS, len(times)), kind="stable")))
+
+
+def _write(table: pa.Table, folder: Path) -> None:
+    folder.mkdir(parents=True)
+    bounds = np.linspace(0, table.num_rows, FILES + 1).astype(int)
+    now = time.time()
+    for number, (begin, end) in enumerate(pairwise(bounds.tolist())):
+        path = folder / f"part-{number:02d}.parquet"
+        pq.write_table(table.slice(begin, end - begin), path)
+        os.utime(path, (now - FILES + number, now - FILES + number))
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The result of a comparison of two multisets of rows.
+
+    Attributes:
+        expected: The number of rows that ``merge_asof`` returns.
+        found: The number of rows that the output has.
+        missing: The rows that the output lacks.
+        unexpected: The rows that only the output has.
+    """
+
+    expected: int
+    found: int
+    missing: pa.Table
+    unexpected: pa.Table
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether both have the same rows."""
+        return not self.missing.num_rows and not self.unexpected.num_rows
+
+
+def admitted(table: pa.Table, spec: InputSpec) -> pa.Table:
+    """Return an input's rows without those with a null key or event time, which are rejected."""
+    table = table.select(spec.schema.names).cast(spec.schema)
+    for name in (*spec.key, spec.event_time):
+        table = table.filter(pc.is_valid(table.column(name)))
+    return table
+
+
+def expected_rows(
+    join: AsofJoin, inputs: tuple[InputSpec, InputSpec], tables: tuple[pa.Table, pa.Table], watermark: int
+) -> pa.Table:
+    """Return the rows that the join must have emitted up to a watermark, according to ``merge_asof``.
+
+    Args:
+        join: The join.
+        inputs: The left and the right input.
+        tables: The admitted rows of the inputs.
+        watermark: The operator's watermark, in epoch milliseconds.
+    """
+    left, right = inputs
+    due = left.millis(tables[0]) <= watermark
+    rows, versions = tables[0].filter(pa.array(due)), tables[1]
+    rows = rows.take(pa.array(np.argsort(left.micros(rows), kind="stable")))
+    micros = right.micros(versions)
+    ordered = total_order([OrderedPart(np.zeros(len(micros), np.int64), micros, 0, versions, right.source_order)])
+    versions = versions.take(pa.array(ordered))
+    matches = _matches(join, _frame(rows, left), _frame(versions, right))
+    if join.how == "inner":
+        rows, matches = rows.filter(pa.array(matches >= 0)), matches[matches >= 0]
+    payload = versions.select([name for name in right.schema.names if name not in right.key])
+    matched = payload.take(pa.array(matches, mask=matches < 0))
+    return pa.Table.from_arrays([*rows.columns, *matched.columns], schema=join.output_schema(left, right))
+
+
+def compare(expected: pa.Table, output: pa.Table) -> Verdict:
+    """Compare two tables of the same columns as multisets of rows."""
+    both = pa.concat_tables([expected, output.select(expected.schema.names).cast(expected.schema)])
+    if not both.num_rows:
+        return Verdict(0, 0, both, both)
+    keys = [key for column in both.columns for key in sort_keys(column)]
+    order = np.lexsort(keys)
+    first = np.ones(both.num_rows, dtype=bool)
+    first[1:] = np.any([key[order][1:] != key[order][:-1] for key in keys], axis=0)
+    starts = np.flatnonzero(first)
+    sign = np.where(order < expected.num_rows, 1, -1)
+    surplus = np.add.reduceat(sign, starts)
+    missing, unexpected = (
+        both.take(pa.array(np.repeat(order[starts], np.maximum(side, 0)))) for side in (surplus, -surplus)
+    )
+    return Verdict(expected.num_rows, output.num_rows, missing, unexpected)
+
+
+def _frame(table: pa.Table, spec: InputSpec) -> pd.DataFrame:
+    """Return the times, keys and positions of sorted rows as a pandas DataFrame."""
+    import pandas as pd  # noqa: PLC0415 - `cojoin demo --local` runs without it
+
+    keys: dict[str, Any] = {f"key{number}": table.column(name).to_pandas() for number, name in enumerate(spec.key)}
+    times = spec.micros(table)
+    frame: pd.DataFrame = pd.DataFrame({"time": times, **keys, "position": np.arange(table.num_rows)})
+    return frame
+
+
+def _matches(join: AsofJoin, left: pd.DataFrame, right: pd.DataFrame) -> NDArray[np.int64]:
+    """Return the position of each left row's version, or -1 where it has none."""
+    import pandas as pd  # noqa: PLC0415 - as above
+
+    if not len(left) or not len(right):
+        return np.full(len(left), -1, dtype=np.int64)
+    merged = pd.merge_asof(
+        left,
+        right,
+        on="time",
+        by=[name for name in left.columns if name.startswith("key")],
+        tolerance=None if join.tolerance is None else microseconds(join.tolerance, "tolerance"),
+        allow_exact_matches=join.allow_exact_matches,
+        suffixes=("", "_match"),
+    )
+    return merged["position_match"].fillna(-1).to_numpy().astype(np.int64)

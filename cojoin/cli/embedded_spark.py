@@ -1,8 +1,12 @@
-"""Starts an embedded Spark whose log does not appear in the terminal.
+"""Starts an embedded Spark whose log does not appear in the terminal, or opens a checkpoint without Spark.
 
 The JVM inherits the process's standard outputs for its lifetime, so they point to a log file while it starts. Java's
-warnings and Spark's log go there. If Spark does not start, the error quotes the lines of the log that say why. An
+warnings and Spark's log go there. If Spark does not start, the error quotes the lines of the log with the reason. An
 active session is used as it is, and is left running.
+
+A checkpoint is opened without Spark where this process reaches its store as a session would: the settings that Spark
+would see (the options of the command, ``PYSPARK_SUBMIT_ARGS`` and ``spark-defaults.conf``) decide. Where Hadoop has
+files of settings, a session reads them.
 """
 
 from __future__ import annotations
@@ -16,22 +20,28 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cojoin.cli.interrupts import Interrupts
-from cojoin.cli.without_spark import has_session
 from cojoin.errors import CojoinError, ConfigurationError, EnvironmentSetupError
 from cojoin.installed_packages import check_packages
 from cojoin.session.installed_java import check_java
 from cojoin.session.jars import jar_settings
 from cojoin.session.spark_session import spark_session
 from cojoin.session.submit_settings import settings_of
+from cojoin.storage import object_store_settings
+from cojoin.storage.direct_store import direct_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from pyspark.sql import SparkSession
 
-    from cojoin.cli.arguments import Arguments
+    from cojoin.cli.options import Arguments
+    from cojoin.storage.store import Store
 
-__all__ = ["local_session", "session_on_demand"]
+__all__ = ["SHORT_RUN", "local_session", "session_on_demand", "store_without_spark"]
+
+SHORT_RUN = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+"""Settings of a short run, which gains more from quick compilation than from fast code."""
+
 
 _SETTINGS = {
     "spark.log.level": "ERROR",
@@ -152,3 +162,33 @@ def _reason(log: Path, error: Exception) -> str:
     text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
     lines: dict[str, Any] = dict.fromkeys(line.strip() for line in text.splitlines() if _TELLING.search(line))
     return "; ".join(list(lines)[:3]) or str(error).strip().splitlines()[0]
+
+
+_HADOOPS_FOLDERS = ("HADOOP_CONF_DIR", "YARN_CONF_DIR")
+_DECIDING = ("spark.hadoop.fs.defaultFS", "spark.hadoop.fs.default.name", "spark.hadoop.fs.file.impl")
+
+
+def store_without_spark(path: str, conf: Mapping[str, str]) -> Store | None:
+    """Return the files of a checkpoint's directory; None where a session is needed, or is there.
+
+    Args:
+        path: The directory.
+        conf: The settings that the command gives.
+
+    Raises:
+        CheckpointError: A setting of the object store is invalid.
+    """
+    settings = settings_of(conf)
+    if has_session() or any(map(os.environ.get, _HADOOPS_FOLDERS)) or any(map(settings.get, _DECIDING)):
+        return None
+    if settings.get("spark.cojoin.storage", "").lower() == "hadoop":
+        return None
+    return direct_store(
+        path, lambda root: object_store_settings.settings_of(root, lambda name: settings.get(f"spark.hadoop.{name}"))
+    )
+
+
+def has_session() -> bool:
+    """Return whether there is an active session, without importing Spark."""
+    loaded = sys.modules.get("pyspark.sql")
+    return loaded is not None and loaded.SparkSession.getActiveSession() is not None

@@ -1,9 +1,9 @@
-"""The handler of Ctrl-C: the first one stops the command in order, the second one ends the process at once.
+"""Ctrl-C: the first one stops the command in order, the second one ends the process at once.
 
 The first one prints a message and raises ``KeyboardInterrupt``; the command then ends the work that is in progress,
 which may take as long as a batch. The second one ends the process and with it Spark's JVM. The checkpoint is left as
 after a crash, which every start can handle. PySpark's session installs a handler of its own, so this one is installed
-again after a session was created.
+again after a session was created. ``wait_for`` waits for a query with a progress line.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import FrameType, TracebackType
 
-__all__ = ["INTERRUPTED", "Interrupts"]
+    from cojoin.spark.query.query import Query
+
+__all__ = ["INTERRUPTED", "Interrupts", "wait_for"]
+
 
 INTERRUPTED = 130
 """The exit code after Ctrl-C."""
@@ -91,3 +94,30 @@ class Interrupts:
 def _say(text: str) -> None:
     # This avoids sys.stderr, since the signal may have interrupted it in the middle of a line.
     os.write(sys.__stderr__.fileno() if sys.__stderr__ is not None else 2, f"\n{text}\n".encode())
+
+
+_INTERVAL_SECONDS = 0.25
+
+
+def wait_for(query: Query, *, total: int | None = None, history: bool = False) -> None:
+    """Wait until a query ends, or its history.
+
+    Args:
+        query: The query.
+        total: The number of rows in both inputs, if it is known.
+        history: Whether to wait only until the query continues live.
+
+    Raises:
+        QueryFailedError: An error stopped the query.
+        KeyboardInterrupt: The user pressed Ctrl-C, and the query has stopped.
+    """
+    from cojoin.spark.progress.line import ProgressLine  # noqa: PLC0415 - it needs tqdm, which comes with Spark
+
+    wait = query.await_history if history else query.await_termination
+    with ProgressLine(query, enabled=True, total=total, span=lambda: query.span) as line:
+        try:
+            while not wait(_INTERVAL_SECONDS, progress=False):
+                line.draw()
+        except KeyboardInterrupt:
+            query.stop()
+            raise

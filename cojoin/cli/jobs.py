@@ -1,9 +1,17 @@
-"""Loads a join from a user's module or file, for a command: ``jobs.enrich:joined`` or ``./main/enrich.py:joined``.
+"""Job files: ``cojoin init`` writes one, and the other commands load a join from one, or from a user's module.
 
-The code is loaded anew for each job, and the modules beside it as well. So two versions of one file, in two folders,
-do not see each other's modules. What is loaded is forgotten by Python's module table, and therefore sent to Spark's
-workers as it is here, wherever they run. A job only describes a join: the command starts it, so a query that is started
-while the job is loaded is an error. No message shows a value of the job's file, which may be a password.
+A job is named ``jobs.enrich:joined`` or ``./main/enrich.py:joined``. The code is loaded again for each job, and the
+modules of its folder as well. So two versions of one file, in two folders, do not see each other's modules. Loaded
+modules are removed from Python's module table, and therefore sent to Spark's workers as they are, wherever these run. A
+job only describes a join: the command starts it, so a query that is started while the job is loaded is an error. No
+message shows a value of the job's file, which may be a password.
+
+The file that ``cojoin init`` writes has comments about what to change. That of each kind of input runs where its data
+is: ``--files`` over the folders of ``cojoin demo``, the others over tables and topics of these names.
+
+The outputs of ``cojoin run`` are a Delta table, a folder of parquet files, or a sink that the job's file names. A sink
+with settings, such as a topic with its login, is written in Python, where its arguments have their documentation and a
+password is not among the words of a command.
 """
 
 from __future__ import annotations
@@ -11,22 +19,30 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
+import shlex
 import sys
 from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from cojoin.api.joined import Joined
+from cojoin.cli.run_report import say
 from cojoin.engine.user_frames import user_line
 from cojoin.errors import CojoinError, ConfigurationError, did_you_mean
+from cojoin.spark.sources.secrets import without_login
+from cojoin.storage.locations import is_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from types import ModuleType
 
-__all__ = ["join_of", "load_job", "loaded", "parse_job"]
+    from cojoin.cli.options import Arguments
+
+__all__ = ["Output", "job_text", "join_of", "load_job", "loaded", "parse_job", "write_job"]
+
 
 _STARTED = (
     "a query is started while the job is loaded, and the command starts the join itself; leave it out, or put it under "
@@ -43,11 +59,11 @@ def parse_job(text: str) -> tuple[str, str]:
     >>> parse_job("./main/enrich.py:joined")
     ('./main/enrich.py', 'joined')
     """
-    place, colon, name = text.rpartition(":")
-    if not colon or not place or not name.isidentifier():
+    source, colon, name = text.rpartition(":")
+    if not colon or not source or not name.isidentifier():
         msg = f"expected MODULE:NAME or FILE.py:NAME, such as jobs.enrich:joined, got {text!r}"
         raise ConfigurationError(msg)
-    return place, name
+    return source, name
 
 
 def load_job(job: tuple[str, str], spark: Callable[[], Any], settings: Mapping[str, str]) -> Joined:
@@ -66,16 +82,16 @@ def loaded(job: tuple[str, str]) -> Iterator[ModuleType]:
     Raises:
         ConfigurationError: It can't be loaded, or a query is started meanwhile.
     """
-    place, name = job
-    what = f"{place}:{name}"
-    is_file = place.endswith(".py")
-    if is_file and not Path(place).is_file():
-        msg = f"{what}: there is no file {place!r}"
+    source, name = job
+    job_name = f"{source}:{name}"
+    is_file = source.endswith(".py")
+    if is_file and not Path(source).is_file():
+        msg = f"{job_name}: the file {source!r} does not exist"
         raise ConfigurationError(msg)
-    folder = Path(place).absolute().parent if is_file else Path.cwd()
-    with _loading_from(folder), _starting_nothing(what):
-        with _named(what, "loading it"):
-            module = _file_module(Path(place)) if is_file else importlib.import_module(place)
+    folder = Path(source).absolute().parent if is_file else Path.cwd()
+    with _loading_from(folder), _starting_nothing(job_name):
+        with _named(job_name, "loading it"):
+            module = _file_module(Path(source)) if is_file else importlib.import_module(source)
         yield module
 
 
@@ -93,7 +109,7 @@ def join_of(
 
     Args:
         job: Its module or file, and its name there.
-        module: What ``loaded`` has yielded.
+        module: The module that ``loaded`` has yielded.
         spark: Returns the session.
         settings: Further arguments of the function, by name.
         on_spark: Whether a function that does not take the session is called with an active one all the same.
@@ -102,32 +118,32 @@ def join_of(
         ConfigurationError: The name does not exist, or is not a join.
     """
     name = job[1]
-    what = ":".join(job)
-    found = getattr(module, name, None)
-    if found is None:
+    job_name = ":".join(job)
+    named = getattr(module, name, None)
+    if named is None:
         joins = [each for each, value in vars(module).items() if _may_be_job(value, module)]
-        msg = f"{what}: there is no {name!r} in {module.__file__}{did_you_mean(name, joins)}"
+        msg = f"{job_name}: {module.__file__} has no {name!r}{did_you_mean(name, joins)}"
         raise ConfigurationError(msg)
-    made = found
-    if isinstance(found, Joined):
+    made = named
+    if isinstance(named, Joined):
         if settings:
-            msg = f"{what}: --set gives arguments to a function, and this is a join{_line_of(name, module)}"
+            msg = f"{job_name}: --set gives arguments to a function, and this is a join{_line_of(name, module)}"
             raise ConfigurationError(msg)
-    elif callable(found):
-        given = _session_argument(found, what, settings)
-        session = spark() if given or on_spark else None
-        with _named(what, "it"):
-            made = found(**dict.fromkeys(given, session), **settings)
+    elif callable(named):
+        session_argument = _session_argument(named, job_name, settings)
+        session = spark() if session_argument or on_spark else None
+        with _named(job_name, "it"):
+            made = named(**dict.fromkeys(session_argument, session), **settings)
     if not isinstance(made, Joined):
         msg = (
-            f"{what}: expected a join, such as pair.asof_join(), or a function that returns one, got "
+            f"{job_name}: expected a join, such as pair.asof_join(), or a function that returns one, got "
             f"{type(made).__name__}{_line_of(name, module)}"
         )
         raise ConfigurationError(msg)
     return made
 
 
-def _session_argument(function: Callable[..., Any], what: str, settings: Mapping[str, str]) -> list[str]:
+def _session_argument(function: Callable[..., Any], job_name: str, settings: Mapping[str, str]) -> list[str]:
     """Return the name of the argument that gets the session, in a list; an empty list if there is none."""
     parameters = inspect.signature(function).parameters.values()
     takes_any = any(each.kind is each.VAR_KEYWORD for each in parameters)
@@ -135,13 +151,13 @@ def _session_argument(function: Callable[..., Any], what: str, settings: Mapping
     names = [each.name for each in named]
     for name in settings:
         if name not in names and not takes_any:
-            msg = f"{what}: --set {name}: the function has no such argument{did_you_mean(name, names)}"
+            msg = f"{job_name}: --set {name}: the function has no such argument{did_you_mean(name, names)}"
             raise ConfigurationError(msg)
     needed = [each.name for each in named if each.default is each.empty and each.name not in settings]
     if len(needed) > 1:
         msg = (
-            f"{what}: expected a function with at most one argument without a default, which gets the Spark session; "
-            f"it takes {', '.join(needed)}: give the others with --set NAME=VALUE"
+            f"{job_name}: expected a function with at most one argument without a default, which gets the Spark "
+            f"session; it takes {', '.join(needed)}: give the others with --set NAME=VALUE"
         )
         raise ConfigurationError(msg)
     return needed
@@ -160,10 +176,10 @@ def _line_of(name: str, module: ModuleType) -> str:
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             names = {node.name}
         elif isinstance(node, (ast.Import, ast.ImportFrom)):
-            names = {each.asname or each.name for each in node.names}
+            names = {part.asname or part.name for part in node.names}
         else:
             names = {
-                each.id for each in ast.walk(node) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)
+                part.id for part in ast.walk(node) if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)
             }
         if name in names:
             return f" ({file}:{node.lineno})"
@@ -171,23 +187,23 @@ def _line_of(name: str, module: ModuleType) -> str:
 
 
 @contextmanager
-def _named(what: str, who: str) -> Iterator[None]:
+def _named(job_name: str, who: str) -> Iterator[None]:
     """Name the job, and the line of its file, in an error that its code raises.
 
     Args:
-        what: The job.
-        who: What raises the error: ``it``, or ``loading it``.
+        job_name: The job.
+        who: The subject that raises the error: ``it``, or ``loading it``.
     """
     try:
         yield
     except SyntaxError as error:
-        msg = f"{what}: {who} raised {type(error).__name__}: {error.msg} ({error.filename}:{error.lineno})"
+        msg = f"{job_name}: {who} raised {type(error).__name__}: {error.msg} ({error.filename}:{error.lineno})"
         raise ConfigurationError(msg) from error
     except CojoinError as error:
-        msg = f"{what}: {error}{_line(error)}"
+        msg = f"{job_name}: {error}{_line(error)}"
         raise type(error)(msg) from error
     except (Exception, SystemExit) as error:
-        msg = f"{what}: {who} raised {type(error).__name__}: {error}{_line(error)}"
+        msg = f"{job_name}: {who} raised {type(error).__name__}: {error}{_line(error)}"
         raise ConfigurationError(msg) from error
 
 
@@ -198,7 +214,7 @@ def _line(error: BaseException) -> str:
 
 
 @contextmanager
-def _starting_nothing(what: str) -> Iterator[None]:
+def _starting_nothing(job_name: str) -> Iterator[None]:
     """Refuse a query that is started meanwhile, by cojoin or by Spark itself."""
 
     def refuse(*arguments: Any, **settings: Any) -> NoReturn:
@@ -215,7 +231,7 @@ def _starting_nothing(what: str) -> Iterator[None]:
     for query in started:
         query.stop()
     if started:
-        msg = f"{what}: {_STARTED} (a stream of Spark's, {started[0].name or started[0].id})"
+        msg = f"{job_name}: {_STARTED} (a stream of Spark's, {started[0].name or started[0].id})"
         raise ConfigurationError(msg)
 
 
@@ -262,3 +278,245 @@ def _is_from(module: Any, folder: Path) -> bool:
         return False
     path = Path(file).absolute()
     return folder in path.parents and "site-packages" not in path.parts
+
+
+_HEAD = '''\
+"""Each trade with the customer record that was in force at the trade's event time.
+
+    cojoin run {file}:enriched --output delta:./enriched --checkpoint ./_cojoin/enriched
+
+runs it over the rows that exist now, and pauses. The same command continues from the checkpoint; `--drain` writes the
+rows that still wait, and ends it; `--then-live '10 seconds'` continues with new rows. `cojoin run --help` has the rest.
+"""
+
+from __future__ import annotations
+
+import os
+
+import cojoin as cj
+
+# How far the rows of an input come out of order: a trade waits until no earlier customer record can come any more.
+# {idle}
+WATERMARK = cj.WatermarkStrategy.for_bounded_out_of_orderness("5 seconds"){idleness}
+'''
+
+_TABLES = '''
+# {about}
+LAKE = os.environ.get("LAKE", "{lake}")
+TRADES = cj.Input(
+    {trades},
+    name="trades",  # in counts and messages
+    key="customer_id",  # or several columns: ["venue", "customer_id"]
+    event_time="event_time",  # a timestamp, which Spark holds in UTC
+    watermark=WATERMARK,
+)
+CUSTOMERS = cj.Input(
+    {customers},
+    name="customers",  # its event time becomes the column customers_event_time
+    key="customer_id",
+    event_time="event_time",
+    watermark=WATERMARK,
+)
+
+
+def enriched(spark):
+    """Return the join; `cojoin run` starts Spark, and gives the session to the argument that has no default."""
+    streams = cj.connect(TRADES, CUSTOMERS, key_groups=8)  # at most so many tasks at a time
+    # tolerance="1 day" forgets older records. temporal_join, interval_join and process are the other joins.
+    return streams.asof_join(how="left")
+'''
+
+_FILES_ABOUT = "Folders of parquet files; each run reads the files that are new. The demo makes folders to try it with."
+_DELTA_ABOUT = "Delta tables; each run reads the commits that are new. changes=True reads updates and deletes, too."
+
+_TOPICS = '''
+# The columns of the values, which are JSON; value=cj.kafka.avro(...) reads Avro by a schema registry.
+TRADES = "{trades}"
+CUSTOMERS = "{customers}"
+SERVERS = os.environ.get("KAFKA", "localhost:9092")
+OPTIONS = {{
+    # librdkafka's settings. A password from the environment stands in no file, and cojoin shows it nowhere.
+    # "security.protocol": "SASL_SSL",
+    # "sasl.mechanism": "PLAIN",
+    # "sasl.username": "enrich",
+    # "sasl.password": os.environ["KAFKA_PASSWORD"],
+}}
+
+# For `--output enriched_topic`: JSON records, exactly once.
+enriched_topic = cj.sinks.kafka(SERVERS, "enriched", key="customer_id", options=OPTIONS)
+
+
+def topic(name, schema, since, to):
+    """Return a topic as an input; the columns topic, partition and offset come after those of its values."""
+    source = cj.kafka.source(SERVERS, name, schema=schema, from_=since, to=to, options=OPTIONS)
+    return cj.Input(source, name=name, key="customer_id", event_time="event_time", watermark=WATERMARK)
+
+
+def enriched(spark, since="earliest", to=None):
+    """Return the join; `cojoin run` starts Spark, and gives the session to the argument that has no default.
+
+    `--set since=2026-01-05 --set to=2026-01-26` reads three weeks, by the records' timestamps.
+    """
+    trades = topic("trades", TRADES, since, to)
+    customers = topic("customers", CUSTOMERS, since, to)
+    streams = cj.connect(trades, customers, key_groups=8)  # at most so many tasks at a time
+    # suffixes= since columns of both have one name. tolerance="1 day" forgets older records.
+    return streams.asof_join(how="left", suffixes=("", "_customer"))
+'''
+
+
+def write_job(arguments: Arguments) -> int:
+    """Write the file, print what to do next, and return the exit code.
+
+    Raises:
+        ConfigurationError: The file exists, can't be written, or is not named as one of Python.
+    """
+    path = Path(arguments.file)
+    if path.suffix != ".py" or not path.stem.isidentifier():
+        msg = f"{arguments.file}: expected the name of a Python file, such as job.py"
+        raise ConfigurationError(msg)
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(job_text(arguments.kind, arguments.file))
+    except OSError as error:
+        reason = "it exists; choose another name" if isinstance(error, FileExistsError) else error.strerror
+        msg = f"{arguments.file}: it can't be written: {reason}"
+        raise ConfigurationError(msg) from error
+    say(f"Wrote {path}. Next:\n")
+    if arguments.kind == "files":
+        say("  cojoin demo --directory ./cojoin-demo")
+    job = shlex.quote(f"{arguments.file}:enriched")
+    say(f"  cojoin run {job} --output delta:./enriched --checkpoint ./_cojoin/enriched")
+    return 0
+
+
+def job_text(kind: str, file: str) -> str:
+    """Return the text of a job file.
+
+    Args:
+        kind: The kind of its inputs: ``files``, ``delta`` or ``kafka``.
+        file: The file's name, for the command in its docstring.
+    """
+    from cojoin.cli.demo import CUSTOMERS_DDL, TRADES_DDL  # noqa: PLC0415 - every command imports this module
+
+    if kind == "kafka":
+        head = _HEAD.format(
+            file=file,
+            idle="A partition without rows for a minute no longer holds time back.",
+            idleness='.with_idleness("1 minute")',
+        )
+        return head + _TOPICS.format(trades=TRADES_DDL, customers=CUSTOMERS_DDL)
+    head = _HEAD.format(
+        file=file,
+        idle='.with_idleness("1 day") at its end lets time advance without an input that has no new rows.',
+        idleness="",
+    )
+    if kind == "delta":
+        sides = {name: f'cj.sources.delta(f"{{LAKE}}/{name}")' for name in ("trades", "customers")}
+        return head + _TABLES.format(lake="/lake", about=_DELTA_ABOUT, **sides)
+    sides = {
+        name: f'cj.sources.files(\n        f"{{LAKE}}/{name}",\n        "parquet",\n        schema="{ddl}",\n    )'
+        for name, ddl in (("trades", TRADES_DDL), ("customers", CUSTOMERS_DDL))
+    }
+    return head + _TABLES.format(lake="./cojoin-demo", about=_FILES_ABOUT, **sides)
+
+
+_OUTPUT_KINDS = ("delta", "parquet")
+
+
+@dataclass(frozen=True)
+class Output:
+    """An output as it is given on the command line.
+
+    Attributes:
+        kind: ``delta`` or ``parquet``; None for a sink of the job's file.
+        place: A path or a table's name, or the name of the sink.
+    """
+
+    kind: str | None
+    place: str
+
+    @classmethod
+    def parse(cls, text: str) -> Output:
+        """Read ``delta:PATH``, ``parquet:FOLDER``, or the name of a sink.
+
+        Raises:
+            ConfigurationError: The text has another form, or the kind is unknown.
+
+        >>> Output.parse("delta:/lake/enriched")
+        Output(kind='delta', place='/lake/enriched')
+        """
+        kind, colon, place = text.partition(":")
+        if not colon and text.isidentifier():
+            return cls(None, text)
+        if not colon or not place:
+            msg = (
+                f"expected delta:PATH, parquet:FOLDER, or the name of a sink in the job's file, got "
+                f"{without_login(text)!r}"
+            )
+            raise ConfigurationError(msg)
+        if kind not in _OUTPUT_KINDS:
+            topic = "; a topic is a sink in the job's file: write NAME = cojoin.sinks.kafka(...), and NAME as output"
+            msg = f"expected delta or parquet before the colon, got {kind!r}{did_you_mean(kind, _OUTPUT_KINDS)}"
+            raise ConfigurationError(msg + (topic if kind == "kafka" else ""))
+        return cls(kind, place)
+
+    def __str__(self) -> str:
+        return without_login(self.place if self.kind is None else f"{self.kind}:{self.place}")
+
+    def check_place(self, conf: Mapping[str, str]) -> None:
+        """Check that a table's name has a catalog, since the embedded Spark forgets its tables when it ends.
+
+        Args:
+            conf: The settings of Spark.
+
+        Raises:
+            ConfigurationError: The output is a table's name, and no setting is about a catalog.
+        """
+        if self.kind != "delta" or is_path(self.place):
+            return
+        if not any("catalog" in name or "hive" in name or "metastore" in name for name in conf):
+            msg = (
+                f"{self}: this is a table's name, and --conf sets no catalog; "
+                f"write a path, such as delta:./{self.place}"
+            )
+            raise ConfigurationError(msg)
+
+    def sink(self, module: ModuleType, option: str) -> Any:
+        """Return the sink, as ``Joined.start`` takes it.
+
+        Args:
+            module: The module of the job.
+            option: The option, for messages.
+
+        Raises:
+            ConfigurationError: The module has no such name, or it is not a sink.
+        """
+        from cojoin.spark.sinks import sinks  # noqa: PLC0415 - so that --help is quick
+
+        if self.kind is not None:
+            return sinks.delta(self.place) if self.kind == "delta" else sinks.parquet(self.place)
+        named = vars(module).get(self.place)
+        if named is None:
+            names = [name for name, value in vars(module).items() if isinstance(value, sinks.Sink)]
+            msg = (
+                f"{option} {self.place}: {module.__file__} has no {self.place!r}{did_you_mean(self.place, names)}; "
+                f"expected delta:PATH, parquet:FOLDER, or the name of a sink in this file"
+            )
+            raise ConfigurationError(msg)
+        if not isinstance(named, sinks.Sink) and not _takes_batches(named):
+            # The value is not shown: it may hold a login.
+            msg = (
+                f"{option} {self.place}: expected a sink, such as cojoin.sinks.kafka(...), or a function that takes "
+                f"(DataFrame, batch_id), got {type(named).__name__}"
+            )
+            raise ConfigurationError(msg)
+        return named
+
+
+def _takes_batches(function: Any) -> bool:
+    try:
+        inspect.signature(function).bind(None, 0)
+    except (TypeError, ValueError):
+        return False
+    return True

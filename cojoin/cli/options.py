@@ -1,8 +1,18 @@
-"""The parser of the command line, with its help texts: one function for the options of each command."""
+"""The options of the command line: the parser with its help texts, checks of several options together, and secrets.
+
+``argparse`` parses each option by itself, and the commands receive its namespace. ``parse_arguments`` checks the
+options of ``cojoin run`` that depend on each other and completes the namespace before Spark starts. An invalid value
+raises argparse's error, which names the option.
+
+An option's value (``--conf spark.hadoop.fs.s3a.secret.key=...``) may be a password, and Spark or the argument parser
+may quote it in an error. A value is treated as secret if its name suggests it, and, with an option that takes settings
+of Spark, also if it is long. Misspelled options are recognised, too, as far as their names contain "opt" or "conf".
+"""
 
 from __future__ import annotations
 
 import argparse
+import re
 import shlex
 import textwrap
 from datetime import datetime
@@ -10,17 +20,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from cojoin import __version__
-from cojoin.cli import option_values as values
-from cojoin.cli.jobs import parse_job
-from cojoin.cli.outputs import Output
+from cojoin.cli.jobs import Output, parse_job
+from cojoin.engine.time.durations import milliseconds
 from cojoin.errors import ConfigurationError
+from cojoin.spark.query.triggers import Trigger
+from cojoin.spark.sources.secrets import Secrets, logins
+from cojoin.storage.secret_names import may_be_secret
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
-    from cojoin.spark.sources.secrets import Secrets
+__all__ = ["Arguments", "parse_arguments", "read_words", "secrets_of"]
 
-__all__ = ["build_parser", "read_moment", "read_words"]
 
 _WIDTH = 95
 
@@ -45,7 +56,7 @@ jobs:
   FILE.py:NAME or MODULE:NAME names a join in Python: the result of asof_join(), process() or
   another method of connect(), or a function that returns one. The function's argument without
   a default gets the Spark session; --set NAME=VALUE sets another one to a text. The modules
-  beside a file are loaded with it.
+  in a file's folder are loaded with it.
 """
 
 _RUN_ABOUT = """\
@@ -61,7 +72,7 @@ outputs:
                   NAME = cojoin.sinks.kafka("host:9092", "enriched", key="customer_id")
 
 examples:
-  All rows that exist, then the end; without --drain it pauses, and goes on with the next run:
+  All rows that exist, then the end; without --drain it pauses, and continues with the next run:
     cojoin run job.py:enriched --output delta:/lake/enriched \\
       --checkpoint /lake/_cojoin/enriched --drain
 
@@ -209,11 +220,9 @@ def _add_log(group: Any) -> None:
 def _add_demo(parser: argparse.ArgumentParser) -> None:
     _add_log(parser)
     parser.add_argument(
-        "--rows", type=values.positive, default=200_000, metavar="N", help="how many trades (default: 200000)"
+        "--rows", type=_positive, default=200_000, metavar="N", help="how many trades (default: 200000)"
     )
-    parser.add_argument(
-        "--seed", type=values.count, default=7, metavar="N", help="the seed of the random rows (default: 7)"
-    )
+    parser.add_argument("--seed", type=_count, default=7, metavar="N", help="the seed of the random rows (default: 7)")
     parser.add_argument(
         "--directory", metavar="PATH", help="write the files here and keep them (default: a temporary folder)"
     )
@@ -230,32 +239,32 @@ def _add_init(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_run(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("job", type=values.reader(parse_job), metavar="JOB", help="FILE.py:NAME or MODULE:NAME")
+    parser.add_argument("job", type=_reader(parse_job), metavar="JOB", help="FILE.py:NAME or MODULE:NAME")
     _add_set(parser)
     add = parser.add_argument
     add(
         "--output",
-        type=values.reader(Output.parse),
+        type=_reader(Output.parse),
         required=True,
         metavar="OUTPUT",
         help="delta:PATH, parquet:FOLDER, or the name of a sink in the job's file",
     )
     add(
         "--rejected",
-        type=values.reader(Output.parse),
+        type=_reader(Output.parse),
         metavar="OUTPUT",
         help="where rejected rows go (default: the Delta table 'rejected' in the checkpoint)",
     )
     add(
         "--checkpoint",
-        type=values.path,
+        type=_path,
         required=True,
         metavar="PATH",
         help="the directory of this query's checkpoint; keep it between runs",
     )
     add(
         "--checkpoint-interval",
-        type=values.reader(values.interval),
+        type=_reader(_interval),
         default="10 minutes",
         metavar="HOW_OFTEN",
         help="how often to take a snapshot of the state: a duration, a number of batches, or 'none' "
@@ -263,7 +272,7 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--retained-checkpoints",
-        type=values.positive,
+        type=_positive,
         default=3,
         metavar="N",
         help="how many snapshots are kept, besides savepoints (default: 3)",
@@ -289,14 +298,14 @@ def _add_trigger(group: Any) -> None:
     )
     ends.add_argument(
         "--then-live",
-        type=values.reader(values.duration),
+        type=_reader(_duration),
         metavar="DURATION",
-        help="after the rows that exist now, go on with new rows until Ctrl-C, with one batch per interval, such as "
+        help="after the rows that exist now, continue with new rows until Ctrl-C, with one batch per interval, such as "
         "'10 seconds'",
     )
     ends.add_argument(
         "--every",
-        type=values.reader(values.duration),
+        type=_reader(_duration),
         metavar="DURATION",
         help="run until Ctrl-C, with one batch per interval from the start",
     )
@@ -323,7 +332,7 @@ def _add_set(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--set",
         dest="settings",
-        type=values.pair,
+        type=_pair,
         action="append",
         default=[],
         metavar="NAME=VALUE",
@@ -340,7 +349,7 @@ def _add_spark(group: Any) -> None:
     )
     group.add_argument(
         "--conf",
-        type=values.pair,
+        type=_pair,
         action="append",
         default=[],
         metavar="NAME=VALUE",
@@ -350,7 +359,7 @@ def _add_spark(group: Any) -> None:
 
 def _add_diff(parser: argparse.ArgumentParser) -> None:
     for name, about in (("a", "the first version, usually the one in production"), ("b", "the second version")):
-        parser.add_argument(name, type=values.reader(parse_job), metavar=f"JOB_{name.upper()}", help=about)
+        parser.add_argument(name, type=_reader(parse_job), metavar=f"JOB_{name.upper()}", help=about)
     parser.add_argument(
         "--output",
         default="all",
@@ -359,26 +368,26 @@ def _add_diff(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--keys",
-        type=values.names,
+        type=_names,
         metavar="COLUMNS",
         help="the columns of the output that identify a row, separated by commas (default: for joins the left input's)",
     )
     parser.add_argument(
         "--columns",
-        type=values.names,
+        type=_names,
         metavar="COLUMNS",
         help="compare only these columns, besides those of --keys (default: all)",
     )
     parser.add_argument(
         "--examples",
-        type=values.count,
+        type=_count,
         default=10,
         metavar="N",
         help="how many rows of each output to explain (default: 10)",
     )
     parser.add_argument(
         "--write",
-        type=values.path,
+        type=_path,
         metavar="PATH",
         help="write all rows that differ as Parquet files into this directory, which must be empty or new",
     )
@@ -400,7 +409,7 @@ def _add_checkpoints(commands: Any) -> None:
     def add(name: str, summary: str) -> argparse.ArgumentParser:
         about = textwrap.fill(f"{summary[0].upper()}{summary[1:]}.", _WIDTH)
         added = _command(below, name, summary, about, "")
-        added.add_argument("path", type=values.path, metavar="PATH", help="the query's checkpoint directory")
+        added.add_argument("path", type=_path, metavar="PATH", help="the query's checkpoint directory")
         added.add_argument("--json", action="store_true", help="print JSON, for a script")
         _add_spark(added)
         return added
@@ -414,9 +423,7 @@ def _add_checkpoints(commands: Any) -> None:
     )
     _add_state(add("state", "show the contents of the state: buffered rows, versions, states, timers"))
     progress = add("progress", "show the watermarks and counts of the last batches")
-    progress.add_argument(
-        "--limit", type=values.positive, default=20, metavar="N", help="how many batches (default: 20)"
-    )
+    progress.add_argument("--limit", type=_positive, default=20, metavar="N", help="how many batches (default: 20)")
     _add_explain(add("explain", "explain what happened to a row, or what a row or a key waits for"))
     add(
         "savepoint",
@@ -469,7 +476,7 @@ def _add_state(parser: argparse.ArgumentParser) -> None:
         help="show the rows of one part: an input's name, 'versions', 'timers', 'keys' (the largest), or a state's "
         "name",
     )
-    parser.add_argument("--limit", type=values.positive, default=20, metavar="N", help="how many rows (default: 20)")
+    parser.add_argument("--limit", type=_positive, default=20, metavar="N", help="how many rows (default: 20)")
 
 
 def _add_explain(parser: argparse.ArgumentParser) -> None:
@@ -488,8 +495,8 @@ def _add_explain(parser: argparse.ArgumentParser) -> None:
 
 def _add_clean(parser: argparse.ArgumentParser) -> None:
     which = parser.add_mutually_exclusive_group(required=True)
-    which.add_argument("--keep", type=values.positive, metavar="N", help="keep the N newest, and all savepoints")
-    which.add_argument("--batch", type=values.count, metavar="BATCH", help="remove the snapshot of this batch")
+    which.add_argument("--keep", type=_positive, metavar="N", help="keep the N newest, and all savepoints")
+    which.add_argument("--batch", type=_count, metavar="BATCH", help="remove the snapshot of this batch")
     parser.add_argument("--savepoints", action="store_true", help="with --keep: treat savepoints like other snapshots")
     parser.add_argument("--dry-run", action="store_true", help="print what would be removed, and remove nothing")
 
@@ -502,7 +509,7 @@ def _add_erase(parser: argparse.ArgumentParser) -> None:
         metavar="VALUES",
         help="a key to take out; values of several columns separated by commas; repeatable",
     )
-    parser.add_argument("--into", type=values.path, required=True, metavar="NEW", help="an empty directory")
+    parser.add_argument("--into", type=_path, required=True, metavar="NEW", help="an empty directory")
     parser.add_argument(
         "--no-counts", action="store_true", help="do not count the keys' rows in the outputs, which reads these tables"
     )
@@ -511,3 +518,166 @@ def _add_erase(parser: argparse.ArgumentParser) -> None:
 def _column_value(text: str) -> tuple[str, str | None]:
     name, equals, value = text.partition("=")
     return name, value if equals else None
+
+
+def _reader(parse: Callable[[str], Any]) -> Callable[[str], Any]:
+    """Return a parser that raises cojoin's errors as argparse's, which name the option."""
+
+    def read(text: str) -> Any:
+        try:
+            return parse(text)
+        except ConfigurationError as error:
+            raise argparse.ArgumentTypeError(str(error)) from error
+
+    return read
+
+
+def _duration(text: str) -> str:
+    """Read a duration."""
+    milliseconds(text, "duration")
+    return text
+
+
+def _interval(text: str) -> str | int | None:
+    """Read the interval of snapshots: a number of batches, a duration, or None for the word ``none``."""
+    if text.isdecimal():
+        return _positive(text)
+    if text == "none":
+        return None
+    milliseconds(text, "checkpoint_interval")
+    return text
+
+
+def _names(text: str) -> tuple[str, ...]:
+    """Read names of columns, separated by commas."""
+    columns = tuple(name.strip() for name in text.split(",") if name.strip())
+    if not columns:
+        msg = "expected a column's name, or several separated by commas"
+        raise argparse.ArgumentTypeError(msg)
+    return columns
+
+
+def _pair(text: str) -> tuple[str, str]:
+    """Read a setting, ``NAME=VALUE``."""
+    name, equals, value = text.partition("=")
+    if not equals or not name.strip():
+        # The text is not quoted: it may be a password.
+        msg = "expected NAME=VALUE"
+        raise argparse.ArgumentTypeError(msg)
+    return name.strip(), value
+
+
+def _path(text: str) -> str:
+    """Read the path of a directory."""
+    if not text.strip():
+        msg = "expected the path of a directory, got none"
+        raise argparse.ArgumentTypeError(msg)
+    return text
+
+
+def _positive(text: str) -> int:
+    """Read a whole number of 1 or more."""
+    number = _count(text)
+    if number < 1:
+        msg = f"expected a whole number of 1 or more, got {text!r}"
+        raise argparse.ArgumentTypeError(msg)
+    return number
+
+
+def _count(text: str) -> int:
+    """Read a whole number."""
+    digits = text.replace(",", "").replace("_", "")
+    if not digits.isdecimal():
+        msg = f"expected a whole number, got {text!r}"
+        raise argparse.ArgumentTypeError(msg)
+    return int(digits)
+
+
+_START = ("checkpoint", "checkpoint_interval", "retained_checkpoints", "cut_back_output", "allow_data_loss", "evolve")
+"""The options that are arguments of ``Joined.start`` as they are."""
+
+
+class Arguments(argparse.Namespace):
+    """The options of a command by their names; the ``repr`` shows only the command, since options may hold secrets."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(command={self.command!r})"
+
+
+def parse_arguments(words: Sequence[str], secrets: Secrets) -> Arguments:
+    """Parse the words of the command line; an error in them ends the process with the exit code 2.
+
+    Returns:
+        The options of the command by their names (``cojoin run --help`` and so on describe them). For ``run`` it also
+        has ``start``, arguments of ``Joined.start``: all but the sinks.
+    """
+    parser, run = build_parser(secrets)
+    typed = parser.parse_args(words, Arguments())
+    for pairs in ("conf", "settings"):
+        if pairs in typed:
+            setattr(typed, pairs, dict(getattr(typed, pairs)))
+    if typed.command == "run":
+        try:
+            _complete(typed)
+        except ConfigurationError as error:
+            run.error(str(error))
+    return typed
+
+
+def _complete(typed: Arguments) -> None:
+    for output in (typed.output, typed.rejected):
+        if output is not None:
+            output.check_place(typed.conf)
+    options = {"--at": typed.at, "--cut-back-output": typed.cut_back_output, "--allow-data-loss": typed.allow_data_loss}
+    for option, value in options.items():
+        # Batch 0 is a valid value.
+        if typed.restore_from is None and value is not None and value is not False:
+            msg = f"{option} needs --restore-from, which is missing"
+            raise ConfigurationError(msg)
+    typed.start = {name: vars(typed)[name] for name in _START}
+    typed.start |= {"trigger": _trigger(typed), "name": typed.name or typed.job[1], "restore_from": None}
+    if typed.restore_from is not None:
+        # Imported here so that commands without Spark need not wait for its import.
+        from cojoin.checkpoints.checkpoint import Checkpoint  # noqa: PLC0415
+
+        typed.start["restore_from"] = Checkpoint(typed.restore_from, typed.at)
+
+
+def _trigger(typed: Arguments) -> Trigger:
+    if typed.every is not None:
+        return Trigger.processing_time(typed.every)
+    then = None if typed.then_live is None else Trigger.processing_time(typed.then_live)
+    return Trigger.available_now(drain=typed.drain, then=then)
+
+
+_PAIR = re.compile(r"(?P<name>[\w.-]+)=(?P<value>.+)", re.DOTALL)
+_OPTION = re.compile(r"--[\w-]*(?:opt|conf)[\w-]*(?:=.*)?", re.DOTALL)
+_LONG = 12
+
+
+def secrets_of(words: Sequence[str]) -> Secrets:
+    """Return the values among the words of a command line that must not be shown."""
+    secrets: set[str] = set()
+    follows_option = False
+    for word in words:
+        option = _OPTION.fullmatch(word)
+        rest = word.partition("=")[2]
+        if option is not None:
+            secrets |= _values(rest, is_option=True)
+        elif follows_option or not word.startswith("-"):
+            secrets |= _values(word, is_option=follows_option)
+        elif "=" in rest:
+            secrets |= _values(rest, is_option=True)
+        secrets |= logins(word)
+        follows_option = option is not None and "=" not in word
+    return Secrets(secrets)
+
+
+def _values(text: str, *, is_option: bool) -> set[str]:
+    """Return the secret in ``name=value``: a value whose name suggests it, or a long value of an option."""
+    pair = _PAIR.fullmatch(text)
+    if pair is None:
+        # Without a name, the whole text was meant as the option's value.
+        return {text} if is_option else set()
+    value = pair["value"]
+    return {value} if may_be_secret(pair["name"]) or (is_option and len(value) >= _LONG) else set()

@@ -1,32 +1,43 @@
-"""``cojoin run``: starts the join of a job file as a query, waits for it, and prints a report at its end.
+"""The commands that take joins of job files: ``cojoin run`` and ``cojoin diff``.
 
-The job's file is loaded before Spark starts, so that an error in it is reported at once. A run may go on live: this is
-the same query, over the same sources without an end.
+``run`` starts a join as a query, waits for it, and prints a report at its end. The job's file is loaded before Spark
+starts, so that an error in it is reported at once. A run may continue live: this is the same query, over the same
+sources without an end. ``diff`` compares two versions of a join over the same history; its exit code is 1 if they
+differ.
 """
 
 from __future__ import annotations
 
 import warnings
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from cojoin.api.diff import diff
 from cojoin.cli import run_report
 from cojoin.cli.embedded_spark import session_on_demand
-from cojoin.cli.interrupts import INTERRUPTED
-from cojoin.cli.jobs import join_of, loaded
+from cojoin.cli.interrupts import INTERRUPTED, wait_for
+from cojoin.cli.jobs import join_of, load_job, loaded
 from cojoin.cli.run_report import say, tell
-from cojoin.cli.waiting import wait_for
+from cojoin.comparison.difference import difference_text
 from cojoin.engine.descriptions import describe_operation
+from cojoin.errors import ConfigurationError
 from cojoin.spark.sources.secrets import without_login
+from cojoin.storage.file_statistics import columns_with_statistics
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from cojoin.api.joined import Joined
-    from cojoin.cli.arguments import Arguments
+    from cojoin.cli.options import Arguments
+    from cojoin.comparison.difference import Difference
     from cojoin.engine.batch_report import BatchReport
+    from cojoin.engine.side_outputs import OutputTag
 
-__all__ = ["run_job"]
+__all__ = ["run_diff", "run_job"]
 
 
 def run_job(arguments: Arguments) -> int:
@@ -71,7 +82,7 @@ def _announce(arguments: Arguments, joined: Joined) -> None:
     left, right = joined.plan.inputs
     operation = describe_operation(joined.plan.operation)
     tell(f"Running {operation} of {left.name} with {right.name} into {arguments.output} ...")
-    # A topic beside a table that is loaded whole does not run ahead of it.
+    # A topic next to a table that is loaded whole does not run ahead of it.
     bound = () if right.static else getattr(joined._execution, "bound", ())  # noqa: SLF001 - it is the half of Spark
     topics = [each.source is not None and each.source.format == "cojoin.kafka" for each in bound]
     for topic, other in ((left, right), (right, left)):
@@ -102,5 +113,64 @@ def _noted() -> Iterator[None]:
         try:
             yield
         finally:
-            for each in caught:
-                tell(f"Note: {each.message}")
+            for warning in caught:
+                tell(f"Note: {warning.message}")
+
+
+_KINDS = ("changed", "only_in_a", "only_in_b")
+
+
+def run_diff(arguments: Arguments) -> int:
+    """Compare two jobs, and return the exit code: 0 if there is no difference, else 1."""
+    _check_folder(arguments.write)
+    with session_on_demand(tell, arguments) as spark:
+        a = load_job(arguments.a, spark, arguments.settings)
+        b = a if arguments.a == arguments.b else load_job(arguments.b, spark, arguments.settings)
+        tell(f"a is {':'.join(arguments.a)}, b is {':'.join(arguments.b)}.")
+        difference = diff(
+            a,
+            b,
+            output=_output(a, arguments.output),
+            keys=arguments.keys,
+            columns=arguments.columns,
+            examples=arguments.examples,
+        )
+        say(difference_text(difference))
+        if arguments.write is not None and not difference.equal:
+            _write(difference, Path(arguments.write))
+            say()
+            tell(f"All rows that differ are in {arguments.write}.")
+        return 0 if difference.equal else 1
+
+
+def _output(joined: Joined, name: str) -> Any:
+    """Return an output by its name; a side output is asked for by its tag."""
+    tags: dict[str, OutputTag] = {tag.tag_id: tag for tag in joined.plan.side_outputs}
+    return tags.get(name, name)
+
+
+def _check_folder(folder: str | None) -> None:
+    if folder is None:
+        return
+    if "://" in folder:
+        msg = f"--write {folder}: expected a directory of this machine"
+        raise ConfigurationError(msg)
+    path = Path(folder)
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        msg = f"--write {folder}: it exists and is not empty; choose another directory"
+        raise ConfigurationError(msg)
+
+
+def _write(difference: Difference, folder: Path) -> None:
+    for name, output in difference.outputs.items():
+        for kind in _KINDS:
+            if not getattr(output.counts, kind):
+                continue
+            target, rows = folder / name / kind, getattr(output, kind)
+            if isinstance(rows, pa.Table):
+                target.mkdir(parents=True)
+                # Readers that filter would pass over NaN (``file_statistics``).
+                kept = columns_with_statistics(rows.schema)
+                pq.write_table(rows, target / "rows.parquet", write_statistics=kept)
+            else:
+                rows.write.parquet(str(target.absolute()))

@@ -1,4 +1,4 @@
-"""What the command line prints about a run: rows, watermarks and counts, as plain text that fits the terminal."""
+"""The report of a run on the command line: rows, watermarks and counts, as plain text that fits the terminal."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from cojoin.cli.verification import Verdict
+    from cojoin.cli.demo import Verdict
     from cojoin.engine.batch_report import BatchReport
 
 __all__ = ["conservation", "counts", "ending", "rows", "say", "tell", "verdict", "watermarks"]
@@ -44,8 +44,8 @@ def ending(report: BatchReport, *, goes_on: bool = False) -> str:
         report: The report of its last batch.
         goes_on: Whether the command continues with new records.
     """
-    said = report.ending(goes_on=goes_on, drain="--drain")
-    return f"{said[0].upper()}{said[1:]}."
+    sentence = report.ending(goes_on=goes_on, drain="--drain")
+    return f"{sentence[0].upper()}{sentence[1:]}."
 
 
 def rows(table: pa.Table, width: int | None = None) -> str:
@@ -88,10 +88,10 @@ def rows(table: pa.Table, width: int | None = None) -> str:
 
 def watermarks(report: BatchReport) -> str:
     """Return the watermarks of the inputs and of the join as text, with the input that holds the join back."""
-    names = [each.name for each in report.inputs]
+    names = [side.name for side in report.inputs]
     lines = [
-        (f"  {each.name}", "finished" if each.status == "finished" else format_time(each.watermark))
-        for each in report.inputs
+        (f"  {side.name}", "finished" if side.status == "finished" else format_time(side.watermark))
+        for side in report.inputs
     ]
     held = f", held back by {report.holding_input}" if report.holding_input in names else ""
     lines.append(("  the join", format_time(report.watermark) + held))
@@ -129,10 +129,10 @@ def conservation(report: BatchReport) -> str:
     if report.is_conserved:
         return "Nothing is lost: for both inputs, rows in = done + buffered + rejected."
     broken = []
-    for each in report.inputs:
-        unknown = each.rows_in - each.done - each.buffered - sum(each.rejected.values())
+    for part in report.inputs:
+        unknown = part.rows_in - part.done - part.buffered - sum(part.rejected.values())
         if unknown:
-            broken.append(f"{each.name} has {unknown:+,} rows unaccounted for")
+            broken.append(f"{part.name} has {unknown:+,} rows unaccounted for")
     return f"ROWS ARE LOST: {' and '.join(broken)}. This is a bug in cojoin; please report it."
 
 

@@ -1,19 +1,36 @@
-"""What is compared: two plans over the same inputs, their outputs, and the columns that make a row the same row."""
+"""Two versions of a join or function over the same inputs: their outputs, and the settings in which they differ.
+
+Rows of both versions are the same row if they have the same values in the columns that identify a row: the left row's,
+and in pairs the right row's time.
+
+A function's settings are the attributes whose values have a plain text: numbers, texts, times, enum members, named
+functions and classes, and lists, sets, dicts and dataclasses of these. An attribute with any other value is left out,
+since its text may differ from run to run. A value is not shown if its name or its text suggests a secret; that it has
+changed is shown.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from datetime import date, time, timedelta
+from decimal import Decimal
+from enum import Enum
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 
-from cojoin.comparison.function_settings import changed_arguments
 from cojoin.engine.descriptions import describe_operation, describe_watermark
 from cojoin.engine.joins import AsofJoin, IntervalJoin, TemporalJoin
 from cojoin.engine.keyed_process import KeyedCoProcess
 from cojoin.engine.operator import OUTPUT, REJECTED
 from cojoin.engine.values.types import type_to_ddl
 from cojoin.errors import ConfigurationError, SchemaError, did_you_mean
+from cojoin.storage.locations import MASK, without_login
+from cojoin.storage.secret_names import may_be_secret
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -21,7 +38,8 @@ if TYPE_CHECKING:
     from cojoin.engine.inputs import InputSpec
     from cojoin.engine.plan import Plan
 
-__all__ = ["ComparedOutput", "Comparison", "changed_settings", "check_inputs", "right_columns"]
+__all__ = ["ComparedOutput", "Comparison", "changed_arguments", "changed_settings", "right_columns"]
+
 
 _JOINS = (AsofJoin, TemporalJoin, IntervalJoin)
 _SHOWN = 8
@@ -58,7 +76,7 @@ class Comparison:
         a: The plan of the first version.
         b: The plan of the second version.
         outputs: The outputs that are compared.
-        examples: How many differing rows of each kind and output are explained.
+        examples: The number of differing rows of each kind and output that are explained.
     """
 
     a: Plan
@@ -92,12 +110,12 @@ class Comparison:
         return cls(a, b, tuple(_compared(a, b, each, **names, is_main=each == main) for each in wanted), examples)
 
 
-def _names(given: Any, argument: str) -> tuple[str, ...] | None:
-    if given is None:
+def _names(value: Any, argument: str) -> tuple[str, ...] | None:
+    if value is None:
         return None
-    names = (given,) if isinstance(given, str) else tuple(given) if isinstance(given, (list, tuple)) else ()
+    names = (value,) if isinstance(value, str) else tuple(value) if isinstance(value, (list, tuple)) else ()
     if not names or not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
-        msg = f"{argument}: expected one or more different columns, such as ['trade_id'], got {given!r}"
+        msg = f"{argument}: expected one or more different columns, such as ['trade_id'], got {value!r}"
         raise ConfigurationError(msg)
     return names
 
@@ -108,11 +126,11 @@ def check_inputs(a: InputSpec, b: InputSpec) -> None:
     Raises:
         SchemaError: They have not.
     """
-    told = list(_schema_differences(a.schema, b.schema))
-    if told:
+    differences = list(_schema_differences(a.schema, b.schema))
+    if differences:
         msg = (
-            f"input {a.name!r} of a and input {b.name!r} of b have different columns: {_listed(told)}; diff compares "
-            f"two versions over the same history, so connect both to the same inputs"
+            f"input {a.name!r} of a and input {b.name!r} of b have different columns: {_listed(differences)}; diff "
+            f"compares two versions over the same history, so connect both to the same inputs"
         )
         raise SchemaError(msg)
     if a.key != b.key:
@@ -153,11 +171,11 @@ def _compared(
                     raise SchemaError(msg)
     compared = one if chosen is None else pa.schema([one.field(each) for each in chosen])
     against = other if chosen is None else pa.schema([other.field(each) for each in chosen])
-    told = list(_schema_differences(compared, against))
-    if told:
+    differences = list(_schema_differences(compared, against))
+    if differences:
         common = [each.name for each in one if each.name in other.names and other.field(each.name).type == each.type]
         cure = _cure(common, name, identity, columns, is_main=is_main)
-        msg = f"{_what(name)} has different columns in a and b: {_listed(told)}; {cure}"
+        msg = f"{_what(name)} has different columns in a and b: {_listed(differences)}; {cure}"
         raise SchemaError(msg)
     return ComparedOutput(name, compared, identity)
 
@@ -165,7 +183,7 @@ def _compared(
 def _cure(
     common: list[str], name: str, identity: tuple[str, ...], columns: tuple[str, ...] | None, *, is_main: bool
 ) -> str:
-    """Return what to do about an output whose columns differ, besides those in common."""
+    """Return the advice about an output whose columns differ, besides those in common."""
     if misfits := [each for each in identity if each not in common]:
         return f"cast {_quoted(misfits)} in one version, or identify rows by other columns, with keys=[...]"
     if not common:
@@ -208,14 +226,14 @@ def _schema_differences(one: pa.Schema, other: pa.Schema) -> Iterator[str]:
     for field in one:
         if field.name not in other.names:
             yield f"{field.name!r} is only in a"
-        elif field.type != (there := other.field(field.name).type):
-            yield f"{field.name!r} is {type_to_ddl(field.type)} in a and {type_to_ddl(there)} in b"
+        elif field.type != (other_type := other.field(field.name).type):
+            yield f"{field.name!r} is {type_to_ddl(field.type)} in a and {type_to_ddl(other_type)} in b"
     yield from (f"{field.name!r} is only in b" for field in other if field.name not in one.names)
 
 
-def _listed(told: Sequence[str]) -> str:
-    more = f", and {len(told) - _SHOWN} more" if len(told) > _SHOWN else ""
-    return ", ".join(told[:_SHOWN]) + more
+def _listed(differences: Sequence[str]) -> str:
+    more = f", and {len(differences) - _SHOWN} more" if len(differences) > _SHOWN else ""
+    return ", ".join(differences[:_SHOWN]) + more
 
 
 def _what(name: str) -> str:
@@ -238,7 +256,7 @@ def changed_settings(a: Plan, b: Plan) -> dict[str, tuple[str, str]]:
 
 
 def _settings(plan: Plan) -> dict[str, str]:
-    found = {"operation": describe_operation(plan.operation)}
+    settings = {"operation": describe_operation(plan.operation)}
     for side, spec in zip(("left", "right"), plan.inputs, strict=True):
         own = {
             "name": spec.name,
@@ -249,5 +267,115 @@ def _settings(plan: Plan) -> dict[str, str]:
             "late": spec.late or "the default",
             "null_key": spec.null_key,
         }
-        found |= {f"{side} input's {name}": value for name, value in own.items()}
-    return found
+        settings |= {f"{side} input's {name}": value for name, value in own.items()}
+    return settings
+
+
+_PLAIN = (str, int, float, Decimal, date, time, timedelta, type(None))
+_MOST_CHARACTERS = 100
+_BEFORE = 20
+"""The most characters of a long text that are shown before its difference from another one."""
+
+_SECRET_WITHIN = re.compile(
+    r"(pass|secret|token|key|cred|auth|sig)[\w.-]*[\"']?\s*[=:]|bearer |private key", re.IGNORECASE
+)
+"""Matches texts that may have a secret in them."""
+
+
+def changed_arguments(a: Any, b: Any) -> dict[str, tuple[str, str]]:
+    """Return the attributes of two functions that differ, each as text in a and in b; ``none`` where one has none.
+
+    >>> from types import SimpleNamespace
+    >>> changed_arguments(SimpleNamespace(limit=5, to="x"), SimpleNamespace(limit=6, to="x"))
+    {'limit': ('5', '6')}
+    >>> changed_arguments(SimpleNamespace(token="opensesame"), SimpleNamespace(token="abracadabra"))
+    {'token': ('***', 'another ***')}
+    """
+    one, other = _attributes(a), _attributes(b)
+    changed = {}
+    for name in dict.fromkeys((*one, *other)):
+        try:
+            exact = [_text(each[name], name, masks=False) if name in each else "none" for each in (one, other)]
+        except RecursionError:
+            continue  # a value that contains itself has no text
+        if None in exact or exact[0] == exact[1]:
+            continue
+        shown = [_text(each[name], name, masks=True) if name in each else "none" for each in (one, other)]
+        changed[name] = _pair(str(shown[0]), str(shown[1]))
+    return changed
+
+
+def _attributes(function: Any) -> dict[str, Any]:
+    """Return the attributes of an object; of a dataclass without the fields that its ``repr`` leaves out."""
+    hidden = {field.name for field in fields(function) if not field.repr} if is_dataclass(function) else set()
+    slots = [name for kind in type(function).__mro__ for name in _slots(kind) if hasattr(function, name)]
+    own = {**{name: getattr(function, name) for name in slots}, **getattr(function, "__dict__", {})}
+    return {name: value for name, value in own.items() if name not in hidden}
+
+
+def _slots(kind: type) -> tuple[str, ...]:
+    names = vars(kind).get("__slots__", ())
+    named = (names,) if isinstance(names, str) else tuple(names)
+    return tuple(name for name in named if name not in ("__dict__", "__weakref__"))
+
+
+def _text(value: Any, name: str, *, masks: bool) -> str | None:
+    """Return a value as text; None if it has no plain text.
+
+    Args:
+        value: The value.
+        name: The name under which it is kept.
+        masks: Whether secrets are masked.
+    """
+    value = value.item() if isinstance(value, np.generic) else value
+    text = _plain(value, masks=masks)
+    if text is None or not masks:
+        return text
+    is_secret = value is not None and (may_be_secret(name) or _SECRET_WITHIN.search(text) is not None)
+    return MASK if is_secret else without_login(text)
+
+
+def _plain(value: Any, *, masks: bool) -> str | None:  # noqa: PLR0911 - one for each kind
+    if isinstance(value, Enum):
+        return f"{type(value).__name__}.{value.name}"
+    if isinstance(value, FunctionType) or (isinstance(value, type) and not is_dataclass(value)):
+        return None if "<" in value.__qualname__ else f"{value.__module__}.{value.__qualname__}"
+    if isinstance(value, _PLAIN):
+        return repr(value)
+    if is_dataclass(value) and not isinstance(value, type):
+        return _named(type(value).__name__ + "({})", "{}={}", _attributes(value).items(), masks=masks)
+    if isinstance(value, Mapping):
+        items = [(key, item) for key, item in value.items() if _plain(key, masks=False) is not None]
+        return None if len(items) < len(value) else _named("{{{}}}", "{!r}: {}", items, masks=masks)
+    shape = next((shape for kind, shape in _SHAPES.items() if isinstance(value, kind)), None)
+    if shape is None:
+        return None
+    parts = [_text(each, "", masks=masks) for each in value]
+    known = [each for each in parts if each is not None]
+    in_order = sorted(known) if isinstance(value, (set, frozenset)) else known
+    return None if len(known) < len(parts) else shape.format(", ".join(in_order))
+
+
+_SHAPES = {list: "[{}]", tuple: "({})", set: "{{{}}}", frozenset: "{{{}}}"}
+
+
+def _named(shape: str, item: str, values: Any, *, masks: bool) -> str | None:
+    parts = [(name, _text(each, str(name), masks=masks)) for name, each in values]
+    if any(text is None for _, text in parts):
+        return None
+    return shape.format(", ".join(item.format(name, text) for name, text in parts))
+
+
+def _pair(one: str, other: str) -> tuple[str, str]:
+    if one == other:
+        return one, f"another {other}"
+    if max(len(one), len(other)) <= _MOST_CHARACTERS:
+        return one, other
+    differs = next((position for position, pair in enumerate(zip(one, other, strict=False)) if pair[0] != pair[1]), 0)
+    start = max(0, differs - _BEFORE)
+    return _cut(one, start), _cut(other, start)
+
+
+def _cut(text: str, start: int) -> str:
+    stop = start + _MOST_CHARACTERS
+    return f"{'...' if start else ''}{text[start:stop]}{'...' if stop < len(text) else ''}"

@@ -7,9 +7,12 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 
-from cojoin.engine.display import html_table, html_text
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cojoin.engine.display import Display, html_table, html_text
 from cojoin.engine.formats import show_row, show_value, text_table
 from cojoin.engine.operator import OUTPUT
 from cojoin.engine.values.rows import decode_column
@@ -18,20 +21,18 @@ from cojoin.engine.values.texts import show_text
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    import pyarrow as pa
-
     from cojoin.comparison.comparison import ComparedOutput
-    from cojoin.comparison.differing_rows import DifferingRows
 
-__all__ = ["Counts", "Difference", "Example", "OutputDifference", "difference_text", "examples_of"]
+__all__ = ["ArrowRows", "Counts", "Difference", "OutputDifference", "changed_columns", "difference_text", "examples_of"]
+
 
 _SHOWN = 3
-"""How many examples a difference shows by itself."""
+"""The number of examples that a difference shows by itself."""
 
 
 @dataclass(frozen=True)
 class Counts:
-    """How many rows of an output are equal, and how many differ in which way.
+    """The numbers of equal and of differing rows of an output.
 
     Attributes:
         a: The rows of version a.
@@ -58,10 +59,10 @@ class Counts:
         """Return the sum of the counts of all key groups."""
         total: Counter[str] = Counter()
         changed: Counter[str] = Counter()
-        for each in counts:
-            total.update(each)
-        for each in by_column:
-            changed.update(each)
+        for pieces in counts:
+            total.update(pieces)
+        for pieces in by_column:
+            changed.update(pieces)
         return cls(
             a=total["a"],
             b=total["b"],
@@ -74,7 +75,7 @@ class Counts:
 
     @property
     def differing(self) -> int:
-        """How many rows differ; a changed row counts once."""
+        """The number of rows that differ; a changed row counts once."""
         return self.only_in_a + self.only_in_b + self.changed
 
 
@@ -105,7 +106,7 @@ class Example:
 
 @dataclass(frozen=True)
 class OutputDifference:
-    """How one output of two versions differs.
+    """The difference of two versions in one output.
 
     Attributes:
         name: ``"main"``, ``"rejected"`` or a side output's tag id.
@@ -146,10 +147,10 @@ class OutputDifference:
 
 @dataclass(frozen=True)
 class Difference:
-    """How two versions of a join or function differ over the same history, made by ``diff``.
+    """The difference of two versions of a join or function over one history, made by ``diff``.
 
     Attributes:
-        outputs: How each compared output differs, by its name: ``"main"``, ``"rejected"``, and side outputs' tag ids.
+        outputs: The differences by the output's name: ``"main"``, ``"rejected"``, and side outputs' tag ids.
         settings: The settings of the two versions that differ, each as text in a and in b. Of a function these are its
             attributes with plain values, without secrets; its code is not among them.
         examples: Some of the rows that differ, explained.
@@ -196,7 +197,7 @@ class Difference:
 
     @staticmethod
     def name_of(output: ComparedOutput) -> str:
-        """Return what an output is called here."""
+        """Return the name of an output in a ``Difference``."""
         return "main" if output.name == OUTPUT else output.name
 
 
@@ -208,7 +209,7 @@ def examples_of(output: ComparedOutput, rows: pa.Table, limit: int) -> list[Exam
         rows: Rows with an explanation, in the schema of ``ComparedOutput.differing``.
         limit: The largest number of examples.
     """
-    found = [
+    explained = [
         Example(
             Difference.name_of(output),
             None if a is None else a.as_dict(),
@@ -221,19 +222,19 @@ def examples_of(output: ComparedOutput, rows: pa.Table, limit: int) -> list[Exam
             *(cast("Sequence[Any]", decode_column(rows.column(name), str)) for name in rows.column_names), strict=True
         )
     ]
-    found.sort(key=lambda each: (each.b is None) + 2 * (each.a is None))
-    return found[:limit]
+    explained.sort(key=lambda example: (example.b is None) + 2 * (example.a is None))
+    return explained[:limit]
 
 
 _HEADER = ("output", "rows in a", "rows in b", "equal", "changed", "only in a", "only in b")
 
 
 def difference_text(difference: Difference, examples: int | None = None) -> str:
-    """Return a difference as lines of text: the verdict, what is set differently, the counts, and the examples.
+    """Return a difference as lines of text: the verdict, the settings that differ, the counts, and the examples.
 
     Args:
         difference: The difference.
-        examples: How many examples are shown; None shows all.
+        examples: The number of examples to show; None shows all.
     """
     lines = [_verdict(difference), *_settings(difference), "", text_table(_counts(difference))]
     notes = [*_notes(difference)]
@@ -247,7 +248,7 @@ def difference_text(difference: Difference, examples: int | None = None) -> str:
 
 
 def example_text(example: Example) -> str:
-    """Return an example as lines of text: which row it is, the values that differ, and the explanation."""
+    """Return an example as lines of text: its row, the values that differ, and the explanation."""
     lines = [f"{_kind(example)}: {_which(example)}"]
     lines += [f"  {name}: {one} in a, {other} in b" for name, one, other in _values(example)]
     lines += [f"  {line}" for line in example.explanation.splitlines()]
@@ -256,34 +257,30 @@ def example_text(example: Example) -> str:
 
 def difference_html(difference: Difference) -> str:
     """Return a difference as HTML with tables."""
-    parts = [
-        f"<b>{html_text(_verdict(difference))}</b>",
-        *(f"<div>{html_text(each)}</div>" for each in _settings(difference)),
-    ]
-    parts.append(html_table(_counts(difference)))
-    parts += [f"<div>{html_text(each)}</div>" for each in _notes(difference)]
+    notes = [*_settings(difference), *_notes(difference)]
+    parts = [Display(_verdict(difference), _counts(difference), notes).html()]
     for number, example in enumerate(difference.examples, start=1):
         title = f"Example {number}: {_kind(example)}: {_which(example)}"
         values = [("column", "a", "b"), *_values(example)]
         table = html_table(values) if example.columns else ""
-        told = f"<pre>{html_text(example.explanation)}</pre>" if example.explanation else ""
+        reason = f"<pre>{html_text(example.explanation)}</pre>" if example.explanation else ""
         is_open = " open" if number == 1 else ""
-        parts.append(f"<details{is_open}><summary>{html_text(title)}</summary>{table}{told}</details>")
+        parts.append(f"<details{is_open}><summary>{html_text(title)}</summary>{table}{reason}</details>")
     return f"<div>{''.join(parts)}</div>"
 
 
 def _verdict(difference: Difference) -> str:
     if difference.equal:
-        rows = sum(each.counts.a for each in difference.outputs.values())
+        rows = sum(output.counts.a for output in difference.outputs.values())
         return f"No difference: both versions have the same {rows:,} rows."
-    told = []
-    for each in difference.outputs.values():
-        counts = each.counts
+    parts = []
+    for output in difference.outputs.values():
+        counts = output.counts
         kinds = (("changed", counts.changed), ("only in a", counts.only_in_a), ("only in b", counts.only_in_b))
         shown = ", ".join(f"{count:,} {kind}" for kind, count in kinds if count)
         if shown:
-            told.append(f"{each.name}: {shown}")
-    return f"The versions differ. Rows of {'; '.join(told)}."
+            parts.append(f"{output.name}: {shown}")
+    return f"The versions differ. Rows of {'; '.join(parts)}."
 
 
 def _settings(difference: Difference) -> Iterator[str]:
@@ -293,28 +290,28 @@ def _settings(difference: Difference) -> Iterator[str]:
 
 def _counts(difference: Difference) -> list[Sequence[str]]:
     rows: list[Sequence[str]] = [_HEADER]
-    for each in difference.outputs.values():
-        counts = each.counts
+    for output in difference.outputs.values():
+        counts = output.counts
         numbers = (counts.a, counts.b, counts.equal, counts.changed, counts.only_in_a, counts.only_in_b)
-        rows.append((each.name, *(f"{number:,}" for number in numbers)))
+        rows.append((output.name, *(f"{number:,}" for number in numbers)))
     return rows
 
 
 def _notes(difference: Difference) -> Iterator[str]:
-    for each in difference.outputs.values():
-        if each.counts.changed_by_column:
-            listed = ", ".join(f"{name} ({count:,})" for name, count in each.counts.changed_by_column.items())
-            yield f"Columns of {each.name!r} that changed: {listed}."
-        if each.equal:
+    for output in difference.outputs.values():
+        if output.counts.changed_by_column:
+            listed = ", ".join(f"{name} ({count:,})" for name, count in output.counts.changed_by_column.items())
+            yield f"Columns of {output.name!r} that changed: {listed}."
+        if output.equal:
             continue
-        if each.identity:
-            yield f"Rows of {each.name!r} are versions of one row if these are equal: {', '.join(each.identity)}."
-        elif each.name == "rejected":
+        if output.identity:
+            yield f"Rows of {output.name!r} are versions of one row if these are equal: {', '.join(output.identity)}."
+        elif output.name == "rejected":
             yield "Rows of 'rejected' are compared as a whole."
         else:
             yield (
-                f"Rows of {each.name!r} are compared as a whole; name the columns that identify a row with keys=[...] "
-                f"to see which columns changed."
+                f"Rows of {output.name!r} are compared as a whole; name the columns that identify a row with "
+                f"keys=[...] to see which columns changed."
             )
 
 
@@ -335,3 +332,68 @@ def _values(example: Example) -> list[tuple[str, str, str]]:
     if example.a is None or example.b is None:
         return []
     return [(name, show_value(example.a[name]), show_value(example.b[name])) for name in example.columns]
+
+
+class DifferingRows(Protocol):
+    """The differing rows of one output, in memory or on Spark."""
+
+    def only_in(self, which: Literal["a", "b"]) -> Any:
+        """Return the rows that only one version has, as a table or DataFrame."""
+
+    def changed(self) -> Any:
+        """Return the rows that both versions have and that differ, with the columns of ``changed_columns``."""
+
+
+@dataclass(frozen=True)
+class ArrowRows:
+    """Differing rows in memory.
+
+    Attributes:
+        output: The output.
+        rows: The rows, in the schema of ``ComparedOutput.differing``.
+    """
+
+    output: ComparedOutput
+    rows: pa.Table
+
+    def only_in(self, which: Literal["a", "b"]) -> pa.Table:
+        """Return the rows that only one version has."""
+        other = {"a": "b", "b": "a"}[which]
+        rows = self.rows.filter(pc.is_null(self.rows.column(other)))
+        columns = [_field(rows.column(which), name) for name in self.output.columns.names]
+        return pa.table(columns, names=self.output.columns.names)
+
+    def changed(self) -> pa.Table:
+        """Return the rows that both versions have and that differ."""
+        rows = self.rows.filter(pc.is_valid(self.rows.column("differs")))
+        columns = {}
+        for name, path in changed_columns(self.output):
+            column = rows.column(path[0])
+            columns[name] = column if len(path) == 1 else _field(column, path[1])
+        return pa.table(list(columns.values()), names=list(columns))
+
+
+def changed_columns(output: ComparedOutput) -> list[tuple[str, Sequence[str]]]:
+    """Return the columns of changed rows: those of the identity, then each other one in a and in b, then ``differs``.
+
+    Returns:
+        Each column's name, and its path in the schema of ``ComparedOutput.differing``. A column ``tier`` becomes
+        ``tier_a`` and ``tier_b``, with more underscores where such a name is taken.
+    """
+    kept = [name for name in output.columns.names if name in output.identity]
+    others = [name for name in output.columns.names if name not in output.identity]
+    line = "_"
+    while True:
+        names = [*kept, *(f"{name}{line}{which}" for name in others for which in "ab"), f"differs{line[1:]}"]
+        if len({name.lower() for name in names}) == len(names):
+            break
+        line += "_"
+    paths = [*(("a", name) for name in kept), *((which, name) for name in others for which in "ab"), ("differs",)]
+    return list(zip(names, paths, strict=True))
+
+
+def _field(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
+    position = column.type.get_field_index(name)
+    return pa.chunked_array(
+        [pc.struct_field(chunk, [position]) for chunk in column.chunks], column.type.field(position).type
+    )

@@ -1,41 +1,56 @@
-"""Both versions over the rows of one key group, and the rows in which their outputs differ.
+"""Both versions over the rows of one key group, the rows in which their outputs differ, and why.
 
 The rows of a key never leave their key group, so neither do the two versions of a row: comparing them needs no shuffle.
-The inputs and both versions' outputs of one key group are in memory at once.
+The inputs and both versions' outputs of one key group are in memory at once. Inputs in memory are one key group.
+
+A few rows that differ are explained. For a join the explanation has the matched row of each version, its distance from
+the row, and the key's other right rows around that time; of several with one event time it names what decides. For a
+function it has the rows of the key that each version emitted around the one that differs, if the output has the key's
+columns.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from cojoin.comparison.examples import Explainer
-from cojoin.comparison.row_matching import compare_rows
+from cojoin.comparison.comparison import changed_settings, right_columns
+from cojoin.comparison.difference import ArrowRows, Counts, Difference, OutputDifference, examples_of
+from cojoin.comparison.row_matching import canonical, compare_rows, differing
+from cojoin.engine.formats import format_span, show_row
+from cojoin.engine.joins import IntervalJoin, TemporalJoin
+from cojoin.engine.keyed_process import KeyedCoProcess
 from cojoin.engine.local.local_run import LocalRun
+from cojoin.engine.operator import OUTPUT, REJECTED
 from cojoin.engine.user_frames import user_traceback
-from cojoin.errors import FunctionError
+from cojoin.engine.values.row_digest import rows_digest
+from cojoin.engine.values.rows import decode_column, decode_rows
+from cojoin.engine.values.tables import event_micros
+from cojoin.errors import ConfigurationError, FunctionError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
     from cojoin.comparison.comparison import ComparedOutput, Comparison
     from cojoin.comparison.row_matching import Differing
+    from cojoin.embedded.embedded_execution import EmbeddedExecution
     from cojoin.engine.operator import Sides
     from cojoin.engine.plan import Plan
     from cojoin.engine.time.control_rows import Control
 
-__all__ = ["KeyGroupDifference", "compare_key_group"]
+__all__ = ["KeyGroupDifference", "compare_key_group", "embedded_difference"]
 
 
 @dataclass(frozen=True)
 class KeyGroupDifference:
-    """How one output of two versions differs in one key group.
+    """The difference of two versions in one output of one key group.
 
     Attributes:
         counts: ``a`` and ``b``, the rows of each version, ``only_in_a``, ``only_in_b`` and ``changed``.
@@ -53,12 +68,12 @@ def compare_key_group(
     rows: Sides,
     controls: tuple[Sequence[Control], Sequence[Control]],
 ) -> dict[str, KeyGroupDifference]:
-    """Return how each compared output of two versions differs in one key group.
+    """Return the difference of two versions in each compared output of one key group.
 
     Args:
-        comparison: What is compared.
+        comparison: The two versions and their outputs.
         rows: The rows of both inputs, which both versions process.
-        controls: What is known of time in version a, and in version b.
+        controls: The control rows of version a, and of version b.
 
     Raises:
         FunctionError: A function raised an error, or returned an invalid value; the message says in which version.
@@ -67,13 +82,15 @@ def compare_key_group(
         _run(which, plan, rows, known)
         for which, plan, known in zip("ab", (comparison.a, comparison.b), controls, strict=True)
     ]
-    found = {}
+    differences = {}
     for output in comparison.outputs:
         a, b = (_compared(tables[output.name], output) for tables in made)
         differing = compare_rows(a, b, output.identity)
         explainer = Explainer(comparison, output, rows, (a, b))
-        found[output.name] = _difference(output, a, b, differing, _explained(explainer, differing, comparison.examples))
-    return found
+        differences[output.name] = _difference(
+            output, a, b, differing, _explained(explainer, differing, comparison.examples)
+        )
+    return differences
 
 
 def _run(which: str, plan: Plan, rows: Sides, controls: Sequence[Control]) -> dict[str, pa.Table]:
@@ -100,11 +117,11 @@ def _explained(explainer: Explainer, differing: Differing, examples: int) -> lis
     texts: list[str | None] = [None] * len(differing.one)
     one, other = differing.one, differing.other
     kinds = ((one >= 0) & (other >= 0), other < 0, one < 0)
-    chosen = [place for kind in kinds for place in np.flatnonzero(kind)[:examples].tolist()]
+    chosen = [position for kind in kinds for position in np.flatnonzero(kind)[:examples].tolist()]
     if chosen:
-        explainer.narrow([(int(one[place]), int(other[place])) for place in chosen])
-    for place in chosen:
-        texts[place] = explainer.text(int(one[place]), int(other[place]))
+        explainer.narrow([(int(one[position]), int(other[position])) for position in chosen])
+    for position in chosen:
+        texts[position] = explainer.text(int(one[position]), int(other[position]))
     return texts
 
 
@@ -137,3 +154,267 @@ def _structs(table: pa.Table, positions: NDArray[np.int64]) -> pa.Array:
     fields = [field.with_nullable(True) for field in table.schema]
     columns = [column.combine_chunks() for column in taken.columns]
     return pa.StructArray.from_arrays(columns, fields=fields, mask=pa.array(missing))
+
+
+_NEAR = 3
+"""The number of a key's rows that are shown before and after a moment."""
+
+
+class Explainer:
+    """Explains differing rows of one output in one key group.
+
+    Args:
+        comparison: The two versions and their outputs.
+        output: The output.
+        rows: The rows of both inputs.
+        made: The rows of the output in version a and in version b.
+    """
+
+    def __init__(self, comparison: Comparison, output: ComparedOutput, rows: Sides, made: Sides) -> None:
+        self._plans, self._output, self._rows, self._made = (comparison.a, comparison.b), output, rows, made
+        self._is_join = output.name == OUTPUT and not any(
+            isinstance(plan.operation, KeyedCoProcess) for plan in self._plans
+        )
+
+    def narrow(self, positions: Sequence[tuple[int, int]]) -> None:
+        """Keep only those right rows in view that explanations of some rows need, which are found faster then.
+
+        Args:
+            positions: The rows' positions in both outputs, as ``text`` takes them.
+        """
+        if not (self._is_join and self._has_times()):
+            return
+        plan = self._plans[0]
+        key = plan.left.key[0]
+        dtype = plan.left.schema.field(key).type
+        # For other types, being in a set is not what being equal is: 0.0 and -0.0 are equal.
+        if not (pa.types.is_integer(dtype) or pa.types.is_string(dtype)):
+            return
+        name = dict(zip(plan.left.schema.names, plan.output.names, strict=False))[key]
+        values = [
+            made.column(name)[position].as_py()
+            for row in positions
+            for position, made in zip(row, self._made, strict=True)
+            if position >= 0
+        ]
+        right = self._rows[1].column(plan.right.key[0])
+        near = self._rows[1].filter(pc.is_in(right, value_set=pa.array(values, right.type)))
+        self._rows = (self._rows[0], near)
+
+    def text(self, a: int, b: int) -> str:
+        """Return the explanation of a row at positions in both versions' outputs; -1 where one has no such row."""
+        positions = {"a": a, "b": b}
+        if self._output.name == REJECTED:
+            return ""
+        if self._is_join and self._has_times():
+            return "\n".join(self._joined(positions))
+        return "\n".join(self._emitted_near(positions))
+
+    def _has_times(self) -> bool:
+        """Return whether the compared columns identify a match."""
+        plan = self._plans[0]
+        needed = {*plan.output.names[: len(plan.left.schema)], right_columns(plan).get(str(plan.right.event_time), "")}
+        return needed <= set(self._output.columns.names)
+
+    def _joined(self, positions: Mapping[str, int]) -> Iterator[str]:
+        plan = self._plans[0]
+        names = dict(zip(plan.left.schema.names, plan.output.names, strict=False))
+        matched = right_columns(plan)[str(plan.right.event_time)]
+        present = [
+            (which, made.slice(position, 1))
+            for (which, position), made in zip(positions.items(), self._made, strict=True)
+            if position >= 0
+        ]
+        rows = present[0][1]
+        moment = _micros(rows, names[str(plan.left.event_time)])
+        for which, position in positions.items():
+            if position < 0:
+                yield f"{which} has no such row."
+        for which, row in present:
+            yield f"{which} {self._match(_micros(row, matched), moment)}"
+        around = next(time for time in (moment, *(_micros(row, matched) for _, row in present)) if time is not None)
+        key = [rows.column(names[name])[0] for name in plan.left.key]
+        yield from self._rivals(key, around, present)
+
+    def _match(self, matched: int | None, moment: int | None) -> str:
+        left, right = (spec.name for spec in self._plans[0].inputs)
+        if matched is None:
+            return f"has no match of {right!r} for it."
+        if moment is None:
+            return f"has no row of {left!r} for the row of {right!r} of {_time(matched)}."
+        apart = "at the same time" if matched == moment else _apart(matched - moment)
+        return f"matches it with the row of {right!r} of {_time(matched)}, {apart}."
+
+    def _rivals(self, key: list[pa.Scalar], around: int, present: list[tuple[str, pa.Table]]) -> Iterator[str]:
+        """Yield the rows of the right input of a key around a time, with marks at those that a version matched."""
+        plan = self._plans[0]
+        spec, own = plan.right, self._rows[1]
+        own = own.filter(_with_key(own, spec.key, key)).select(spec.schema.names)
+        key_text = show_row(dict(zip(spec.key, (_shown(value) for value in key), strict=True)))
+        if not own.num_rows:
+            yield f"{spec.name!r} has no rows of {key_text}."
+            return
+        micros = spec.micros(own)
+        order = np.argsort(micros, kind="stable")
+        middle = int(np.searchsorted(micros[order], around, side="right"))
+        chosen = set(range(max(0, middle - _NEAR), min(len(order), middle + _NEAR)))
+        marks: dict[int, list[str]] = {}
+        for which, row in present:
+            for position in self._places_of(own.take(pa.array(order)), row):
+                marks.setdefault(position, []).append(which)
+                chosen.add(position)
+        hidden = [name for name in spec.schema.names if name not in (*spec.key, spec.event_time)]
+        listed = decode_rows(own.take(pa.array(order)).select(hidden), beyond=str) if hidden else [None] * len(order)
+        which = f", of which these are near ({len(chosen)} of {own.num_rows:,})" if len(chosen) < own.num_rows else ""
+        yield f"{spec.name!r} has rows of {key_text}{which}:"
+        for position in sorted(chosen):
+            row = listed[position]
+            text = "" if row is None else f"  {show_row(row.as_dict())}"
+            mark = f"  <- {' and '.join(marks[position])}" if position in marks else ""
+            yield f"  {_time(int(micros[order][position]))}{text}{mark}"
+        if not isinstance(plan.operation, IntervalJoin):
+            yield from self._ties(micros[order], marks)
+
+    def _places_of(self, rows: pa.Table, row: pa.Table) -> list[int]:
+        """Return the position among sorted right rows of the one in an output row; of equal ones the last."""
+        plan = self._plans[0]
+        names = {
+            own: output_name for own, output_name in right_columns(plan).items() if output_name in row.column_names
+        }
+        wanted = canonical(row.select(list(names.values())).rename_columns(list(names)))
+        if not names or all(column.null_count for column in wanted.columns):
+            return []
+        same_time = np.flatnonzero(plan.right.micros(rows) == event_micros(wanted, str(plan.right.event_time)))
+        near = canonical(rows.select(list(names)).take(pa.array(same_time))).cast(wanted.schema)
+        repeated = wanted.take(pa.array(np.zeros(len(same_time), dtype=np.int64)))
+        equal_rows: list[int] = same_time[~differing(near, repeated).any(axis=1)].tolist()
+        return equal_rows[-1:]
+
+    def _ties(self, micros: NDArray[np.int64], marks: Mapping[int, list[str]]) -> Iterator[str]:
+        times = {int(micros[position]) for position in marks}
+        for time in sorted(times):
+            count = int((micros == time).sum())
+            if count > 1:
+                orders = [", ".join(_tie_order(plan)) for plan in self._plans]
+                by = orders[0] if orders[0] == orders[1] else f"{orders[0]} in a, by {orders[1]} in b"
+                yield f"{count} of them have the time {_time(time)}; the last one counts, by {by}."
+
+    def _emitted_near(self, positions_of: Mapping[str, int]) -> Iterator[str]:
+        plan = self._plans[0]
+        schema = self._output.columns
+        key = [name for name in plan.left.key if name in schema.names]
+        if len(key) < len(plan.left.key) or any(
+            schema.field(name).type != plan.left.schema.field(name).type for name in key
+        ):
+            columns = " and ".join(map(repr, plan.left.key))
+            yield f"The output has no key column {columns}, so the rows near it are not known."
+            return
+        which, own_position = next(
+            (which, own_position) for which, own_position in positions_of.items() if own_position >= 0
+        )
+        version = self._made["ab".index(which)]
+        values = [version.column(name)[own_position] for name in key]
+        key_text = show_row(dict(zip(key, (_shown(value) for value in values), strict=True)))
+        rank = int(np.count_nonzero(_with_key(version.slice(0, own_position), key, values).to_numpy()))
+        for (name, position), made in zip(positions_of.items(), self._made, strict=True):
+            positions = np.flatnonzero(_with_key(made, key, values).to_numpy())
+            if not len(positions):
+                yield f"{name} emits no rows with {key_text}."
+                continue
+            near = positions[max(0, min(rank, len(positions)) - _NEAR) : rank + _NEAR]
+            which = (
+                f", of which these are near ({len(near)} of {len(positions):,})" if len(near) < len(positions) else ""
+            )
+            yield f"{name} emits rows with {key_text}{which}:"
+            for row, row_position in zip(
+                decode_rows(made.take(pa.array(near)), beyond=str), near.tolist(), strict=True
+            ):
+                yield f"  {show_row(row.as_dict())}{'  <- this one' if row_position == position else ''}"
+
+
+def _tie_order(plan: Plan) -> list[str]:
+    """Return the columns that order right rows of one event time, the first first."""
+    order, right = [*plan.right.source_order], plan.right
+    if isinstance(plan.operation, TemporalJoin) and plan.operation.ranks(right) != right.ranks:
+        order.insert(len(order) if right.sequence else 0, "deletes last")
+    return [*order, "the row's content"]
+
+
+def _with_key(table: pa.Table, names: Any, values: list[pa.Scalar]) -> pa.ChunkedArray:
+    flags = None
+    for name, value in zip(names, values, strict=True):
+        same = pc.fill_null(pc.equal(table.column(name), value), False)
+        flags = same if flags is None else pc.and_(flags, same)
+    return flags
+
+
+def _shown(value: pa.Scalar) -> Any:
+    return decode_column(pa.chunked_array([pa.array([value])]), str)[0]
+
+
+def _micros(rows: pa.Table, name: str) -> int | None:
+    column = rows.column(name)
+    return None if column.null_count else int(event_micros(rows, name)[0])
+
+
+def _time(micros: int) -> str:
+    shown = str(decode_column(pa.chunked_array([pa.array([micros], pa.timestamp("us", "UTC"))]), str)[0])
+    return shown.removesuffix("+00:00")
+
+
+def _apart(micros: int) -> str:
+    span = format_span(abs(micros) // 1000) if abs(micros) >= 1000 else f"{abs(micros)} µs"
+    return f"{span} {'later' if micros > 0 else 'earlier'}"
+
+
+_TIMELESS = ("name", "sequence", "late", "null_key")
+"""The settings of an input that do not change its watermark."""
+
+
+def embedded_difference(comparison: Comparison, a: EmbeddedExecution, b: EmbeddedExecution) -> Difference:
+    """Return the difference of two versions over inputs in memory.
+
+    Args:
+        comparison: The two versions and their outputs.
+        a: The execution of the first version, whose rows both versions process.
+        b: The execution of the second version, which must have the same rows.
+
+    Raises:
+        ConfigurationError: The rows of an input differ.
+        FunctionError: A function raised an error, or returned an invalid value.
+    """
+    for side, (one, other) in enumerate(zip(a.rows, b.rows, strict=True)):
+        if one is not other:
+            _check_rows(comparison.a.inputs[side].name, one, other.select(one.column_names))
+    # Each version has its own event time and watermark, and so its own view of time over the rows of a.
+    of_a = a.controls()
+    controls = of_a, of_a if _have_same_watermarks(comparison) else replace(a, inputs=comparison.b.inputs).controls()
+    by_output = compare_key_group(comparison, a.rows, controls)
+    outputs, examples = {}, []
+    for output in comparison.outputs:
+        group = by_output[output.name]
+        rows, counts = group.rows, Counts.of(output, [group.counts], [group.by_column])
+        name = Difference.name_of(output)
+        outputs[name] = OutputDifference(name, counts, output.identity, ArrowRows(output, rows))
+        examples += examples_of(output, rows.filter(rows.column("explanation").is_valid()), comparison.examples)
+    return Difference(outputs, changed_settings(comparison.a, comparison.b), tuple(examples))
+
+
+def _have_same_watermarks(comparison: Comparison) -> bool:
+    """Return whether the rows give the inputs of both versions the same watermarks."""
+    inputs = zip(comparison.a.inputs, comparison.b.inputs, strict=True)
+    return all(replace(two, **{name: getattr(one, name) for name in _TIMELESS}) == one for one, two in inputs)
+
+
+def _check_rows(name: str, one: pa.Table, other: pa.Table) -> None:
+    # Equal tables are recognised at once, unless a NaN is in them or their rows stand in another order.
+    if one.num_rows == other.num_rows and (one.equals(other) or rows_digest(one) == rows_digest(other)):
+        return
+    contents = (
+        f"{one.num_rows:,} rows in a and {other.num_rows:,} in b" if one.num_rows != other.num_rows else "other rows"
+    )
+    msg = (
+        f"input {name!r} has {contents}; diff compares two versions over the same history, so connect both to the same "
+        f"inputs, such as pair.asof_join() and pair.asof_join(allow_exact_matches=False)"
+    )
+    raise ConfigurationError(msg)

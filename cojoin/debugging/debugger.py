@@ -1,52 +1,81 @@
-"""``Debugger``: one key of a checkpoint after a snapshot, and the way from there through the batches that came next.
+"""``debug`` takes one key of a checkpoint out of a snapshot, to step through the batches that followed in this process.
 
-It keeps the key's part of the state, and the key's rows of the batches that were looked at. Nothing of the checkpoint
-changes. Each run begins at the snapshot again, so the same rows can be run through another function.
+Spark's hash of a key names its key group, so of the snapshot's content only that key group's is read, and of this only
+the key's rows leave the task. It costs one small job for all key groups' headers and one for the key group's content.
+
+A ``Debugger`` keeps the key's part of the state, and the key's rows of the batches that were looked at. Nothing of the
+checkpoint changes. Each run begins at the snapshot again, so the same rows can be run through another function.
 """
 
 from __future__ import annotations
 
-import html
-from dataclasses import replace
+import warnings
+from bisect import bisect_left
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 
-from cojoin.checkpoints.identity import describe_query
-from cojoin.checkpoints.inspect.state_rows import as_key
+import pyarrow as pa
+from pyspark.sql import functions as F  # noqa: N812
+
+from cojoin.api.joined import Joined
+from cojoin.checkpoints.checkpoint import find_snapshot, open_files
+from cojoin.checkpoints.identity import describe_query, described_at, read_query
+from cojoin.checkpoints.inspect.key_state import BUFFERS, DOMAINS, STATE, KeyState, as_key, find, key_state
+from cojoin.checkpoints.inspect.query_state import QueryState, as_checkpoint, stored_inputs
 from cojoin.checkpoints.query_changes import check_evolution
-from cojoin.debugging.recorded_batches import batches_after
-from cojoin.debugging.recorded_time import header_at, with_recorded_time
-from cojoin.debugging.replayed_rows import ReplayedRows, Span
+from cojoin.checkpoints.state_table import StateTable
+from cojoin.checkpoints.stored_state import StoredState
+from cojoin.debugging.recorded_batches import (
+    RecordedBatch,
+    ReplayedRows,
+    Span,
+    batches_after,
+    header_at,
+    with_recorded_time,
+)
 from cojoin.debugging.row_steps import WatchedProcess, callbacks_of, cuts_of, run_batch
 from cojoin.embedded.row_texts import text_rows
 from cojoin.embedded.stepper import Stepper
-from cojoin.engine.display import html_table
+from cojoin.engine import rescaling
+from cojoin.engine.display import Display
 from cojoin.engine.keyed_process import KeyedCoProcess
 from cojoin.engine.plan import Plan
+from cojoin.engine.state.ttl import without_accesses
+from cojoin.engine.values.entries import encode_entries
+from cojoin.engine.values.texts import back_quoted
 from cojoin.errors import CheckpointError, ConfigurationError
+from cojoin.session.arrow_types import spark_schema
+from cojoin.session.kinds import active_session
+from cojoin.session.sealed import for_workers
+from cojoin.spark.batch.packing import key_group
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from datetime import datetime
 
-    import pyarrow as pa
+    from pyspark.sql import SparkSession
 
-    from cojoin.checkpoints.inspect.key_state import KeyState
-    from cojoin.debugging.loaded_key import LoadedKey
-    from cojoin.debugging.recorded_batches import RecordedBatch
+    from cojoin.checkpoints.checkpoint import Checkpoint, Moment
+    from cojoin.checkpoints.inspect.key_state import Values
     from cojoin.debugging.row_steps import RowStep
     from cojoin.embedded.step import Step
     from cojoin.engine.functions import KeyedCoProcessFunction
+    from cojoin.engine.inputs import InputSpec
     from cojoin.engine.operator import Sides
     from cojoin.spark.bound_input import BoundInput
+    from cojoin.storage.locations import Location
+    from cojoin.storage.store import Store
 
-__all__ = ["Debugger"]
+__all__ = ["debug", "nothing_of"]
+
 
 By: TypeAlias = Literal["batch", "row"]
 _MOST_ROWS = 60
-"""How many rows of each table a notebook shows."""
+"""The most rows of each table that a notebook shows."""
 
 _WINDOW = 16
-"""How many batches are read together: each is a source of its own in Spark's plan."""
+"""The most batches that are read together: each is a source in Spark's plan."""
 
 
 class Debugger:
@@ -67,7 +96,7 @@ class Debugger:
 
         Args:
             loaded: The key.
-            plan: What the query ran; None shows only what was loaded.
+            plan: The plan of the query; None shows only the loaded state.
             bound: The query's inputs.
 
         Raises:
@@ -140,8 +169,8 @@ class Debugger:
             ConfigurationError: The debugger was made without the query's join.
             CheckpointError: A source no longer has the rows, or can't be read again.
         """
-        found = self._replayed("upcoming").all()
-        return {number: rows for number, rows in found.items() if rows[0].num_rows or rows[1].num_rows}
+        batches = self._replayed("upcoming").all()
+        return {number: rows for number, rows in batches.items() if rows[0].num_rows or rows[1].num_rows}
 
     @overload
     def steps(self, by: Literal["batch"] = "batch") -> Iterator[Step]: ...
@@ -153,8 +182,8 @@ class Debugger:
         """Run the batches that came next in this process, from the snapshot on, with the key's rows only.
 
         Each batch has the processing time and the watermarks of the real run, so the same rows are late, the same
-        timers fire, and the same output rows of the key come out in the same batches. Rows are read some batches at a
-        time, as they are needed.
+        timers fire, and the same output rows of the key are emitted in the same batches. Rows are read some batches
+        at a time, as they are needed.
 
         Args:
             by: ``"batch"`` yields a ``Step`` for each batch, also for those without a row of the key. ``"row"`` yields
@@ -209,7 +238,7 @@ class Debugger:
 
         Raises:
             ConfigurationError: It is no ``Joined``, or the debugger was made without the query's own.
-            CheckpointError: It can't go on with the checkpoint's state.
+            CheckpointError: It can't continue from the checkpoint's state.
         """
         self._replayed("with_join()")
         plan = plan_of(joined, "with_join")
@@ -231,10 +260,10 @@ class Debugger:
         stepper.restore_parts(header, self._loaded.tables, batch_id=self.batch_id, keeps_counts=False, resumed=False)
         return stepper
 
-    def _replayed(self, what: str) -> _Replay:
+    def _replayed(self, purpose: str) -> _Replay:
         if self._replay is None:
             msg = (
-                f"{what} needs the join or function that the query ran, since a checkpoint does not keep it: "
+                f"{purpose} needs the join or function that the query ran, since a checkpoint does not keep it: "
                 f"cojoin.debug(checkpoint, joined, key=...), with joined as it was started"
             )
             raise ConfigurationError(msg)
@@ -243,29 +272,28 @@ class Debugger:
     def __str__(self) -> str:
         lines = [str(self._loaded.key_state)]
         if self._replay is not None:
-            lines.append(self._replay.told())
+            lines.append(self._replay.summary())
         return "\n".join(lines)
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        """Return what was loaded as HTML tables, for notebooks."""
+        """Return the loaded state as HTML tables, for notebooks."""
         left, right = (spec.name for spec in self._loaded.inputs)
         operator = str(self._loaded.state.query["operator"])
-        head = html.escape(str(self).partition("\n")[0])
         tables = {
             f"{left} that wait": self.waiting[0],
             f"{right} that wait": self.waiting[1],
             "states" if operator == "process" else f"{right} in force": self.state,
             "timers": self.timers,
         }
-        shown = [
-            f"<h4>{html.escape(name)}{_left_out(table)}</h4>{html_table(text_rows(table, _MOST_ROWS))}"
+        sections = [
+            (f"{name}{_left_out(table)}", text_rows(table, _MOST_ROWS))
             for name, table in tables.items()
             if table.num_rows
-        ] or ["<p>it has nothing</p>"]
-        end = "" if self._replay is None else f"<p>{html.escape(self._replay.told())}</p>"
-        return f"<p>{head}</p>{''.join(shown)}{end}"
+        ]
+        notes = ([] if sections else ["it has nothing"]) + ([] if self._replay is None else [self._replay.summary()])
+        return Display(str(self).partition("\n")[0], notes=notes, sections=sections).html()
 
 
 def _left_out(table: pa.Table) -> str:
@@ -282,9 +310,9 @@ class _Replay:
         self._known: dict[int, Sides] = {}
 
     def __iter__(self) -> Iterator[tuple[RecordedBatch, Sides]]:
-        for place, batch in enumerate(self.batches):
+        for position, batch in enumerate(self.batches):
             if batch.batch_id not in self._known:
-                self._read(place, place + _WINDOW)
+                self._read(position, position + _WINDOW)
             yield batch, self._known[batch.batch_id]
 
     def check(self) -> None:
@@ -303,7 +331,7 @@ class _Replay:
         ]
         self._known.update(self._rows.read(spans))
 
-    def told(self) -> str:
+    def summary(self) -> str:
         """Return a line about the batches that came next."""
         if not self.batches:
             return "no batch came next: this is where the query is now"
@@ -315,7 +343,7 @@ class _Replay:
         return f"{text} with {count:,} row{'' if count == 1 else 's'} of the key"
 
 
-def plan_of(joined: Any, what: str) -> Plan:
+def plan_of(joined: Any, argument: str) -> Plan:
     """Return the plan of a ``Joined``.
 
     Raises:
@@ -323,27 +351,263 @@ def plan_of(joined: Any, what: str) -> Plan:
     """
     plan = getattr(joined, "plan", None)
     if not isinstance(plan, Plan):
-        msg = f"{what}: expected the Joined that the query ran, such as pair.asof_join(), got {joined!r}"
+        msg = f"{argument}: expected the Joined that the query ran, such as pair.asof_join(), got {joined!r}"
         raise ConfigurationError(msg)
     return plan
 
 
 def _check_plan(loaded: LoadedKey, plan: Plan) -> None:
-    """Check that a plan can go on with the state; what it emits is written nowhere, so its outputs may be others."""
+    """Check that a plan can continue from the state; its rows are written nowhere, so its outputs may be others."""
     stored = loaded.stored["query"]
-    asked = describe_query(plan.operation.describe(), plan.inputs, plan.output, int(stored["key_groups"]))
+    own = describe_query(plan.operation.describe(), plan.inputs, plan.output, int(stored["key_groups"]))
     kept = {name: stored[name] for name in ("output", "side_outputs") if name in stored}
-    check_evolution(stored, {**asked, **kept}, loaded.files.root)
+    check_evolution(stored, {**own, **kept}, loaded.files.root)
 
 
 def _check_sources(loaded: LoadedKey, bound: tuple[BoundInput, BoundInput]) -> None:
-    for each, known in zip(bound, loaded.stored["sources"], strict=True):
-        if each.source is None or known is None:
+    for side, known in zip(bound, loaded.stored["sources"], strict=True):
+        if side.source is None or known is None:
             continue
-        own = each.source.identity(loaded.spark)
+        own = side.source.identity(loaded.spark)
         if {name: known.get(name) for name in own} != own:
             msg = (
-                f"debug: input {each.spec.name!r} read {known['format']} {known['location']} in the query that wrote "
-                f"the checkpoint, and reads {own['format']} {own['location']} here; give debug the same join"
+                f"debug: input {side.spec.name!r} read {known['format']} {known['location']} in the query that wrote "
+                f"the checkpoint, and this one reads {own['format']} {own['location']}; give debug the same join"
             )
             raise CheckpointError(msg)
+
+
+_NEAR = 3
+
+
+@dataclass(frozen=True, eq=False)
+class LoadedKey:
+    """One key of a snapshot.
+
+    Attributes:
+        spark: The session.
+        files: The checkpoint.
+        stored: The description of the checkpoint's query, with its ``sources``.
+        state: The query's whole state, for further questions.
+        values: The key's values, by the left input's column names.
+        key_hash: Spark's hash of the key.
+        key_group: The number of its key group.
+        tables: The key's rows in each table of the state.
+        batch: The snapshot's batch.
+    """
+
+    spark: SparkSession
+    files: Store
+    stored: Mapping[str, Any]
+    state: QueryState
+    values: Values
+    key_hash: int
+    key_group: int
+    tables: Mapping[str, pa.Table]
+    key_state: KeyState
+    batch: RecordedBatch
+
+    @property
+    def inputs(self) -> tuple[InputSpec, InputSpec]:
+        """Both inputs, as the checkpoint describes them."""
+        return self.state.inputs
+
+    @property
+    def header(self) -> dict[str, Any]:
+        """The header of all key groups together."""
+        return rescaling.merged_header(self.state.stored.headers)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the snapshot has nothing of the key."""
+        return not any(each.num_rows for each in self.tables.values())
+
+    @cached_property
+    def waiting(self) -> Sides:
+        """The rows of both inputs that wait for the watermark or for a match."""
+        pieces: tuple[list[pa.Table], list[pa.Table]] = ([], [])
+        for name, (side, _) in BUFFERS.items():
+            if name in self.tables:
+                columns = self.inputs[side].schema.names
+                pieces[side].append(self.tables[name].select(range(len(columns))))
+        left, right = (
+            pa.concat_tables([spec.schema.empty_table(), *tables], promote_options="permissive")
+            for spec, tables in zip(self.inputs, pieces, strict=True)
+        )
+        return left, right
+
+    @cached_property
+    def timers(self) -> pa.Table:
+        """The key's timers, by time: the key columns, ``domain``, and ``timestamp`` in UTC."""
+        pieces = [pa.table({"domain": pa.array([], pa.string()), "timestamp": pa.array([], pa.timestamp("ms", "UTC"))})]
+        for name, domain in DOMAINS.items():
+            if name in self.tables:
+                times = self.tables[name].column(self.tables[name].num_columns - 1)
+                domains = pa.array([domain] * len(times), pa.string())
+                pieces.append(pa.table({"domain": domains, "timestamp": times.cast(pa.timestamp("ms", "UTC"))}))
+        return self._with_key(pa.concat_tables(pieces).sort_by([("timestamp", "ascending"), ("domain", "ascending")]))
+
+    @cached_property
+    def kept(self) -> pa.Table:
+        """A function's states, one row with a column for each; or the rows of the right input that rows can match."""
+        if "versions" in self.tables:
+            return self.tables["versions"]
+        states = {
+            name.removeprefix(STATE): without_accesses(table.column(table.num_columns - 1))
+            for name, table in self.tables.items()
+            if name.startswith(STATE) and table.num_rows
+        }
+        return self._with_key(pa.table(states)) if states else self._keys(0)
+
+    def _keys(self, count: int) -> pa.Table:
+        spec = self.inputs[0]
+        columns = {
+            name: encode_entries([value] * count, spec.schema.field(name).type) for name, value in self.values.items()
+        }
+        return pa.table(columns)
+
+    def _with_key(self, table: pa.Table) -> pa.Table:
+        key = self._keys(table.num_rows)
+        for name, column in zip(table.column_names, table.columns, strict=True):
+            free = name
+            while free in key.column_names:
+                free = f"_{free}"
+            key = key.append_column(free, column)
+        return key
+
+
+def load_key(spark: SparkSession, checkpoint: Checkpoint, key: Any) -> LoadedKey:
+    """Read one key of a snapshot.
+
+    Args:
+        spark: The session.
+        checkpoint: The checkpoint, at one snapshot.
+        key: A value; where the key has several columns, a tuple, or a dict by column.
+
+    Raises:
+        ConfigurationError: The key has other columns.
+        FunctionError: A value of the key is not of its column's type.
+        CheckpointError: It is no checkpoint, it has no such snapshot, or the snapshot is damaged.
+    """
+    files = open_files(spark, checkpoint.path)
+    described = read_query(files)
+    snapshot = find_snapshot(files, checkpoint.at)
+    query = described_at(described, snapshot.batch_id)
+    described = {**described, "query": query}
+    inputs = stored_inputs(query)
+    values = as_key(key, inputs[0])
+    # Its rows are read by several jobs, and a query that runs may remove the snapshot between them.
+    stored = StoredState.of_snapshot(StateTable(spark, files).pinned(snapshot), snapshot)
+    report = snapshot.manifest.report
+    state = QueryState(checkpoint.path, snapshot.batch_id, "snapshot", inputs, query, report, stored)
+    key_hash, group = _hashed(spark, values, inputs[0], int(query["key_groups"]))
+    wanted = {name: state.key_values(name, key) for name in stored.tables}
+    rows = find(stored, wanted, None, key_group=group)
+    tables = {name: each.rows for name, each in rows.items()}
+    shown, batch = key_state(state, values, rows), RecordedBatch.of_manifest(snapshot.manifest)
+    return LoadedKey(spark, files, described, state, values, key_hash, group, tables, shown, batch)
+
+
+def near_keys(loaded: LoadedKey) -> list[Any]:
+    """Return a few keys of the same key group that are near to a missing one: values, or dicts by column."""
+    names = {name: rescaling.key_columns(name, loaded.inputs) for name in loaded.tables}
+    opener, values = loaded.state.stored.opener, list(loaded.values.values())
+    spec = loaded.inputs[0]
+    schema = pa.schema([spec.schema.field(name) for name in spec.key])
+
+    def keys(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        seen: dict[tuple[Any, ...], None] = {}
+        for tables in opener(batches):
+            for name, table in tables.items():
+                if name in names and table.num_rows:
+                    columns = [table.column(each).to_pylist() for each in names[name]]
+                    # Rows with a null key are of no key.
+                    seen.update(dict.fromkeys(key for key in zip(*columns, strict=True) if None not in key))
+        near = _nearest(list(seen), tuple(values))
+        rows = [dict(zip(schema.names, each, strict=True)) for each in near]
+        yield from pa.Table.from_pylist(rows, schema).to_batches()
+
+    contents = loaded.state.stored.contents.where(F.col("key_group") == loaded.key_group)
+    rows = contents.mapInArrow(for_workers(keys), spark_schema(schema)).collect()
+    return [row[0] if len(row) == 1 else row.asDict() for row in rows]
+
+
+def nothing_of(key: Any, batch: RecordedBatch, near: Sequence[Any]) -> str:
+    """Return the message about a snapshot that has nothing of a key.
+
+    Args:
+        key: The key, as the user named it.
+        batch: The snapshot's batch.
+        near: Keys that the snapshot has.
+    """
+    sentence = f"the snapshot of batch {batch.batch_id} has nothing of key {key!r}"
+    if batch.drained:
+        advice = "the query was drained with this batch, so no state is left; take an earlier snapshot, with at="
+        return f"{sentence}: {advice}"
+    return f"{sentence}; keys that it has are, for example, {', '.join(map(repr, near))}" if near else sentence
+
+
+def _nearest(keys: list[tuple[Any, ...]], wanted: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+    if len(wanted) == 1 and isinstance(wanted[0], int):
+        return sorted(keys, key=lambda key: abs(key[0] - wanted[0]))[:_NEAR]
+    in_order = sorted(keys)
+    position = max(0, bisect_left(in_order, wanted) - 1)
+    return in_order[position : position + _NEAR]
+
+
+def _hashed(spark: SparkSession, values: Values, spec: InputSpec, key_groups: int) -> tuple[int, int]:
+    """Return Spark's hash of a key, and the number of its key group."""
+    fields = [spec.schema.field(name) for name in values]
+    columns = [encode_entries([value], field.type) for value, field in zip(values.values(), fields, strict=True)]
+    frame = spark.createDataFrame(pa.Table.from_arrays(columns, schema=pa.schema(fields)))
+    keys = [F.col(back_quoted(name)) for name in values]
+    row = frame.select(F.xxhash64(*keys).alias("hash"), key_group(keys, key_groups).alias("group")).collect()[0]
+    return int(row["hash"]), int(row["group"])
+
+
+def debug(checkpoint: Location | Checkpoint, joined: Joined | None = None, *, key: Any, at: Moment = None) -> Debugger:
+    """Load one key of a snapshot, to step through the batches that came next, in this process.
+
+    The checkpoint is only read, and its query may be running. The steps have the time of the real run, and give the
+    key's output rows of the real run.
+
+    Args:
+        checkpoint: The query's checkpoint directory, or a ``Checkpoint``.
+        joined: The join or function that the query ran, as it was started, with sources of cojoin's; a checkpoint does
+            not keep it. None only shows what the snapshot has of the key.
+        key: The key: a value; a tuple where it has several columns, or a dict by the left input's columns.
+        at: The snapshot: a batch's number; a datetime with a time zone, for the last snapshot at or before it; None for
+            the newest, after which few batches have come.
+
+    Returns:
+        The key's ``state``, ``timers`` and ``waiting`` rows, the ``watermark``, the rows ``upcoming``, and ``steps()``.
+
+    Raises:
+        ConfigurationError: There is no Spark session, or an argument is invalid.
+        FunctionError: A value of the key is not of its column's type.
+        CheckpointError: It is no checkpoint, it has no such snapshot (the message lists those that it has), or
+            ``joined`` is another query.
+
+    Warns:
+        UserWarning: The snapshot has nothing of the key.
+
+    Example:
+        >>> debugger = debug("/lake/_cojoin/enriched", joined, key=17, at=12)  # doctest: +SKIP
+        >>> for step in debugger.steps():  # doctest: +SKIP
+        ...     print(step.batch_id, step.output)
+    """
+    spark = active_session()
+    if spark is None:
+        msg = "debug: reading the checkpoint needs an active Spark session; make one with cojoin.spark_session()"
+        raise ConfigurationError(msg)
+    bound = None
+    if joined is not None:
+        if not isinstance(joined, Joined):
+            msg = f"debug: joined: expected the Joined that the query ran, such as pair.asof_join(), got {joined!r}"
+            raise ConfigurationError(msg)
+        bound = joined._spark("debug").bound  # noqa: SLF001
+    loaded = load_key(spark, as_checkpoint(checkpoint, at), key)
+    debugger = Debugger.of(loaded, None if joined is None else joined.plan, bound)
+    if loaded.is_empty:
+        warnings.warn(f"debug: {nothing_of(key, loaded.batch, near_keys(loaded))}", stacklevel=2)
+    return debugger

@@ -1,31 +1,80 @@
-"""The batches that followed a snapshot, as the checkpoint recorded them: where they ended, and what time it was.
+"""The batches that followed a snapshot, as the checkpoint recorded them: their end, their time, and one key's rows.
 
 The newest batches have manifests, the older ones rows in the progress table. A batch without content has neither, and
-the next one that has begins where the one before it ended.
+the next one with content begins where the one before it ended.
+
+The time is that of the real run. The rows of one key do not determine it, since other keys' rows moved it, and other
+source partitions held it back. So the operator's inputs get, in place of their watermark strategies, the watermark, the
+largest timestamp and the status that were recorded after each batch, and the operator merges them by its own rules.
+The same rows are late, the same timers fire and the same rows are emitted as in the real run.
+
+The rows are read between positions of the query's sources. Delta tables and folders of files are read by a stream of
+Spark's with a checkpoint of its own in a temporary folder: one micro-batch is planned there that reads, for each batch
+of the real query, exactly from its begin to its end. So a position means the same as in the query. Other sources read
+their positions themselves (``Source.between``). It costs one Spark job over all rows between the first position and the
+last, and a source of Spark's for each batch.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+import tempfile
+import uuid
+from collections import defaultdict
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
+from functools import reduce
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.errors import PySparkException
 from pyspark.sql import functions as F  # noqa: N812
 
-from cojoin.checkpoints.inspect.read import read_progress
+from cojoin.checkpoints.inspect.key_state import having
+from cojoin.checkpoints.inspect.query_state import read_progress
 from cojoin.checkpoints.manifest import Manifests
+from cojoin.engine.time.control_rows import ONE_PARTITION, Control
+from cojoin.engine.time.input_watermark import InputWatermark
+from cojoin.engine.time.watermark_strategies import WatermarkStrategy
 from cojoin.engine.time.watermarks import END_OF_TIME, NONE
+from cojoin.engine.values.tables import concat
+from cojoin.engine.values.texts import back_quoted
+from cojoin.errors import CheckpointError, ConfigurationError
+from cojoin.session import source_logs
+from cojoin.session.failures import explain
+from cojoin.session.kinds import adapter_of
+from cojoin.session.offset_log import NOTHING_READ, plan_interrupted
+from cojoin.session.stores import open_store
+from cojoin.spark.query.history import snapshot_of
+from cojoin.storage.locations import literally
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from pyspark.sql import SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
+    from cojoin.checkpoints.inspect.key_state import Values
     from cojoin.checkpoints.manifest import Manifest
+    from cojoin.engine.operator import Sides
+    from cojoin.engine.plan import Plan
     from cojoin.engine.time.watermarks import Status
+    from cojoin.spark.bound_input import BoundInput
+    from cojoin.spark.sources.sources import Source
     from cojoin.storage.store import Store
 
-__all__ = ["RecordedBatch", "RecordedInput", "batches_after"]
+__all__ = [
+    "RecordedBatch",
+    "ReplayedRows",
+    "Span",
+    "batches_after",
+    "controls_until",
+    "header_at",
+    "recorded_controls",
+    "with_recorded_time",
+]
+
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
@@ -68,8 +117,8 @@ class RecordedBatch:
         """Return the batch of a manifest."""
         report = manifest.report
         left, right = (
-            RecordedInput(each.watermark, each.max_timestamp, each.status)  # type: ignore[arg-type]
-            for each in report.inputs
+            RecordedInput(side.watermark, side.max_timestamp, side.status)  # type: ignore[arg-type]
+            for side in report.inputs
         )
         return cls(report.batch_id, report.processing_time, (left, right), report.drained, manifest.offsets)
 
@@ -78,11 +127,11 @@ class RecordedBatch:
         """Return the batch of a row of the progress table, with its times as datetimes."""
         left, right = (
             RecordedInput(
-                END_OF_TIME if each["status"] == "finished" else _millis(each["watermark"]),
-                _millis(each["max_timestamp"]),
-                each["status"],
+                END_OF_TIME if side["status"] == "finished" else _millis(side["watermark"]),
+                _millis(side["max_timestamp"]),
+                side["status"],
             )
-            for each in row["inputs"]
+            for side in row["inputs"]
         )
         clock = max(0, _millis(row["processing_time"]))
         return cls(row["batch_id"], clock, (left, right), bool(row["drained"]), row["offsets"])
@@ -97,16 +146,320 @@ def batches_after(spark: SparkSession, files: Store, batch_id: int) -> list[Reco
     manifests = Manifests(files)
     known = manifests.batch_ids()
     later = [each for each in known if each > batch_id]
-    found = [RecordedBatch.of_manifest(each) for number in later if (each := manifests.read(number)) is not None]
+    batches = [RecordedBatch.of_manifest(each) for number in later if (each := manifests.read(number)) is not None]
     # Manifests are deleted from the oldest on, so if this batch has one, those after it have theirs.
     if batch_id not in known:
         first = min(later, default=None)
         rows = read_progress(spark, files.root).where(F.col("batch_id") > batch_id)
         rows = rows if first is None else rows.where(F.col("batch_id") < first)
         wanted = rows.select("batch_id", "processing_time", "inputs", "drained", "offsets").toArrow().to_pylist()
-        found = [*sorted(map(RecordedBatch.of_progress, wanted), key=lambda each: each.batch_id), *found]
-    return found
+        batches = [*sorted(map(RecordedBatch.of_progress, wanted), key=lambda each: each.batch_id), *batches]
+    return batches
 
 
 def _millis(moment: datetime | None) -> int:
     return NONE if moment is None else (moment - _EPOCH) // (datetime.resolution * 1000)
+
+
+def with_recorded_time(plan: Plan) -> Plan:
+    """Return a plan whose watermarks only follow what ``recorded_controls`` says."""
+    return replace(plan.with_inputs(watermark=WatermarkStrategy()), key_groups=1)
+
+
+def header_at(header: Mapping[str, Any], batch: RecordedBatch) -> dict[str, Any]:
+    """Return a state's header with the time of each input as it was recorded after the state's batch.
+
+    Args:
+        header: The merged header of the state (``rescaling.merged_header``).
+        batch: The state's batch.
+    """
+    inputs = [_restored(each) for each in batch.inputs]
+    return {**header, "watermark": {**header["watermark"], "inputs": inputs}}
+
+
+def recorded_controls(batch: RecordedBatch) -> list[Control]:
+    """Return the control rows of a batch; a drain ends the inputs by itself."""
+    return [
+        Control(
+            number,  # type: ignore[arg-type]
+            partitions=_times(recorded.max_timestamp),
+            # Without a mark, since the watermark is known.
+            marks=dict.fromkeys(_times(recorded.max_timestamp), NONE),
+            watermarks=_times(recorded.watermark),
+            statuses={None: recorded.status} if recorded.status != "finished" else {},
+            processing_time=batch.processing_time,
+        )
+        for number, recorded in enumerate(batch.inputs, start=1)
+    ]
+
+
+def controls_until(batch: RecordedBatch, until: int) -> list[Control]:
+    """Return the control rows of the part of a batch in which time comes to a moment.
+
+    Args:
+        batch: The batch.
+        until: The moment, in epoch milliseconds.
+    """
+    return [
+        replace(
+            control,
+            partitions={},
+            marks=None,
+            watermarks={name: min(time, until) for name, time in control.watermarks.items()},
+        )
+        for control in recorded_controls(batch)
+    ]
+
+
+def _times(time: int) -> dict[str, int]:
+    return {ONE_PARTITION: time} if NONE < time < END_OF_TIME else {}
+
+
+def _restored(recorded: RecordedInput) -> dict[str, Any]:
+    watermark = InputWatermark()
+    for partition, timestamp in _times(recorded.max_timestamp).items():
+        watermark.observe(partition, timestamp, NONE)
+    for partition, reached in _times(recorded.watermark).items():
+        watermark.apply_watermark(partition, reached)
+    if recorded.status != "active":
+        watermark.set_status(None, recorded.status)
+    return watermark.snapshot()
+
+
+_NOTHING = (NOTHING_READ, "null", "")
+_BATCH = "batch"
+_CLEANS = "cleansource"
+"""The option of file sources that deletes or moves what was read; here it must not."""
+
+
+@dataclass(frozen=True)
+class Span:
+    """The positions between which one batch read both sources.
+
+    Attributes:
+        batch_id: The batch.
+        begins: The position of each source before it, as a line of Spark's offset log.
+        ends: The position of each source after it.
+    """
+
+    batch_id: int
+    begins: Sequence[str]
+    ends: Sequence[str]
+
+
+@dataclass(frozen=True)
+class ReplayedRows:
+    """Reads one key's rows.
+
+    Attributes:
+        spark: The session.
+        files: The query's checkpoint, which has the log of what was read of folders.
+        inputs: Both inputs.
+        key: The key's values by each input's column names.
+        key_hash: Spark's hash of the key (``xxhash64``).
+    """
+
+    spark: SparkSession
+    files: Store
+    inputs: tuple[BoundInput, BoundInput]
+    key: tuple[Values, Values]
+    key_hash: int
+
+    def check_sources(self) -> None:
+        """Check that both inputs have sources.
+
+        Raises:
+            ConfigurationError: An input is a bare DataFrame.
+        """
+        for bound in self.inputs:
+            _source_of(bound)
+
+    def read(self, spans: Sequence[Span]) -> dict[int, Sides]:
+        """Return the key's rows of some batches, in no order.
+
+        Args:
+            spans: The batches, one following the other.
+
+        Returns:
+            The rows of both inputs by batch, for all batches that are given.
+
+        Raises:
+            CheckpointError: A source no longer has the rows.
+            ConfigurationError: A source that the replay needs is a bare DataFrame.
+        """
+        pieces: defaultdict[tuple[int, int], list[pa.Table]] = defaultdict(list)
+        leaves: list[_Leaf] = []
+        for side, bound in enumerate(self.inputs):
+            moved = [each for each in spans if each.begins[side] != each.ends[side]]
+            if not moved:
+                continue
+            subject, source = f"input {bound.spec.name!r}", _source_of(bound)
+            begin = None if moved[0].begins[side] in _NOTHING else moved[0].begins[side]
+            self._check(source, subject, moved[0].batch_id, begin)
+            static = source.between(subject, begin, [each.ends[side] for each in moved])
+            if static is None:
+                leaves += [
+                    _Leaf(side, span.batch_id, span.begins[side], span.ends[side], self._entries(source, side, span))
+                    for span in moved
+                ]
+            else:
+                frame, numbers_of = static
+                rows = self._rows(side, self._of_key(side, bound.rows_of(frame)).toArrow())
+                span_numbers = pa.array(numbers_of(rows))
+                for number, span in enumerate(moved):
+                    mine = self._changes(
+                        side, rows.filter(pc.equal(span_numbers, number)), span.begins[side], span.ends[side]
+                    )
+                    pieces[span.batch_id, side].append(mine)
+        for leaf, rows in self._stream(leaves) if leaves else ():
+            pieces[leaf.batch_id, leaf.side].append(self._changes(leaf.side, rows, leaf.begin, leaf.end))
+        return {span.batch_id: self._sides(pieces, span.batch_id) for span in spans}
+
+    def _changes(self, side: int, rows: pa.Table, begin: str, end: str) -> pa.Table:
+        """Return rows of a source as the versions and deletes that they are between two positions."""
+        changes = self.inputs[side].spec.changes
+        if changes is None:
+            return rows
+        snapshot = snapshot_of(begin, end) if changes.begins_with_snapshot else None
+        return changes.from_the_beginning(changes.expanded(rows)[0], snapshot)
+
+    def _sides(self, pieces: dict[tuple[int, int], list[pa.Table]], batch_id: int) -> Sides:
+        left, right = (
+            concat([bound.spec.schema.empty_table(), *pieces.get((batch_id, side), ())])
+            for side, bound in enumerate(self.inputs)
+        )
+        return left, right
+
+    def _check(self, source: Source, subject: str, batch_id: int, begin: str | None) -> None:
+        lost = source.lost_since(self.spark, subject, begin)
+        if lost:
+            msg = (
+                f"debug: rows that batch {batch_id} and those after it have read no longer exist: {'; '.join(lost)}; "
+                f"begin with a later snapshot, at="
+            )
+            raise CheckpointError(msg)
+
+    def _of_key(self, side: int, rows: DataFrame) -> DataFrame:
+        """Return the rows of the key, and perhaps some of other keys with the same hash."""
+        key = {name: rows[back_quoted(name)] for name in self.inputs[side].spec.key}
+        condition = F.xxhash64(*key.values()) == F.lit(self.key_hash)
+        for name, column in key.items():
+            value = self.key[side][name]
+            # Files can be skipped by their statistics for a comparison with a value, and not for one with a hash.
+            if type(value) is int or (type(value) is str and value.isascii()):
+                condition &= column == F.lit(value)
+        return rows.where(condition)
+
+    def _rows(self, side: int, table: pa.Table) -> pa.Table:
+        spec = self.inputs[side].spec
+        schema = spec.source_schema
+        rows = table.rename_columns(schema.names).cast(schema)
+        return having(rows, self.key[side])
+
+    def _entries(self, source: Source, side: int, span: Span) -> list[dict[str, Any]]:
+        """Return the files that a batch read of a folder, from the query's own log; none for other sources."""
+        if not source.has_log:
+            return []
+        begin, end = (
+            -1 if line in _NOTHING else int(json.loads(line)["logOffset"])
+            for line in (span.begins[side], span.ends[side])
+        )
+        entries = source_logs.entries(self.files, side)
+        return [{**each, "batchId": 0} for each in entries if begin < each["batchId"] <= end]
+
+    def _stream(self, leaves: Sequence[_Leaf]) -> list[tuple[_Leaf, pa.Table]]:
+        """Return the key's rows of each leaf, read by one micro-batch."""
+        frames = [self._frame(number, leaf) for number, leaf in enumerate(leaves)]
+        whole = reduce(lambda one, two: one.unionByName(two, allowMissingColumns=True), frames)
+        tables: list[pa.Table] = []
+
+        def take(rows: DataFrame, _: int) -> None:
+            tables.append(rows.toArrow())
+
+        def write(rows: DataFrame, _: int) -> None:
+            rows.write.parquet(taken)
+
+        with tempfile.TemporaryDirectory(prefix="cojoin-debug-") as folder:
+            store = open_store(self.spark, Path(folder).as_uri(), "temporary folder")
+            taken = store.path("rows")
+            interval = source_logs.compact_interval(self.spark)
+            for number, leaf in enumerate(leaves):
+                if leaf.entries:
+                    source_logs.write_log(store, number, leaf.entries, 0, interval=interval)
+            begins, ends = zip(*(leaf.positions for leaf in leaves), strict=True)
+            plan_interrupted(self.spark, store, begins, ends)
+            try:
+                # With Spark Connect the function is called in another process.
+                to = take if adapter_of(self.spark).runs_batches else write
+                stream = whole.writeStream.foreachBatch(to).option("checkpointLocation", store.path("spark"))
+                stream.queryName(f"cojoin debug {uuid.uuid4().hex[:8]}").trigger(once=True).start().awaitTermination()
+                if to is write:
+                    tables.append(self.spark.read.parquet(literally(taken)).toArrow())
+            except PySparkException as error:
+                names = " and ".join(repr(each.spec.name) for each in self.inputs)
+                msg = (
+                    f"debug: the rows that {names} had after batch {leaves[0].batch_id - 1} can't be read again: "
+                    f"{explain(error)}; begin with a later snapshot, at="
+                )
+                raise CheckpointError(msg) from error
+        table = concat(tables)
+        pieces = []
+        for number, leaf in enumerate(leaves):
+            mine = table.filter(pc.equal(table.column(_BATCH), number))
+            columns = [name for name in table.column_names if name.startswith(f"c{leaf.side}_")]
+            pieces.append((leaf, self._rows(leaf.side, mine.select(columns))))
+        return pieces
+
+    def _frame(self, number: int, leaf: _Leaf) -> DataFrame:
+        bound = self.inputs[leaf.side]
+        source = _source_of(bound)
+        quiet = {name: value for name, value in source.options.items() if name.lower() != _CLEANS}
+        rows = self._of_key(leaf.side, bound.rows_of(replace(source, options=quiet).open()))
+        # Named by position, since both inputs may have a name, and names may have dots.
+        columns: list[Column] = [
+            rows[back_quoted(name)].alias(f"c{leaf.side}_{at}")
+            for at, name in enumerate(bound.spec.source_schema.names)
+        ]
+        return rows.select(F.lit(number).alias(_BATCH), *columns)
+
+
+@dataclass(frozen=True)
+class _Leaf:
+    """The part of one source that one batch read: a source in the replaying stream.
+
+    Attributes:
+        side: 0 is the left input, 1 the right.
+        batch_id: The batch.
+        begin: The position before it.
+        end: The position after it.
+        entries: For a folder, the files that it read, all as of the first number of a log.
+    """
+
+    side: int
+    batch_id: int
+    begin: str
+    end: str
+    entries: Sequence[dict[str, Any]]
+
+    @property
+    def positions(self) -> tuple[str, str]:
+        """The positions in the replaying stream, whose log of files has only this batch's."""
+        if self.entries:
+            return NOTHING_READ, json.dumps({"logOffset": 0})
+        return (NOTHING_READ if self.begin in _NOTHING else self.begin), self.end
+
+
+def _source_of(bound: BoundInput) -> Source:
+    if bound.source is None:
+        msg = (
+            f"debug: input {bound.spec.name!r} is a DataFrame, so it is not known how its rows are read again; "
+            f"give cojoin.Input a source: cojoin.kafka.source, cojoin.sources.delta or files"
+        )
+        raise ConfigurationError(msg)
+    if bound.spec.static:
+        msg = (
+            f"debug: input {bound.spec.name!r} is a static side, whose rows are in the state and not in batches; "
+            f"read_state() and explain() show what a key's rows were joined with"
+        )
+        raise ConfigurationError(msg)
+    return bound.source

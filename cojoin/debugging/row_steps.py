@@ -10,13 +10,13 @@ waiting row to that of the next. That gives the same rows, since a join's result
 
 from __future__ import annotations
 
-import html
 import json
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from cojoin.checkpoints.inspect.key_state import KeyTimer
-from cojoin.debugging.recorded_time import controls_until, recorded_controls
+from cojoin.debugging.recorded_batches import controls_until, recorded_controls
+from cojoin.engine.display import Display
 from cojoin.engine.formats import format_time, show_row, show_value
 from cojoin.engine.keyed_process import KeyedCoProcess
 from cojoin.engine.local.watched_function import watch
@@ -48,7 +48,7 @@ __all__ = ["RowStep", "WatchedProcess", "callbacks_of", "cuts_of", "run_batch"]
 
 @dataclass(frozen=True, repr=False)
 class RowStep:
-    """What one row, one timer or one advance of the watermark did; ``Debugger.steps(by="row")`` yields it.
+    """The effect of one row, one timer or one advance of the watermark; ``Debugger.steps(by="row")`` yields it.
 
     Attributes:
         batch_id: The real query's batch.
@@ -60,7 +60,7 @@ class RowStep:
         row: The row.
         domain: The timer's time domain, ``"event_time"`` or ``"processing_time"``.
         reason: Why the row was rejected, such as ``"late"``.
-        outputs: The rows that came out, by output: ``"output"``, or a side output's tag id.
+        outputs: The emitted rows, by output: ``"output"``, or a side output's tag id.
         state: A function's states of the key afterwards, by name.
         versions: In as-of and temporal joins, the rows of the right input that later rows can match, afterwards.
         timers: The key's timers afterwards.
@@ -100,7 +100,8 @@ class RowStep:
 
     def _repr_html_(self) -> str:
         """Return the step as HTML, for notebooks."""
-        return f"<pre>{html.escape(repr(self))}</pre>"
+        head, *lines = repr(self).splitlines()
+        return Display(head, notes=lines).html()
 
     def _cause(self) -> str:
         when = "" if self.timestamp is None else f" at {format_time(self.timestamp)}"
@@ -122,7 +123,7 @@ class Call(NamedTuple):
         timestamp: The event time of the row, or the time of the timer, in epoch milliseconds.
         domain: The timer's time domain.
         watermark: The watermark that the callback saw.
-        yielded: What it yielded, not yet converted.
+        yielded: The values that it yielded, not yet converted.
         state: The key's states afterwards.
         timers: The key's timers afterwards: domain and time.
     """
@@ -178,7 +179,7 @@ def callbacks_of(stepper: Stepper, batch: RecordedBatch, rows: Sides) -> Iterato
     """Run a batch, and yield the rows that were rejected, and then what each row and timer did in the function.
 
     Args:
-        stepper: Runs a ``WatchedProcess`` with recorded time; it goes on to the batch's end.
+        stepper: Runs a ``WatchedProcess`` with recorded time; it continues to the batch's end.
         batch: The batch.
         rows: The key's rows in it.
 
@@ -200,7 +201,7 @@ def cuts_of(stepper: Stepper, batch: RecordedBatch, rows: Sides) -> Iterator[Row
     """Run a batch in cuts, and yield what each row did in the join, and each advance of the watermark.
 
     Args:
-        stepper: Runs the join with recorded time; it goes on to the batch's end.
+        stepper: Runs the join with recorded time; it continues to the batch's end.
         batch: The batch.
         rows: The key's rows in it.
     """
@@ -209,8 +210,8 @@ def cuts_of(stepper: Stepper, batch: RecordedBatch, rows: Sides) -> Iterator[Row
     waiting: Sides = nothing
     reached = NONE
     for side, (spec, table) in enumerate(zip(inputs, rows, strict=True)):
-        for place in range(table.num_rows):
-            row = table.slice(place, 1)
+        for position in range(table.num_rows):
+            row = table.slice(position, 1)
             cut = (row, nothing[1]) if side == 0 else (nothing[0], row)
             # More rows of the same commit may come, so what is rejected of it is remembered.
             step = run_batch(stepper, batch, cut, (), ends=False, holds={1: NONE, 2: NONE})
@@ -249,7 +250,7 @@ def run_batch(
         stepper: The stepper.
         batch: The batch.
         rows: The key's rows.
-        controls: What is known of time; None is what was recorded after the batch.
+        controls: The control rows; None takes those that were recorded after the batch.
         ends: Whether this is the batch's last cut.
         holds: The upper bounds of the inputs' watermarks in this cut, in epoch milliseconds, by input number.
     """
@@ -273,12 +274,12 @@ def _times(inputs: Sequence[InputSpec], waiting: Sides) -> list[int]:
 
 
 def _rejected(batch: RecordedBatch, step: Step) -> Iterator[RowStep]:
-    for each in decode_rows(step.rejected):
-        values = json.loads(each.row)
+    for rejected in decode_rows(step.rejected):
+        values = json.loads(rejected.row)
         row = row_class(tuple(values))(values.values())
-        timestamp = None if each.event_time is None else int(each.event_time.timestamp() * 1000)
-        watermark = step.watermark if each.watermark is None else each.watermark
-        yield RowStep(batch.batch_id, "rejected", timestamp, watermark, each.input, row, reason=each.reason)
+        timestamp = None if rejected.event_time is None else int(rejected.event_time.timestamp() * 1000)
+        watermark = step.watermark if rejected.watermark is None else rejected.watermark
+        yield RowStep(batch.batch_id, "rejected", timestamp, watermark, rejected.input, row, reason=rejected.reason)
 
 
 def _of_call(plan: Plan, batch: RecordedBatch, call: Call) -> RowStep:

@@ -34,7 +34,7 @@ class Metric:
             counts durations by their size.
         unit: Its unit, as UCUM writes it.
         attributes: The names of its attributes.
-        text: What it is.
+        text: Its description.
 
     >>> METRICS[0].prometheus
     'cojoin_query_active'

@@ -1,27 +1,43 @@
-"""The metrics of one run of a query, taken from the reports of its batches.
+"""The metrics of one run of a query, taken from the reports of its batches, and OpenTelemetry's instruments of them.
 
-Counters add what a report has more than the one before, beginning with what the checkpoint has: they begin at 0 in each
-process, and a batch that is run again after it has counted adds nothing. The first batch of a restored query, which
-reads another query's state with its counts, adds none of these. Gauges are those of the newest report. It costs some
-microseconds a batch.
+Counters add the difference of a report from the one before, beginning with the checkpoint's counts: they begin at 0 in
+each process, and a batch that is run again after it has counted adds nothing. The first batch of a restored query,
+which reads another query's state with its counts, adds none of these. Gauges are those of the newest report. It costs
+some microseconds a batch.
+
+There is one set of instruments for each meter, since a second instrument of the same name would be refused. Without the
+package ``opentelemetry-api`` there is none; with it, but without an SDK that the program has configured, nothing is
+measured. An exporter asks for gauges by a callback, and gets each query's newest values. The newest query of a name is
+shown after its end, too, so that the values of a short run are exported; the oldest of many ended queries are
+forgotten.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
-from typing import TYPE_CHECKING
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any, Protocol
 
 from cojoin.engine.time.watermarks import END_OF_TIME, NONE
-from cojoin.metrics.metric_names import EXPECTED_REASONS, INPUT, OUTPUT, PART, QUERY, REASON
+from cojoin.metrics.metric_names import (
+    EXPECTED_REASONS,
+    INPUT,
+    METRICS,
+    OUTPUT,
+    PART,
+    QUERY,
+    REASON,
+    SECONDS_BOUNDARIES,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from cojoin.engine.batch_report import BatchReport, InputReport
-    from cojoin.metrics.instruments import Instruments
 
-__all__ = ["QueryMetrics"]
+__all__ = ["Instruments", "QueryMetrics", "process_instruments"]
 
 
 class QueryMetrics:
@@ -33,7 +49,7 @@ class QueryMetrics:
         inputs: The names of both inputs.
         outputs: The names of its outputs.
         before: The report of the checkpoint's last batch when the run began; None before the first batch.
-        epoch: How often the query was started.
+        epoch: The number of the query's starts.
         begins_restored: Whether batch 0 reads the state of another query.
 
     Attributes:
@@ -81,7 +97,7 @@ class QueryMetrics:
 
         Args:
             report: The report of the batch.
-            durations_ms: How long its parts took, in milliseconds, as its manifest has them.
+            durations_ms: The durations of its parts in milliseconds, as its manifest has them.
         """
         before, self._report = self._report, report
         if before is not None and report.batch_id <= before.batch_id:
@@ -94,8 +110,8 @@ class QueryMetrics:
             return
         for output, rows in report.emitted.items():
             self._add("cojoin.output.rows", rows, (OUTPUT, output))
-        for position, each in enumerate(report.inputs):
-            self._count_input(each, None if before is None else before.inputs[position])
+        for position, one in enumerate(report.inputs):
+            self._count_input(one, None if before is None else before.inputs[position])
 
     def _count_input(self, now: InputReport, before: InputReport | None) -> None:
         of_input = (INPUT, now.name)
@@ -127,30 +143,30 @@ class QueryMetrics:
             if value is not None:
                 yield value, {QUERY: self._query}
             return
-        for each in () if self._report is None else self._report.inputs:
-            value = self._of_input(of_what, each)
+        for one in () if self._report is None else self._report.inputs:
+            value = self._of_input(of_what, one)
             if value is not None:
-                yield value, {QUERY: self._query, INPUT: each.name}
+                yield value, {QUERY: self._query, INPUT: one.name}
 
-    def _of_query(self, what: str) -> float | None:
-        if what in {"active", "epoch"}:
-            return self._epoch if what == "epoch" else int(self._is_active)
+    def _of_query(self, figure: str) -> float | None:
+        if figure in {"active", "epoch"}:
+            return self._epoch if figure == "epoch" else int(self._is_active)
         if self._report is None:
             return None
-        return self._report.state_bytes if what == "state.size" else self._time(what, self._report.watermark)
+        return self._report.state_bytes if figure == "state.size" else self._time(figure, self._report.watermark)
 
-    def _of_input(self, what: str, each: InputReport) -> float | None:
-        if what == "buffered":
-            return each.buffered
-        if what == "offset.lag":
-            return self._offset_lags.get(each.name) if self._is_active else None
-        return self._time(what, each.watermark)
+    def _of_input(self, figure: str, report: InputReport) -> float | None:
+        if figure == "buffered":
+            return report.buffered
+        if figure == "offset.lag":
+            return self._offset_lags.get(report.name) if self._is_active else None
+        return self._time(figure, report.watermark)
 
-    def _time(self, what: str, watermark: int) -> float | None:
+    def _time(self, figure: str, watermark: int) -> float | None:
         """Return a watermark, or how far it is behind the clock, in seconds; none where time has not begun or ended."""
         if watermark in {NONE, END_OF_TIME}:
             return None
-        if what == "watermark":
+        if figure == "watermark":
             return watermark / 1000
         return time.time() - watermark / 1000 if self._is_active else None
 
@@ -164,3 +180,91 @@ def _parts(report: BatchReport, durations_ms: Mapping[str, float]) -> dict[str, 
     own = {*parts, "calls"}
     parts["write"] = sum(millis for name, millis in durations_ms.items() if name in report.emitted and name not in own)
     return parts
+
+
+_LOG = logging.getLogger(__name__)
+_ENDED = 20
+
+
+class Gauges(Protocol):
+    """The gauges of a query."""
+
+    @property
+    def query(self) -> str:
+        """The name under which the query is shown."""
+
+    @property
+    def is_active(self) -> bool:
+        """Whether the query still runs."""
+
+    def values(self, name: str) -> Iterable[tuple[float, Mapping[str, str]]]:
+        """Return the values of a gauge with their attributes; none where it has no value now."""
+
+
+class Instruments:
+    """The instruments of one meter.
+
+    Args:
+        meter: A meter of ``opentelemetry.metrics``.
+    """
+
+    def __init__(self, meter: Any) -> None:
+        self._shown: dict[str, Gauges] = {}
+        self._lock = threading.Lock()
+        self._told = False
+        self._counters: dict[str, Any] = {}
+        self._histograms: dict[str, Any] = {}
+        for metric in METRICS:
+            if metric.kind == "counter":
+                self._counters[metric.name] = meter.create_counter(metric.name, metric.unit, metric.text)
+            elif metric.kind == "histogram":
+                self._histograms[metric.name] = meter.create_histogram(
+                    metric.name, metric.unit, metric.text, explicit_bucket_boundaries_advisory=SECONDS_BOUNDARIES
+                )
+            else:
+                ask = partial(self._observe, metric.name)
+                meter.create_observable_gauge(metric.name, [ask], metric.unit, metric.text)
+
+    def show(self, gauges: Gauges) -> None:
+        """Show a query's gauges from now on, instead of those of an earlier query of the same name."""
+        with self._lock:
+            self._shown.pop(gauges.query, None)
+            self._shown[gauges.query] = gauges
+            ended = [name for name, each in self._shown.items() if not each.is_active]
+            for name in ended[:-_ENDED]:
+                del self._shown[name]
+
+    def add(self, name: str, amount: int, attributes: Mapping[str, str]) -> None:
+        """Add to a counter."""
+        self._counters[name].add(amount, attributes)
+
+    def record(self, name: str, value: float, attributes: Mapping[str, str]) -> None:
+        """Record a value in a histogram."""
+        self._histograms[name].record(value, attributes)
+
+    def _observe(self, name: str, options: object) -> Iterator[Any]:
+        del options
+        from opentelemetry.metrics import Observation  # noqa: PLC0415 - an optional dependency
+
+        with self._lock:
+            shown = list(self._shown.values())
+        for gauges in shown:
+            try:
+                observed = list(gauges.values(name))
+            except Exception as error:  # noqa: BLE001 - one query must not keep the others from being shown
+                if not self._told:
+                    self._told = True
+                    _LOG.warning("query %s: its metric %s has no value: %r", gauges.query, name, error)
+                continue
+            for value, attributes in observed:
+                yield Observation(value, attributes)
+
+
+@cache
+def process_instruments() -> Instruments | None:
+    """Return the instruments of the process's own meter, ``cojoin``; None where opentelemetry-api is not installed."""
+    try:
+        from opentelemetry import metrics  # noqa: PLC0415 - an optional dependency
+    except ImportError:
+        return None
+    return Instruments(metrics.get_meter("cojoin"))

@@ -43,7 +43,7 @@ def plot_lateness(lateness: Lateness, *, ax: Axes | None = None) -> Axes:
     Both axes are logarithmic, since the last rows are few and come very late.
 
     Args:
-        lateness: What ``cojoin.lateness`` returns.
+        lateness: The result of ``cojoin.lateness``.
         ax: The axes to draw into; None makes a new figure.
 
     Returns:
@@ -88,27 +88,27 @@ def _draw(axes: Axes, lateness: Lateness) -> None:
     shares = np.append(late[behind][1:] / lateness.counted, floor)
     # The first milliseconds of bounds of hours are of no interest.
     first = min(bounds[0], _SOON) if lateness.largest_ms > _LONG else 1.0
-    places = np.concatenate([[first], bounds])
-    axes.step(places, np.append(without / lateness.counted, shares), where="post", color=LEFT, linewidth=2.2)
+    steps = np.concatenate([[first], bounds])
+    axes.step(steps, np.append(without / lateness.counted, shares), where="post", color=LEFT, linewidth=2.2)
     axes.plot(bounds[-1:], [floor], marker="v", color=LEFT, linestyle="none")
     axes.set_xscale("log")
     axes.set_yscale("log")
     left = max(first, _SOON) if lateness.largest_ms > _LONG else first
     axes.set_xlim(left, bounds[-1] * 2)
     axes.set_ylim(floor / 1.5, min(1.0, 3 * without / lateness.counted))
-    shown = {place: label for place, label in _TICKS.items() if left <= place <= bounds[-1] * 2}
+    shown = {tick: label for tick, label in _TICKS.items() if left <= tick <= bounds[-1] * 2}
     axes.set_xticks(list(shown), list(shown.values()))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:.10f}".rstrip("0").rstrip(".") + " %"))
     axes.yaxis.set_minor_locator(NullLocator())
     top = axes.get_ylim()[1]
-    for place, (share, label) in enumerate(_SHARES):
+    for number, (share, label) in enumerate(_SHARES):
         bound = max(lateness.bound_for(share).total_seconds() * 1_000, left)
         axes.axvline(bound, color=GREY, linestyle=":", linewidth=1)
         axes.annotate(
             label,
             (bound, top),
-            (-3, -2 - 10 * place),
+            (-3, -2 - 10 * number),
             textcoords="offset points",
             ha="right",
             va="top",

@@ -1,4 +1,4 @@
-"""What the pictures share: matplotlib where it is installed, axes of times in UTC, colours, and labels that fit."""
+"""The parts that all pictures share: matplotlib where it is installed, axes of times in UTC, colours, and labels."""
 
 from __future__ import annotations
 
@@ -48,22 +48,22 @@ _POINT_SIZE, _CHARACTER = 8, 0.56
 """The size of labels in points, and the width of a character in sizes."""
 
 
-def check_axes(ax: Any, what: str) -> None:
+def check_axes(ax: Any, function: str) -> None:
     """Check that matplotlib is installed, and that ``ax`` is None or an ``Axes``.
 
     Args:
         ax: The caller's argument.
-        what: The caller, for the message.
+        function: The caller, for the message.
 
     Raises:
         EnvironmentSetupError: matplotlib is not installed.
         ConfigurationError: ``ax`` is something else, such as the array that ``plt.subplots(2)`` returns.
     """
-    check_packages(what, "plots", "matplotlib")
+    check_packages(function, "plots", "matplotlib")
     from matplotlib.axes import Axes  # noqa: PLC0415 - an extra
 
     if ax is not None and not isinstance(ax, Axes):
-        msg = f"{what}: ax: expected one of matplotlib's Axes, got {type(ax).__name__}; of several give one, as axes[0]"
+        msg = f"{function}: ax: expected matplotlib's Axes, got {type(ax).__name__}; of several give one, as axes[0]"
         raise ConfigurationError(msg)
 
 
@@ -91,8 +91,8 @@ def as_numbers(micros: Iterable[int | None]) -> NDArray[np.float64]:
     from matplotlib import dates  # noqa: PLC0415 - an extra
 
     times = [
-        np.datetime64("NaT", "us") if each is None or not _FIRST <= each <= _LAST else np.datetime64(each, "us")
-        for each in micros
+        np.datetime64("NaT", "us") if time is None or not _FIRST <= time <= _LAST else np.datetime64(time, "us")
+        for time in micros
     ]
     untyped: Any = dates
     return np.asarray(untyped.date2num(np.array(times, dtype="datetime64[us]")), dtype=np.float64)
@@ -114,7 +114,7 @@ def format_times(axes: Axes, which: Literal["x", "y"], label: str) -> None:
         axis.get_offset_text().set_horizontalalignment("right")
 
 
-def moment(value: Any, what: str) -> int | None:
+def moment(value: Any, argument: str) -> int | None:
     """Return a datetime with a zone in epoch microseconds; None stays None.
 
     Raises:
@@ -124,32 +124,32 @@ def moment(value: Any, what: str) -> int | None:
         return None
     if not isinstance(value, datetime) or value.tzinfo is None:
         example = "datetime(2026, 1, 31, tzinfo=timezone.utc)"
-        msg = f"{what}: expected a datetime with a time zone, such as {example}, got {value!r}"
+        msg = f"{argument}: expected a datetime with a time zone, such as {example}, got {value!r}"
         raise ConfigurationError(msg)
     since = value - datetime(1970, 1, 1, tzinfo=timezone.utc)
     return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
 
 
 def label_points(
-    axes: Axes, places: Sequence[tuple[int, str]], height: float, window: tuple[int, int], *, points: float = 7
+    axes: Axes, labels: Sequence[tuple[int, str]], height: float, window: tuple[int, int], *, points: float = 7
 ) -> None:
     """Write labels above points, those that have room.
 
     Args:
         axes: The axes, whose limits are set.
-        places: Each point's time in epoch microseconds, and its label.
+        labels: Each point's time in epoch microseconds, and its label.
         height: Where the points are on the other axis.
         window: The first and the last time that the axes show, in epoch microseconds.
-        points: How far above them the labels are, in points; less than zero is below.
+        points: The distance of the labels above them, in points; less than zero is below.
     """
     width, taken = pixels(axes), -np.inf
-    for micros, label in sorted(places):
+    for micros, label in sorted(labels):
         text = shorten(label)
         half = text_pixels(axes, text) / 2
-        at = (micros - window[0]) / (window[1] - window[0]) * width
-        if not text or at - half < max(taken, -half) or at > width:
+        position = (micros - window[0]) / (window[1] - window[0]) * width
+        if not text or position - half < max(taken, -half) or position > width:
             continue
-        taken = at + half + 4
+        taken = position + half + 4
         axes.annotate(
             text,
             (as_numbers([micros])[0], height),
@@ -164,7 +164,7 @@ def label_points(
 
 
 def pixels(axes: Axes) -> float:
-    """Return how wide axes are."""
+    """Return the width of axes, in pixels."""
     return float(axes.get_window_extent().width)
 
 

@@ -1,12 +1,15 @@
-"""The rows of one key over event time: what came in, which versions are in force when, and what matched what.
+"""The rows of one key over event time: the inputs' rows, the ranges of versions, the matches, and a function's timers.
 
-The matches are those of the join's own output, run on the key's rows alone: no other key has a part in them.
+The matches are those of the join's own output, run on the key's rows alone: other keys' rows do not matter to them.
+
+A function runs on the key's rows alone, too. All rows come in one micro-batch, as in a run to the end of time. Then
+time advances from one row or timer to the next, and after each the timers are looked at. Timers that a function sets
+again and again without end are followed for a while after the last row.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from decimal import Decimal
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,26 +17,33 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cojoin.engine.formats import show_value
+from cojoin.engine.inputs import InputSpec
 from cojoin.engine.joins import AsofJoin, TemporalJoin
+from cojoin.engine.local.kept_tables import KeptTables
+from cojoin.engine.local.local_run import LocalRun
+from cojoin.engine.observed import control_of
 from cojoin.engine.ordering import OrderedPart, total_order
+from cojoin.engine.plan import Plan
+from cojoin.engine.time.control_rows import ONE_PARTITION, Control
 from cojoin.engine.time.durations import microseconds
+from cojoin.engine.time.timers import TimeDomain
+from cojoin.engine.time.watermark_strategies import WatermarkStrategy
 from cojoin.engine.values.encoding import encode_rows
-from cojoin.engine.values.rows import decode_column
+from cojoin.engine.values.rows import Row, decode_column
 from cojoin.engine.values.tables import event_micros, take_rows
 from cojoin.errors import ConfigurationError, FunctionError, SchemaError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from cojoin.embedded.embedded_execution import EmbeddedExecution
-    from cojoin.engine.inputs import InputSpec
+    from cojoin.engine.local.local_run import BatchOutput
     from cojoin.engine.operator import Sides
     from cojoin.engine.ordering import Ranks
-    from cojoin.engine.plan import Plan
 
 __all__ = [
-    "FOREVER",
     "KeyRows",
+    "SeenTimer",
     "TimedRow",
     "Version",
     "key_rows",
@@ -41,8 +51,10 @@ __all__ = [
     "labels_of",
     "read_keys",
     "rows_by_key",
+    "run_function",
     "sorted_rows",
 ]
+
 
 FOREVER = 1 << 62
 """Microseconds that stand for no end."""
@@ -101,18 +113,18 @@ def read_keys(keys: Any, spec: InputSpec) -> list[tuple[Any, ...]]:
         keys, "to_list"
     )
     if isinstance(keys, tuple):
-        several = count == 1 or (bool(keys) and all(isinstance(each, tuple) for each in keys))
-    given = [each.as_py() if isinstance(each, pa.Scalar) else each for each in keys] if several else [keys]
-    found = [each if count > 1 else (each,) for each in given]
-    for each in found:
-        if not isinstance(each, tuple) or len(each) != count or any(value is None for value in each):
+        several = count == 1 or (bool(keys) and all(isinstance(key, tuple) for key in keys))
+    values = [key.as_py() if isinstance(key, pa.Scalar) else key for key in keys] if several else [keys]
+    tuples = [key if count > 1 else (key,) for key in values]
+    for key in tuples:
+        if not isinstance(key, tuple) or len(key) != count or any(value is None for value in key):
             shape = f"a value of {spec.key[0]!r}" if count == 1 else f"a tuple of {', '.join(spec.key)}"
-            msg = f"keys: expected {shape}, or a list of some, got {each if count > 1 else each[0]!r}"
+            msg = f"keys: expected {shape}, or a list of some, got {key if count > 1 else key[0]!r}"
             raise ConfigurationError(msg)
-    if not 1 <= len(found) <= _MOST_KEYS:
-        msg = f"keys: expected 1 to {_MOST_KEYS} keys, which a picture has room for, got {len(found):,}"
+    if not 1 <= len(tuples) <= _MOST_KEYS:
+        msg = f"keys: expected 1 to {_MOST_KEYS} keys, which a picture has room for, got {len(tuples):,}"
         raise ConfigurationError(msg)
-    return [tuple(value.item() if hasattr(value, "item") else value for value in each) for each in found]
+    return [tuple(value.item() if hasattr(value, "item") else value for value in key) for key in tuples]
 
 
 def rows_by_key(rows: Sides, inputs: tuple[InputSpec, InputSpec], keys: Sequence[tuple[Any, ...]]) -> list[Sides]:
@@ -121,16 +133,16 @@ def rows_by_key(rows: Sides, inputs: tuple[InputSpec, InputSpec], keys: Sequence
     Raises:
         ConfigurationError: A key has no rows, or a value of another type.
     """
-    found = []
+    sides = []
     for key in keys:
         left, right = (_of_key(table, spec, key) for table, spec in zip(rows, inputs, strict=True))
         if not left.num_rows and not right.num_rows:
-            there = _first_keys(rows, inputs)
+            existing = _first_keys(rows, inputs)
             names = " and ".join(repr(spec.name) for spec in inputs)
-            msg = f"keys: inputs {names} have no row of the key {key_text(key)}; they have {there}"
+            msg = f"keys: inputs {names} have no row of the key {key_text(key)}; they have {existing}"
             raise ConfigurationError(msg)
-        found.append((left, right))
-    return found
+        sides.append((left, right))
+    return sides
 
 
 def key_rows(plan: Plan, execution: EmbeddedExecution, key: tuple[Any, ...], rows: Sides) -> KeyRows:
@@ -169,7 +181,7 @@ def labels_of(table: pa.Table, spec: InputSpec, without: Sequence[str | None] = 
     """Return for each row its columns as text, without key, event time and the source's own order."""
     hidden = {*spec.key, spec.event_time, *spec.source_order, *without}
     columns = [decode_column(table.column(name), str) for name in table.column_names if name not in hidden]
-    return [", ".join(map(_text, row)) for row in zip(*columns, strict=True)] if columns else [""] * table.num_rows
+    return [", ".join(map(show_value, row)) for row in zip(*columns, strict=True)] if columns else [""] * table.num_rows
 
 
 def _right_rows(operation: Any, table: pa.Table, spec: InputSpec) -> list[TimedRow]:
@@ -194,12 +206,12 @@ def _right_rows(operation: Any, table: pa.Table, spec: InputSpec) -> list[TimedR
 def _ranges(micros: Sequence[int], direction: str, reach: int) -> list[tuple[int, int]]:
     """Return the times at which left rows match each of a key's versions, which are in total order."""
     distinct = sorted(set(micros))
-    places = {time: place for place, time in enumerate(distinct)}
+    positions = {time: position for position, time in enumerate(distinct)}
     ranges = []
     for row, time in enumerate(micros):
-        place = places[time]
-        before = distinct[place - 1] if place else None
-        after = distinct[place + 1] if place + 1 < len(distinct) else None
+        position = positions[time]
+        before = distinct[position - 1] if position else None
+        after = distinct[position + 1] if position + 1 < len(distinct) else None
         if micros[row + 1 : row + 2] == [time]:
             ranges.append((time, time))  # of equal times the last in the total order matches
         elif direction == "backward":
@@ -236,17 +248,13 @@ def _typed(value: Any, name: str, spec: InputSpec) -> pa.Scalar:
         raise ConfigurationError(msg) from error
 
 
-def _text(value: Any) -> str:
-    return str(value) if isinstance(value, Decimal) else show_value(value)
-
-
 def _first_keys(rows: Sides, inputs: tuple[InputSpec, InputSpec]) -> str:
-    found: dict[tuple[Any, ...], None] = {}
+    distinct: dict[tuple[Any, ...], None] = {}
     for table, spec in zip(rows, inputs, strict=True):
         first = spec.keys(table.slice(0, 1_000))
         columns = [decode_column(column, str) for column in first.columns]
-        found |= dict.fromkeys(each for each in zip(*columns, strict=True) if None not in each)
-    texts = [key_text(key) for key in found]
+        distinct |= dict.fromkeys(each for each in zip(*columns, strict=True) if None not in each)
+    texts = [key_text(key) for key in distinct]
     return ", ".join([*texts[:5], *(["..."] if len(texts) > 5 else [])]) or "no rows"
 
 
@@ -263,3 +271,106 @@ def _micros_or_none(table: pa.Table, name: str) -> list[int | None]:
     valid = table.column(name).is_valid().to_pylist()
     micros = event_micros(table, name)
     return [int(time) if known else None for time, known in zip(micros, valid, strict=True)]
+
+
+_STEPS_AFTER_LAST_ROW = 100
+
+
+@dataclass
+class SeenTimer:
+    """An event-time timer.
+
+    Attributes:
+        timestamp: When it is due, in epoch microseconds.
+        set_at: The time of the row or timer that set it, in epoch microseconds; None if it was set in arrival order.
+        outcome: ``"fired"``, ``"deleted"``, or ``"waiting"`` if it was not followed to its end.
+    """
+
+    timestamp: int
+    set_at: int | None
+    outcome: str = "waiting"
+
+
+@dataclass
+class FunctionRun:
+    """The output and timers of a function for a key's rows.
+
+    Attributes:
+        outputs: Each output's rows by its name, ``"output"`` for the main one; rows without event time are left out.
+        timers: The event-time timers, in the order in which they were seen.
+    """
+
+    outputs: dict[str, list[TimedRow]] = field(default_factory=dict)
+    timers: list[SeenTimer] = field(default_factory=list)
+
+
+def run_function(plan: Plan, rows: Sides) -> FunctionRun:
+    """Run a function over one key's rows, to the end of time.
+
+    Args:
+        plan: A plan whose operation is a function.
+        rows: The key's rows of both inputs.
+
+    Raises:
+        FunctionError: The function raised an error, or returned an invalid value.
+    """
+    run = FunctionRun({"output": []})
+    hidden = {*plan.left.key, *plan.right.key}
+    times = np.concatenate([spec.millis(table) for spec, table in zip(plan.inputs, rows, strict=True)])
+    moments = sorted({int(each) for each in times})
+    waiting: dict[int, SeenTimer] = {}
+    with LocalRun(_without_watermarks(plan), keeps_operators=True, notes_rows=True) as local:
+        left, right = local.plan.inputs
+        _take(local.process(rows, [control_of(1, rows[0], left), control_of(2, rows[1], right)]), run, hidden)
+        _look(local, None, waiting, run)
+        nothing = rows[0].slice(0, 0), rows[1].slice(0, 0)
+        after_last = 0
+        while moments or waiting:
+            now = min([*moments[:1], *waiting])
+            after_last += not moments
+            if after_last > _STEPS_AFTER_LAST_ROW:
+                break
+            moments = [each for each in moments if each > now]
+            reached = [Control(number, watermarks={ONE_PARTITION: now}) for number in (1, 2)]
+            _take(local.process(nothing, reached), run, hidden)
+            _look(local, now, waiting, run)
+    return run
+
+
+def _without_watermarks(plan: Plan) -> Plan:
+    """Return a plan whose watermarks come from outside, and which takes each row as it is."""
+    left, right = (
+        InputSpec(
+            spec.name,
+            spec.schema,
+            spec.key,
+            spec.event_time,
+            sequence=spec.source_order,
+            watermark=WatermarkStrategy.no_watermarks(),
+        )
+        for spec in plan.inputs
+    )
+    return Plan(plan.operation, left, right, 1)
+
+
+def _look(local: LocalRun, now: int | None, waiting: dict[int, SeenTimer], run: FunctionRun) -> None:
+    """Note which timers are new and which are gone since the last look."""
+    timers = KeptTables(local.operators).timers
+    is_timed = pc.equal(timers.column(timers.num_columns - 2), TimeDomain.EVENT_TIME.value)
+    present = set(timers.column(timers.num_columns - 1).filter(is_timed).cast(pa.int64()).to_pylist())
+    for gone in waiting.keys() - present:
+        waiting.pop(gone).outcome = "fired" if now is not None and gone <= now else "deleted"
+    for timestamp in sorted(present - waiting.keys()):
+        waiting[timestamp] = SeenTimer(1_000 * timestamp, None if now is None else 1_000 * now)
+        run.timers.append(waiting[timestamp])
+
+
+def _take(output: BatchOutput, run: FunctionRun, hidden: set[str]) -> None:
+    for row in (row for group in output.groups for row in group.rows()):
+        if row.timestamp is not None:
+            label = _label(row.value.as_dict() if isinstance(row.value, Row) else {"": row.value}, hidden)
+            run.outputs.setdefault(row.output, []).append(TimedRow(1_000 * row.timestamp, label))
+
+
+def _label(values: Mapping[str, Any], hidden: set[str]) -> str:
+    return ", ".join(show_value(value) for name, value in values.items() if name not in hidden)

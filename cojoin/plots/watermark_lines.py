@@ -1,28 +1,38 @@
-"""``plot_watermarks``: how far both inputs and the operator are in event time, batch by batch, and who holds back."""
+"""``plot_watermarks`` draws the watermarks of both inputs and of the operator, batch by batch, and who holds back.
+
+The batches come from a query's progress table, in any form, or from reports. A watermark is None where there is none:
+before the first one, and after the end of all inputs.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 import numpy as np
+import pyarrow as pa
 
+from cojoin.embedded.libraries import is_pandas
+from cojoin.engine.batch_report import BatchReport
+from cojoin.engine.time.watermarks import END_OF_TIME, NONE
 from cojoin.engine.values.choices import check_word
+from cojoin.errors import ConfigurationError
 from cojoin.plots.time_axes import BLACK, GREY, LEFT, RIGHT, as_numbers, check_axes, format_times, new_axes
-from cojoin.plots.watermark_points import read_points
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from matplotlib.axes import Axes
     from numpy.typing import NDArray
 
-    from cojoin.plots.watermark_points import Point
+__all__ = ["plot_watermarks"]
 
-__all__ = ["Over", "plot_watermarks"]
 
 Over: TypeAlias = Literal["processing_time", "batches"]
-"""What the horizontal axis is: the batches' processing times, or their numbers."""
+"""The horizontal axis: the batches' processing times, or their numbers."""
 
 _COLOURS = (LEFT, RIGHT)
 _FEW_BATCHES = 12
@@ -39,11 +49,11 @@ def plot_watermarks(progress: Any, *, ax: Axes | None = None, over: Over | None 
     missing, before the first one and at the end of time, its line has a gap.
 
     Args:
-        progress: What ``cojoin.read_progress(spark, checkpoint)`` returns: a DataFrame of Spark's, or its pandas or
+        progress: The result of ``cojoin.read_progress(spark, checkpoint)``: a DataFrame of Spark's, or its pandas or
             Arrow form. Or a list of ``BatchReport``s, such as of ``query.progress``, or of the steps of
             ``Joined.steps``.
         ax: The axes to draw into; None makes a new figure.
-        over: What the horizontal axis is: ``"processing_time"`` or ``"batches"``. None takes processing time if all
+        over: The horizontal axis: ``"processing_time"`` or ``"batches"``. None takes processing time if all
             batches have one and they differ.
 
     Returns:
@@ -61,33 +71,33 @@ def plot_watermarks(progress: Any, *, ax: Axes | None = None, over: Over | None 
         check_word("over", over, get_args(Over))
     points = read_points(progress)
     axes = new_axes(9, 3.4) if ax is None else ax
-    places = _places(axes, points, over)
+    positions = _places(axes, points, over)
     for number, colour in enumerate(_COLOURS):
-        _draw_input(axes, places, points, number, colour)
-    _step(axes, places, (each.watermark for each in points), BLACK, "the operator", linestyle="--", linewidth=1.8)
+        _draw_input(axes, positions, points, number, colour)
+    _step(axes, positions, (each.watermark for each in points), BLACK, "the operator", linestyle="--", linewidth=1.8)
     format_times(axes, "y", "event time")
-    axes.set_xlim(np.nanmin(places) - 0.02 * (np.nanmax(places) - np.nanmin(places)), np.nanmax(places))
+    axes.set_xlim(np.nanmin(positions) - 0.02 * (np.nanmax(positions) - np.nanmin(positions)), np.nanmax(positions))
     axes.margins(y=0.08)
     _make_room(axes)
-    _draw_holding(axes, places, points)
-    _draw_waiting(axes, places, points)
+    _draw_holding(axes, positions, points)
+    _draw_waiting(axes, positions, points)
     _draw_legend(axes, points)
     axes.spines[["top", "right"]].set_visible(False)
-    # The day stands beside the axis: above it is a title's place.
+    # The day stands next to the axis: above it is the title.
     axes.yaxis.get_offset_text().set_horizontalalignment("right")
     axes.yaxis.OFFSETTEXTPAD = 9
     return axes
 
 
 def _places(axes: Axes, points: Sequence[Point], over: Over | None) -> NDArray[np.float64]:
-    """Return where each batch is on the horizontal axis, which is made the axis of it, and where the last one ends."""
+    """Set the horizontal axis, and return each batch's position on it and the end of the last one."""
     clocks = [each.processing_time for each in points]
     if over is None:
         known = [each for each in clocks if each is not None]
         over = "processing_time" if len(known) == len(clocks) and len(set(known)) > 1 else "batches"
     if over == "processing_time":
         format_times(axes, "x", "processing time")
-        places = as_numbers(None if each is None else 1_000 * each for each in clocks)
+        positions = as_numbers(None if each is None else 1_000 * each for each in clocks)
     else:
         from matplotlib.ticker import FixedLocator, MaxNLocator  # noqa: PLC0415 - an extra
 
@@ -95,30 +105,30 @@ def _places(axes: Axes, points: Sequence[Point], over: Over | None) -> NDArray[n
         few = len(numbers) <= _FEW_BATCHES
         axes.xaxis.set_major_locator(FixedLocator(numbers) if few else MaxNLocator(integer=True, nbins=_FEW_BATCHES))
         axes.set_xlabel("batch")
-        places = np.array(numbers, dtype=np.float64)
-    steps = np.diff(places[~np.isnan(places)])
+        positions = np.array(numbers, dtype=np.float64)
+    steps = np.diff(positions[~np.isnan(positions)])
     # The state after the last batch lasts on; half a batch shows that, and no tick falls on a batch that isn't there.
-    return np.append(places, places[-1] + (float(np.median(steps)) if len(steps) else 1.0) / 2)
+    return np.append(positions, positions[-1] + (float(np.median(steps)) if len(steps) else 1.0) / 2)
 
 
-def _draw_input(axes: Axes, places: NDArray[np.float64], points: Sequence[Point], number: int, colour: str) -> None:
+def _draw_input(axes: Axes, positions: NDArray[np.float64], points: Sequence[Point], number: int, colour: str) -> None:
     inputs = [each.inputs[number] for each in points]
     name = inputs[-1].name
-    _step(axes, places, (each.max_timestamp for each in inputs), colour, f"_{name}, newest", linestyle=":")
-    _step(axes, places, (each.watermark for each in inputs), colour, name, linewidth=2.2)
-    ended = next((place for place, each in enumerate(inputs) if each.status == "finished"), None)
+    _step(axes, positions, (each.max_timestamp for each in inputs), colour, f"_{name}, newest", linestyle=":")
+    _step(axes, positions, (each.watermark for each in inputs), colour, name, linewidth=2.2)
+    ended = next((index for index, each in enumerate(inputs) if each.status == "finished"), None)
     if ended is not None:
         last = [each.watermark if each.watermark is not None else each.max_timestamp for each in inputs]
         height = max((each for each in last[: ended + 1] if each is not None), default=None)
         heights = as_numbers([None if height is None else 1_000 * height])
-        axes.plot(places[[ended]], heights, marker=">", linestyle="none", color=colour, label=f"_{name}, finished")
+        axes.plot(positions[[ended]], heights, marker=">", linestyle="none", color=colour, label=f"_{name}, finished")
 
 
 def _step(
-    axes: Axes, places: NDArray[np.float64], millis: Iterable[int | None], colour: str, label: str, **style: Any
+    axes: Axes, positions: NDArray[np.float64], millis: Iterable[int | None], colour: str, label: str, **style: Any
 ) -> None:
     heights = as_numbers(None if each is None else 1_000 * each for each in millis)
-    axes.step(places, np.append(heights, heights[-1]), where="post", color=colour, label=label, **style)
+    axes.step(positions, np.append(heights, heights[-1]), where="post", color=colour, label=label, **style)
 
 
 def _make_room(axes: Axes) -> None:
@@ -128,33 +138,33 @@ def _make_room(axes: Axes) -> None:
     axes.set_ylim(low - span * 0.42, high + span * 0.22)
 
 
-def _draw_holding(axes: Axes, places: NDArray[np.float64], points: Sequence[Point]) -> None:
+def _draw_holding(axes: Axes, positions: NDArray[np.float64], points: Sequence[Point]) -> None:
     colours = {each.name: colour for each, colour in zip(points[-1].inputs, _COLOURS, strict=True)}
     held = [colours.get(point.holding_input or "") for point in points]
-    for colour, group in groupby(range(len(points)), key=lambda place: held[place]):
+    for colour, group in groupby(range(len(points)), key=lambda number: held[number]):
         if colour is not None:
             batches = list(group)
             axes.axvspan(
-                places[batches[0]], places[batches[-1] + 1], 0, _STRIP, color=colour, linewidth=0, gid="holding"
+                positions[batches[0]], positions[batches[-1] + 1], 0, _STRIP, color=colour, linewidth=0, gid="holding"
             )
 
 
-def _draw_waiting(axes: Axes, places: NDArray[np.float64], points: Sequence[Point]) -> None:
+def _draw_waiting(axes: Axes, positions: NDArray[np.float64], points: Sequence[Point]) -> None:
 
-    beside = axes.twinx()
+    counts = axes.twinx()
     largest = max(1, *(sum(each.waiting for each in point.inputs) for point in points))
-    bottom = np.zeros(len(places))
+    bottom = np.zeros(len(positions))
     for number, colour in enumerate(_COLOURS):
         waiting = [float(point.inputs[number].waiting) for point in points]
         top = bottom + np.array([*waiting, waiting[-1]])
-        beside.fill_between(places, bottom, top, step="post", color=colour, alpha=0.18, linewidth=0)
+        counts.fill_between(positions, bottom, top, step="post", color=colour, alpha=0.18, linewidth=0)
         bottom = top
     # The areas begin above the strip, and the largest one ends below the lines.
     scale = largest / _WAITING
-    beside.set_ylim(-scale * (_STRIP + 0.01), scale * (1 - _STRIP - 0.01))
-    beside.set_yticks([0, largest], ["0", f"{largest:,}"], fontsize=8)
-    beside.set_ylabel("rows that wait", fontsize=8, loc="bottom")
-    beside.spines[["top", "right", "left"]].set_visible(False)
+    counts.set_ylim(-scale * (_STRIP + 0.01), scale * (1 - _STRIP - 0.01))
+    counts.set_yticks([0, largest], ["0", f"{largest:,}"], fontsize=8)
+    counts.set_ylabel("rows that wait", fontsize=8, loc="bottom")
+    counts.spines[["top", "right", "left"]].set_visible(False)
 
 
 def _draw_legend(axes: Axes, points: Sequence[Point]) -> None:
@@ -171,3 +181,131 @@ def _draw_legend(axes: Axes, points: Sequence[Point]) -> None:
         handles.append(Line2D([], [], color=GREY, linestyle="none", marker=">", label="finished"))
     legend = axes.legend(handles=handles, loc="upper left", ncols=4, fontsize=8, frameon=False, borderaxespad=0)
     legend.set_in_layout(False)
+
+
+_COLUMNS = ("batch_id", "processing_time", "watermark", "holding_input", "inputs")
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+
+
+@dataclass(frozen=True)
+class InputPoint:
+    """An input after a batch; times are epoch milliseconds, None where there is none."""
+
+    name: str
+    watermark: int | None
+    max_timestamp: int | None
+    waiting: int
+    status: str
+
+
+@dataclass(frozen=True)
+class Point:
+    """A batch; times are epoch milliseconds, None where there is none."""
+
+    batch_id: int
+    processing_time: int | None
+    watermark: int | None
+    holding_input: str | None
+    inputs: tuple[InputPoint, InputPoint]
+
+
+def read_points(progress: Any) -> list[Point]:
+    """Return the batches of a progress, by number.
+
+    Args:
+        progress: The result of ``read_progress``, as a DataFrame of Spark's or as its pandas or Arrow form; or a
+            report, or several reports or steps.
+
+    Raises:
+        ConfigurationError: It is none of these, or has no batch.
+    """
+    if isinstance(progress, BatchReport) or isinstance(getattr(progress, "report", None), BatchReport):
+        points = [_of_report(progress)]
+    elif isinstance(progress, pa.Table) or is_pandas(progress) or hasattr(progress, "toArrow"):
+        points = [_of_row(row) for row in _rows(progress)]
+    elif isinstance(progress, Iterable) and not isinstance(progress, (str, bytes, Mapping)):
+        points = [_of_report(each) for each in progress]
+    else:
+        raise ConfigurationError(_unknown(progress))
+    if not points:
+        msg = "plot_watermarks: the progress has no batch yet; wait for the first one"
+        raise ConfigurationError(msg)
+    return sorted(points, key=lambda point: point.batch_id)
+
+
+def _rows(progress: Any) -> list[Mapping[str, Any]]:
+    if hasattr(progress, "toArrow"):
+        names = progress.columns
+        _check_columns(names)
+        progress = progress.select(*_COLUMNS).toArrow()
+    if isinstance(progress, pa.Table):
+        _check_columns(progress.column_names)
+        return progress.select(list(_COLUMNS)).to_pylist()  # type: ignore[no-any-return]
+    _check_columns(list(progress.columns))
+    return [dict(zip(_COLUMNS, row, strict=True)) for row in progress[list(_COLUMNS)].itertuples(index=False)]
+
+
+def _check_columns(names: Iterable[str]) -> None:
+    missing = [name for name in _COLUMNS if name not in set(names)]
+    if missing:
+        msg = (
+            f"plot_watermarks: expected the columns of cojoin.read_progress, {', '.join(missing)} "
+            f"{'is' if len(missing) == 1 else 'are'} missing; give its result as it is, before a select"
+        )
+        raise ConfigurationError(msg)
+
+
+def _of_row(row: Mapping[str, Any]) -> Point:
+    inputs = [side.asDict() if hasattr(side, "asDict") else side for side in row["inputs"]]
+    left, right = (
+        InputPoint(
+            str(side["name"]),
+            _millis(side["watermark"]),
+            _millis(side["max_timestamp"]),
+            int(side["buffered"]),
+            str(side["status"]),
+        )
+        for side in inputs
+    )
+    holding = row["holding_input"]
+    return Point(
+        int(row["batch_id"]),
+        _millis(row["processing_time"]),
+        _millis(row["watermark"]),
+        holding if isinstance(holding, str) else None,
+        (left, right),
+    )
+
+
+def _of_report(source: Any) -> Point:
+    report = source if isinstance(source, BatchReport) else getattr(source, "report", None)
+    if not isinstance(report, BatchReport):
+        raise ConfigurationError(_unknown(source))
+    left, right = (
+        InputPoint(side.name, _known(side.watermark), _known(side.max_timestamp), side.buffered, side.status)
+        for side in report.inputs
+    )
+    clock = report.processing_time or None
+    return Point(report.batch_id, clock, _known(report.watermark), report.holding_input, (left, right))
+
+
+def _known(millis: int) -> int | None:
+    return None if millis in (NONE, END_OF_TIME) else millis
+
+
+def _millis(value: Any) -> int | None:
+    """Return a time of a progress table in epoch milliseconds; pandas and Spark give times without a zone as well."""
+    if value is None or value != value:  # noqa: PLR0124 - pandas' NaT is unequal to itself
+        return None
+    if isinstance(value, np.datetime64):
+        return int(value.astype("datetime64[ms]").astype(np.int64))
+    # A pandas Timestamp is a datetime, too.
+    moment = value if value.tzinfo is not None else value.replace(tzinfo=timezone.utc)
+    return int((moment - _EPOCH) // timedelta(milliseconds=1))
+
+
+def _unknown(value: Any) -> str:
+    return (
+        f"plot_watermarks: expected the result of cojoin.read_progress(spark, checkpoint), or a list of reports or "
+        f"steps, got {type(value).__name__}"
+    )

@@ -17,8 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.storagelevel import StorageLevel
 
 from cojoin.comparison.comparison import changed_settings
-from cojoin.comparison.difference import Counts, Difference, OutputDifference, examples_of
-from cojoin.comparison.differing_rows import changed_columns
+from cojoin.comparison.difference import Counts, Difference, OutputDifference, changed_columns, examples_of
 from cojoin.engine.input import Input
 from cojoin.engine.values.row_digest import add_digests, rows_digest
 from cojoin.engine.values.texts import back_quoted

@@ -30,9 +30,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from cojoin.engine.joins import AsofJoin, IntervalJoin, TemporalJoin
-from cojoin.testing.captured_keys import CapturedKeys
-from cojoin.testing.determinism.check import DeterminismReport, check_determinism
-from cojoin.testing.determinism.determinism_error import DeterminismError
+from cojoin.testing.assertions import CapturedKeys, assert_output
+from cojoin.testing.determinism.check import DeterminismError, DeterminismReport, check_determinism
 from cojoin.testing.events import (
     Element,
     Event,
@@ -44,7 +43,6 @@ from cojoin.testing.events import (
     Timer,
     Watermark,
 )
-from cojoin.testing.expectations import assert_output
 from cojoin.testing.harness import Harness, RegressingWatermarks
 from cojoin.testing.harness_inputs import HarnessInput
 from cojoin.testing.harness_tables import parse_table

@@ -32,18 +32,6 @@ from cojoin.engine.values.choices import check_flag, check_word
 from cojoin.engine.values.rows import Row, decode_rows
 from cojoin.engine.values.types import as_schema
 from cojoin.errors import ConfigurationError, did_you_mean
-from cojoin.testing.checks import (
-    Partition,
-    check_inputs,
-    check_instance,
-    epoch_millis,
-    found_partition,
-    input_number,
-    key_values,
-    partition_name,
-    refuse_finished,
-    unfinished,
-)
 from cojoin.testing.events import (
     NOT_GIVEN,
     Element,
@@ -56,7 +44,20 @@ from cojoin.testing.events import (
     Timer,
     Watermark,
 )
-from cojoin.testing.harness_inputs import BoundInput, HarnessInput
+from cojoin.testing.harness_inputs import (
+    BoundInput,
+    HarnessInput,
+    Partition,
+    check_inputs,
+    check_instance,
+    epoch_millis,
+    found_partition,
+    input_number,
+    key_values,
+    partition_name,
+    refuse_finished,
+    unfinished,
+)
 from cojoin.testing.harness_tables import parse_table
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ if TYPE_CHECKING:
 __all__ = ["Harness", "RegressingWatermarks"]
 
 RegressingWatermarks: TypeAlias = Literal["error", "ignore"]
-"""How a harness treats a watermark below the partition's current one.
+"""The treatment of a watermark below the partition's current one.
 
 - *error*: it raises a ``HarnessError``, because such a watermark is usually a mistake of the test.
 - *ignore*: the watermark changes nothing, as in a job, and as in Flink.
@@ -104,7 +105,7 @@ class Harness:
             state after the previous call. This is how Spark runs them: what a function keeps in its attributes is
             lost. False keeps the operators and the function between calls, as Flink does; then ``close`` closes the
             function, and after a failed call only ``restore`` is possible.
-        regressing_watermarks: How a watermark below the current one is treated: ``"error"`` or ``"ignore"``.
+        regressing_watermarks: The treatment of a watermark below the current one: ``"error"`` or ``"ignore"``.
 
     Attributes:
         log: The whole output so far, in order.
@@ -348,7 +349,7 @@ class Harness:
                 msg = (
                     f"{self._sides[side].what}, partition {name!r}: its watermark is {current} "
                     f"({format_time(current)}) and can't go back to {timestamp} ({format_time(timestamp)}); in a job "
-                    f"this would change nothing: say so with regressing_watermarks='ignore'"
+                    f"this would change nothing: allow it with regressing_watermarks='ignore'"
                 )
                 raise HarnessError(msg)
         return Control(self._sides[side].number, processing_time=self._now, watermarks=dict.fromkeys(names, timestamp))
@@ -398,13 +399,13 @@ class Harness:
     def _prepared(self, elements: tuple[Sequence[Element], Sequence[Element]], now: int) -> tuple[Sides, list[Control]]:
         """Return the checked rows of a call, and the control rows that map tasks would send after them."""
         tables, heard = [], []
-        for side, given, known in zip(self._sides, elements, self._run.watermark.inputs, strict=True):
-            if given:
+        for side, elements_of_side, known in zip(self._sides, elements, self._run.watermark.inputs, strict=True):
+            if elements_of_side:
                 refuse_finished(known, side.what)
-            table = side.table(given)
+            table = side.table(elements_of_side)
             tables.append(table)
-            if given:
-                control = side.control(given, table, unfinished(known), now)
+            if elements_of_side:
+                control = side.control(elements_of_side, table, unfinished(known), now)
                 for name in control.partitions:
                     refuse_finished(known, side.what, name)
                 heard.append(control)
@@ -475,8 +476,8 @@ class Harness:
         left, right = self._inputs
         head = f"Harness: {describe_operation(self._operation)} of {left.name!r} with {right.name!r}"
         calls = "before the first call" if self._calls == 0 else f"call{'s' * (self._calls != 1)}: {self._calls:,}"
-        said = f"{calls}; watermark {format_time(report.watermark)}; rows out {report.rows_out:,}"
-        return Display(head, report.table_rows(), [said])
+        note = f"{calls}; watermark {format_time(report.watermark)}; rows out {report.rows_out:,}"
+        return Display(head, report.table_rows(), [note])
 
     def state(self, key: Any) -> dict[str, Any]:
         """Return the state of a key.
@@ -492,14 +493,14 @@ class Harness:
             HarnessError: The key's value does not fit its column.
         """
         wanted = key_values(key, self._inputs[0])
-        found: dict[str, Any] = {}
+        states: dict[str, Any] = {}
         for operator in self._run.operators:
             if isinstance(operator, KeyedCoProcessOperator):
                 with opened(self._to_look_at(operator)) as backend:
-                    found.update(backend.state_of(key))
+                    states.update(backend.state_of(key))
             else:
-                found.update(self._rows_of(operator, wanted))
-        return found
+                states.update(self._rows_of(operator, wanted))
+        return states
 
     def _to_look_at(self, operator: KeyedCoProcessOperator) -> KeyedCoProcessOperator:
         """Return the operator, or a copy if its function was not opened yet and inspecting would declare states."""
@@ -510,14 +511,14 @@ class Harness:
         return cast("KeyedCoProcessOperator", copied)
 
     def _rows_of(self, operator: Operator, wanted: tuple[Any, ...]) -> dict[str, list[Row]]:
-        found = {}
+        states = {}
         for name, table in operator.state_tables().items():
             spec = self._inputs[name not in WAITING[0]]
             rows = decode_rows(table.select(spec.schema.names))
             keys = decode_rows(spec.keys(table))
             if mine := [row for row, each in zip(rows, keys, strict=True) if tuple(each) == wanted]:
-                found[name] = mine
-        return found
+                states[name] = mine
+        return states
 
     def state_entries(self) -> dict[str, int]:
         """Return the number of entries of each state over all keys, including expired entries not yet removed.
@@ -547,13 +548,13 @@ class Harness:
         """
         if key is not None:
             key_values(key, self._inputs[0])
-        found = [
+        registered = [
             Timer(*timer)
             for operator in self._run.operators
             if isinstance(operator, KeyedCoProcessOperator)
             for timer in operator.state_backend.timers_of(key)
         ]
-        return sorted(found, key=lambda timer: (timer.time_domain, timer.timestamp, repr(timer.key)))
+        return sorted(registered, key=lambda timer: (timer.time_domain, timer.timestamp, repr(timer.key)))
 
     def buffered(self, number: Literal[1, 2]) -> list[Row]:
         """Return the rows of an input that wait for the watermark or for matching rows, in total order."""
@@ -635,7 +636,7 @@ def _output_watermark(watermark: int, delay: int) -> int:
 
     Args:
         watermark: The operator's watermark, in epoch milliseconds.
-        delay: How far the watermark may be past a record's timestamp when it is emitted, in milliseconds.
+        delay: The most by which the watermark is past a record's timestamp when it is emitted, in milliseconds.
     """
     if watermark in (NONE, END_OF_TIME):
         return watermark

@@ -1,13 +1,15 @@
-"""The declaration of a harness's input, and its rows as the map side would send them: a table and a control row.
+"""The inputs of a harness: their declaration, their rows as the map side would send them, and checks of arguments.
 
-If the declared columns lack the event-time column, it is added and filled from the elements' timestamps.
+If the declared columns lack the event-time column, it is added and filled from the elements' timestamps. Input numbers,
+times, keys and partitions are checked before anything runs.
 """
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 import pyarrow as pa
 
@@ -20,24 +22,40 @@ from cojoin.engine.inputs import (
     reject_reasons,
     watermark_marks,
 )
+from cojoin.engine.local import local_run
 from cojoin.engine.time.control_rows import ONE_PARTITION, Control
 from cojoin.engine.time.durations import Duration, milliseconds
 from cojoin.engine.time.watermark_strategies import WatermarkStrategy
 from cojoin.engine.time.watermarks import NONE
+from cojoin.engine.values.coercion import coercer
 from cojoin.engine.values.encoding import encode_rows
 from cojoin.engine.values.keys import KEYABLE, is_keyable
 from cojoin.engine.values.rows import Row, decode_column
-from cojoin.engine.values.types import as_schema
+from cojoin.engine.values.types import as_schema, type_to_ddl
 from cojoin.errors import ConfigurationError, FunctionError, SchemaError, did_you_mean
-from cojoin.testing.checks import partition_name
-from cojoin.testing.events import NOT_GIVEN
+from cojoin.testing.events import NOT_GIVEN, HarnessError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
+    from cojoin.engine.time.input_watermark import InputWatermark
     from cojoin.testing.events import Element
 
-__all__ = ["BoundInput", "HarnessInput"]
+__all__ = [
+    "BoundInput",
+    "HarnessInput",
+    "Partition",
+    "check_inputs",
+    "check_instance",
+    "epoch_millis",
+    "found_partition",
+    "input_number",
+    "key_values",
+    "partition_name",
+    "refuse_finished",
+    "unfinished",
+]
+
 
 _TIME = pa.timestamp("us", "UTC")
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
@@ -58,9 +76,10 @@ class HarnessInput:
         sequence: The columns that order the rows of one partition at the source.
         watermark: The watermark strategy, applied at the end of each call. By default the watermark does not follow
             the rows: the test advances it with ``process_watermark``.
-        max_ahead: How far a row's event time may be ahead of processing time, such as ``"1 day"``; None is no limit.
-        late: How late rows are treated, ``"reject"`` or ``"apply"``; None is the default of the operation.
-        null_key: What happens to rows with a null in their key, as in ``cojoin.Input``.
+        max_ahead: The most by which a row's event time may be ahead of processing time, such as ``"1 day"``; None is
+            no limit.
+        late: The treatment of late rows, ``"reject"`` or ``"apply"``; None is the default of the operation.
+        null_key: The treatment of rows with a null in their key, as in ``cojoin.Input``.
 
     Raises:
         ConfigurationError: A column does not exist or has the wrong type; raised when the harness is made.
@@ -168,16 +187,16 @@ class BoundInput:
         """
         spec = self.spec
         parted = [self._parted(element) for element in elements]
-        place = None if spec.event_time is None else spec.schema.names.index(spec.event_time)
-        others = spec.schema if place is None else spec.schema.remove(place)
+        position = None if spec.event_time is None else spec.schema.names.index(spec.event_time)
+        others = spec.schema if position is None else spec.schema.remove(position)
         try:
             table = encode_rows([row for row, _ in parted], others, self.what)
         except FunctionError as error:
             raise SchemaError(str(error).replace(": output field ", ": column ")) from None
-        if place is None:
+        if position is None:
             return table
         micros = [self._micros(time) for _, time in parted]
-        return table.add_column(place, spec.schema.field(place), pa.array(micros, pa.int64()).cast(_TIME))
+        return table.add_column(position, spec.schema.field(position), pa.array(micros, pa.int64()).cast(_TIME))
 
     def _parted(self, element: Element) -> tuple[Any, Any]:
         """Split an element into its values without the event time, and its event time or None."""
@@ -186,13 +205,13 @@ class BoundInput:
             value = value.as_dict()
         carried: tuple[Any, ...] = ()
         if self.spec.event_time is not None:
-            place = names.index(self.spec.event_time)
+            position = names.index(self.spec.event_time)
             if isinstance(value, dict) and self.spec.event_time in value:
                 value = dict(value)
                 carried = (value.pop(self.spec.event_time),)
             elif isinstance(value, (tuple, list)) and len(value) == len(names):
-                carried = (value[place],)
-                value = (*value[:place], *value[place + 1 :])
+                carried = (value[position],)
+                value = (*value[:position], *value[position + 1 :])
         if element.timestamp is NOT_GIVEN and self.spec.event_time is not None and not carried:
             msg = (
                 f"{self.what}: no timestamp was given for the row {element.value!r}; give it, or None to see what "
@@ -249,9 +268,163 @@ class BoundInput:
     def _partitions(self, elements: Sequence[Element], table: pa.Table, known: Sequence[str]) -> list[str]:
         default = known[0] if known else ONE_PARTITION
         if not self.spec.partition:
-            return [partition_name(each.partition) or default for each in elements]
+            return [partition_name(element.partition) or default for element in elements]
         columns = zip(*(decode_column(table.column(name)) for name in self.spec.partition), strict=True)
         return [
-            partition_name(each.partition) or partition_name(values)
-            for each, values in zip(elements, columns, strict=True)
+            partition_name(element.partition) or partition_name(values)
+            for element, values in zip(elements, columns, strict=True)
         ]
+
+
+Partition: TypeAlias = str | tuple[Any, ...] | None
+"""A source partition: its name, or a tuple of its columns' values. None means what the method documents."""
+
+
+def check_instance(operation: Any) -> None:
+    """Raise an error if the operation is a class and not an instance.
+
+    Raises:
+        ConfigurationError: It is a class.
+    """
+    if isinstance(operation, type):
+        msg = f"operation: expected an instance such as {operation.__name__}(), got the class {operation.__name__}"
+        raise ConfigurationError(msg)
+
+
+def check_inputs(left: InputSpec, right: InputSpec) -> None:
+    """Check that two inputs have different names and comparable keys.
+
+    Raises:
+        ConfigurationError: The inputs have the same name.
+        SchemaError: The types of their key columns differ.
+    """
+    if left.name == right.name:
+        msg = (
+            f"input1, input2: both are named {left.name!r}; give them different names, by which messages and rejected "
+            f"rows tell them apart"
+        )
+        raise ConfigurationError(msg)
+    first, second = ([(name, type_to_ddl(spec.schema.field(name).type)) for name in spec.key] for spec in (left, right))
+    if [kind for _, kind in first] != [kind for _, kind in second]:
+        shown = " and ".join(
+            f"{', '.join(f'{name} {kind}' for name, kind in columns)} in input {spec.name!r}"
+            for columns, spec in ((first, left), (second, right))
+        )
+        msg = f"key: expected the same types in both inputs, got {shown}; declare the columns alike, or cast one"
+        raise SchemaError(msg)
+
+
+def input_number(number: Any) -> Literal[1, 2]:
+    """Return the number of an input, checked.
+
+    Raises:
+        HarnessError: It is neither 1 nor 2.
+    """
+    if isinstance(number, bool) or number not in (1, 2):
+        msg = f"expected input 1 or 2, got {number!r}"
+        raise HarnessError(msg)
+    return cast("Literal[1, 2]", number)
+
+
+def epoch_millis(value: Any, argument: str, *, clock: bool = False) -> int:
+    """Return a watermark or a processing time as an int, in epoch milliseconds.
+
+    Args:
+        value: A whole number.
+        argument: The name of the number in the message.
+        clock: Whether it is a processing time, which must not be negative.
+
+    Raises:
+        HarnessError: It is not a whole number of 64 bits, or is negative as a processing time.
+    """
+    try:
+        return local_run.epoch_millis(value, argument, clock=clock)
+    except ConfigurationError as error:
+        raise HarnessError(str(error)) from None
+
+
+def key_values(key: Any, spec: InputSpec) -> tuple[Any, ...]:
+    """Return the values of the key columns as a tuple.
+
+    Args:
+        key: The value of the key column; a tuple or row if there are several key columns.
+        spec: The input whose key columns these are.
+
+    Raises:
+        HarnessError: The values do not fit the key columns.
+    """
+    fields = [spec.schema.field(name) for name in spec.key]
+    values = (key,) if len(fields) == 1 else key
+    if not isinstance(values, tuple) or len(values) != len(fields):
+        msg = f"key: expected a tuple of {', '.join(spec.key)}, got {key!r}"
+        raise HarnessError(msg)
+    for column, value in zip(fields, values, strict=True):
+        kind = type_to_ddl(column.type)
+        try:
+            fits = value is not None and coercer(column.type, "")(value) == value
+        except FunctionError:
+            fits = False
+        if not fits:
+            msg = f"key column {column.name!r}: expected {kind}, got {value!r} ({type(value).__name__})"
+            raise HarnessError(msg)
+    return values
+
+
+def partition_name(partition: Any) -> str:
+    """Return a source partition's name, as the map side spells it: the JSON of its columns' values; "" for None.
+
+    Raises:
+        HarnessError: The partition is neither a name nor a tuple of values.
+
+    >>> partition_name(("trades", 0))
+    '["trades", 0]'
+    """
+    if partition is None:
+        return ""
+    if isinstance(partition, str):
+        return partition
+    if isinstance(partition, (tuple, list)):
+        return json.dumps(list(partition), default=str)
+    msg = f"partition: expected its name, or a tuple of its columns' values such as ({partition!r},), got {partition!r}"
+    raise HarnessError(msg)
+
+
+def unfinished(watermark: InputWatermark) -> list[str]:
+    """Return the names of an input's source partitions that are not finished."""
+    return [name for name, status in watermark.statuses().items() if status != "finished"]
+
+
+def refuse_finished(watermark: InputWatermark, subject: str, partition: str | None = None) -> None:
+    """Raise an error if an input, or the named one of its source partitions, is finished.
+
+    Args:
+        watermark: The input's watermark.
+        subject: The input, for the message.
+        partition: The name of the source partition; None checks only the input.
+
+    Raises:
+        HarnessError: The input or the partition is finished.
+    """
+    if "finished" in (watermark.status(), partition is not None and watermark.statuses().get(partition)):
+        named = f", partition {partition!r}" if partition else ""
+        msg = f"{subject}{named}: it is finished, and that is for good: nothing comes from it any more"
+        raise HarnessError(msg)
+
+
+def found_partition(partition: Any, known: Mapping[str, Any], number: int) -> str:
+    """Return the name of a known source partition.
+
+    Args:
+        partition: Its name, or a tuple of its columns' values.
+        known: The known partitions, by name.
+        number: The input's number, for the message.
+
+    Raises:
+        HarnessError: The partition is not known.
+    """
+    name = partition_name(partition)
+    if name not in known:
+        partitions = f"known are {', '.join(map(repr, known))}" if known else "it has none yet"
+        msg = f"input {number} has no source partition {name!r}; {partitions}{did_you_mean(name, known)}"
+        raise HarnessError(msg)
+    return name

@@ -99,17 +99,17 @@ def header_of(text: str) -> list[str]:
 
 def _cut(line: str) -> list[str]:
     """Return the cells of a line: the parts between the bars that are not inside a string."""
-    found, position = [], 0
+    cells, position = [], 0
     while True:
         match = _CELL.match(line, position)
         if match is None:
             msg = f"table: a string does not end, or something follows it: {line.strip()}"
             raise SchemaError(msg)
         cell = match.group()
-        found.append(cell.removesuffix("|").strip())
+        cells.append(cell.removesuffix("|").strip())
         position = match.end()
         if not cell.endswith("|"):
-            return found
+            return cells
 
 
 def _read_line(line: str, fields: Sequence[pa.Field]) -> list[Any]:
@@ -127,7 +127,7 @@ def _read_cell(cell: str, field: pa.Field) -> Any:
     try:
         return read(cell)
     except (ValueError, ArithmeticError, KeyError):
-        msg = f"table: column {field.name!r}: {cell!r} is no {field.type}"
+        msg = f"table: column {field.name!r}: {cell!r} is not a value of {field.type}"
         raise SchemaError(msg) from None
 
 

@@ -225,7 +225,7 @@ def test_bad_places_are_refused(tmp_path: Path) -> None:
     for path, told in (
         ("bad.py", "pytest collects"),
         ("test_bad.txt", "pytest collects"),
-        ("no/test_a.py", "no folder"),
+        ("no/test_a.py", "does not exist; make it"),
         ("test_a\0.py", r"^path: '.*test_a.x00.py' can't be a file: embedded null byte; choose another"),
         ("no\0/test_a.py", "can't be a file"),
         (
@@ -238,7 +238,7 @@ def test_bad_places_are_refused(tmp_path: Path) -> None:
         with pytest.raises(cj.ConfigurationError, match=told):
             capture(joined, tmp_path / path)
     (tmp_path / "test_there.json").write_text("{}")
-    with pytest.raises(cj.ConfigurationError, match="is there already"):
+    with pytest.raises(cj.ConfigurationError, match="already exists"):
         capture(joined, tmp_path / "test_there.py")
     capture(joined, tmp_path / "test_there.py", overwrite=True)
     run(tmp_path / "test_there.py")
@@ -268,7 +268,7 @@ def test_functions_that_a_test_can_not_make_are_refused(tmp_path: Path, monkeypa
 def test_functions_that_depend_on_other_keys_are_refused(tmp_path: Path) -> None:
     ByClass.seen = 0
     for made in (Counted(), ByClass()):
-        with pytest.raises(cj.ConfigurationError, match="alone do not make the rows come out"):
+        with pytest.raises(cj.ConfigurationError, match="alone have another output"):
             capture(function(made), tmp_path / "test_bad.py", keys=["cy"])
 
 

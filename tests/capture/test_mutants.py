@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pytest
 
 import cojoin as cj
-from cojoin.cli.day import Day, make_day
+from cojoin.cli.demo import Day, make_day
 from cojoin.testing import capture
 from tests.capture import tiers
 

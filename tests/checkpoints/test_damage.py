@@ -23,9 +23,8 @@ from cojoin.checkpoints.manifest import Manifests
 from cojoin.checkpoints.run_starts import resumed_batches
 from cojoin.checkpoints.segment_files import SegmentCleaner
 from cojoin.checkpoints.snapshots import Snapshots
-from cojoin.cli.arguments import parse_arguments
 from cojoin.cli.checkpoints import _Command
-from cojoin.cli.command_secrets import secrets_of
+from cojoin.cli.options import parse_arguments, secrets_of
 from cojoin.session.hadoop_store import HadoopStore
 from cojoin.session.offset_log import check_offsets, source_offsets
 from cojoin.session.stores import open_store

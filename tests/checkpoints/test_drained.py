@@ -11,7 +11,7 @@ from cojoin.checkpoints.checkpoint import find_snapshot
 from cojoin.checkpoints.manifest import Manifests
 from cojoin.checkpoints.snapshot_record import Snapshot
 from cojoin.checkpoints.snapshots import Snapshots
-from cojoin.debugging.loaded_key import nothing_of
+from cojoin.debugging.debugger import nothing_of
 from cojoin.debugging.recorded_batches import RecordedBatch
 from cojoin.storage.local_store import LocalStore
 from tests.checkpoints.reports import manifest

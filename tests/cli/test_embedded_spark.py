@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cojoin.cli import embedded_spark
-from cojoin.cli.arguments import parse_arguments
-from cojoin.cli.command_secrets import secrets_of
 from cojoin.cli.embedded_spark import session_on_demand
+from cojoin.cli.options import parse_arguments, secrets_of
 from tests.spark.refused import refused
 
 if TYPE_CHECKING:

@@ -9,9 +9,7 @@ from pathlib import Path
 import pytest
 
 from cojoin.__main__ import main
-from cojoin.cli.arguments import Arguments, parse_arguments
-from cojoin.cli.command_secrets import secrets_of
-from cojoin.cli.options import read_words
+from cojoin.cli.options import Arguments, parse_arguments, read_words, secrets_of
 
 PROJECT = Path(__file__).resolve().parents[2]
 HELPS = [

@@ -6,11 +6,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from cojoin.__main__ import main
-from cojoin.cli.arguments import parse_arguments
-from cojoin.cli.command_secrets import secrets_of
-from cojoin.cli.day import make_day
-from cojoin.cli.init import job_text
-from cojoin.cli.jobs import loaded
+from cojoin.cli.demo import make_day
+from cojoin.cli.jobs import job_text, loaded
+from cojoin.cli.options import parse_arguments, secrets_of
 from tests.kafka.history import make_producer
 from tests.kafka.sink.committed import read_committed
 

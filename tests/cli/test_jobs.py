@@ -114,8 +114,8 @@ def test_a_command_on_spark_has_a_session_before_any_function_is_called(file: st
 @pytest.mark.parametrize(
     ("name", "told"),
     [
-        ("joind", "there is no 'joind' in {file}; did you mean 'joined'?"),
-        ("xyz", "there is no 'xyz' in {file}; valid are 'joined', 'plain', 'chosen', 'any_of', 'two', 'starts'"),
+        ("joind", "{file} has no 'joind'; did you mean 'joined'?"),
+        ("xyz", "{file} has no 'xyz'; valid are 'joined', 'plain', 'chosen', 'any_of', 'two', 'starts'"),
         ("login", "a function that returns one, got dict ({file}:8)"),
         ("how", "a function that returns one, got list ({file}:9)"),
         ("pd", "a function that returns one, got module ({file}:1)"),
@@ -176,7 +176,7 @@ def test_a_file_that_does_not_load_is_named_with_its_line(file: str, tmp_path: P
 
 
 def test_what_is_not_found(file: str) -> None:
-    with refused("no.py:joined: there is no file 'no.py'"):
+    with refused("no.py:joined: the file 'no.py' does not exist"):
         load("no.py", "joined")
     with pytest.raises(ConfigurationError, match=r"^nowhere:joined: loading it raised .*: No module named 'nowhere'$"):
         load("nowhere", "joined")

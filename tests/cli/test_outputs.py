@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cojoin.cli.outputs import Output
+from cojoin.cli.jobs import Output
 from tests.spark.refused import refused
 
 
@@ -31,7 +31,10 @@ def test_an_output_is_a_place_or_a_name(text: str, kind: str | None, place: str,
         ("/lake/enriched", "expected delta:PATH, parquet:FOLDER, or the name of a sink in the job's file, got '/lake"),
         ("delta:", "expected delta:PATH"),
         ("json:/lake", "expected delta or parquet before the colon, got 'json'"),
-        ("kafka:host:9092/enriched", "a topic is a sink in the job's file: write NAME = cojoin.sinks.kafka(...) there"),
+        (
+            "kafka:host:9092/enriched",
+            "a topic is a sink in the job's file: write NAME = cojoin.sinks.kafka(...), and NAME",
+        ),
     ],
 )
 def test_other_outputs_are_refused(text: str, told: str) -> None:

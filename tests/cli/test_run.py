@@ -16,10 +16,8 @@ import pytest
 
 from cojoin.__main__ import main
 from cojoin.checkpoints.manifest import Manifests
-from cojoin.cli.day import make_day
-from cojoin.cli.demo import _joined
-from cojoin.cli.init import job_text
-from cojoin.cli.verification import admitted, compare, expected_rows
+from cojoin.cli.demo import _joined, admitted, compare, expected_rows, make_day
+from cojoin.cli.jobs import job_text
 from cojoin.session.stores import open_store
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from datetime import datetime, timezone
 import pyarrow as pa
 
 from cojoin.cli import run_report
-from cojoin.cli.verification import compare
+from cojoin.cli.demo import compare
 from cojoin.engine.batch_report import BatchReport, InputReport
 
 AT = 1_768_435_200_000

@@ -18,8 +18,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
 import cojoin as cj
-from cojoin.cli.day import make_day
-from cojoin.cli.demo import _joined
+from cojoin.cli.demo import _joined, make_day
 from cojoin.errors import CojoinError
 from cojoin.session.java_classes import java_class
 from tests.corruption.campaign import DAMAGES

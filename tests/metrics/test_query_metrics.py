@@ -16,9 +16,8 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from prometheus_client import REGISTRY, generate_latest
 
 from cojoin.engine.time.watermarks import END_OF_TIME, NONE
-from cojoin.metrics.instruments import Instruments
 from cojoin.metrics.metric_names import EXPECTED_REASONS, METRICS
-from cojoin.metrics.query_metrics import QueryMetrics
+from cojoin.metrics.query_metrics import Instruments, QueryMetrics
 from tests.spark.progress.runs import NOON, report
 
 if TYPE_CHECKING:
@@ -193,7 +192,7 @@ def test_prometheus_gives_the_names_that_are_documented() -> None:
 def test_without_the_package_there_are_no_metrics() -> None:
     code = (
         "import sys; sys.modules['opentelemetry'] = None\n"
-        "from cojoin.metrics.instruments import process_instruments\n"
+        "from cojoin.metrics.query_metrics import process_instruments\n"
         "print(process_instruments())"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -121,7 +121,7 @@ def test_it_draws_into_the_axes_that_it_gets_and_shows_the_window_that_is_asked_
         ({"keys": [None]}, "expected a value of 'customer', or a list of some, got None"),
         ({"keys": "ann", "start": at(5), "end": at(5)}, "expected an end after the start"),
         ({"keys": "ann", "start": datetime(2026, 1, 15)}, "start: expected a datetime with a time zone"),  # noqa: DTZ001
-        ({"keys": "ann", "ax": [1, 2]}, "expected one of matplotlib's Axes, got list; of several give one"),
+        ({"keys": "ann", "ax": [1, 2]}, "expected matplotlib's Axes, got list; of several give one"),
     ],
 )
 def test_what_can_t_be_drawn_is_refused(arguments: dict[str, Any], message: str) -> None:

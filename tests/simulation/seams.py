@@ -15,7 +15,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from cojoin.checkpoints.control import CONTROL_DDL
-from cojoin.metrics.instruments import process_instruments
+from cojoin.metrics.query_metrics import process_instruments
 from cojoin.storage import document_text
 from tests.simulation import simulated_deltalake, simulated_join
 from tests.simulation.simulated_clock import SimulatedThreads, SimulatedTime, is_simulated, scheduler

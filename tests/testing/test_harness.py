@@ -7,6 +7,7 @@ from cojoin.engine.state import ListStateDescriptor, StateTtlConfig, ValueStateD
 from cojoin.engine.time.timers import TimeDomain
 from cojoin.engine.time.watermarks import NONE
 from cojoin.testing import (
+    AsofJoin,
     Harness,
     HarnessInput,
     Record,
@@ -18,6 +19,7 @@ from tests.testing.functions import CUSTOMERS, OUTPUT, TRADES, UNKNOWN, enrich
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
 
 PERSON = HarnessInput("name string", key="name")
 
@@ -149,3 +151,17 @@ def test_a_key_of_several_columns_is_a_tuple() -> None:
     assert harness.state(("Ada", "Rome")) == {"count": 2}
     assert harness.timers(("Ada", "Oslo")) == [(("Ada", "Oslo"), "event_time", 5)]
     assert len(harness.timers()) == 2
+
+
+def test_a_harness_shows_itself_and_nothing_changes() -> None:
+    trades = HarnessInput("id long, trade long", key="id", name="trades")
+    customers = HarnessInput("id long, tier string", key="id", name="customers")
+    harness = Harness.of(AsofJoin(), input1=trades, input2=customers)
+    assert repr(harness).startswith("Harness: asof_join() of 'trades' with 'customers'\n")
+    assert repr(harness).endswith("before the first call; watermark none; rows out 0")
+    harness.process_element1((1, 1), 1_000)
+    harness.process_watermark(1_500)
+    before = harness.snapshot()
+    assert repr(harness).endswith("calls: 2; watermark 1970-01-01 00:00:01.500; rows out 1")
+    assert "1970-01-01 00:00:01.500" in harness._repr_html_()
+    assert harness.snapshot() == before

@@ -68,22 +68,22 @@ def test_a_cell_is_read_by_its_columns_type(column: str, cell: str, value: Any) 
         ("id | id\na | b", r"a column stands twice in the header: id, id"),
         ("id | n\na", r"expected 2 cells, got 1: a"),
         ("id | n\na | 1 | 2", r"expected 2 cells, got 3"),
-        ("id | n\na | ", r"column 'n': '' is no int8"),
+        ("id | n\na | ", r"column 'n': '' is not a value of int8"),
         ("id\n| a", r"expected 1 cells, got 2"),
         ('id\n"a', r"a string does not end"),
         ('id\n"a" b', r"a string does not end, or something follows it"),
-        ("n\n128", r"column 'n': '128' is no int8"),
-        ("n\n1.0", r"is no int8"),
-        ("b\nTrue", r"'True' is no bool"),
-        ("t\n10", r"'10' is no timestamp\[us, tz=UTC\]"),
-        ("t\n24:00", r"'24:00' is no timestamp"),
-        ("t\n10:60", r"is no timestamp"),
-        ("t\n2024-02-30 10:00", r"is no timestamp"),
-        ("t\n10:00:00.1234567", r"is no timestamp"),
-        ("day\n10:00", r"is no date32"),
-        ("m\n2.505", r"is no decimal128\(10, 2\)"),
-        ("m\nx", r"is no decimal128"),
-        ("raw\nxyz", r"is no binary"),
+        ("n\n128", r"column 'n': '128' is not a value of int8"),
+        ("n\n1.0", r"is not a value of int8"),
+        ("b\nTrue", r"'True' is not a value of bool"),
+        ("t\n10", r"'10' is not a value of timestamp\[us, tz=UTC\]"),
+        ("t\n24:00", r"'24:00' is not a value of timestamp"),
+        ("t\n10:60", r"is not a value of timestamp"),
+        ("t\n2024-02-30 10:00", r"is not a value of timestamp"),
+        ("t\n10:00:00.1234567", r"is not a value of timestamp"),
+        ("day\n10:00", r"is not a value of date32"),
+        ("m\n2.505", r"is not a value of decimal128\(10, 2\)"),
+        ("m\nx", r"is not a value of decimal128"),
+        ("raw\nxyz", r"is not a value of binary"),
         ("tags\n[]", r"a list<.*> has no cells; leave its column out"),
     ],
 )
@@ -182,7 +182,7 @@ def test_a_harness_and_its_side_outputs_are_compared_by_their_own_columns() -> N
     assert_output(harness, "trade_id\n8", tag="unknown")
     with pytest.raises(AssertionError, match="- 9"):
         assert_output(harness, "trade_id\n8\n9", tag="unknown")
-    with pytest.raises(ConfigurationError, match="a harness knows its own"):
+    with pytest.raises(ConfigurationError, match="a harness has its own"):
         assert_output(harness, "trade_id\n7", schema="trade_id long")
     with pytest.raises(ConfigurationError, match="expected schema="):
         assert_output(harness.output, "trade_id\n7")

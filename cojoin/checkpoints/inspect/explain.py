@@ -12,12 +12,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from cojoin.checkpoints.checkpoint import open_files
-from cojoin.checkpoints.inspect.emitted import EmittedRows
-from cojoin.checkpoints.inspect.findings import Explanation, Finding
-from cojoin.checkpoints.inspect.key_state import BUFFERS
-from cojoin.checkpoints.inspect.read import as_checkpoint, read_state
-from cojoin.checkpoints.inspect.sentences import Since, state_findings
-from cojoin.checkpoints.inspect.state_rows import as_key, as_values, find
+from cojoin.checkpoints.inspect.findings import Explanation, Finding, Since, state_findings
+from cojoin.checkpoints.inspect.key_state import BUFFERS, as_key, as_values, find
+from cojoin.checkpoints.inspect.output_rows import EmittedRows
+from cojoin.checkpoints.inspect.query_state import as_checkpoint, read_state
 from cojoin.checkpoints.manifest import Manifests
 from cojoin.checkpoints.spark_state_store import open_batch
 from cojoin.engine.formats import format_time, show_row
@@ -32,8 +30,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from cojoin.checkpoints.checkpoint import Checkpoint, Moment
+    from cojoin.checkpoints.inspect.key_state import Found, Values
     from cojoin.checkpoints.inspect.query_state import QueryState
-    from cojoin.checkpoints.inspect.state_rows import Found, Values
     from cojoin.storage.locations import Location
     from cojoin.storage.store import Store
 
@@ -62,7 +60,7 @@ def explain(
     row: Mapping[str, Any] | None = None,
     at: Moment = None,
 ) -> Explanation:
-    """Return what happened to a row of an input, or what is known of a key.
+    """Explain what happened to a row of an input, or what a key waits for.
 
     Args:
         spark: The session.
@@ -73,7 +71,7 @@ def explain(
         at: The batch whose state is read, as in ``read_state``; outputs are always read as they are now.
 
     Returns:
-        What was found, and notes on what could not be looked up.
+        The findings, and notes on look-ups that failed.
 
     Raises:
         ConfigurationError: Neither a key nor a row is given, or an input or a column does not exist.
@@ -87,10 +85,10 @@ def explain(
     files = open_files(spark, checkpoint.path)
     state = read_state(spark, checkpoint)
     question = _ask(state, key, input, row)
-    found = find(state.stored, _wanted(state, question))
-    since = _since(spark, files, state, question, found) if question.is_row else None
-    findings = list(state_findings(state, found, since, _LIMIT))
-    notes = [f"only {_LIMIT} of {each.total:,} rows are told" for each in found.values() if each.total > _LIMIT]
+    rows = find(state.stored, _wanted(state, question))
+    since = _since(spark, files, state, question, rows) if question.is_row else None
+    findings = list(state_findings(state, rows, since, _LIMIT))
+    notes = [f"only {_LIMIT} of {each.total:,} rows are shown" for each in rows.values() if each.total > _LIMIT]
     came_out = EmittedRows(spark, files, state)
     for side, values in enumerate(question.sides):
         if values is not None:
@@ -125,27 +123,27 @@ def _ask(state: QueryState, key: Any, name: str | None, row: Mapping[str, Any] |
 
 def _wanted(state: QueryState, question: _Question) -> dict[str, Values]:
     """Return the values to search for in each table of the state; a function's states and timers only for a key."""
-    found: dict[str, Values] = {}
+    by_table: dict[str, Values] = {}
     for name in state.stored.tables:
         values = question.sides[_SIDE_OF[name]] if name in _SIDE_OF else None
         if values is not None:
-            found[name] = values
+            by_table[name] = values
         elif name not in _SIDE_OF and question.key is not None:
             key = as_key(question.key, state.inputs[0])
-            found[name] = dict(zip(key_columns(name, state.inputs), key.values(), strict=True))
-    return found
+            by_table[name] = dict(zip(key_columns(name, state.inputs), key.values(), strict=True))
+    return by_table
 
 
 def _since(
-    spark: SparkSession, files: Store, state: QueryState, question: _Question, found: Mapping[str, Found]
+    spark: SparkSession, files: Store, state: QueryState, question: _Question, rows: Mapping[str, Found]
 ) -> Since | None:
     """Return the batch since which a row waits, by a binary search through the states that Spark still has.
 
     Returns:
         None unless exactly one buffered row was found.
     """
-    waiting = [name for name in found if name in BUFFERS and found[name].total]
-    if len(waiting) != 1 or found[waiting[0]].total != 1:
+    waiting = [name for name in rows if name in BUFFERS and rows[name].total]
+    if len(waiting) != 1 or rows[waiting[0]].total != 1:
         return None
     side, _ = BUFFERS[waiting[0]]
     tables = {name: values for name, values in _wanted(state, question).items() if name in BUFFERS}
@@ -155,12 +153,12 @@ def _since(
     while first < last:
         middle = (first + last) // 2
         try:
-            there = any(each.total for each in find(open_batch(spark, files, batches[middle]), tables).values())
+            waits = any(each.total for each in find(open_batch(spark, files, batches[middle]), tables).values())
         except CheckpointError:
             # Spark no longer has the state after this batch.
             first = middle + 1
             continue
-        if there:
+        if waits:
             since, last = batches[middle], middle
         else:
             first, exact = middle + 1, True
@@ -171,30 +169,28 @@ def _since(
 def _batches_with_rows(files: Store, side: int) -> list[int]:
     """Return the committed batches that read rows of an input, preceded by the first committed batch."""
     manifests, committed = Manifests(files), {*committed_batches(files)}
-    found: list[int] = []
+    batches: list[int] = []
     before = 0
     for batch_id in manifests.batch_ids():
         manifest = manifests.read(batch_id)
         if manifest is None:
             continue
         rows = manifest.report.inputs[side].rows_in
-        if batch_id in committed and (rows != before or not found):
-            found.append(batch_id)
+        if batch_id in committed and (rows != before or not batches):
+            batches.append(batch_id)
         before = rows
-    return found
+    return batches
 
 
 def _nothing(state: QueryState, question: _Question) -> str:
     if not question.is_row:
-        return (
-            "Nothing is known of it: it has no rows that wait, no state, and no row in any output that was looked at."
-        )
+        return "It has no rows that wait, no state, and no row in any output that could be read."
     side = 1 if question.sides[0] is None else 0
     spec = state.inputs[side]
     why = ["it was not read yet" + _read_until(state, side)]
     operator = state.query["operator"]
     if operator == "process":
-        why.append("the function took it, which leaves no trace but what it keeps and emits")
+        why.append("the function took it, which leaves no trace but its state and output")
     elif side == 0 and state.query["how"] == "inner":
         why.append("it had no match, and an inner join leaves such rows out")
     elif side == 1:

@@ -1,19 +1,36 @@
-"""The state of one key as Python values: buffered rows, versions, states and timers."""
+"""The state of one key as Python values, and the search for rows of a stored state by their values.
+
+A search is one job over all key groups, which returns only the matching rows. A key belongs to one key group, so a
+limit for each key group is exact for a key.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import functions as F  # noqa: N812
+
 from cojoin.engine.formats import format_time, show_row, show_value
 from cojoin.engine.state.at_rest import entry_of
-from cojoin.engine.values.rows import Row, decode_rows
+from cojoin.engine.values import codec
+from cojoin.engine.values.coercion import coercer
+from cojoin.engine.values.entries import encode_entries
+from cojoin.engine.values.rows import Row, decode_column, decode_rows
+from cojoin.engine.values.schema_evolution import evolve
+from cojoin.engine.values.tables import concat
+from cojoin.errors import CheckpointError, CodecError, ConfigurationError, did_you_mean
+from cojoin.session.sealed import for_workers
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from cojoin.checkpoints.inspect.query_state import QueryState
-    from cojoin.checkpoints.inspect.state_rows import Found, Values
+    from cojoin.checkpoints.stored_state import StoredState
+    from cojoin.engine.inputs import InputSpec
 
 __all__ = [
     "BUFFERS",
@@ -21,11 +38,18 @@ __all__ = [
     "PAIRED",
     "REJECTED",
     "STATE",
+    "Found",
     "KeyState",
     "KeyTimer",
+    "Values",
+    "as_key",
+    "as_values",
+    "find",
+    "having",
     "key_state",
     "plain",
 ]
+
 
 BUFFERS: Mapping[str, tuple[int, str]] = {
     "held1": (0, "the watermark"),
@@ -34,7 +58,7 @@ BUFFERS: Mapping[str, tuple[int, str]] = {
     "held2": (1, "the watermark"),
     "right": (1, "rows to pair with"),
 }
-"""The tables of buffered rows, each with the side of its input and what its rows wait for."""
+"""The tables of buffered rows, each with the side of its input and the event that its rows wait for."""
 
 REJECTED: Mapping[str, int] = {"rejected1": 0, "rejected2": 1}
 """The tables of rejected rows that replace others of a half-read commit, each with the side of its input."""
@@ -46,7 +70,7 @@ DOMAINS: Mapping[str, Literal["event_time", "processing_time"]] = {
 """The tables of timers, each with its time domain."""
 
 PAIRED = frozenset({"left", "right"})
-"""The tables whose last column says whether the row has matched."""
+"""The tables whose last column is true for rows that have matched."""
 
 STATE = "state:"
 """The prefix of the tables of a function's states; their last column is the value."""
@@ -108,7 +132,7 @@ class KeyState:
             ]
         if not self:
             lines.append("  it has nothing")
-        lines += [f"  (not all of the {count:,} rows of {name} are here)" for name, count in self.left_out.items()]
+        lines += [f"  (not all of the {count:,} rows of {name} are shown)" for name, count in self.left_out.items()]
         return "\n".join(lines)
 
     __repr__ = __str__
@@ -127,34 +151,34 @@ class KeyState:
         }
 
 
-def key_state(state: QueryState, key: Values, found: Mapping[str, Found]) -> KeyState:
+def key_state(state: QueryState, key: Values, found_rows: Mapping[str, Found]) -> KeyState:
     """Return the state of a key from the rows that were found in the stored tables.
 
     Args:
         state: The query's state.
         key: The key's values, by the column names of the left input.
-        found: The rows found, by stored table.
+        found_rows: The rows found, by stored table.
     """
     buffered: dict[str, list[Row]] = {spec.name: [] for spec in state.inputs}
     for name, (side, _) in BUFFERS.items():
-        if name in found:
-            rows = found[name].rows
+        if name in found_rows:
+            rows = found_rows[name].rows
             # The last column of an interval join's rows says whether they have matched.
             shown = rows.select(rows.column_names[:-1]) if name in PAIRED else rows
             buffered[state.inputs[side].name] += decode_rows(shown, beyond=str)
     timers = [
         KeyTimer(domain, timestamp)
         for name, domain in DOMAINS.items()
-        if name in found
-        for timestamp in found[name].rows.column(found[name].rows.num_columns - 1).to_pylist()
+        if name in found_rows
+        for timestamp in found_rows[name].rows.column(found_rows[name].rows.num_columns - 1).to_pylist()
     ]
     states = {
-        name.removeprefix(STATE): entry_of(each.rows)
-        for name, each in found.items()
-        if name.startswith(STATE) and each.rows.num_rows
+        name.removeprefix(STATE): entry_of(kept.rows)
+        for name, kept in found_rows.items()
+        if name.startswith(STATE) and kept.rows.num_rows
     }
-    versions = decode_rows(found["versions"].rows, beyond=str) if "versions" in found else []
-    left_out = {name: each.total for name, each in found.items() if each.total > each.rows.num_rows}
+    versions = decode_rows(found_rows["versions"].rows, beyond=str) if "versions" in found_rows else []
+    left_out = {name: kept.total for name, kept in found_rows.items() if kept.total > kept.rows.num_rows}
     return KeyState(
         key,
         state.batch_id,
@@ -181,3 +205,154 @@ def plain(value: Any) -> Any:
 def _listed(texts: Sequence[str]) -> list[str]:
     more = [f"    ... and {len(texts) - _SHOWN:,} more"] if len(texts) > _SHOWN else []
     return [*(f"    {text}" for text in texts[:_SHOWN]), *more]
+
+
+_FAULT = "@fault"
+"""The name under which a task returns an error in place of a table; no table of a state begins with ``@``."""
+
+Values = dict[str, Any]
+"""The value that each column must have, as Arrow takes it; None is null."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """The rows of a table that have given values.
+
+    Attributes:
+        rows: The rows, up to the limit.
+        total: The number of all such rows.
+    """
+
+    rows: pa.Table
+    total: int
+
+
+def as_values(declared: Mapping[str, Any], spec: InputSpec, subject: str) -> Values:
+    """Return a user's values of an input's columns, coerced to the columns' types.
+
+    Args:
+        declared: The user's values, by column.
+        spec: The input.
+        subject: The name of the values in messages, such as ``"row"``.
+
+    Raises:
+        ConfigurationError: There are no columns, or one that the input does not have.
+        FunctionError: A value is not of its column's type.
+    """
+    if not isinstance(declared, Mapping) or not declared:
+        msg = f"{subject}: expected a dict of column values, such as {{'{spec.key[0]}': 17}}, got {declared!r}"
+        raise ConfigurationError(msg)
+    names = spec.schema.names
+    for name in declared:
+        if name not in names:
+            near = did_you_mean(str(name), names)
+            msg = f"{subject}: input {spec.name!r} has no column {name!r}{near}; it has {', '.join(names)}"
+            raise ConfigurationError(msg)
+    return {
+        name: coercer(spec.schema.field(name).type, f"{subject}: column {name!r}")(value)
+        for name, value in declared.items()
+    }
+
+
+def as_key(key: Any, spec: InputSpec) -> Values:
+    """Return a user's key as values by column.
+
+    Args:
+        key: A value; where the key has several columns, a tuple. A dict by column is allowed in both cases.
+        spec: The input whose column names are used.
+
+    Raises:
+        ConfigurationError: The key has other columns than those of the input, or a null.
+        FunctionError: A value is not of its column's type.
+    """
+    names = spec.key
+    if isinstance(key, Mapping):
+        declared = dict(key)
+    elif len(names) == 1:
+        declared = {names[0]: key}
+    else:
+        declared = dict(zip(names, key, strict=True)) if isinstance(key, tuple) and len(key) == len(names) else {}
+    if set(declared) != set(names) or any(value is None for value in declared.values()):
+        shape = f"a value of {names[0]!r}" if len(names) == 1 else f"a tuple of {', '.join(names)}"
+        msg = f"key: expected {shape}, got {key!r}"
+        raise ConfigurationError(msg)
+    return as_values({name: declared[name] for name in names}, spec, "key")
+
+
+def find(
+    state: StoredState, wanted: Mapping[str, Values], limit: int | None = 1_000, *, key_group: int | None = None
+) -> dict[str, Found]:
+    """Return the rows that have given values, from several tables of a state at once.
+
+    Args:
+        state: The state.
+        wanted: For each table, the values that its rows must have; tables that the state does not have are skipped.
+        limit: The most rows of a table to return; None returns all.
+        key_group: The key group to which all wanted rows belong, in a snapshot, so that only its content is read; None
+            reads all.
+
+    Returns:
+        The rows found, for each wanted table of the state; without rows where nothing was found.
+
+    Raises:
+        CheckpointError: A key group's content, or a segment, is damaged or missing.
+    """
+    schemas = {name: state.tables[name].schema for name in wanted if name in state.tables}
+    wanted_here = {name: wanted[name] for name in schemas}
+    if not wanted_here:
+        return {}
+
+    opener = state.opener
+
+    def search(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        try:
+            yield from _search(opener(batches), wanted_here, schemas, limit)
+        except (CheckpointError, CodecError) as error:
+            yield pa.RecordBatch.from_pydict({"name": [_FAULT], "total": [0], "piece": [str(error).encode()]})
+
+    pieces: dict[str, list[pa.Table]] = {name: [schema.empty_table()] for name, schema in schemas.items()}
+    totals = dict.fromkeys(schemas, 0)
+    contents = state.contents if key_group is None else state.contents.where(F.col("key_group") == key_group)
+    for row in contents.mapInArrow(for_workers(search), "name string, total long, piece binary").collect():
+        if row.name == _FAULT:
+            raise CheckpointError(bytes(row.piece).decode())
+        _, tables = codec.decode(bytes(row.piece))
+        pieces[row.name].append(tables[row.name])
+        totals[row.name] += row.total
+    return {name: Found(concat(pieces[name]).slice(0, limit), totals[name]) for name in schemas}
+
+
+def _search(
+    groups: Iterable[Mapping[str, pa.Table]],
+    wanted: Mapping[str, Values],
+    schemas: Mapping[str, pa.Schema],
+    limit: int | None,
+) -> Iterator[pa.RecordBatch]:
+    for tables in groups:
+        for name, values in wanted.items():
+            if name not in tables or not tables[name].num_rows:
+                continue
+            rows = having(evolve(tables[name], schemas[name], f"table {name!r}"), values)
+            if rows.num_rows:
+                piece = codec.encode({}, {name: rows.slice(0, limit).combine_chunks()})
+                yield pa.RecordBatch.from_pydict({"name": [name], "total": [rows.num_rows], "piece": [piece]})
+
+
+def having(table: pa.Table, values: Values) -> pa.Table:
+    """Return the rows of a table that have given values."""
+    for name, value in values.items():
+        if not table.num_rows:
+            break
+        table = table.filter(_equals(table.column(name), value))
+    return table
+
+
+def _equals(column: pa.ChunkedArray, value: Any) -> Any:
+    if value is None:
+        return pc.is_null(column)
+    if isinstance(value, float) and value != value:  # noqa: PLR0124 - only NaN differs from itself
+        return pc.is_nan(column)
+    if pa.types.is_nested(column.type):
+        return pa.array([each == value for each in decode_column(column)])
+    # As an array: pyarrow can't make a scalar of every text that is not valid UTF-8.
+    return pc.equal(column, encode_entries([value], column.type)[0])

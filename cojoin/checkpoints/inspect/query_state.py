@@ -1,12 +1,16 @@
-"""A query's state for inspection: buffered rows, versions in force, states by name, and timers.
+"""A query's state and progress, read while the query runs or is stopped.
 
-Columns have the inputs' own names, times are timestamps, and internal entries are left out. Each attribute is a
-DataFrame over the whole state, which is read when it is used; ``key`` returns the state of one key as Python values.
+Reading writes nothing and waits for nothing. The state is that after a finished batch, from a snapshot or from Spark's
+own state store: buffered rows, versions in force, states by name, and timers. Columns have the inputs' own names, times
+are timestamps, and internal entries are left out. Each attribute is a DataFrame over the whole state, which is read
+when it is used; ``key`` returns the state of one key as Python values.
+
+The progress is read from its table, and from the manifests that are not in the table yet. Only ``savepoint`` writes
+something: one snapshot.
 """
 
 from __future__ import annotations
 
-import html
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import cached_property, reduce
@@ -15,25 +19,55 @@ from typing import TYPE_CHECKING, Any, Literal
 import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812
 
-from cojoin.checkpoints.inspect.key_state import BUFFERS, DOMAINS, PAIRED, REJECTED, STATE, KeyState, key_state
-from cojoin.checkpoints.inspect.state_rows import Values, as_key, find
+from cojoin.checkpoints.checkpoint import Checkpoint, Moment, open_files
+from cojoin.checkpoints.identity import described_at, read_query
+from cojoin.checkpoints.inspect.key_state import (
+    BUFFERS,
+    DOMAINS,
+    PAIRED,
+    REJECTED,
+    STATE,
+    KeyState,
+    Values,
+    as_key,
+    find,
+    key_state,
+)
+from cojoin.checkpoints.manifest import Manifests
+from cojoin.checkpoints.progress_rows import PROGRESS_SCHEMA, has_progress_table, progress_row
+from cojoin.checkpoints.savepoint import take_savepoint
+from cojoin.checkpoints.snapshots import Snapshots
+from cojoin.checkpoints.spark_state_store import open_batch
+from cojoin.checkpoints.state_table import StateTable
+from cojoin.checkpoints.stored_state import StoredState
+from cojoin.delta.table_rows import TableRows
+from cojoin.engine.display import Display
 from cojoin.engine.formats import format_bytes, format_time, text_table
+from cojoin.engine.inputs import InputSpec
 from cojoin.engine.rescaling import key_columns
+from cojoin.engine.row_changes import RowChanges
 from cojoin.engine.state.ttl import split_type
 from cojoin.engine.time.watermarks import NONE
+from cojoin.engine.values.encoding import encode_rows
 from cojoin.engine.values.texts import back_quoted
+from cojoin.engine.values.types import parse_schema
+from cojoin.errors import CheckpointError, ConfigurationError
 from cojoin.session.arrow_types import spark_schema
+from cojoin.session.offset_log import committed_batches
+from cojoin.storage.locations import as_location
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import Column, DataFrame, SparkSession
 
-    from cojoin.checkpoints.stored_state import StoredState
+    from cojoin.checkpoints.manifest import Manifest
     from cojoin.engine.batch_report import BatchReport
-    from cojoin.engine.inputs import InputSpec
+    from cojoin.storage.locations import Location
+    from cojoin.storage.store import Store
 
-__all__ = ["QueryState"]
+__all__ = ["QueryState", "as_checkpoint", "read_progress", "read_state", "savepoint", "state_manifest", "stored_inputs"]
+
 
 _FIRST_MS, _LAST_MS = -62_135_596_800_000, 253_402_300_799_999
 """The years 1 to 9999, which both Spark and Python can show."""
@@ -69,7 +103,7 @@ class QueryState:
 
     @property
     def watermark(self) -> int:
-        """The operator's watermark, in epoch milliseconds; ``-2**63`` where there is none yet."""
+        """The operator's watermark, in epoch milliseconds; ``-2**63`` before the first one."""
         if not self.stored.headers:
             return NONE
         # The same in every key group.
@@ -79,12 +113,12 @@ class QueryState:
     @cached_property
     def buffered(self) -> dict[str, DataFrame]:
         """The buffered rows of each input, by name: its columns, ``waits_for``, and in interval joins ``matched``."""
-        found: dict[str, DataFrame] = {}
+        by_name: dict[str, DataFrame] = {}
         for side, spec in enumerate(self.inputs):
             names = [name for name, (owner, _) in BUFFERS.items() if owner == side and name in self.stored.tables]
             frames = [self._waiting(name, paired=bool(PAIRED & {*names})) for name in names]
-            found[spec.name] = reduce(_together, frames)
-        return found
+            by_name[spec.name] = reduce(_together, frames)
+        return by_name
 
     @cached_property
     def versions(self) -> DataFrame | None:
@@ -103,9 +137,9 @@ class QueryState:
 
         Where a timestamp can't represent the time, ``timestamp`` is null, and only ``timestamp_ms`` has the time.
         """
-        there = [name for name in DOMAINS if name in self.stored.tables]
-        if there:
-            return reduce(_together, [self._timers(name) for name in there])
+        domains = [name for name in DOMAINS if name in self.stored.tables]
+        if domains:
+            return reduce(_together, [self._timers(name) for name in domains])
         keys = self.inputs[0].keys(self.inputs[0].schema.empty_table())
         empty = self.stored.contents.sparkSession.createDataFrame([], spark_schema(keys.schema))
         none: list[Column] = [F.lit(None).cast(dtype) for dtype in ("string", "timestamp", "bigint")]
@@ -162,12 +196,12 @@ class QueryState:
         when = "" if self.taken_at is None else f", {self.taken_at:%Y-%m-%d %H:%M:%S} UTC"
         left, right = (spec.name for spec in self.inputs)
         operator = str(self.query["operator"])
-        what = f"{self.query['function']} of" if operator == "process" else f"{operator.replace('_', ' ')} of"
+        operation = f"{self.query['function']} of" if operator == "process" else f"{operator.replace('_', ' ')} of"
         holding = None if self.report is None else self.report.holding_input
         watermark = format_time(self.watermark) + ("" if holding is None else f", held back by {holding!r}")
         return [
             f"State of {self.path} after batch {self.batch_id}{when}, from {_ORIGINS[self.origin]}",
-            f"{what} {left!r} with {right!r}, {len(self.stored.headers)} key groups; watermark {watermark}",
+            f"{operation} {left!r} with {right!r}, {len(self.stored.headers)} key groups; watermark {watermark}",
         ]
 
     def _largest_groups(self) -> str:
@@ -177,22 +211,18 @@ class QueryState:
         return f"largest key groups: {shown}" if shown else ""
 
     def __str__(self) -> str:
-        rows = [("holds", "rows", "bytes"), *((name, f"{count:,}", f"{size:,}") for name, count, size in self.tables())]
-        return "\n".join(filter(None, [*self._headline(), "", text_table(rows), self._largest_groups()]))
+        return "\n".join(filter(None, [*self._headline(), "", text_table(self._sizes()), self._largest_groups()]))
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
         """Return the summary as HTML, for notebooks."""
-        cells = "".join(
-            f"<tr><td>{html.escape(name)}</td><td>{count:,}</td><td>{size:,}</td></tr>"
-            for name, count, size in self.tables()
-        )
-        head = "<br>".join(map(html.escape, self._headline()))
-        return (
-            f"<p>{head}</p><table><thead><tr><th>holds</th><th>rows</th><th>bytes</th></tr></thead>"
-            f"<tbody>{cells}</tbody></table><p>{html.escape(self._largest_groups())}</p>"
-        )
+        groups = self._largest_groups()
+        return Display("\n".join(self._headline()), self._sizes(), [groups] if groups else []).html()
+
+    def _sizes(self) -> list[Sequence[str]]:
+        sizes = ((name, f"{count:,}", f"{size:,}") for name, count, size in self.tables())
+        return [("holds", "rows", "bytes"), *sizes]
 
     def _waiting(self, name: str, *, paired: bool) -> DataFrame:
         names = self.stored.tables[name].schema.names
@@ -226,10 +256,10 @@ class QueryState:
 
     def _keys(self, name: str) -> DataFrame:
         names = self.stored.tables[name].schema.names
-        places = [names.index(column) for column in key_columns(name, self.inputs)]
+        positions = [names.index(column) for column in key_columns(name, self.inputs)]
         frame = self.stored.rows(name).toDF(*_numbered(len(names)))
         return frame.select(
-            *(F.col(f"c{place}").alias(key) for place, key in zip(places, self.inputs[0].key, strict=True))
+            *(F.col(f"c{position}").alias(key) for position, key in zip(positions, self.inputs[0].key, strict=True))
         )
 
 
@@ -271,12 +301,214 @@ def _split(column: Column, stored: pa.DataType) -> tuple[Column, Column]:
     value, access = "@value", f"@{split_type(stored)[1]}"
     if pa.types.is_list(stored):
         return (
-            F.transform(column, lambda each: each.getField(value)),
-            F.transform(column, lambda each: _moment(each.getField(access))),
+            F.transform(column, lambda item: item.getField(value)),
+            F.transform(column, lambda item: _moment(item.getField(access))),
         )
     if pa.types.is_map(stored):
         return (
-            F.transform_values(column, lambda _, each: each.getField(value)),
-            F.transform_values(column, lambda _, each: _moment(each.getField(access))),
+            F.transform_values(column, lambda _, item: item.getField(value)),
+            F.transform_values(column, lambda _, item: _moment(item.getField(access))),
         )
     return column.getField(value), _moment(column.getField(access))
+
+
+_EXPECTED = "the path of a query's checkpoint directory"
+
+
+def read_state(spark: SparkSession, checkpoint: Location | Checkpoint, at: Moment = None) -> QueryState:
+    """Read a query's state after a batch.
+
+    Args:
+        spark: The session.
+        checkpoint: The query's checkpoint directory, or a ``Checkpoint``.
+        at: A batch's number; a datetime with a time zone, for the last batch at or before it; None for the newest.
+
+    Raises:
+        ConfigurationError: The path or the moment is invalid.
+        CheckpointError: The directory is not a checkpoint, or no longer has the state at that moment; the message lists
+            the batches that it has.
+
+    Example:
+        ``read_state(spark, "/lake/_cojoin/enriched").buffered["trades"].show()``
+    """
+    checkpoint = as_checkpoint(checkpoint, at)
+    files = open_files(spark, checkpoint.path)
+    snapshots = Snapshots(files)
+    saved, committed = snapshots.batch_ids(), committed_batches(files)
+    wanted = checkpoint.at
+    if isinstance(wanted, datetime):
+        batch_id = _last_before(files, snapshots, wanted)
+    elif wanted is None:
+        batch_id = max([*committed[-1:], *saved[-1:]], default=None)
+    else:
+        batch_id = wanted if wanted in {*committed, *saved} else None
+    if batch_id is None:
+        raise _unknown(files, wanted)
+    if batch_id in saved:
+        return _of_snapshot(spark, files, checkpoint.path, batch_id)
+    try:
+        return _of_store(spark, files, checkpoint.path, batch_id)
+    except CheckpointError:
+        # The newest state was asked for, rather than this batch; a snapshot is kept for longer.
+        if wanted is None and saved:
+            return _of_snapshot(spark, files, checkpoint.path, saved[-1])
+        raise
+
+
+def read_progress(spark: SparkSession, checkpoint: Location | Checkpoint) -> DataFrame:
+    """Read a query's progress: counts, watermarks and sizes, one row for each batch, the newest last.
+
+    Args:
+        spark: The session.
+        checkpoint: The query's checkpoint directory, or a ``Checkpoint``, whose ``at`` leaves out later batches.
+
+    Raises:
+        CheckpointError: The directory is not a checkpoint.
+
+    Example:
+        ``read_progress(spark, path).select("batch_id", "watermark", "holding_input").show()``
+    """
+    checkpoint = as_checkpoint(checkpoint, None)
+    files = open_files(spark, checkpoint.path)
+    written, table = -1, None
+    # The table is opened before the manifests are listed, so a batch that is moved meanwhile is read from these.
+    if has_progress_table(files):
+        rows = TableRows(files, "progress")
+        if rows.why_not is None:
+            table = spark.createDataFrame(rows.read(PROGRESS_SCHEMA), spark_schema(PROGRESS_SCHEMA))
+        else:
+            table = spark.read.format("delta").load(files.path("progress"))
+        newest = table.agg(F.max("batch_id")).first()
+        written = -1 if newest is None or newest[0] is None else int(newest[0])
+    manifests = Manifests(files)
+    waiting = manifests.read_all(batch_id for batch_id in manifests.batch_ids() if batch_id > written)
+    unwritten = encode_rows([progress_row(manifest) for manifest in waiting], PROGRESS_SCHEMA, "progress")
+    # With Spark Connect, a table without rows needs its schema given.
+    frame = spark.createDataFrame(unwritten, spark_schema(PROGRESS_SCHEMA))
+    both = frame if table is None else table.unionByName(frame, allowMissingColumns=True)
+    if isinstance(checkpoint.at, datetime):
+        both = both.where(F.col("processing_time") <= F.lit(checkpoint.at))
+    elif checkpoint.at is not None:
+        both = both.where(F.col("batch_id") <= checkpoint.at)
+    return both.orderBy("batch_id")
+
+
+def savepoint(spark: SparkSession, checkpoint: Location | Checkpoint) -> Checkpoint:
+    """Write a savepoint of the state after a query's last finished batch, while the query runs or is stopped.
+
+    Args:
+        spark: The session.
+        checkpoint: The query's checkpoint directory.
+
+    Returns:
+        The checkpoint at that batch, for ``read_state`` and ``start(restore_from=...)``; it is kept until a user
+        removes it.
+
+    Raises:
+        ConfigurationError: A ``Checkpoint`` with a moment is given.
+        CheckpointError: The directory is not a checkpoint, no batch is finished yet, or the query was drained.
+    """
+    checkpoint = as_checkpoint(checkpoint, None)
+    if checkpoint.at is not None:
+        msg = f"savepoint: expected a path, since it is taken of the last batch; got at={checkpoint.at!r}"
+        raise ConfigurationError(msg)
+    return take_savepoint(spark, open_files(spark, checkpoint.path))
+
+
+def as_checkpoint(checkpoint: Location | Checkpoint, at: Moment) -> Checkpoint:
+    """Return the checkpoint of a path or a ``Checkpoint``, and a moment.
+
+    Raises:
+        ConfigurationError: The first is neither, or two moments are given.
+    """
+    if not isinstance(checkpoint, Checkpoint):
+        return Checkpoint(as_location(checkpoint, "checkpoint", expected=_EXPECTED), at)
+    if at is None:
+        return checkpoint
+    if checkpoint.at is not None:
+        msg = f"at: expected one moment, got at={at!r} for {checkpoint!r}; leave one of them out"
+        raise ConfigurationError(msg)
+    return Checkpoint(checkpoint.path, at)
+
+
+def stored_inputs(query: Mapping[str, Any]) -> tuple[InputSpec, InputSpec]:
+    """Return the inputs as a checkpoint describes them; watermark strategies are not stored."""
+    left, right = (
+        InputSpec(
+            stored["name"],
+            parse_schema(stored["columns"], what=f"input {stored['name']!r}"),
+            tuple(stored["key"]),
+            stored["event_time"],
+            tuple(stored["partition"]),
+            tuple(stored["sequence"]),
+            static=bool(stored.get("static")),
+            changes=RowChanges.read(stored.get("changes"), stored["event_time"]),
+        )
+        for stored in query["inputs"]
+    )
+    return left, right
+
+
+def state_manifest(files: Store, state: QueryState) -> Manifest:
+    """Return the manifest of the batch after which a state is: its source offsets and its outputs.
+
+    Raises:
+        CheckpointError: It no longer exists.
+    """
+    if state.origin == "snapshot":
+        snapshot = Snapshots(files).read(state.batch_id)
+        manifest = None if snapshot is None else snapshot.manifest
+    else:
+        manifest = _manifest_before(files, state.batch_id)
+    if manifest is None:
+        msg = f"checkpoint {files.root}: the manifest of batch {state.batch_id} was removed; read a newer state"
+        raise CheckpointError(msg)
+    return manifest
+
+
+def _of_snapshot(spark: SparkSession, files: Store, path: str, batch_id: int) -> QueryState:
+    snapshot = Snapshots(files).read(batch_id)
+    if snapshot is None:
+        raise _unknown(files, batch_id)
+    # Its rows are read when a user asks for them, and the query may remove the snapshot until then.
+    stored = StoredState.of_snapshot(StateTable(spark, files).pinned(snapshot), snapshot)
+    query = described_at(read_query(files), batch_id)
+    return QueryState(path, batch_id, "snapshot", stored_inputs(query), query, snapshot.manifest.report, stored)
+
+
+def _of_store(spark: SparkSession, files: Store, path: str, batch_id: int) -> QueryState:
+    stored, query = open_batch(spark, files, batch_id), described_at(read_query(files), batch_id)
+    last = _manifest_before(files, batch_id)
+    report = None if last is None else last.report
+    return QueryState(path, batch_id, "state store", stored_inputs(query), query, report, stored)
+
+
+def _manifest_before(files: Store, batch_id: int) -> Manifest | None:
+    """Return the manifest of a batch, or of the last batch before it that has one: those between had no content."""
+    manifests = Manifests(files)
+    ids = [each for each in manifests.batch_ids() if each <= batch_id]
+    return manifests.read(ids[-1]) if ids else None
+
+
+def _last_before(files: Store, snapshots: Snapshots, moment: datetime) -> int | None:
+    earlier = [each.batch_id for each in snapshots.all() if each.taken_at <= moment]
+    committed, manifests = {*committed_batches(files)}, Manifests(files)
+    # Newest first, because most requests are for a recent moment.
+    for batch_id in reversed([each for each in manifests.batch_ids() if each in committed]):
+        manifest = manifests.read(batch_id)
+        if manifest is not None and manifest.report.processing_time <= 1000 * moment.timestamp():
+            return max([batch_id, *earlier])
+    return max(earlier, default=None)
+
+
+def _unknown(files: Store, wanted: Moment) -> CheckpointError:
+    saved, committed = Snapshots(files).batch_ids(), committed_batches(files)
+    if not saved and not committed:
+        msg = f"checkpoint {files.root}: no batch is finished yet, so it has no state to read"
+        return CheckpointError(msg)
+    states = [f"snapshots of batches {', '.join(map(str, saved))}"] if saved else []
+    if committed:
+        states.append(f"in Spark's own state store batches {committed[0]} to {committed[-1]} at the most")
+    moment = f"at or before {wanted.isoformat()}" if isinstance(wanted, datetime) else f"of batch {wanted}"
+    msg = f"checkpoint {files.root} has no state {moment}; it has {' and '.join(states)}"
+    return CheckpointError(msg)

@@ -22,7 +22,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from cojoin.checkpoints.checkpoint import open_files
 from cojoin.checkpoints.identity import read_query
-from cojoin.checkpoints.inspect.read import as_checkpoint, stored_inputs
+from cojoin.checkpoints.inspect.query_state import as_checkpoint, stored_inputs
 from cojoin.checkpoints.manifest import Manifests
 from cojoin.engine.inputs import STAMPED_SCHEMA
 from cojoin.engine.operator import REJECTED
@@ -60,7 +60,7 @@ _ABOUT = pa.schema(
         pa.field("watermark", _TIME),
     ]
 )
-"""The columns that say which row it is and why it was rejected, before those of the input."""
+"""The columns with the row's id and the reason of its rejection, before those of the input."""
 
 
 def read_rejected(spark: SparkSession, checkpoint: Location | Checkpoint, input: str) -> DataFrame:  # noqa: A002 - what it is called everywhere else
@@ -102,10 +102,10 @@ def read_rejected(spark: SparkSession, checkpoint: Location | Checkpoint, input:
         raise ConfigurationError(msg)
     last = Manifests(files).last()
     columns = RejectedColumns.of(spec)
-    place = {} if last is None else last.outputs.get(REJECTED, {})
-    if place.get("batch_id") is None:
+    location = {} if last is None else last.outputs.get(REJECTED, {})
+    if location.get("batch_id") is None:
         return spark.createDataFrame([], spark_schema(columns.schema))
-    rejected = _opened(spark, place).where(F.col("input") == F.lit(spec.name))
+    rejected = _opened(spark, location).where(F.col("input") == F.lit(spec.name))
 
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return columns(batches)
@@ -113,32 +113,32 @@ def read_rejected(spark: SparkSession, checkpoint: Location | Checkpoint, input:
     return _with_ids(rejected).mapInArrow(for_workers(read), spark_schema(columns.schema))
 
 
-def _opened(spark: SparkSession, place: Mapping[str, Any]) -> DataFrame:
+def _opened(spark: SparkSession, output: Mapping[str, Any]) -> DataFrame:
     """Return the rejected rows in the columns of their table; those that an older one lacks are null.
 
     Raises:
         ConfigurationError: They are not in a table or a folder.
         CheckpointError: They can't be read.
     """
-    kind = next((each for each in ("delta", "parquet") if each in place), None)
+    kind = next((each for each in ("delta", "parquet") if each in output), None)
     if kind is None:
-        told = " ".join(f"{each} {where}" for each, where in place.items() if each not in ("batch_id", "version"))
-        msg = f"read_rejected: the rejected rows go to {told}; read them where they are"
+        name = " ".join(f"{each} {where}" for each, where in output.items() if each not in ("batch_id", "version"))
+        msg = f"read_rejected: the rejected rows go to {name}; read them where they are"
         raise ConfigurationError(msg)
-    location, reader = str(place[kind]), spark.read.format(kind)
+    location, reader = str(output[kind]), spark.read.format(kind)
     try:
         if kind == "parquet":
             frame: DataFrame = reader.load(literally(location))
         else:
             frame = reader.load(location) if is_path(location) else reader.table(location)
-        found = {field.name: field.dataType.simpleString() for field in frame.schema.fields}
+        types = {field.name: field.dataType.simpleString() for field in frame.schema.fields}
     except PySparkException as error:
         msg = f"read_rejected: the rejected rows in {kind} {location} can't be read: {str(error).splitlines()[0]}"
         raise CheckpointError(msg) from error
     columns = []
     for field in spark_schema(STAMPED_SCHEMA).fields:
         # A folder's name gives its number as an int; a user's own column of the name may be anything.
-        fits = found.get(field.name) in (field.dataType.simpleString(), "int")
+        fits = types.get(field.name) in (field.dataType.simpleString(), "int")
         columns.append((F.col(field.name) if fits else F.lit(None)).cast(field.dataType).alias(field.name))
     return frame.select(*columns)
 
@@ -206,7 +206,7 @@ def _free(name: str, taken: set[str]) -> str:
 
 
 def _reader(dtype: pa.DataType) -> _Convert:
-    """Return what reads a value of a type from the JSON of a rejected row.
+    """Return a function that reads a value of a type from the JSON of a rejected row.
 
     A value of another type becomes null, such as a moment beyond the year 9999, or the text of a fault.
     """
@@ -225,13 +225,13 @@ def _plain_reader(dtype: pa.DataType) -> _Convert:
     types = pa.types
     if types.is_struct(dtype):
         parts = [(field.name, _reader(field.type)) for field in dtype]
-        return lambda found: tuple(read(found.get(name)) for name, read in parts)
+        return lambda item_value: tuple(read(item_value.get(name)) for name, read in parts)
     if types.is_map(dtype):
         key, item = _key_reader(dtype.key_type), _reader(dtype.item_type)
-        return lambda found: {hashable(key(name)): item(value) for name, value in found.items()}
+        return lambda item_value: {hashable(key(name)): item(value) for name, value in item_value.items()}
     if types.is_list(dtype) or types.is_large_list(dtype):
         element = _reader(dtype.value_type)
-        return lambda found: [element(each) for each in found]
+        return lambda item_value: [element(each) for each in item_value]
     if types.is_binary(dtype):
         return bytes.fromhex
     if types.is_timestamp(dtype):
@@ -249,7 +249,7 @@ def _plain_reader(dtype: pa.DataType) -> _Convert:
 
 
 def _key_reader(dtype: pa.DataType) -> _Convert:
-    """Return what reads a map's key, which is a text in JSON: its own, or the JSON of another value."""
+    """Return a function that reads a map's key, which is a text in JSON: its own, or the JSON of another value."""
     read = _reader(dtype)
     is_json = any(
         is_kind(dtype)
@@ -264,8 +264,8 @@ def _moment(text: str, *, zoned: bool) -> datetime:
 
 
 def _span(text: str) -> timedelta:
-    found = _SPAN.fullmatch(text)
-    if found is None:
+    matched = _SPAN.fullmatch(text)
+    if matched is None:
         raise ValueError(text)
-    days, hours, minutes, seconds, micros = (int(each or 0) for each in found.groups())
+    days, hours, minutes, seconds, micros = (int(each or 0) for each in matched.groups())
     return timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds, microseconds=micros)

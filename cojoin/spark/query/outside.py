@@ -10,8 +10,7 @@ import contextlib
 import logging
 from typing import TYPE_CHECKING, Any
 
-from cojoin.metrics.instruments import process_instruments
-from cojoin.metrics.query_metrics import QueryMetrics
+from cojoin.metrics.query_metrics import QueryMetrics, process_instruments
 from cojoin.spark.progress.progress_hook import ProgressHook
 from cojoin.spark.query.monitoring import MonitoredInput, Monitoring
 
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from cojoin.checkpoints.manifest import Manifest
     from cojoin.engine.batch_report import BatchReport
     from cojoin.engine.plan import Plan
-    from cojoin.metrics.instruments import Instruments
+    from cojoin.metrics.query_metrics import Instruments
     from cojoin.spark.sources.sources import Source
 
 __all__ = ["Outside"]

@@ -19,9 +19,8 @@ import pyarrow as pa
 
 from cojoin.checkpoints.checkpoint import open_files
 from cojoin.checkpoints.identity import read_query
-from cojoin.checkpoints.inspect.key_state import BUFFERS
-from cojoin.checkpoints.inspect.read import read_state, state_manifest
-from cojoin.checkpoints.inspect.state_rows import as_key
+from cojoin.checkpoints.inspect.key_state import BUFFERS, as_key
+from cojoin.checkpoints.inspect.query_state import read_state, state_manifest
 from cojoin.checkpoints.lease_liveness import is_live
 from cojoin.checkpoints.lease_record import holder
 from cojoin.checkpoints.manifest import Manifests
@@ -51,8 +50,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
+    from cojoin.checkpoints.inspect.key_state import Values
     from cojoin.checkpoints.inspect.query_state import QueryState
-    from cojoin.checkpoints.inspect.state_rows import Values
     from cojoin.checkpoints.manifest import Manifest
     from cojoin.engine.inputs import InputSpec
     from cojoin.storage.store import Store

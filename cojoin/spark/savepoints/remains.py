@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from cojoin.checkpoints.identity import SourceDescription
-    from cojoin.checkpoints.inspect.state_rows import Values
+    from cojoin.checkpoints.inspect.key_state import Values
     from cojoin.engine.inputs import InputSpec
     from cojoin.storage.store import Store
 

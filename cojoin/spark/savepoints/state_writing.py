@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from cojoin.checkpoints.checkpoint import Checkpoint
 from cojoin.checkpoints.identity import describe_query, described_at, read_query
 from cojoin.checkpoints.inspect.key_state import STATE
-from cojoin.checkpoints.inspect.read import state_manifest
+from cojoin.checkpoints.inspect.query_state import state_manifest
 from cojoin.checkpoints.query_changes import check_evolution
 from cojoin.checkpoints.written_state import WrittenState, check_free
 from cojoin.engine import rescaling

@@ -1,4 +1,6 @@
-"""What a result depends on: one thing is varied at a time, and the first that matters is shrunk to an example.
+"""The cause of a result that depends on more than its rows.
+
+One thing is varied at a time, and the first that matters is shrunk to an example.
 
 The causes are tried in an order in which none is mistaken for another one. A run that differs when it is repeated
 explains all that follows, so nothing else is tried then. Of the other causes the first is looked at.
@@ -17,28 +19,27 @@ from typing import TYPE_CHECKING
 
 from cojoin.engine.time.watermarks import NONE
 from cojoin.testing.determinism.deliveries import Delivery, MicroBatch, draw_delivery, seeded
-from cojoin.testing.determinism.laboratory import HASH_SEEDS, Contrast, Run, Seen
-from cojoin.testing.determinism.shifted_clock import Clock
+from cojoin.testing.determinism.processes import HASH_SEEDS, Clock, Contrast, Run, Seen
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     from cojoin.testing.determinism.deliveries import Aspect, RowTimes
-    from cojoin.testing.determinism.laboratory import Laboratory
+    from cojoin.testing.determinism.processes import Laboratory
 
 __all__ = ["Cause", "Diagnosis", "diagnose"]
 
 
 @dataclass(frozen=True)
 class Cause:
-    """What a result depends on.
+    """A cause on which a result depends.
 
     Attributes:
         name: It in a few words, which follow "depends on".
-        usually: What usually causes it.
-        cure: What to do about it.
-        first: What the first of two runs is that differ.
-        second: What the second run is.
+        usually: The usual reason.
+        cure: The remedy.
+        first: The description of the first of two runs that differ.
+        second: The description of the second run.
     """
 
     name: str
@@ -88,7 +89,7 @@ KEYS = Cause(
     "keep it in a keyed state, which open() gets from its context. If it is meant to span keys, put these rows under "
     "one key.",
     "the key alone",
-    "the key beside other keys",
+    "the key among other keys",
 )
 RESTARTS = Cause(
     "where micro-batches begin, and where it is restarted",
@@ -130,10 +131,10 @@ _SOME_TIME, _LONGEST_SHIFT = 1_700_000_000, 5 * 366 * 86_400
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What a result depends on.
+    """The causes of a difference, with the smallest example.
 
     Attributes:
-        causes: What alone makes a difference; the example shows the first.
+        causes: The aspects that alone make a difference; the example shows the first.
         example: The smallest contrast found.
     """
 
@@ -142,7 +143,7 @@ class Diagnosis:
 
 
 def diagnose(laboratory: Laboratory, reference: Run, failing: Run) -> Diagnosis:
-    """Return what it was by which a run differs from the reference, or would have differed.
+    """Return the causes by which a run differs from the reference, or would have differed.
 
     Args:
         laboratory: Where to run.
@@ -215,10 +216,10 @@ def _others(cause: Cause, search: _Search) -> Iterator[Cause]:
 
 def _unsteady(search: _Search, reference: Run) -> tuple[Cause, Seen | None]:
     """Return why a repeated run differs: it does no more where the clock stands still, or where chance has a seed."""
-    there = replace(reference, hash_seed=HASH_SEEDS[0])
+    elsewhere = replace(reference, hash_seed=HASH_SEEDS[0])
 
     def steady(clock: Clock) -> bool:
-        run = replace(there, clock=clock)
+        run = replace(elsewhere, clock=clock)
         return search.first([Contrast(run, run)] * _REPETITIONS) is None
 
     if steady(Clock(_SOME_TIME, stands_still=True)):
@@ -228,18 +229,18 @@ def _unsteady(search: _Search, reference: Run) -> tuple[Cause, Seen | None]:
 
 def _other_hash_seeds(*runs: Run) -> Iterator[Contrast]:
     for run in runs:
-        there = [replace(run, hash_seed=seed, clock=Clock(_SOME_TIME, stands_still=True)) for seed in HASH_SEEDS]
-        for one, two in pairwise(there):
+        elsewhere = [replace(run, hash_seed=seed, clock=Clock(_SOME_TIME, stands_still=True)) for seed in HASH_SEEDS]
+        for one, two in pairwise(elsewhere):
             yield Contrast(one, two)
 
 
 def _other_clocks(*runs: Run) -> Iterator[Contrast]:
     random = seeded(_SOME_TIME)
     for run in runs:
-        there = replace(run, hash_seed=HASH_SEEDS[0], clock=Clock(_SOME_TIME, stands_still=True))
+        elsewhere = replace(run, hash_seed=HASH_SEEDS[0], clock=Clock(_SOME_TIME, stands_still=True))
         for _ in range(_TRIES):
-            at = _SOME_TIME + random.randrange(_LONGEST_SHIFT)
-            yield Contrast(there, replace(there, clock=Clock(at, stands_still=True)))
+            epoch_seconds = _SOME_TIME + random.randrange(_LONGEST_SHIFT)
+            yield Contrast(elsewhere, replace(elsewhere, clock=Clock(epoch_seconds, stands_still=True)))
 
 
 def _other_processing_times(reference: Run, failing: Run) -> Iterator[Contrast]:
@@ -252,7 +253,7 @@ def _other_processing_times(reference: Run, failing: Run) -> Iterator[Contrast]:
 
 
 def _keys_apart(laboratory: Laboratory) -> Iterator[Contrast]:
-    """Yield each key's rows alone against the same beside all others, then more key groups."""
+    """Yield each key's rows alone against the same among all others, then more key groups."""
     runner = laboratory.runner
     whole = Delivery.at_once(runner.all_rows, runner.times)
     for key in islice(dict.fromkeys(runner.keys), _MOST_KEYS):
@@ -318,9 +319,9 @@ def shrink(laboratory: Laboratory, seen: Seen) -> Seen:
     def attempt(contrast: Contrast) -> Seen | None:
         if time.monotonic() > deadline:
             return None
-        found = laboratory.compare(contrast)
-        same_kind = found is not None and [output.error is None for output in found[1:]] == kinds
-        return found if same_kind else None
+        outcome = laboratory.compare(contrast)
+        same_kind = outcome is not None and [output.error is None for output in outcome[1:]] == kinds
+        return outcome if same_kind else None
 
     while True:
         before = seen.contrast
@@ -337,11 +338,11 @@ def _fewer_rows(seen: Seen, times: RowTimes, attempt: Callable[[Contrast], Seen 
         start, before = 0, len(rows)
         while start < len(rows):
             kept = rows[:start] + rows[start + piece :]
-            found = attempt(seen.contrast.of_rows(set(kept), times.last_events(kept))) if kept else None
-            if found is None:
+            smaller = attempt(seen.contrast.of_rows(set(kept), times.last_events(kept))) if kept else None
+            if smaller is None:
                 start += piece
             else:
-                seen, rows = found, kept
+                seen, rows = smaller, kept
         if piece == 1 and len(rows) == before:
             return seen
         piece = max(1, piece // 2)
@@ -355,9 +356,9 @@ def _simpler(seen: Seen, attempt: Callable[[Contrast], Seen | None]) -> Seen:
             if contrast in tried:
                 continue
             tried.add(contrast)
-            found = attempt(contrast)
-            if found is not None:
-                seen = found
+            simpler = attempt(contrast)
+            if simpler is not None:
+                seen = simpler
                 break
         else:
             return seen
@@ -378,18 +379,19 @@ def _simpler_contrasts(contrast: Contrast) -> Iterator[Contrast]:
 
 def _simplifications(delivery: Delivery) -> Iterator[Callable[[Delivery], Delivery]]:
     for number in reversed(range(len(delivery.batches) - 1)):
-        yield lambda each, number=number: each.merged(number)  # type: ignore[misc]
-    yield lambda each: _each_batch(each, key_groups=1)
-    yield lambda each: _each_batch(each, processing_time=0)
-    yield lambda each: _each_batch(each, watermarks=(NONE, NONE))
+        yield lambda simplified, number=number: simplified.merged(number)  # type: ignore[misc]
+    yield lambda simplified: _each_batch(simplified, key_groups=1)
+    yield lambda simplified: _each_batch(simplified, processing_time=0)
+    yield lambda simplified: _each_batch(simplified, watermarks=(NONE, NONE))
     for number in range(1, len(delivery.batches)):
-        yield lambda each, number=number: _one_batch(each, number, restarts=False)  # type: ignore[misc]
+        yield lambda simplified, number=number: _one_batch(simplified, number, restarts=False)  # type: ignore[misc]
     for number in range(len(delivery.batches)):
-        yield lambda each, number=number: _one_batch(each, number, watermarks=(NONE, NONE))  # type: ignore[misc]
+        yield lambda simplified, number=number: _one_batch(simplified, number, watermarks=(NONE, NONE))  # type: ignore[misc]
     groups = max(batch.key_groups for batch in delivery.batches)
     if groups > 2:
-        yield lambda each: replace(
-            each, batches=tuple(replace(batch, key_groups=min(2, batch.key_groups)) for batch in each.batches)
+        yield lambda simplified: replace(
+            simplified,
+            batches=tuple(replace(batch, key_groups=min(2, batch.key_groups)) for batch in simplified.batches),
         )
 
 

@@ -12,9 +12,8 @@ import pyarrow as pa
 import pytest
 
 import cojoin as cj
-from cojoin.checkpoints.inspect.sentences import Since, state_findings
-from cojoin.checkpoints.inspect.state_rows import Found
-from cojoin.checkpoints.inspect.waits import Wait
+from cojoin.checkpoints.inspect.findings import Since, Wait, state_findings
+from cojoin.checkpoints.inspect.key_state import Found
 from cojoin.checkpoints.manifest import Manifests
 from cojoin.engine.formats import format_span
 from cojoin.engine.inputs import InputSpec
@@ -120,7 +119,7 @@ def test_a_key_has_all_of_these(spark: SparkSession, lake: Lake) -> None:
     explanation = cj.explain(spark, lake.checkpoint, key=1)
     kinds = [finding.kind for finding in explanation.findings]
     assert kinds == ["buffered", "buffered", "version", "emitted", "emitted", "rejected"]
-    assert "<li>The row trade_id=6" in explanation._repr_html_()
+    assert "<p>The row trade_id=6" in explanation._repr_html_()
 
 
 @pytest.mark.slow
@@ -173,7 +172,7 @@ def test_what_can_not_be_looked_up_is_said(spark: SparkSession, lake: Lake, tmp_
     rewritten = f"in version {newest} of the table"
     assert f"(in which batch is not known: its file was rewritten since, {rewritten})" in told(finding)
     written_to({**place, "delta": str(tmp_path / "gone")})
-    assert ask().notes == [f"the table {tmp_path / 'gone'} of output is not there any more"]
+    assert ask().notes == [f"the table {tmp_path / 'gone'} of output no longer exists"]
     written_to({"parquet": "/lake/out/batch_id=1", "batch_id": 1})
     assert ask().notes == ["output, since it goes to parquet /lake/out/batch_id=1"]
 
@@ -237,9 +236,7 @@ def test_what_a_held_row_waits_for_depends_on_the_join() -> None:
 
 
 def test_waits_in_words() -> None:
-    assert str(Wait("watermark", 10, NONE, "customers")) == (
-        "there is none yet, held by 'customers', which has not spoken"
-    )
+    assert str(Wait("watermark", 10, NONE, "customers")) == ("no watermark yet: input 'customers' has none")
     assert str(Wait("watermark", 10, 4)) == (
         "it is at 1970-01-01 00:00:00.004, all inputs that are not finished being idle, 0.006 s behind"
     )

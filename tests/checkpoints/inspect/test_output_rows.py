@@ -27,6 +27,6 @@ def test_a_rejected_row_is_found_among_many_with_longer_numbers(spark: SparkSess
     spark.createDataFrame(rejected_table(rows, TRADES, "late", 0)).coalesce(1).write.format("delta").save(str(tmp_path))
     output = Output("rejected", str(tmp_path), "query")
     found = find_rejected(spark, output, [(TRADES, {"trade_id": 1})], 20)
-    assert (len(found.found), found.total, found.note) == (1, 1, None)
+    assert (len(found.rows), found.total, found.note) == (1, 1, None)
     found = find_rejected(spark, output, [(TRADES, {"trade_id": 2})], 2)
-    assert (len(found.found), found.total) == (2, 3)
+    assert (len(found.rows), found.total) == (2, 3)

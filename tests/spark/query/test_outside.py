@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cojoin.metrics.instruments import process_instruments
+from cojoin.metrics.query_metrics import process_instruments
 from cojoin.spark.query.outside import Outside
 from tests.spark.progress.runs import report
 from tests.spark.query.test_monitoring import Recorder

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cojoin.cli.command_secrets import secrets_of
+from cojoin.cli.options import secrets_of
 from cojoin.kafka.client import ClusterOptions
 from cojoin.spark.sources.secrets import Secrets, logins, without_login
 from cojoin.storage.secret_names import may_be_secret

@@ -18,7 +18,7 @@ from cojoin.engine.state import ListStateDescriptor, ValueStateDescriptor
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from cojoin.api.connected_inputs import ConnectedInputs
+    from cojoin.api.connect import ConnectedInputs
     from cojoin.api.joined import Joined
 
 OUTPUT = "trade_id long, seen string"

@@ -8,10 +8,8 @@ import pytest
 
 from cojoin.engine.row_tables import cells
 from cojoin.engine.values.rows import decode_rows
-from cojoin.testing.determinism.deliveries import ASPECTS, Delivery, draw_delivery, seeded
-from cojoin.testing.determinism.delivery_runner import DeliveryRunner
-from cojoin.testing.determinism.laboratory import Laboratory, Run
-from cojoin.testing.determinism.shifted_clock import Clock
+from cojoin.testing.determinism.deliveries import ASPECTS, Delivery, DeliveryRunner, draw_delivery, seeded
+from cojoin.testing.determinism.processes import Clock, Laboratory, Run
 from tests.testing.determinism.functions import JOINS, LatestTier, ReadsDay, apply, pair
 
 

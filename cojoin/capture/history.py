@@ -1,21 +1,31 @@
-"""The rows of a run with the times at which they came: cut into micro-batches, each with the watermarks after it.
+"""The rows of a run in the order of their arrival: cut into micro-batches, each with the watermarks after it.
 
 They come from a join's inputs, from the steps of a stream, or from a query's checkpoint:
 
 - The inputs of a join in memory are one run to the end of time, and so are inputs of Spark, of which only the rows of
-  the wanted keys are collected. It is one micro-batch, before which there is no watermark, so nothing in it is late.
+  the wanted keys are collected, in one read with a limit. It is one micro-batch, before which there is no watermark, so
+  nothing in it is late. A stream of ``cojoin.sources`` is read as it is now, from its beginning.
 - The steps of ``Joined.steps`` keep their cuts, watermarks and processing times.
-- Of a checkpoint each key's state at the snapshot is taken, and the key's rows in the batches that came next, with the
+- Of a checkpoint each key's state at the snapshot is taken, and the key's rows in the batches that followed, with the
   watermarks of the real run (``cojoin.debug``).
 
 Rows whose key has a null belong to no key and are left out; the watermarks that they have moved stay.
+
+Columns that a test does not need are left out, and values are masked. Equal values of a masked column get equal
+pseudonyms, numbered in the order of the captured rows: ``name-1``, ``name-2``. No value can be computed back from its
+pseudonym. A masked key column is masked in both inputs alike. The expected rows are made from the masked rows, so a
+test with pseudonyms holds together; but a function that compares a masked column with a constant, or sorts by it, takes
+other branches than with the real rows.
 """
 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import reduce
+from operator import and_, or_
 from os import PathLike
 from types import GeneratorType
 from typing import TYPE_CHECKING, Any
@@ -24,7 +34,7 @@ import numpy as np
 import pyarrow as pa
 
 from cojoin.api.joined import Joined
-from cojoin.capture.captured_file import CapturedBatch
+from cojoin.capture.captured_keys import CapturedBatch
 from cojoin.embedded.embedded_execution import EmbeddedExecution
 from cojoin.embedded.step import Step
 from cojoin.engine.inputs import reject_reasons
@@ -35,19 +45,25 @@ from cojoin.engine.time.watermark_strategies import WatermarkStrategy
 from cojoin.engine.time.watermarks import END_OF_TIME, NONE
 from cojoin.engine.values.json_values import row_to_json
 from cojoin.engine.values.keys import encode_keys
-from cojoin.engine.values.rows import decode_rows
-from cojoin.errors import ConfigurationError
+from cojoin.engine.values.rows import decode_column, decode_rows
+from cojoin.engine.values.texts import back_quoted
+from cojoin.engine.values.types import type_to_ddl
+from cojoin.errors import ConfigurationError, did_you_mean
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
+    from pyspark.sql import Column
 
     from cojoin.engine.inputs import InputSpec
     from cojoin.engine.operator import Sides
     from cojoin.engine.plan import Plan
+    from cojoin.spark.bound_input import BoundInput
+    from cojoin.spark.spark_execution import SparkExecution
 
-__all__ = ["History", "history_of", "is_checkpoint", "key_histories", "opened"]
+__all__ = ["is_checkpoint", "opened"]
+
 
 Span = tuple[datetime, datetime]
 """A span of event time: the first moment in it, and the first moment after it, both with a time zone."""
@@ -58,12 +74,12 @@ class History:
     """The rows of a run, in the order in which they came.
 
     Attributes:
-        plan: What was run. Its inputs make no watermarks of their own.
+        plan: The plan of the run. Its inputs make no watermarks of their own.
         rows: The rows of both inputs, left first.
         places: For each row of each input, the number of its micro-batch.
         batches: The micro-batches, without rows.
         origin: Where the rows come from, for people; without secrets.
-        state: What was kept before the first micro-batch, as a stepper's snapshot; None if there was nothing.
+        state: The state before the first micro-batch, as a stepper's snapshot; None if there was nothing.
     """
 
     plan: Plan
@@ -86,8 +102,8 @@ class History:
         """
         chosen = [np.flatnonzero(each) if each.dtype == bool else each for each in (left, right)]
         first, second = (table.take(pa.array(each)) for table, each in zip(self.rows, chosen, strict=True))
-        places = self.places[0][chosen[0]], self.places[1][chosen[1]]
-        return replace(self, rows=(first, second), places=places)
+        batches = self.places[0][chosen[0]], self.places[1][chosen[1]]
+        return replace(self, rows=(first, second), places=batches)
 
     def within(self, span: Span | None) -> History:
         """Return the history of the rows in a span of event time.
@@ -117,7 +133,7 @@ class History:
         left, right = (
             table.slice(start, stop - start)
             for table, (start, stop) in zip(
-                self.rows, (np.searchsorted(places, [number, number + 1]) for places in self.places), strict=True
+                self.rows, (np.searchsorted(batches, [number, number + 1]) for batches in self.places), strict=True
             )
         )
         return left, right
@@ -126,53 +142,53 @@ class History:
         """Return the micro-batches with their rows.
 
         Args:
-            starts: The micro-batches that must begin anew; each other one is merged into the one before it. None merges
-                only those without rows.
+            starts: The micro-batches that must begin again; each other one is merged into the one before it. None
+                merges only those without rows.
 
         Raises:
             ConfigurationError: A row can't be written, since it has a moment beyond the years 1 to 9999.
         """
-        found: list[CapturedBatch] = []
+        merged: list[CapturedBatch] = []
         for number, batch in enumerate(self.batches):
             left, right = (
                 _json_rows(spec.schema, table)
                 for spec, table in zip(self.plan.inputs, self.of_batch(number), strict=True)
             )
             merges = not (left or right) if starts is None else number not in starts
-            if found and merges and found[-1].last_event is None and (starts is not None or not any(found[-1].rows)):
-                before = found.pop().rows
-                found.append(replace(batch, rows=([*before[0], *left], [*before[1], *right])))
+            if merged and merges and merged[-1].last_event is None and (starts is not None or not any(merged[-1].rows)):
+                before = merged.pop().rows
+                merged.append(replace(batch, rows=([*before[0], *left], [*before[1], *right])))
             else:
-                found.append(replace(batch, rows=(left, right)))
-        return tuple(found)
+                merged.append(replace(batch, rows=(left, right)))
+        return tuple(merged)
 
     def rejected(self) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """Return which rows of each input are rejected for another reason than lateness."""
+        """Return masks of the rows of each input that are rejected for another reason than lateness."""
         left, right = (
-            self._rejected(spec, table, places)
-            for spec, table, places in zip(self.plan.inputs, self.rows, self.places, strict=True)
+            self._rejected(spec, table, batches)
+            for spec, table, batches in zip(self.plan.inputs, self.rows, self.places, strict=True)
         )
         return left, right
 
     def late(self) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """Return which rows of each input are late, whether they are rejected or applied."""
+        """Return masks of the rows of each input that are late, rejected or applied."""
         before = np.array([NONE, *(min(each.watermarks) for each in self.batches)], dtype=np.int64)
         if self.state is not None:
             before[0] = restored_operators(self.plan, self.state)[0].watermark.current()
         left, right = (
-            (spec.timestamps(table) <= before[places]) & ~others & (spec.event_time is not None)
-            for spec, table, places, others in zip(
+            (spec.timestamps(table) <= before[batches]) & ~others & (spec.event_time is not None)
+            for spec, table, batches, others in zip(
                 self.plan.inputs, self.rows, self.places, self.rejected(), strict=True
             )
         )
         return left, right
 
-    def _rejected(self, spec: InputSpec, table: pa.Table, places: NDArray[np.int64]) -> NDArray[np.bool_]:
-        found: NDArray[np.bool_] = reject_reasons(table, replace(spec, max_ahead_ms=None), 0) > 0
+    def _rejected(self, spec: InputSpec, table: pa.Table, batches: NDArray[np.int64]) -> NDArray[np.bool_]:
+        mask: NDArray[np.bool_] = reject_reasons(table, replace(spec, max_ahead_ms=None), 0) > 0
         if spec.max_ahead_ms is not None:
             now = np.array([each.processing_time for each in self.batches], dtype=np.int64)
-            found |= spec.millis(table) > now[places] + spec.max_ahead_ms
-        return found
+            mask |= spec.millis(table) > now[batches] + spec.max_ahead_ms
+        return mask
 
 
 def history_of_run(plan: Plan, rows: Sides, origin: str) -> History:
@@ -189,7 +205,7 @@ def history_of_steps(steps: Sequence[Step], origin: str, state: bytes | None = N
     Args:
         steps: All steps of one run, in their order.
         origin: Where the rows come from, for people.
-        state: What was kept before the first step, as a stepper's snapshot; the steps' time was recorded, then. None
+        state: The state before the first step, as a stepper's snapshot; the steps' time was recorded, then. None
             if there was nothing.
 
     Raises:
@@ -210,7 +226,7 @@ def history_of_steps(steps: Sequence[Step], origin: str, state: bytes | None = N
         if not ends:
             reached = _agreed(step.input_watermarks, step.watermark)
         elif state is None:
-            # The report tells only the end of time, but rows and timers have seen the watermark that the rows moved.
+            # The report has only the end of time, but rows and timers have seen the watermark that the rows moved.
             reached = _reached(plan, kept, step.rows, step.processing_time)
         batch = CapturedBatch(watermarks=reached, processing_time=step.processing_time)
         if ends:
@@ -241,17 +257,19 @@ def _history(
         )
         for spec in plan.inputs
     )
-    tables, places = [], []
+    tables, batch_numbers = [], []
     for side, spec in enumerate(plan.inputs):
         table = pa.concat_tables([spec.schema.empty_table(), *(rows[side].cast(spec.schema) for rows, _ in parts)])
-        place = np.repeat(np.arange(len(parts), dtype=np.int64), [rows[side].num_rows for rows, _ in parts])
+        numbers = np.repeat(np.arange(len(parts), dtype=np.int64), [rows[side].num_rows for rows, _ in parts])
         known = np.ones(table.num_rows, dtype=bool)
         for name in spec.key:
             known &= table.column(name).is_valid().to_numpy()
         tables.append(table if known.all() else table.filter(pa.array(known)))
-        places.append(place[known])
+        batch_numbers.append(numbers[known])
     silent_plan = replace(plan, left=left, right=right, key_groups=1, time=TimePolicy())
-    return History(silent_plan, (tables[0], tables[1]), (places[0], places[1]), tuple(batches), origin, state)
+    return History(
+        silent_plan, (tables[0], tables[1]), (batch_numbers[0], batch_numbers[1]), tuple(batches), origin, state
+    )
 
 
 def _reached(plan: Plan, before: bytes | None, rows: Sides, processing_time: int) -> tuple[int, int]:
@@ -359,8 +377,6 @@ def history_of(
     execution = source._execution  # noqa: SLF001 - what runs the join knows its rows
     if isinstance(execution, EmbeddedExecution):
         return history_of_run(plan, execution.rows, f"{names} in memory")
-    from cojoin.capture.spark_rows import collect_rows  # noqa: PLC0415 - rows in memory need no Spark
-
     rows = collect_rows(source._spark("capture"), keys, span)  # noqa: SLF001
     return history_of_run(plan, rows, f"{names}, read by Spark")
 
@@ -377,17 +393,17 @@ def key_histories(source: Any, joined: Joined, keys: Sequence[Any]) -> list[Hist
         ConfigurationError: The checkpoint has nothing of a key.
         CheckpointError: The checkpoint can't be read, or is that of another query.
     """
-    from cojoin.api.debug import debug  # noqa: PLC0415 - rows in memory need no Spark
+    from cojoin.debugging.debugger import debug  # noqa: PLC0415 - rows in memory need no Spark
 
-    found = []
+    histories = []
     for key in keys:
-        with warnings.catch_warnings(record=True) as told:
+        with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", UserWarning)
             debugger = debug(source, joined, key=key[0] if len(key) == 1 else key)
         steps = list(debugger.steps())
         has_rows = any(table.num_rows for step in steps for table in step.rows)
-        if not has_rows and told:
-            msg = f"keys: {told[0].message}; nor had the batches that came next any row of it"
+        if not has_rows and caught:
+            msg = f"keys: {caught[0].message}; nor had the batches that came next any row of it"
             raise ConfigurationError(msg)
         if not steps:
             msg = (
@@ -401,5 +417,177 @@ def key_histories(source: Any, joined: Joined, keys: Sequence[Any]) -> list[Hist
             batches = f"batch {steps[0].batch_id}"
         name = str(getattr(source, "path", source)).rstrip("/").rpartition("/")[2]
         origin = f"{batches} of the query with the checkpoint {name!r}, and its state before them"
-        found.append(history_of_steps(steps, origin, state))
-    return found
+        histories.append(history_of_steps(steps, origin, state))
+    return histories
+
+
+_MOST_ROWS = 1_000_000
+"""The most rows of an input that are collected."""
+
+
+def collect_rows(
+    execution: SparkExecution, keys: Sequence[tuple[Any, ...]] | None, span: tuple[datetime, datetime] | None
+) -> Sides:
+    """Return rows of both inputs, left first.
+
+    Args:
+        execution: The execution of the inputs.
+        keys: The keys whose rows are wanted; None for all.
+        span: The span of event time; None for all.
+
+    Raises:
+        ConfigurationError: An input is a stream that can't be read as a whole, or has too many rows.
+    """
+    left, right = (_collected(bound, keys, span) for bound in execution.bound)
+    return left, right
+
+
+def _collected(
+    bound: BoundInput, keys: Sequence[tuple[Any, ...]] | None, span: tuple[datetime, datetime] | None
+) -> pa.Table:
+    from pyspark.sql import functions as F  # noqa: N812, PLC0415 - rows in memory need no Spark
+
+    from cojoin.engine.values.spark_types import as_spark_column  # noqa: PLC0415
+
+    spec = bound.spec
+    frame = bound.static_frame(
+        stream="a streaming DataFrame, whose rows can't be read again: declare it with one of cojoin.sources, connect "
+        "a static DataFrame of the same rows, or capture from the query's checkpoint",
+        need="a test needs rows that end",
+    )
+    columns = [F.col(back_quoted(name)) for name in spec.key]
+    if keys is not None:
+        frame = frame.where(reduce(or_, [_equal(columns, [F.lit(value) for value in key]) for key in keys]))
+    if span is not None and spec.event_time is not None:
+        time = F.col(back_quoted(spec.event_time))
+        frame = frame.where((time >= F.lit(span[0])) & (time < F.lit(span[1])))
+    chosen = frame.select(*(F.col(back_quoted(name)).alias(f"c{at}") for at, name in enumerate(spec.schema.names)))
+    table: pa.Table = chosen.limit(_MOST_ROWS + 1).toArrow()
+    if table.num_rows > _MOST_ROWS:
+        which = "" if keys is None else f" of the {len(keys)} keys"
+        msg = (
+            f"input {spec.name!r} has more than {_MOST_ROWS:,} rows{which}, too many for a test: "
+            f"{'name keys=, or ' if keys is None else ''}take a shorter time with span=(start, end)"
+        )
+        raise ConfigurationError(msg)
+    arrays = [as_spark_column(column, f"input {spec.name!r}") for column in table.columns]
+    return table.from_arrays(arrays, names=spec.schema.names).cast(spec.schema)
+
+
+def _equal(columns: Sequence[Column], values: Sequence[Column]) -> Column:
+    return reduce(and_, [column == value for column, value in zip(columns, values, strict=True)])
+
+
+def select_columns(history: History, columns: Mapping[str, Sequence[str]] | None) -> History:
+    """Return a history without the columns that are not named; keys, event times and sequences are always kept.
+
+    Args:
+        history: The rows.
+        columns: The columns to keep, by the input's name; an input that is not named keeps all.
+
+    Raises:
+        ConfigurationError: There is no such input or column.
+        SchemaError: A join needs a column that is left out.
+    """
+    if columns is None:
+        return history
+    names = [spec.name for spec in history.plan.inputs]
+    if not isinstance(columns, Mapping) or not all(map(_are_names, columns.values())):
+        msg = (
+            f"columns: expected lists of the columns to keep by input, such as {{{names[0]!r}: [...]}}, got "
+            f"{columns!r}; an input that is not named keeps all columns"
+        )
+        raise ConfigurationError(msg)
+    for name in columns:
+        if name not in names:
+            msg = f"columns: there is no input {name!r}{did_you_mean(str(name), names)}"
+            raise ConfigurationError(msg)
+    specs, tables = [], []
+    for spec, table in zip(history.plan.inputs, history.rows, strict=True):
+        kept = spec.schema.names if spec.name not in columns else list(columns[spec.name])
+        for name in kept:
+            if name not in spec.schema.names:
+                msg = f"columns: input {spec.name!r} has no column {name!r}{did_you_mean(str(name), spec.schema.names)}"
+                raise ConfigurationError(msg)
+        needed = {*kept, *spec.key, *spec.source_order, spec.event_time}
+        remaining = [name for name in spec.schema.names if name in needed]
+        specs.append(replace(spec, schema=pa.schema([spec.schema.field(name) for name in remaining])))
+        tables.append(table.select(remaining))
+    plan = replace(history.plan, left=specs[0], right=specs[1])
+    plan.operation.output_schema(plan.left, plan.right)
+    return replace(history, plan=plan, rows=(tables[0], tables[1]))
+
+
+def _are_names(value: Any) -> bool:
+    # A collection, since an iterator would be used up here.
+    is_list = isinstance(value, Collection) and not isinstance(value, (str, bytes, Mapping))
+    return is_list and all(isinstance(name, str) for name in value)
+
+
+def mask_columns(history: History, mask: Sequence[str]) -> History:
+    """Return a history in which the values of some columns of both inputs are replaced by pseudonyms.
+
+    Args:
+        history: The captured rows.
+        mask: The columns: texts, binary values or whole numbers. If one is a key column, the other input's key column
+            in the same place is masked too.
+
+    Raises:
+        ConfigurationError: No input has such a column, or it can't be masked.
+    """
+    if isinstance(mask, str):
+        msg = f"mask: expected a list of columns, got {mask!r}; write [{mask!r}]"
+        raise ConfigurationError(msg)
+    tables = list(history.rows)
+    for name in dict.fromkeys(mask):
+        pseudonyms: dict[Any, Any] = {}
+        for side, column in _same(history.plan.inputs, name):
+            spec, table = history.plan.inputs[side], tables[side]
+            made = _masked(table.column(column), name, f"mask: column {column!r} of input {spec.name!r}", pseudonyms)
+            tables[side] = table.set_column(table.column_names.index(column), spec.schema.field(column), made)
+    return replace(history, rows=(tables[0], tables[1]))
+
+
+def _same(inputs: tuple[InputSpec, InputSpec], name: str) -> list[tuple[int, str]]:
+    """Return the columns of both inputs, each with the input's place, that are masked together."""
+    columns = {(side, name) for side, spec in enumerate(inputs) if name in spec.schema.names}
+    if not columns:
+        known = [each for spec in inputs for each in spec.schema.names]
+        msg = f"mask: neither input has a column {name!r}{did_you_mean(str(name), known)}"
+        raise ConfigurationError(msg)
+    for side, _ in sorted(columns):
+        if name in inputs[side].key:
+            position = inputs[side].key.index(name)
+            columns |= {(0, inputs[0].key[position]), (1, inputs[1].key[position])}
+    for side, column in sorted(columns):
+        if column == inputs[side].event_time:
+            subject = f"mask: {column!r} is the event time of input {inputs[side].name!r}"
+            msg = f"{subject}, by which its rows are sorted; leave it out"
+            raise ConfigurationError(msg)
+    return sorted(columns)
+
+
+def _masked(column: pa.ChunkedArray, name: str, subject: str, pseudonyms: dict[Any, Any]) -> pa.Array:
+    dtype = column.type
+    make: Callable[[int], Any]
+    if pa.types.is_string(dtype):
+        make = f"{name}-{{}}".format
+    elif pa.types.is_binary(dtype):
+        make = lambda number: f"{name}-{number}".encode()  # noqa: E731
+    elif pa.types.is_integer(dtype):
+        make = int
+    else:
+        msg = (
+            f"{subject} is {type_to_ddl(dtype)}; only string, binary and integer columns have pseudonyms: leave it out"
+        )
+        raise ConfigurationError(msg)
+    made = []
+    for value in decode_column(column):
+        if value is not None and value not in pseudonyms:
+            pseudonyms[value] = make(len(pseudonyms) + 1)
+        made.append(None if value is None else pseudonyms[value])
+    try:
+        return pa.array(made, dtype)
+    except (pa.ArrowInvalid, OverflowError) as error:
+        msg = f"{subject} ({type_to_ddl(dtype)}) has more values than it has pseudonyms: {error}; choose fewer keys"
+        raise ConfigurationError(msg) from error

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cojoin.comparison.function_settings import changed_arguments
+from cojoin.comparison.comparison import changed_arguments
 
 CYCLE: list[Any] = []
 CYCLE.append(CYCLE)
@@ -67,8 +67,8 @@ class Slotted:
             Alert(Level),
             {
                 "limit": (
-                    "cojoin.comparison.function_settings.changed_arguments",
-                    "tests.comparison.test_function_settings.Level",
+                    "cojoin.comparison.comparison.changed_arguments",
+                    "tests.comparison.test_comparison.Level",
                 )
             },
         ),

@@ -115,7 +115,7 @@ def test_each_version_has_the_modules_beside_it(versions: Any, capsys: Any) -> N
 @pytest.mark.parametrize(
     ("job", "said"),
     [
-        ("job:joind", "job.py; did you mean 'joined'"),
+        ("job:joind", "job.py has no 'joind'; did you mean 'joined'"),
         ("job:broken", "job:broken: it raised ValueError: no such day ("),
         ("job:refused", "job:refused: how: expected"),
         (
@@ -124,7 +124,7 @@ def test_each_version_has_the_modules_beside_it(versions: Any, capsys: Any) -> N
         ),
         ("job:needs", "a function with at most one argument without a default, which gets the Spark session"),
         ("nowhere:joined", "loading it raised ModuleNotFoundError: No module named 'nowhere'"),
-        ("nowhere.py:joined", "nowhere.py:joined: there is no file 'nowhere.py'"),
+        ("nowhere.py:joined", "nowhere.py:joined: the file 'nowhere.py' does not exist"),
         ("job", "argument JOB_B: expected MODULE:NAME or FILE.py:NAME"),
     ],
 )

@@ -1,0 +1,447 @@
+"""Captured keys: their file, which is JSON with one line a row, and their replay on a new run.
+
+The file has the format's number, the inputs' names, and for each key the cases that it covers, its micro-batches, and
+its output rows with their event times. Content that ``write_captured`` can't have written is refused.
+
+A captured batch runs as one micro-batch: its rows, the watermarks that both inputs have reached, and the processing
+time. So a row that was late is late again, and a timer fires between the same rows. The last batch has the largest
+event time of all keys' rows, because a drain fires timers up to it.
+
+A key is captured only if its rows alone have the same result as among the rows of all keys.
+"""
+
+from __future__ import annotations
+
+import json
+from base64 import b64decode, b64encode
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from cojoin.engine.keyed_process import KeyedCoProcess
+from cojoin.engine.local.emitted_rows import Rejected
+from cojoin.engine.local.group_states import decode_states
+from cojoin.engine.local.local_run import LocalRun
+from cojoin.engine.observed import control_of
+from cojoin.engine.operator import OUTPUT
+from cojoin.engine.row_tables import difference
+from cojoin.engine.time.control_rows import ONE_PARTITION, Control
+from cojoin.engine.time.watermarks import END_OF_TIME, NONE
+from cojoin.engine.values.encoding import encode_rows
+from cojoin.engine.values.json_values import row_from_json, row_to_json
+from cojoin.engine.values.texts import dump_json
+from cojoin.errors import ConfigurationError, FunctionError, SchemaError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+    from cojoin.capture.history import History
+    from cojoin.engine.inputs import InputSpec
+    from cojoin.engine.local.emitted_rows import EmittedRow
+    from cojoin.engine.plan import Plan
+
+__all__ = [
+    "CapturedBatch",
+    "CapturedKey",
+    "Outcomes",
+    "TimedRow",
+    "name_of",
+    "read_captured",
+    "replay",
+    "replay_key",
+    "time_to_json",
+    "write_captured",
+]
+
+
+_VERSION = 1
+_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - times are written as UTC
+_MILLISECOND = timedelta(milliseconds=1)
+_END = "end of time"
+
+
+@dataclass(frozen=True)
+class CapturedBatch:
+    """A micro-batch of one key.
+
+    Attributes:
+        rows: The rows of both inputs, left first, as JSON objects by column name, in the order in which they came.
+        watermarks: Both inputs' watermarks after these rows, in epoch milliseconds; ``-2**63`` before the first.
+        processing_time: The micro-batch's processing time in epoch milliseconds; 0 if it is unknown.
+        last_event: If the inputs end after this batch, the largest event time of all rows, in epoch milliseconds; None
+            if they do not end.
+    """
+
+    rows: tuple[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]]] = ((), ())
+    watermarks: tuple[int, int] = (NONE, NONE)
+    processing_time: int = 0
+    last_event: int | None = None
+
+    def controls(self) -> list[Control]:
+        """Return the control rows of the time after these rows, which the rows themselves do not determine."""
+        seen = {} if self.last_event is None else {ONE_PARTITION: self.last_event}
+        return [
+            Control(
+                number,  # type: ignore[arg-type]
+                seen,
+                processing_time=self.processing_time,
+                marks=dict.fromkeys(seen, NONE),
+                watermarks={} if watermark == NONE else {ONE_PARTITION: watermark},
+            )
+            for number, watermark in enumerate(self.watermarks, start=1)
+        ]
+
+
+@dataclass(frozen=True)
+class TimedRow:
+    """An emitted row: its event time in epoch milliseconds, None if it has none, and its JSON object."""
+
+    timestamp: int | None
+    row: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Outcomes:
+    """The output of a join or a function for the history of one key, each output in its own order.
+
+    Attributes:
+        output: The rows of the main output.
+        side_outputs: The rows of each side output, by its tag's id.
+        rejected: The rejected rows.
+    """
+
+    output: Sequence[TimedRow] = ()
+    side_outputs: Mapping[str, Sequence[TimedRow]] = field(default_factory=dict)
+    rejected: Sequence[Rejected] = ()
+
+
+@dataclass(frozen=True)
+class CapturedKey:
+    """One captured key.
+
+    Attributes:
+        covers: The cases that its rows are an example of, such as ``"late"``.
+        batches: Its micro-batches.
+        expected: Their output.
+        state: The key's state before them, as a snapshot of a harness or stepper; None if there was nothing.
+    """
+
+    covers: tuple[str, ...]
+    batches: tuple[CapturedBatch, ...]
+    expected: Outcomes
+    state: bytes | None = None
+
+
+class _Line(str):
+    """JSON that stands on one line."""
+
+    __slots__ = ()
+
+
+def write_captured(inputs: tuple[str, str], keys: Mapping[str, CapturedKey]) -> str:
+    """Return the content of a file of captured keys.
+
+    Args:
+        inputs: The names of the left and of the right input.
+        keys: The keys, by their texts.
+    """
+    made = {
+        key: {
+            "covers": _line(list(captured.covers)),
+            **({} if captured.state is None else {"state": b64encode(captured.state).decode()}),
+            "batches": [_batch_to_json(batch, inputs) for batch in captured.batches],
+            **_outcomes_to_json(captured.expected),
+        }
+        for key, captured in keys.items()
+    }
+    return f"{_layout({'captured': _VERSION, 'inputs': _line(list(inputs)), 'keys': made})}\n"
+
+
+def read_captured(text: str) -> tuple[tuple[str, str], dict[str, CapturedKey]]:
+    """Return the inputs' names and the keys of a file.
+
+    Raises:
+        ConfigurationError: The text is not what ``write_captured`` returns.
+    """
+    try:
+        content = json.loads(text)
+        version = content["captured"]
+        if version == _VERSION:
+            left, right = content["inputs"]
+            return (left, right), {key: _read_key(each, (left, right)) for key, each in content["keys"].items()}
+    except ConfigurationError:
+        raise
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        msg = f"expected what cojoin.testing.capture writes ({type(error).__name__}: {error}); capture again"
+        raise ConfigurationError(msg) from error
+    msg = f"expected format {_VERSION} of captured rows, got {version!r}; capture again with this version of cojoin"
+    raise ConfigurationError(msg)
+
+
+def time_to_json(millis: int | None) -> str | None:
+    """Return a time in epoch milliseconds as a text in UTC; None where there is none.
+
+    >>> time_to_json(1_500), time_to_json(-(2**63))
+    ('1970-01-01T00:00:01.500Z', None)
+    """
+    if millis is None or millis == NONE:
+        return None
+    if millis == END_OF_TIME:
+        return _END
+    try:
+        return f"{(_EPOCH + millis * _MILLISECOND).isoformat(timespec='milliseconds')}Z"
+    except OverflowError:
+        return str(millis)
+
+
+def time_from_json(text: str | None) -> int:
+    """Return the epoch milliseconds of what ``time_to_json`` returned; ``-2**63`` for None.
+
+    Raises:
+        SchemaError: It is not such a text.
+
+    >>> time_from_json("1970-01-01T00:00:01.500Z")
+    1500
+    """
+    if text is None:
+        return NONE
+    try:
+        if text == _END:
+            return END_OF_TIME
+        if not text.endswith("Z"):
+            return int(text)
+        return (datetime.fromisoformat(text.removesuffix("Z")) - _EPOCH) // _MILLISECOND
+    except (TypeError, ValueError, AttributeError):
+        msg = f"expected a time such as '2026-01-15T09:00:00.000Z', got {text!r}"
+        raise SchemaError(msg) from None
+
+
+def _batch_to_json(batch: CapturedBatch, names: Sequence[str]) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    if batch.processing_time:
+        values["processing_time"] = time_to_json(batch.processing_time)
+    for side, name in enumerate(names):
+        if batch.rows[side]:
+            values[f"rows of {name}"] = [_line(row) for row in batch.rows[side]]
+    values["watermarks"] = _line([time_to_json(each) for each in batch.watermarks])
+    if batch.last_event is not None:
+        values["end_of_input"] = _line({"last_event": time_to_json(batch.last_event)})
+    return values
+
+
+def _read_batch(values: dict[str, Any], names: Sequence[str]) -> CapturedBatch:
+    left, right = (time_from_json(each) for each in values.pop("watermarks"))
+    end = values.pop("end_of_input", None)
+    clock = values.pop("processing_time", None)
+    rows = values.pop(f"rows of {names[0]}", ()), values.pop(f"rows of {names[1]}", ())
+    if values:
+        msg = f"a batch has {next(iter(values))!r}, which is neither of the inputs {names[0]!r} and {names[1]!r}"
+        raise ConfigurationError(msg)
+    last_event = None if end is None else time_from_json(end["last_event"])
+    return CapturedBatch(rows, (left, right), 0 if clock is None else time_from_json(clock), last_event)
+
+
+def _outcomes_to_json(outcomes: Outcomes) -> dict[str, Any]:
+    values: dict[str, Any] = {"output": _timed_to_json(outcomes.output)}
+    if outcomes.side_outputs:
+        values["side_outputs"] = {name: _timed_to_json(rows) for name, rows in outcomes.side_outputs.items()}
+    if outcomes.rejected:
+        values["rejected"] = [
+            _line(
+                {
+                    "input": rejected.input,
+                    "reason": rejected.reason,
+                    "time": time_to_json(rejected.timestamp),
+                    "watermark": time_to_json(rejected.watermark),
+                    "row": rejected.row,
+                }
+            )
+            for rejected in outcomes.rejected
+        ]
+    return values
+
+
+def _timed_to_json(rows: Iterable[TimedRow]) -> list[_Line]:
+    return [_line([time_to_json(each.timestamp), each.row]) for each in rows]
+
+
+def _read_key(values: Mapping[str, Any], inputs: tuple[str, str]) -> CapturedKey:
+    batches = tuple(_read_batch(dict(entry), inputs) for entry in values["batches"])
+    side_outputs = {
+        name: [_read_timed(entry) for entry in rows] for name, rows in values.get("side_outputs", {}).items()
+    }
+    rejected = [
+        Rejected(entry["input"], entry["reason"], entry["row"], _time(entry["time"]), _time(entry["watermark"]))
+        for entry in values.get("rejected", ())
+    ]
+    outcomes = Outcomes([_read_timed(entry) for entry in values["output"]], side_outputs, rejected)
+    state = b64decode(values["state"], validate=True) if "state" in values else None
+    return CapturedKey(tuple(values["covers"]), batches, outcomes, state)
+
+
+def _read_timed(pair: Any) -> TimedRow:
+    timestamp, row = pair
+    return TimedRow(_time(timestamp), row)
+
+
+def _time(text: str | None) -> int | None:
+    return None if text is None else time_from_json(text)
+
+
+def _line(value: Any) -> _Line:
+    return _Line(dump_json(value))
+
+
+def _layout(value: Any, depth: int = 0) -> str:
+    """Return JSON of objects and lists over several lines, down to what stands on one line."""
+    if isinstance(value, _Line):
+        return value
+    if not value or not isinstance(value, (dict, list)):
+        return dump_json(value)
+    inner = "  " * (depth + 1)
+    if isinstance(value, dict):
+        lines = [f"{dump_json(name)}: {_layout(item, depth + 1)}" for name, item in value.items()]
+    else:
+        lines = [_layout(item, depth + 1) for item in value]
+    opening, closing = "{}" if isinstance(value, dict) else "[]"
+    body = f",\n{inner}".join(lines)
+    return f"{opening}\n{inner}{body}\n{'  ' * depth}{closing}"
+
+
+def replay(
+    run: LocalRun, batches: Iterable[CapturedBatch], state: bytes | None = None, *, processing_time: int = 0
+) -> Outcomes:
+    """Run a key's captured batches, and return their output.
+
+    Args:
+        run: A new run that notes rows, whose inputs have the columns of the rows and make no watermarks of their own.
+        batches: The micro-batches in their order.
+        state: The state before them, as a snapshot of a harness or stepper; None if there was nothing.
+        processing_time: The clock in epoch milliseconds until a batch says another; 0 if it is unknown.
+
+    Raises:
+        CheckpointError: The state can't become that of the run.
+        SchemaError: A row does not fit its input's columns.
+        FunctionError: The function raised an error.
+    """
+    now = processing_time
+    if state is not None:
+        states, now, _ = decode_states(state)
+        run.restore(states)
+    rows: list[EmittedRow] = []
+    rejected: list[Rejected] = []
+    for number, batch in enumerate(batches):
+        now = batch.processing_time or now
+        left, right = (
+            _table(batch_rows, spec, f"batch {number}: input {spec.name!r}")
+            for batch_rows, spec in zip(batch.rows, run.plan.inputs, strict=True)
+        )
+        timed = zip((1, 2), (left, right), run.plan.inputs, strict=True)
+        observed = [control_of(side, table, spec, now) for side, table, spec in timed if table.num_rows]  # type: ignore[arg-type]
+        controls, ends = [*observed, *batch.controls()], batch.last_event is not None
+        output = run.process((left, right), controls, processing_time=now, end_of_input=ends)
+        rows += [row for group in output.groups for row in group.rows()]
+        rejected += [row for group in output.groups for row in group.rejected()]
+    schemas = {OUTPUT: run.plan.output, **{tag.tag_id: tag.schema for tag in run.plan.side_outputs}}
+    by_output: dict[str, list[TimedRow]] = {name: [] for name in schemas}
+    for row in rows:
+        by_output[row.output].append(
+            TimedRow(row.timestamp, row_to_json(row.value, schemas[row.output], sort_maps=True))
+        )
+    return Outcomes(by_output.pop(OUTPUT), by_output, rejected)
+
+
+def _table(rows: Sequence[Mapping[str, Any]], spec: InputSpec, where: str) -> pa.Table:
+    values = [row_from_json(row, spec.schema, where) for row in rows]
+    try:
+        return encode_rows(values, spec.schema, f"input {spec.name!r}")
+    except FunctionError as error:
+        raise SchemaError(str(error).replace(": output field ", ": column ")) from None
+
+
+def replay_key(
+    history: History, emitted: Mapping[str, Sequence[Any]] | None, subject: str
+) -> tuple[tuple[CapturedBatch, ...], Outcomes]:
+    """Return a key's micro-batches and their output.
+
+    Micro-batches are merged as far as the same rows are rejected and emitted.
+
+    Args:
+        history: The history of the key.
+        emitted: The rows that a function emitted for the key in the run over all keys, by output; None is not compared.
+        subject: The function and the key, for the message.
+
+    Raises:
+        ConfigurationError: The function emits something else for the key's rows alone.
+        FunctionError: The function raised an error.
+    """
+    changes = ""
+    for batches in _cuts(history):
+        outcomes = replay(_new_run(history.plan), batches, history.state)
+        if emitted is None:
+            return _checked_join(history, batches, outcomes)
+        changes = _difference(emitted, outcomes)
+        if not changes:
+            return batches, outcomes
+    msg = (
+        f"{subject}: the rows of this key alone have another output than among the rows of all keys, so a test of the "
+        f"key would prove nothing. The function depends on something else: an attribute that keys share, the real "
+        f"clock, or chance. Keep it in a keyed state, or take the time from ctx. - among all keys, + alone:\n"
+        f"{changes}"
+    )
+    raise ConfigurationError(msg)
+
+
+def _cuts(history: History) -> Iterator[tuple[CapturedBatch, ...]]:
+    """Yield the micro-batches with few cuts, with those that have rows, and with all."""
+    distinguished = [batch[late | other] for batch, late, other in _judged(history)]
+    starts = {*np.concatenate(distinguished).tolist(), len(history.batches) - 1}
+    yield history.captured_batches(starts)
+    yield history.captured_batches()
+    yield history.captured_batches(range(len(history.batches)))
+
+
+def _judged(history: History) -> Iterator[tuple[NDArray[Any], NDArray[Any], NDArray[Any]]]:
+    return zip(history.places, history.late(), history.rejected(), strict=True)
+
+
+def _checked_join(
+    history: History, batches: tuple[CapturedBatch, ...], outcomes: Outcomes
+) -> tuple[tuple[CapturedBatch, ...], Outcomes]:
+    """Return merged micro-batches of a join if their output is the same, or else those that were not merged."""
+    whole = history.captured_batches()
+    if len(whole) == len(batches):
+        return batches, outcomes
+    expected = replay(_new_run(history.plan), whole, history.state)
+    same = _sorted(expected) == _sorted(outcomes) and list(expected.rejected) == list(outcomes.rejected)
+    return (batches, outcomes) if same else (whole, expected)
+
+
+def _sorted(outcomes: Outcomes) -> list[str]:
+    return sorted(dump_json([each.timestamp, each.row]) for each in outcomes.output)
+
+
+def _new_run(plan: Plan) -> LocalRun:
+    """Return a run as a harness makes it, whose inputs' rows are what they are."""
+    return LocalRun(plan.with_inputs(static=False, refreshes=False, changes=None, reading=None), notes_rows=True)
+
+
+def _difference(emitted: Mapping[str, Sequence[Any]], outcomes: Outcomes) -> str:
+    by_output = {"output": outcomes.output, **outcomes.side_outputs}
+    for name, rows in by_output.items():
+        wanted = [(dump_json(row),) for row in emitted.get(name, ())]
+        changes = difference([name], wanted, [(dump_json(each.row),) for each in rows], context=1)
+        if changes is not None:
+            return changes
+    return ""
+
+
+def name_of(plan: Plan) -> str:
+    """Return the name of a function's class, or of a join."""
+    operation: Any = plan.operation
+    return type(operation.function if isinstance(operation, KeyedCoProcess) else operation).__name__

@@ -1,0 +1,551 @@
+"""The choice of the keys that a test captures: those that the user names, or a few that cover all cases.
+
+The cases are:
+
+- *match*: a left row that has a match; for a function, one with a right row of its key at or before its time;
+- *no_match*: a left row that has none;
+- *tie*: two rows of the key, of one input or of both, with the same event time;
+- *late*: a row at or below the watermark before its micro-batch, rejected or applied;
+- *rejected*: a row that is rejected for another reason;
+- *versions*: two or more right rows;
+- *null*: a null in a column that is neither key nor event time;
+- *timer*: a timer of the function that fired;
+- *side_output*: a row of a side output.
+
+One run of a function over all keys notes the output and the fired timers of each key. A key whose rows alone have
+another result is refused, since the function then depends on something that a test of one key can't hold.
+
+It costs a sort of all rows by key and time, and one run of the join or of the function over them.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+
+import numpy as np
+
+from cojoin.capture.captured_keys import CapturedKey, name_of, replay_key
+from cojoin.capture.history import history_of, key_histories, mask_columns, select_columns
+from cojoin.engine.keyed_process import KeyedCoProcess
+from cojoin.engine.local.group_states import decode_states
+from cojoin.engine.local.local_run import LocalRun
+from cojoin.engine.operator import OUTPUT
+from cojoin.engine.side_outputs import OutputTag, encode_outputs
+from cojoin.engine.values.coercion import coercer
+from cojoin.engine.values.json_values import row_to_json, value_to_json
+from cojoin.engine.values.rows import Row, decode_rows
+from cojoin.engine.values.texts import dump_json
+from cojoin.engine.values.types import type_to_ddl
+from cojoin.errors import ConfigurationError, FunctionError, did_you_mean
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from datetime import datetime
+
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+    from cojoin.capture.history import History
+    from cojoin.engine.functions import Context
+    from cojoin.engine.inputs import InputSpec
+    from cojoin.engine.local.local_run import BatchOutput
+    from cojoin.engine.local.watched_function import Callback, Observer
+    from cojoin.engine.plan import Plan
+
+__all__ = ["CASES", "Case", "Reduction", "applicable", "keys_of_checkpoint", "keys_of_run"]
+
+
+_MOST_ROWS = 10_000
+"""The most rows of a test; a harness takes about a second for them."""
+
+_SHOWN, _COMPARED = 5, 10_000
+"""The most keys in a message, and the most among which it looks for a similar one."""
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """The part of the rows that a test needs.
+
+    Attributes:
+        span: The span of event time; None for all.
+        columns: The columns to keep by input; None for all.
+        mask: The columns whose values are replaced by pseudonyms.
+    """
+
+    span: tuple[datetime, datetime] | None
+    columns: Mapping[str, Sequence[str]] | None
+    mask: Sequence[str]
+
+
+@dataclass(frozen=True)
+class FoundKeys:
+    """The keys that a test captures.
+
+    Attributes:
+        plan: The plan under test, with inputs as the harness takes them.
+        keys: The keys by their texts.
+        sizes: The number of rows of each key.
+        origin: Where the rows come from, for people.
+    """
+
+    plan: Plan
+    keys: Mapping[str, CapturedKey]
+    sizes: Mapping[str, int]
+    origin: str
+
+
+def keys_of_run(
+    source: Any, keys: Iterable[Any] | None, covers: Sequence[str], most: int, reduction: Reduction
+) -> FoundKeys:
+    """Return keys of a run or of a stream's steps.
+
+    Args:
+        source: A ``Joined``, or a list of steps.
+        keys: The keys that the user names; None chooses some.
+        covers: The cases of which the chosen keys are examples.
+        most: The largest number of chosen keys.
+        reduction: The part of their rows that the test needs.
+
+    Raises:
+        ConfigurationError: A key has no rows, or the rows can't be captured.
+        FunctionError: The function raised an error.
+    """
+    plan: Plan = source[0].plan if isinstance(source, list) else source.plan
+    wanted = None if keys is None else named_keys(keys, plan.left)
+    history = select_columns(history_of(source, wanted, reduction.span).within(reduction.span), reduction.columns)
+    notes, coverage = _classified(history, reduction)
+    if wanted is None:
+        chosen = coverage.choose(covers, most)
+        if not chosen:
+            msg = f"capture: none of the {len(coverage.keys):,} keys of {history.origin} covers {', '.join(covers)}"
+            raise ConfigurationError(msg)
+    else:
+        chosen = places_of_keys(wanted, coverage.keys, history.origin)
+    count = int(coverage.sizes[chosen].sum())
+    if count > _MOST_ROWS:
+        biggest = max(chosen, key=lambda code: int(coverage.sizes[code]))
+        name = key_text(coverage.keys[biggest], history.plan.left)
+        msg = (
+            f"keys: they have {count:,} rows, key {name} alone {int(coverage.sizes[biggest]):,}, and a test holds "
+            f"{_MOST_ROWS:,}; choose keys with fewer rows, or a shorter time with span=(start, end)"
+        )
+        raise ConfigurationError(msg)
+    part = history.only(*(np.isin(codes, chosen) for codes in coverage.codes))
+    batches = {}
+    for code in chosen:
+        alone = history.only(*(codes == code for codes in coverage.codes))
+        key = coverage.keys[code]
+        emitted = _emitted(history, notes, key)
+        batches[code] = replay_key(alone, emitted, f"{name_of(history.plan)}, key {key_text(key, history.plan.left)}")
+    if not reduction.mask:
+        captured = {
+            key_text(coverage.keys[code], history.plan.left): CapturedKey(coverage.of_key(code), *batches[code])
+            for code in chosen
+        }
+        sizes = [int(coverage.sizes[code]) for code in chosen]
+        return FoundKeys(history.plan, captured, dict(zip(captured, sizes, strict=True)), history.origin)
+    return _masked(part, coverage, chosen, reduction)
+
+
+def keys_of_checkpoint(source: Any, joined: Any, keys: Iterable[Any] | None, reduction: Reduction) -> FoundKeys:
+    """Return keys of a checkpoint, each with its state at the snapshot and its rows since.
+
+    Raises:
+        ConfigurationError: An argument does not fit a checkpoint, or it has nothing of a key.
+        CheckpointError: The checkpoint can't be read, or is that of another query.
+    """
+    if reduction != Reduction(None, None, ()):
+        msg = (
+            "span, columns, mask: a checkpoint's state holds whole rows, and those before any span; leave them out, or "
+            "capture from the query's sources: capture(joined, ...)"
+        )
+        raise ConfigurationError(msg)
+    if keys is None:
+        msg = "keys: a checkpoint's keys are not chosen by what they cover; name them: capture(..., keys=[...])"
+        raise ConfigurationError(msg)
+    named = named_keys(keys, joined.plan.left)
+    histories = key_histories(source, joined, named)
+    captured, sizes = {}, {}
+    for key, history in zip(named, histories, strict=True):
+        notes, coverage = _classified(history, reduction)
+        text = key_text(key, history.plan.left)
+        emitted = _emitted(history, notes, key)
+        batches, outcomes = replay_key(history, emitted, f"{name_of(history.plan)}, key {text}")
+        cases = coverage.of_key(0) if coverage.keys else ()
+        if notes is not None and any(each.timers for each in notes.values()) and "timer" not in cases:
+            cases = (*cases, "timer")
+        captured[text] = CapturedKey(cases, batches, outcomes, history.state)
+        sizes[text] = sum(table.num_rows for table in history.rows)
+    return FoundKeys(histories[0].plan, captured, sizes, histories[0].origin)
+
+
+def _classified(history: History, reduction: Reduction) -> tuple[dict[Any, Notes] | None, Coverage]:
+    if not isinstance(history.plan.operation, KeyedCoProcess):
+        return None, classify(history, None)
+    try:
+        notes = observe(history)
+    except FunctionError as error:
+        if reduction.columns is None:
+            raise
+        msg = f"{error}; columns= left out what is not named there: keep the columns that the function reads"
+        raise FunctionError(msg) from error
+    return notes, classify(history, notes)
+
+
+def _emitted(history: History, notes: Mapping[Any, Notes] | None, key: tuple[Any, ...]) -> dict[str, list[Any]] | None:
+    if notes is None:
+        return None
+    operation: Any = history.plan.operation
+    known = notes.get(key[0] if len(key) == 1 else key)
+    return {} if known is None else known.outputs(operation)
+
+
+def _masked(part: History, coverage: Coverage, chosen: Sequence[int], reduction: Reduction) -> FoundKeys:
+    """Return the chosen keys with pseudonyms; a key is found again by the place of one of its rows."""
+    masked = mask_columns(part, reduction.mask)
+    notes, again = _classified(masked, reduction)
+    before = [np.isin(codes, chosen) for codes in coverage.codes]
+    codes_before = [codes[mask] for codes, mask in zip(coverage.codes, before, strict=True)]
+    captured_keys, sizes = {}, {}
+    for code in chosen:
+        new = _same_key(codes_before, again.codes, code)
+        key = again.keys[new]
+        alone = masked.only(*(codes == new for codes in again.codes))
+        text = key_text(key, masked.plan.left)
+        captured = replay_key(alone, _emitted(masked, notes, key), f"{name_of(masked.plan)}, key {text}")
+        captured_keys[text] = CapturedKey(again.of_key(new), *captured)
+        sizes[text] = int(again.sizes[new])
+    return FoundKeys(masked.plan, captured_keys, sizes, masked.origin)
+
+
+def _same_key(before: Sequence[NDArray[np.int64]], after: Sequence[NDArray[np.int64]], code: int) -> int:
+    for old, new in zip(before, after, strict=True):
+        positions = np.flatnonzero(old == code)
+        if len(positions):
+            return int(new[positions[0]])
+    msg = f"key code {code} has no row"
+    raise AssertionError(msg)
+
+
+def named_keys(keys: Iterable[Any], spec: InputSpec) -> list[tuple[Any, ...]]:
+    """Return the keys that a user names as tuples of values, each key once.
+
+    Args:
+        keys: The value of the key column for each key; a tuple if there are several columns.
+        spec: An input whose key columns these are.
+
+    Raises:
+        ConfigurationError: There is no key, or one does not fit the key's columns.
+    """
+    if isinstance(keys, (str, bytes, dict)) or not hasattr(keys, "__iter__"):
+        msg = f"keys: expected a list of keys, got {keys!r}; write keys=[{keys!r}]"
+        raise ConfigurationError(msg)
+    tuples = [_key(each, spec) for each in keys]
+    if not tuples:
+        msg = "keys: expected one or more keys, got none; leave keys= out to have some chosen by what they cover"
+        raise ConfigurationError(msg)
+    return list(dict.fromkeys(tuples))
+
+
+def _key(key: Any, spec: InputSpec) -> tuple[Any, ...]:
+    fields = [spec.schema.field(name) for name in spec.key]
+    values = (key,) if len(fields) == 1 and not isinstance(key, Row) else key
+    if not isinstance(values, (tuple, list)) or len(values) != len(fields):
+        msg = f"keys: expected a tuple of {', '.join(spec.key)} for each key, got {key!r}"
+        raise ConfigurationError(msg)
+    made = []
+    for column, value in zip(fields, values, strict=True):
+        try:
+            fits = value is not None
+            made.append(coercer(column.type, "")(value))
+        except FunctionError:
+            fits = False
+        if not fits:
+            kind = type_to_ddl(column.type)
+            msg = f"keys: key column {column.name!r}: expected {kind}, got {value!r} ({type(value).__name__})"
+            raise ConfigurationError(msg)
+    return tuple(made)
+
+
+def places_of_keys(wanted: Sequence[tuple[Any, ...]], known: Sequence[tuple[Any, ...]], where: str) -> list[int]:
+    """Return the places of keys among those that have rows.
+
+    Args:
+        wanted: The keys.
+        known: The keys that have rows.
+        where: Where these rows are, for the message.
+
+    Raises:
+        ConfigurationError: A key has no rows.
+    """
+    positions = {key: position for position, key in enumerate(known)}
+    missing = [key for key in wanted if key not in positions]
+    if missing:
+        texts = [_shown(key) for key in missing[:_SHOWN]]
+        more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
+        near = ""
+        if known and len(known[0]) == 1 and isinstance(missing[0][0], str) and len(known) <= _COMPARED:
+            near = did_you_mean(missing[0][0], [str(key[0]) for key in known])
+        near = near if "did you mean" in near else ""
+        examples = f"they have {len(known):,}, such as {', '.join(_shown(key) for key in known[:_SHOWN])}"
+        msg = (
+            f"keys: {where} have no rows of key{'s' if len(missing) > 1 else ''} {', '.join(texts)}{more}; "
+            f"{examples if known else 'they have no rows at all'}{near}"
+        )
+        raise ConfigurationError(msg)
+    return [positions[key] for key in wanted]
+
+
+def key_text(key: tuple[Any, ...], spec: InputSpec) -> str:
+    """Return a key as text, different for different keys of one input.
+
+    A text is its own, and other values are as in the file of captured rows. Several columns are a JSON list.
+    """
+    values = [value_to_json(value, spec.schema.field(name).type) for value, name in zip(key, spec.key, strict=True)]
+    if len(values) > 1:
+        return dump_json(values)
+    plain = isinstance(values[0], str) and values[0] and not values[0].startswith('"')
+    return values[0] if plain else dump_json(values[0])
+
+
+def _shown(key: tuple[Any, ...]) -> str:
+    return repr(key[0] if len(key) == 1 else key)
+
+
+Case: TypeAlias = Literal["match", "no_match", "tie", "late", "rejected", "versions", "null", "timer", "side_output"]
+"""A case that a key can be an example of; the module describes each."""
+
+CASES: tuple[Case, ...] = get_args(Case)
+"""All cases."""
+
+
+_EXAMPLES = 3
+"""The number of chosen keys that are examples of each case."""
+
+
+@dataclass
+class Notes:
+    """The output and timers of a function for one key.
+
+    Attributes:
+        yielded: The values that its callbacks yielded, in order.
+        timers: The number of timers that fired.
+    """
+
+    yielded: list[Any] = field(default_factory=list)
+    timers: int = 0
+
+    @property
+    def uses_side_outputs(self) -> bool:
+        """Whether a row went to a side output."""
+        return any(type(each) is tuple and len(each) == 2 and isinstance(each[0], OutputTag) for each in self.yielded)
+
+    def outputs(self, process: KeyedCoProcess) -> dict[str, list[Any]]:
+        """Return the rows of each output that has any, as JSON objects; the main output is ``output``."""
+        pieces = encode_outputs(self.yielded, process.output, process.side_outputs, "function")
+        return {
+            name or "output": [row_to_json(row, table.schema, sort_maps=True) for row in decode_rows(table)]
+            for name, table in pieces
+            if table.num_rows
+        }
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """The keys of a history and their cases.
+
+    Attributes:
+        codes: The code of each row's key, for both inputs.
+        keys: Each key's values, by code.
+        sizes: The number of rows of each key, by code.
+        cases: For each case, whether a key is an example of it, by code.
+    """
+
+    codes: Sequence[NDArray[np.int64]]
+    keys: Sequence[tuple[Any, ...]]
+    sizes: NDArray[np.int64]
+    cases: Mapping[str, NDArray[np.bool_]]
+
+    def of_key(self, code: int) -> tuple[str, ...]:
+        """Return the cases that a key is an example of."""
+        return tuple(name for name, members in self.cases.items() if members[code])
+
+    def choose(self, wanted: Iterable[str], most: int) -> list[int]:
+        """Return the codes of a few keys that are examples of as many cases as possible.
+
+        Each case gets three keys, the rarest case first, as far as there are so many. A key that is an example of
+        several cases counts for each. Keys with few rows are taken first; of several the one that came first.
+
+        Args:
+            wanted: The cases.
+            most: The largest number of keys.
+        """
+        chosen: list[int] = []
+        # The rarest case comes first, since its keys are often examples of the others, too.
+        for members in sorted((self.cases[case] for case in wanted if case in self.cases), key=np.count_nonzero):
+            candidates = np.flatnonzero(members)
+            by_size = candidates[np.argsort(self.sizes[candidates], kind="stable")].tolist()
+            lacking = _EXAMPLES - int(members[chosen].sum())
+            chosen += [code for code in by_size if code not in chosen][: max(0, min(lacking, most - len(chosen)))]
+        return chosen
+
+
+def applicable(plan: Plan) -> tuple[Case, ...]:
+    """Return the cases that can occur with a join, or with a function and its side outputs."""
+    lacking: set[Case] = set()
+    if not isinstance(plan.operation, KeyedCoProcess):
+        lacking.add("timer")
+    if not plan.side_outputs:
+        lacking.add("side_output")
+    return tuple(case for case in CASES if case not in lacking)
+
+
+def classify(history: History, notes: Mapping[Any, Notes] | None) -> Coverage:
+    """Return the keys of a history and their cases.
+
+    Args:
+        history: The rows.
+        notes: The function's output and timers by key; None for a join.
+    """
+    codes, count = history.keys()
+    keys = _keys(history, codes, count)
+    numbers = {key: code for code, key in enumerate(keys)}
+    micros = [spec.micros(table) for spec, table in zip(history.plan.inputs, history.rows, strict=True)]
+    late, rejected = history.late(), history.rejected()
+    cases = {
+        "tie": _ties(history, codes, micros),
+        "late": np.concatenate([side[each] for side, each in zip(codes, late, strict=True)]),
+        "rejected": np.concatenate([side[each] for side, each in zip(codes, rejected, strict=True)]),
+        "versions": np.flatnonzero(np.bincount(codes[1], minlength=count) > 1),
+        "null": np.concatenate([side[each] for side, each in zip(codes, _nulls(history), strict=True)]),
+    }
+    if notes is None:
+        cases["match"], cases["no_match"] = _matches_of_join(history, numbers)
+    else:
+        cases["match"], cases["no_match"] = _earlier_right_row(codes, micros, count)
+        named = {key if isinstance(key, tuple) else (key,): each for key, each in notes.items()}
+        cases["timer"] = _codes((key for key, each in named.items() if each.timers), numbers)
+        cases["side_output"] = _codes((key for key, each in named.items() if each.uses_side_outputs), numbers)
+    masks: dict[str, NDArray[np.bool_]] = {}
+    for case in applicable(history.plan):
+        masks[case] = np.zeros(count, dtype=bool)
+        masks[case][cases[case]] = True
+    sizes = np.bincount(np.concatenate(codes), minlength=count)
+    return Coverage(codes, keys, sizes, masks)
+
+
+def _keys(history: History, codes: Sequence[NDArray[np.int64]], count: int) -> list[tuple[Any, ...]]:
+    """Return each key's values, by code."""
+    values: list[tuple[Any, ...]] = [()] * count
+    for side in (1, 0):
+        distinct, first = np.unique(codes[side], return_index=True)
+        rows = history.plan.inputs[side].keys(history.rows[side]).take(first)
+        for code, key in zip(distinct.tolist(), decode_rows(rows), strict=True):
+            values[code] = tuple(key)
+    return values
+
+
+def _codes(keys: Iterable[tuple[Any, ...]], numbers: Mapping[tuple[Any, ...], int]) -> NDArray[np.int64]:
+    return np.array([numbers[tuple(key)] for key in keys], dtype=np.int64)
+
+
+def _ties(
+    history: History, codes: Sequence[NDArray[np.int64]], micros: Sequence[NDArray[np.int64]]
+) -> NDArray[np.int64]:
+    timed = [
+        np.full(len(side_codes), spec.event_time is not None)
+        for side_codes, spec in zip(codes, history.plan.inputs, strict=True)
+    ]
+    kept = np.concatenate(timed)
+    key, time = np.concatenate(codes)[kept], np.concatenate(micros)[kept]
+    order = np.lexsort([time, key])
+    key, time = key[order], time[order]
+    ties: NDArray[np.int64] = key[1:][(key[1:] == key[:-1]) & (time[1:] == time[:-1])]
+    return ties
+
+
+def _nulls(history: History) -> Iterator[NDArray[np.bool_]]:
+    for spec, table in zip(history.plan.inputs, history.rows, strict=True):
+        mask = np.zeros(table.num_rows, dtype=bool)
+        for name in table.column_names:
+            if name not in spec.key and name != spec.event_time and table.column(name).null_count:
+                mask |= table.column(name).is_null().to_numpy()
+        yield mask
+
+
+def _earlier_right_row(
+    codes: Sequence[NDArray[np.int64]], micros: Sequence[NDArray[np.int64]], count: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the codes of left rows with and without a right row of their key at or before their time."""
+    first = np.full(count, np.iinfo(np.int64).max)
+    np.minimum.at(first, codes[1], micros[1])
+    matched = first[codes[0]] <= micros[0]
+    return codes[0][matched], codes[0][~matched]
+
+
+def _matches_of_join(
+    history: History, numbers: Mapping[tuple[Any, ...], int]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the codes of the keys with a left row that has a match, and of those with one that has none."""
+    if history.state is not None:
+        # A state can't be restored by another join, and this one may emit no row without a match.
+        return np.array([], dtype=np.int64), np.array([], dtype=np.int64)
+    operation: Any = history.plan.operation
+    plan = replace(history.plan, operation=replace(operation, how="left"))
+    left, right = plan.inputs
+    left_out = {*right.key, getattr(operation, "deletes", None), *right.technical}
+    position = len(left.schema) + [name for name in right.schema.names if name not in left_out].index(
+        str(right.event_time)
+    )
+    members_by_kind: tuple[set[tuple[Any, ...]], set[tuple[Any, ...]]] = (set(), set())
+    for output in _outputs(plan, history):
+        table = output.tables()[OUTPUT]
+        keys = table.select([left.schema.names.index(name) for name in left.key])
+        is_matched = table.column(position).is_valid()
+        for members, mask in zip(members_by_kind, (is_matched, _inverted(is_matched)), strict=True):
+            distinct = keys.filter(mask).group_by(keys.column_names).aggregate([])
+            members.update(map(tuple, decode_rows(distinct)))
+    return _codes(members_by_kind[0], numbers), _codes(members_by_kind[1], numbers)
+
+
+def _inverted(mask: pa.ChunkedArray) -> NDArray[np.bool_]:
+    inverted: NDArray[np.bool_] = ~mask.to_numpy()
+    return inverted
+
+
+def observe(history: History) -> dict[Any, Notes]:
+    """Return a function's output and timers for each key that had any.
+
+    Args:
+        history: The rows; its plan's operation is a ``KeyedCoProcess``.
+
+    Raises:
+        FunctionError: The function raised an error, or returned an invalid value.
+    """
+    notes: defaultdict[Any, Notes] = defaultdict(Notes)
+
+    def note(callback: Callback, context: Context) -> None:
+        if callback.side is None or callback.yielded:
+            own = notes[context.get_current_key()]
+            own.timers += callback.side is None
+            own.yielded += callback.yielded
+
+    for _ in _outputs(history.plan, history, note):
+        pass
+    return dict(notes)
+
+
+def _outputs(plan: Plan, history: History, observer: Observer | None = None) -> Iterator[BatchOutput]:
+    """Run a plan over a history, and yield what each micro-batch emits."""
+    with LocalRun(plan, keeps_operators=True, observer=observer) as run:
+        if history.state is not None:
+            run.restore(decode_states(history.state).states, resumed=False)
+        for number, batch in enumerate(history.batches):
+            yield run.process(
+                history.of_batch(number),
+                batch.controls(),
+                processing_time=batch.processing_time,
+                end_of_input=batch.last_event is not None,
+            )
