@@ -218,8 +218,7 @@ def test_pandas_is_imported_where_its_frames_come_in_or_go_out() -> None:
 
 
 def test_the_codec_serves_the_operator_and_knows_nothing_of_it() -> None:
-    for module in ("cojoin.engine.values.codec", "cojoin.engine.values.ipc"):
-        assert used(module) <= {"cojoin.errors"}
+    assert used("cojoin.engine.values.codec") <= {"cojoin.errors"}
 
 
 def test_every_public_name_is_there() -> None:

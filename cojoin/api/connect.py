@@ -13,7 +13,7 @@ from cojoin.embedded.frames import is_frame
 from cojoin.engine.input import Input
 from cojoin.engine.time.operator_watermark import TimePolicy
 from cojoin.engine.time.watermarks import AllIdle
-from cojoin.engine.values.choices import check_word
+from cojoin.engine.values.arguments import check_word
 from cojoin.errors import ConfigurationError
 from cojoin.installed_packages import check_packages
 

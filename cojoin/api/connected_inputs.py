@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from cojoin.engine.joins.output_columns import Suffixes
     from cojoin.engine.joins.temporal import TemporalHow
     from cojoin.engine.plan import Operation
-    from cojoin.engine.time.durations import Duration
     from cojoin.engine.time.operator_watermark import TimePolicy
+    from cojoin.engine.values.arguments import Duration
 
 __all__ = ["ConnectedInputs"]
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from cojoin.engine.functions import KeyedCoProcessFunction
     from cojoin.engine.inputs import InputSpec
     from cojoin.engine.plan import Plan
-    from cojoin.engine.time.durations import Duration
+    from cojoin.engine.values.arguments import Duration
     from cojoin.spark.query.query import Query
     from cojoin.spark.query.triggers import Trigger
     from cojoin.spark.sinks.sinks import SinkLike

@@ -24,7 +24,7 @@ from cojoin.capture.recorded_history import is_checkpoint, opened
 from cojoin.capture.written_test import Purpose, test_text
 from cojoin.engine.formats import text_table
 from cojoin.engine.keyed_process import KeyedCoProcess
-from cojoin.engine.values.choices import check_word
+from cojoin.engine.values.arguments import check_word
 from cojoin.errors import ConfigurationError
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from cojoin.engine.local.emitted_rows import Rejected
 from cojoin.engine.time.control_rows import ONE_PARTITION, Control
 from cojoin.engine.time.watermarks import END_OF_TIME, NONE
-from cojoin.engine.values.texts import dump_json
+from cojoin.engine.values.rows import dump_json
 from cojoin.errors import ConfigurationError, SchemaError
 
 if TYPE_CHECKING:

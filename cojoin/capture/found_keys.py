@@ -13,10 +13,9 @@ from cojoin.capture.key_replay import name_of, replay_key
 from cojoin.capture.masking import mask_columns, select_columns
 from cojoin.capture.recorded_history import history_of, key_histories
 from cojoin.engine.keyed_process import KeyedCoProcess
-from cojoin.engine.values.coercion import coercer
+from cojoin.engine.values.encoding import coercer
 from cojoin.engine.values.json_values import value_to_json
-from cojoin.engine.values.rows import Row
-from cojoin.engine.values.texts import dump_json
+from cojoin.engine.values.rows import Row, dump_json
 from cojoin.engine.values.types import type_to_ddl
 from cojoin.errors import ConfigurationError, FunctionError, did_you_mean
 

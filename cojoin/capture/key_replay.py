@@ -15,7 +15,7 @@ from cojoin.engine.operator import OUTPUT
 from cojoin.engine.row_tables import difference
 from cojoin.engine.values.encoding import encode_rows
 from cojoin.engine.values.json_values import row_from_json, row_to_json
-from cojoin.engine.values.texts import dump_json
+from cojoin.engine.values.rows import dump_json
 from cojoin.errors import ConfigurationError, FunctionError, SchemaError
 
 if TYPE_CHECKING:

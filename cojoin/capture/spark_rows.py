@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F  # noqa: N812
 
-from cojoin.engine.values.spark_types import as_spark_column
-from cojoin.engine.values.texts import back_quoted
+from cojoin.engine.values.rows import back_quoted
+from cojoin.engine.values.tables import as_spark_column
 from cojoin.errors import ConfigurationError
 
 if TYPE_CHECKING:

@@ -20,8 +20,7 @@ from cojoin.cli.checkpoint_texts import as_json, typed_key, typed_row
 from cojoin.cli.embedded_spark import local_session
 from cojoin.cli.run_report import say, tell
 from cojoin.cli.without_spark import store_without_spark
-from cojoin.engine.values.rows import decode_rows
-from cojoin.engine.values.texts import dump_json
+from cojoin.engine.values.rows import decode_rows, dump_json
 from cojoin.errors import CheckpointError, ConfigurationError, did_you_mean
 from cojoin.spark.sources.secrets import without_login
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from cojoin.engine.time.durations import milliseconds
+from cojoin.engine.values.arguments import milliseconds
 from cojoin.errors import ConfigurationError
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cojoin.engine.ordering import OrderedPart, sort_keys, total_order
-from cojoin.engine.time.durations import microseconds
+from cojoin.engine.values.arguments import microseconds
 
 if TYPE_CHECKING:
     import pandas as pd

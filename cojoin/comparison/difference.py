@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 from cojoin.engine.display import html_table, html_text
 from cojoin.engine.formats import show_row, show_value, text_table
 from cojoin.engine.operator import OUTPUT
-from cojoin.engine.values.rows import decode_column
-from cojoin.engine.values.texts import show_text
+from cojoin.engine.values.rows import decode_column, show_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

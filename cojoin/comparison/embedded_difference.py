@@ -9,7 +9,7 @@ from cojoin.comparison.comparison import changed_settings
 from cojoin.comparison.difference import Counts, Difference, OutputDifference, examples_of
 from cojoin.comparison.differing_rows import ArrowRows
 from cojoin.comparison.key_group_difference import compare_key_group
-from cojoin.engine.values.row_digest import rows_digest
+from cojoin.engine.values.hashes import rows_digest
 from cojoin.errors import ConfigurationError
 
 if TYPE_CHECKING:

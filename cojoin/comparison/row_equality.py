@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cojoin.engine.values.row_digest import row_hashes
+from cojoin.engine.values.hashes import row_hashes
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from cojoin.comparison.row_equality import canonical, differing
-from cojoin.engine.values.row_digest import row_hashes
+from cojoin.engine.values.hashes import row_hashes
 from cojoin.engine.values.tables import take_rows
 
 if TYPE_CHECKING:

@@ -25,8 +25,8 @@ from cojoin.checkpoints.stored_state import StoredState
 from cojoin.debugging.recorded_batches import RecordedBatch
 from cojoin.engine import rescaling
 from cojoin.engine.state.ttl import without_accesses
-from cojoin.engine.values.entries import encode_entries
-from cojoin.engine.values.texts import back_quoted
+from cojoin.engine.values.encoding import encode_entries
+from cojoin.engine.values.rows import back_quoted
 from cojoin.session.arrow_types import spark_schema
 from cojoin.session.sealed import for_workers
 from cojoin.spark.batch.packing import key_group

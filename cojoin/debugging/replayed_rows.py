@@ -25,8 +25,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as F  # noqa: N812
 
 from cojoin.checkpoints.inspect.state_rows import having
+from cojoin.engine.values.rows import back_quoted
 from cojoin.engine.values.tables import concat
-from cojoin.engine.values.texts import back_quoted
 from cojoin.errors import CheckpointError, ConfigurationError
 from cojoin.session import source_logs
 from cojoin.session.failures import explain

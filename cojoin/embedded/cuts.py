@@ -18,8 +18,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cojoin.engine.formats import format_time
-from cojoin.engine.time.durations import Duration, microseconds
 from cojoin.engine.time.watermarks import END_OF_TIME
+from cojoin.engine.values.arguments import Duration, microseconds
 from cojoin.engine.values.tables import take_rows
 from cojoin.engine.values.types import type_to_ddl
 from cojoin.errors import ConfigurationError, SchemaError, did_you_mean

@@ -14,9 +14,8 @@ from cojoin.embedded.bound_frames import bind_frames
 from cojoin.embedded.result import Result
 from cojoin.engine.local.local_run import LocalRun
 from cojoin.engine.observed import control_of
-from cojoin.engine.time.durations import milliseconds
 from cojoin.engine.user_frames import UserFrames
-from cojoin.engine.values.choices import check_flag
+from cojoin.engine.values.arguments import check_flag, milliseconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from cojoin.engine.operator import Sides
     from cojoin.engine.plan import Plan
     from cojoin.engine.time.control_rows import Control
-    from cojoin.engine.time.durations import Duration
+    from cojoin.engine.values.arguments import Duration
 
 __all__ = ["EmbeddedExecution"]
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 from cojoin.embedded.libraries import is_pandas, library_of, value_faults
 from cojoin.embedded.memory import check_memory
 from cojoin.engine.input_columns import check_names
-from cojoin.engine.values.spark_types import as_spark_column
+from cojoin.engine.values.tables import as_spark_column
 from cojoin.engine.values.types import type_to_ddl
 from cojoin.errors import ConfigurationError, SchemaError
 from cojoin.installed_packages import check_pandas

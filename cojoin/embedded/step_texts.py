@@ -17,7 +17,7 @@ from cojoin.engine.display import html_table, html_text
 from cojoin.engine.formats import format_time, text_table
 from cojoin.engine.keyed_process import KeyedCoProcess
 from cojoin.engine.operator import REJECTED
-from cojoin.engine.values.row_digest import row_hashes
+from cojoin.engine.values.hashes import row_hashes
 from cojoin.engine.values.tables import take_rows
 
 if TYPE_CHECKING:

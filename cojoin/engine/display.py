@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cojoin.engine.formats import text_table
-from cojoin.engine.values.texts import show_text
+from cojoin.engine.values.rows import show_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

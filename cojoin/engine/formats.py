@@ -7,8 +7,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from cojoin.engine.time.watermarks import END_OF_TIME, NONE
-from cojoin.engine.values.rows import Row
-from cojoin.engine.values.texts import show_text
+from cojoin.engine.values.rows import Row, show_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

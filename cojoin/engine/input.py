@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from cojoin.engine.descriptions import describe_source, describe_watermark
 from cojoin.engine.display import Display, display_of
 from cojoin.engine.inputs import LatePolicy, NullKeyPolicy, check_late, check_null_key
-from cojoin.engine.time.durations import Duration, milliseconds
 from cojoin.engine.time.watermark_strategies import WatermarkStrategy
+from cojoin.engine.values.arguments import Duration, milliseconds
 from cojoin.errors import ConfigurationError
 
 if TYPE_CHECKING:

@@ -22,10 +22,9 @@ import pyarrow.compute as pc
 from cojoin.engine.row_changes import DELETED
 from cojoin.engine.time.watermark_strategies import WatermarkStrategy
 from cojoin.engine.time.watermarks import NONE
-from cojoin.engine.values.choices import check_word
-from cojoin.engine.values.rows import Row, decode_rows
+from cojoin.engine.values.arguments import check_word
+from cojoin.engine.values.rows import Row, decode_rows, dump_json
 from cojoin.engine.values.tables import event_micros, event_millis
-from cojoin.engine.values.texts import dump_json
 from cojoin.engine.values.xx_hashes import is_hashed
 from cojoin.errors import FunctionError
 

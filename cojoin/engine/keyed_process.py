@@ -14,7 +14,7 @@ from cojoin.engine.functions import KeyedCoProcessFunction, Order, check_callbac
 from cojoin.engine.keyed_process_operator import KeyedCoProcessOperator
 from cojoin.engine.side_outputs import OutputTag, check_tags
 from cojoin.engine.table_load import refuse_refresh
-from cojoin.engine.values.choices import check_word
+from cojoin.engine.values.arguments import check_word
 from cojoin.engine.values.types import schema_to_ddl
 from cojoin.errors import ConfigurationError, SchemaError
 

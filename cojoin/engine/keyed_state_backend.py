@@ -38,7 +38,7 @@ from cojoin.engine.state.segmented_table import MAX_CHUNKS, Expired, SegmentedTa
 from cojoin.engine.state.touched import TouchedKeys
 from cojoin.engine.state.ttl import Clock, Expiry, ServiceClock, without_accesses, without_expired
 from cojoin.engine.time.timers import TimeDomain, Timers, TimerService
-from cojoin.engine.values.key_context import NO_KEY, KeyContext
+from cojoin.engine.values.keys import NO_KEY, KeyContext
 from cojoin.engine.values.rows import describe_columns
 from cojoin.engine.values.schema_evolution import differences, evolve
 from cojoin.engine.values.tables import concat

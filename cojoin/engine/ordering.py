@@ -24,8 +24,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from cojoin.engine.sorting import stable_argsort
-from cojoin.engine.values.rows import decode_column
-from cojoin.engine.values.texts import text_bytes
+from cojoin.engine.values.rows import decode_column, text_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

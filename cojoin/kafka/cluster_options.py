@@ -6,7 +6,7 @@ import logging
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from cojoin.engine.time.durations import milliseconds
+from cojoin.engine.values.arguments import milliseconds
 from cojoin.errors import ConfigurationError
 from cojoin.installed_packages import check_packages
 from cojoin.spark.sources.secrets import Secrets

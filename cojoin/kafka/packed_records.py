@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cojoin.engine.values.ipc import binary_column
+from cojoin.engine.values.codec import binary_column
 from cojoin.engine.values.types import parse_type
 from cojoin.kafka.formats.settled_json import narrowed, parsed_json
 from cojoin.kafka.records import DECODED, DECODED_KEY, FAULT, KEY, MARK, NEWEST, TIME, VALUE

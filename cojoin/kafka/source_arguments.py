@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, get_args
 
-from cojoin.engine.time.durations import Duration, milliseconds
+from cojoin.engine.values.arguments import Duration, milliseconds
 from cojoin.errors import ConfigurationError, did_you_mean
 from cojoin.kafka.archive.archive import Archive
 from cojoin.kafka.cluster_options import ClusterOptions

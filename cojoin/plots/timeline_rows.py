@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from cojoin.engine.formats import show_value
 from cojoin.engine.joins import AsofJoin, TemporalJoin
 from cojoin.engine.ordering import OrderedPart, total_order
-from cojoin.engine.time.durations import microseconds
+from cojoin.engine.values.arguments import microseconds
 from cojoin.engine.values.encoding import encode_rows
 from cojoin.engine.values.rows import decode_column
 from cojoin.engine.values.tables import event_micros, take_rows

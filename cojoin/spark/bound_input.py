@@ -15,9 +15,9 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructTy
 from cojoin.engine.input_columns import InputColumns, check_names
 from cojoin.engine.inputs import DIRECT
 from cojoin.engine.key_groups import group_labels
-from cojoin.engine.time.durations import Duration, milliseconds
 from cojoin.engine.values.advice import Advice
-from cojoin.engine.values.texts import back_quoted
+from cojoin.engine.values.arguments import Duration, milliseconds
+from cojoin.engine.values.rows import back_quoted
 from cojoin.errors import ConfigurationError, SchemaError
 from cojoin.session.arrow_types import arrow_type
 from cojoin.session.failures import explain

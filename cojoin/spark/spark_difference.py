@@ -20,8 +20,8 @@ from cojoin.comparison.comparison import changed_settings
 from cojoin.comparison.difference import Counts, Difference, OutputDifference, examples_of
 from cojoin.comparison.differing_rows import changed_columns
 from cojoin.engine.input import Input
-from cojoin.engine.values.row_digest import add_digests, rows_digest
-from cojoin.engine.values.texts import back_quoted
+from cojoin.engine.values.hashes import add_digests, rows_digest
+from cojoin.engine.values.rows import back_quoted
 from cojoin.errors import ConfigurationError, QueryFailedError
 from cojoin.session.failures import explain
 from cojoin.session.kinds import adapter_of

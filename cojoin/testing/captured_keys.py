@@ -14,7 +14,7 @@ from cojoin.capture.captured_file import CapturedKey, Outcomes, TimedRow, read_c
 from cojoin.capture.key_replay import replay
 from cojoin.engine.row_tables import cells, difference
 from cojoin.engine.values.json_values import row_from_json, row_to_json
-from cojoin.engine.values.texts import dump_json
+from cojoin.engine.values.rows import dump_json
 from cojoin.errors import ConfigurationError, did_you_mean
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 from cojoin.engine.local import local_run
-from cojoin.engine.values.coercion import coercer
+from cojoin.engine.values.encoding import coercer
 from cojoin.engine.values.types import type_to_ddl
 from cojoin.errors import ConfigurationError, FunctionError, SchemaError, did_you_mean
 from cojoin.testing.events import HarnessError

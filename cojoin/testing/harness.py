@@ -28,7 +28,7 @@ from cojoin.engine.side_outputs import OutputTag, check_tags
 from cojoin.engine.time.control_rows import ONE_PARTITION, Control
 from cojoin.engine.time.operator_watermark import TimePolicy
 from cojoin.engine.time.watermarks import END_OF_TIME, NONE, AllIdle, Status
-from cojoin.engine.values.choices import check_flag, check_word
+from cojoin.engine.values.arguments import check_flag, check_word
 from cojoin.engine.values.rows import Row, decode_rows
 from cojoin.engine.values.types import as_schema
 from cojoin.errors import ConfigurationError, did_you_mean

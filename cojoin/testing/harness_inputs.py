@@ -21,9 +21,9 @@ from cojoin.engine.inputs import (
     watermark_marks,
 )
 from cojoin.engine.time.control_rows import ONE_PARTITION, Control
-from cojoin.engine.time.durations import Duration, milliseconds
 from cojoin.engine.time.watermark_strategies import WatermarkStrategy
 from cojoin.engine.time.watermarks import NONE
+from cojoin.engine.values.arguments import Duration, milliseconds
 from cojoin.engine.values.encoding import encode_rows
 from cojoin.engine.values.keys import KEYABLE, is_keyable
 from cojoin.engine.values.rows import Row, decode_column

@@ -10,7 +10,7 @@ import pytest
 
 import cojoin as cj
 from cojoin.engine.inputs import InputSpec
-from cojoin.engine.joins.asof import AsofJoin
+from cojoin.engine.joins import AsofJoin
 from cojoin.engine.plan import Plan
 from cojoin.engine.plan_settings import clock_needs, plan_settings, with_settings
 from cojoin.engine.time.operator_watermark import TimePolicy

@@ -11,7 +11,7 @@ import pytest
 import cojoin as cj
 from cojoin.engine.inputs import InputSpec
 from cojoin.engine.key_groups import group_labels
-from cojoin.engine.values.ipc import read_message
+from cojoin.engine.values.codec import read_message
 from cojoin.kafka.packed_records import PackedRecords
 from cojoin.kafka.packing_choice import why_through_spark
 from cojoin.kafka.record_description import RecordDescription

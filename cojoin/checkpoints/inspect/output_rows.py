@@ -21,9 +21,8 @@ from cojoin.delta_jvm.newest_batch import FENCE
 from cojoin.delta_jvm.table_version import read_table
 from cojoin.engine.inputs import rejected_table
 from cojoin.engine.time.watermarks import NONE
-from cojoin.engine.values.entries import encode_entries
-from cojoin.engine.values.rows import Row, decode_rows
-from cojoin.engine.values.texts import back_quoted, dump_json, show_text, text_bytes
+from cojoin.engine.values.encoding import encode_entries
+from cojoin.engine.values.rows import Row, back_quoted, decode_rows, dump_json, show_text, text_bytes
 from cojoin.engine.values.types import type_to_ddl
 from cojoin.storage.locations import is_path, literally
 

@@ -21,7 +21,7 @@ from cojoin.engine.formats import format_bytes, format_time, text_table
 from cojoin.engine.rescaling import key_columns
 from cojoin.engine.state.ttl import split_type
 from cojoin.engine.time.watermarks import NONE
-from cojoin.engine.values.texts import back_quoted
+from cojoin.engine.values.rows import back_quoted
 from cojoin.session.arrow_types import spark_schema
 
 if TYPE_CHECKING:

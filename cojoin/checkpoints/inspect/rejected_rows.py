@@ -26,7 +26,7 @@ from cojoin.checkpoints.inspect.read import as_checkpoint, stored_inputs
 from cojoin.checkpoints.manifest import Manifests
 from cojoin.engine.inputs import STAMPED_SCHEMA
 from cojoin.engine.operator import REJECTED
-from cojoin.engine.values.entries import encode_entries
+from cojoin.engine.values.encoding import encode_entries
 from cojoin.engine.values.rows import hashable
 from cojoin.errors import CheckpointError, ConfigurationError, did_you_mean
 from cojoin.session.arrow_types import spark_schema

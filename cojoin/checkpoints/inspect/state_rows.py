@@ -14,8 +14,7 @@ import pyarrow.compute as pc
 from pyspark.sql import functions as F  # noqa: N812
 
 from cojoin.engine.values import codec
-from cojoin.engine.values.coercion import coercer
-from cojoin.engine.values.entries import encode_entries
+from cojoin.engine.values.encoding import coercer, encode_entries
 from cojoin.engine.values.rows import decode_column
 from cojoin.engine.values.schema_evolution import evolve
 from cojoin.engine.values.tables import concat

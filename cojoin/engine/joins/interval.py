@@ -32,8 +32,7 @@ from cojoin.engine.joins.search import at, expand, ranges, shift, sort_alone, so
 from cojoin.engine.operator import OUTPUT, Emission, Operator
 from cojoin.engine.sorting import stable_argsort
 from cojoin.engine.table_load import refuse_refresh
-from cojoin.engine.time.durations import Duration, microseconds
-from cojoin.engine.values.choices import check_flag, check_word
+from cojoin.engine.values.arguments import Duration, check_flag, check_word, microseconds
 from cojoin.engine.values.tables import concat, event_millis, take_rows
 from cojoin.errors import ConfigurationError
 

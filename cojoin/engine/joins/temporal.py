@@ -36,8 +36,7 @@ from cojoin.engine.joins.output_columns import Suffixes, allows_no_time, check_h
 from cojoin.engine.joins.search import Neighbours, at
 from cojoin.engine.joins.versioned import Decision, VersionedJoinOperator
 from cojoin.engine.row_changes import EARLIEST
-from cojoin.engine.time.durations import Duration, microseconds
-from cojoin.engine.values.choices import check_flag
+from cojoin.engine.values.arguments import Duration, check_flag, microseconds
 from cojoin.engine.values.tables import event_millis
 from cojoin.errors import ConfigurationError, SchemaError, did_you_mean
 

@@ -10,14 +10,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from cojoin.engine.state.keyed import SingleState
-from cojoin.engine.values.coercion import coercer, misfit
+from cojoin.engine.values.encoding import coercer, misfit
 from cojoin.errors import FunctionError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from cojoin.engine.state.descriptors import AggregatingStateDescriptor, ReducingStateDescriptor
-    from cojoin.engine.values.key_context import KeyContext
+    from cojoin.engine.values.keys import KeyContext
 
 __all__ = ["AggregatingState", "ReducingState"]
 

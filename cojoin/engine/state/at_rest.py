@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cojoin.engine.state.ttl import split_type
-from cojoin.engine.values.coercion import coercer, misfit
+from cojoin.engine.values.encoding import coercer, misfit
 from cojoin.engine.values.rows import decode_column, decode_rows
 from cojoin.errors import FunctionError
 

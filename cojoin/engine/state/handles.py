@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from cojoin.engine.state.descriptors import StateDescriptor
     from cojoin.engine.state.keyed import KeyedState
     from cojoin.engine.state.ttl import Clock
-    from cojoin.engine.values.key_context import KeyContext
+    from cojoin.engine.values.keys import KeyContext
 
 __all__ = ["as_declared", "create_state"]
 

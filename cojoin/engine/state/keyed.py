@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import pyarrow as pa
 
 from cojoin.engine.state.ttl import split_type
-from cojoin.engine.values.coercion import coercer, has_mutable_parts
-from cojoin.engine.values.entries import encode_entries
-from cojoin.engine.values.key_context import NO_KEY, KeyContext
+from cojoin.engine.values.encoding import coercer, encode_entries, has_mutable_parts
+from cojoin.engine.values.keys import NO_KEY, KeyContext
 from cojoin.engine.values.rows import decode_column
 from cojoin.engine.values.types import type_to_ddl
 from cojoin.errors import FunctionError
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from cojoin.engine.state.descriptors import StateDescriptor
-    from cojoin.engine.values.coercion import Coercer
+    from cojoin.engine.values.encoding import Coercer
 
 __all__ = ["KeyedState", "SingleState"]
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from cojoin.engine.state.keyed import KeyedState, SingleState
-from cojoin.engine.values.coercion import coercer, has_mutable_parts
+from cojoin.engine.values.encoding import coercer, has_mutable_parts
 from cojoin.engine.values.rows import hashable, needs_freezing
 from cojoin.errors import FunctionError
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from cojoin.engine.state.descriptors import StateDescriptor
-    from cojoin.engine.values.coercion import Coercer
-    from cojoin.engine.values.key_context import KeyContext
+    from cojoin.engine.values.encoding import Coercer
+    from cojoin.engine.values.keys import KeyContext
 
 __all__ = ["ListState", "MapState", "ValueState"]
 

@@ -31,7 +31,7 @@ import pyarrow as pa
 from cojoin.engine.state.segments import HASH, OpenSegment, Segment, SegmentContext, write_segment
 from cojoin.engine.state.ttl import without_expired
 from cojoin.engine.values.hash_sets import among, ranges, with_fewer
-from cojoin.engine.values.key_hashes import key_hashes
+from cojoin.engine.values.hashes import key_hashes
 from cojoin.engine.values.schema_evolution import evolve
 from cojoin.engine.values.tables import concat, event_micros, take_rows
 

@@ -20,7 +20,7 @@ from cojoin.engine.state.ttl import Expiry
 if TYPE_CHECKING:
     from cojoin.engine.state.descriptors import StateDescriptor
     from cojoin.engine.state.ttl import Clock
-    from cojoin.engine.values.key_context import KeyContext
+    from cojoin.engine.values.keys import KeyContext
 
 __all__ = [
     "TimedAggregatingState",

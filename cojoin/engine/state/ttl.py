@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cojoin.engine.time.durations import Duration, milliseconds
+from cojoin.engine.values.arguments import Duration, milliseconds
 from cojoin.errors import ConfigurationError, did_you_mean
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, get_args
 
 from cojoin.engine.time.watermarks import Returning
-from cojoin.engine.values.choices import check_flag, check_word
+from cojoin.engine.values.arguments import check_flag, check_word
 from cojoin.errors import ConfigurationError
 
 __all__ = ["Idleness", "IdlenessTimer"]

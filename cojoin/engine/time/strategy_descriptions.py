@@ -10,7 +10,6 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from cojoin.engine.time.durations import duration_text
 from cojoin.engine.time.idleness import Idleness
 from cojoin.engine.time.watermark_strategies import (
     BoundedOutOfOrderness,
@@ -19,6 +18,7 @@ from cojoin.engine.time.watermark_strategies import (
     Punctuated,
     WatermarkStrategy,
 )
+from cojoin.engine.values.arguments import duration_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

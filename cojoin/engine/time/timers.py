@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from cojoin.engine.values.key_context import KeyContext
+    from cojoin.engine.values.keys import KeyContext
 
 __all__ = ["MAX_STALLED_TIMERS", "TimeDomain", "TimerService", "Timers"]
 
@@ -216,7 +216,7 @@ class TimerService:
     were read in step. In arrival order a row sees the watermarks before its micro-batch, and a timer those after it. In
     both orders a processing-time timer sees the watermarks after its micro-batch.
 
-    >>> from cojoin.engine.values.key_context import KeyContext
+    >>> from cojoin.engine.values.keys import KeyContext
     >>> service = TimerService(Timers(KeyContext(), "F"), Timers(KeyContext(), "F"))
     >>> service.current_watermark() == service.current_watermark1() == -2**63
     True

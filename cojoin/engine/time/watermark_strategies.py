@@ -17,9 +17,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cojoin.engine.time.durations import Duration, milliseconds
 from cojoin.engine.time.idleness import Idleness
 from cojoin.engine.time.watermarks import END_OF_TIME, NONE, Returning
+from cojoin.engine.values.arguments import Duration, milliseconds
 from cojoin.errors import ConfigurationError, FunctionError, SchemaError, did_you_mean
 
 if TYPE_CHECKING:

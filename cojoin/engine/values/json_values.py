@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 
-from cojoin.engine.values.rows import hashable
-from cojoin.engine.values.texts import dump_json
+from cojoin.engine.values.rows import dump_json, hashable
 from cojoin.errors import SchemaError
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F  # noqa: N812
 
-from cojoin.engine.values.texts import back_quoted
+from cojoin.engine.values.rows import back_quoted
 from cojoin.errors import ConfigurationError
 from cojoin.kafka.archive.archive_columns import folder_columns, layout_of
 from cojoin.kafka.archive.archive_counts import check_shares, counted, counted_blocks

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 import numpy as np
 from pyspark.sql import functions as F  # noqa: N812
 
-from cojoin.engine.values.texts import back_quoted
+from cojoin.engine.values.rows import back_quoted
 from cojoin.errors import ConfigurationError
 from cojoin.kafka.archive.archive_files import footer
 from cojoin.kafka.archive.archive_index import Blocks, bucket_begins

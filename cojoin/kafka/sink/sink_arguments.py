@@ -27,7 +27,7 @@ from cojoin.spark.sources.format_options import as_options
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from cojoin.engine.time.durations import Duration
+    from cojoin.engine.values.arguments import Duration
     from cojoin.kafka.sink.value_schema import RegistryFormat
     from cojoin.kafka.tokens import Token
 

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from cojoin.engine.inputs import has_null_key
-from cojoin.engine.values.ipc import write_messages
+from cojoin.engine.values.codec import write_messages
 from cojoin.engine.values.xx_hashes import spark_xx_hashes
 
 if TYPE_CHECKING:

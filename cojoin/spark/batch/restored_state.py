@@ -18,7 +18,7 @@ from cojoin.checkpoints.control import CONTROL_DDL
 from cojoin.engine import rescaling
 from cojoin.engine.key_groups import group_labels
 from cojoin.engine.values import codec
-from cojoin.engine.values.ipc import binary_column
+from cojoin.engine.values.codec import binary_column
 from cojoin.errors import CheckpointError
 from cojoin.session.sealed import for_workers
 from cojoin.spark.batch.packing import key_group

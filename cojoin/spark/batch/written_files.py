@@ -26,7 +26,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from cojoin.delta_jvm.delta_files import WrittenFile
-from cojoin.engine.values.ipc import read_message
+from cojoin.engine.values.codec import read_message
 from cojoin.engine.values.types import is_tagged
 from cojoin.errors import QueryFailedError
 from cojoin.session.kinds import adapter_of

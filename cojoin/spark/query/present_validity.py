@@ -14,7 +14,7 @@ from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812
 
 from cojoin.engine.validity import ends_too_early, overlapping
-from cojoin.engine.values.texts import back_quoted
+from cojoin.engine.values.rows import back_quoted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

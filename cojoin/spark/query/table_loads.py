@@ -29,7 +29,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import functions as F  # noqa: N812
 
 from cojoin.checkpoints.control import CONTROL_FOLDER
-from cojoin.engine.values.texts import back_quoted
+from cojoin.engine.values.rows import back_quoted
 from cojoin.errors import CheckpointError, ConfigurationError, QueryFailedError
 from cojoin.session import source_logs
 from cojoin.session.failures import explain

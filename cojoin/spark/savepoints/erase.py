@@ -33,7 +33,7 @@ from cojoin.engine.key_groups import group_labels
 from cojoin.engine.state.touched import TouchedKeys
 from cojoin.engine.time.control_rows import ONE_PARTITION
 from cojoin.engine.time.watermarks import NONE
-from cojoin.engine.values.entries import encode_entries
+from cojoin.engine.values.encoding import encode_entries
 from cojoin.engine.values.tables import take_rows
 from cojoin.errors import CheckpointError, ConfigurationError
 from cojoin.session.offset_log import committed_batches

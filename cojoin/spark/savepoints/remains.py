@@ -16,8 +16,8 @@ from cojoin.checkpoints.inspect.output_rows import spelled_values
 from cojoin.checkpoints.written_state import WrittenState
 from cojoin.delta_jvm.table_version import table_in_sql
 from cojoin.engine.operator import OUTPUT, REJECTED
-from cojoin.engine.values.entries import encode_entries
-from cojoin.engine.values.texts import back_quoted
+from cojoin.engine.values.encoding import encode_entries
+from cojoin.engine.values.rows import back_quoted
 from cojoin.engine.values.types import parse_schema, type_to_ddl
 from cojoin.session.spark_errors import SPARK_ERRORS
 from cojoin.spark.restore.restoration import Restoration

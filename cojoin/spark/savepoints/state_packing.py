@@ -23,7 +23,7 @@ from cojoin.engine import rescaling
 from cojoin.engine.formats import show_row
 from cojoin.engine.key_groups import group_labels
 from cojoin.engine.values import codec
-from cojoin.engine.values.ipc import binary_column
+from cojoin.engine.values.codec import binary_column
 from cojoin.engine.values.keys import encode_keys
 from cojoin.engine.values.rows import decode_rows
 from cojoin.engine.values.tables import event_micros, event_millis, take_rows

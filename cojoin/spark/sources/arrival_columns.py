@@ -16,7 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from cojoin.checkpoints.delta_log import commit_versions
 from cojoin.delta_jvm.table_version import read_table
 from cojoin.engine.row_changes import COMMITTED_AT
-from cojoin.engine.values.texts import back_quoted
+from cojoin.engine.values.rows import back_quoted
 from cojoin.errors import ConfigurationError
 from cojoin.session.kinds import active_session
 from cojoin.storage.locations import literally

@@ -23,8 +23,8 @@ from cojoin.checkpoints.delta_log import session_with_long_history
 from cojoin.delta_jvm.table_version import read_table, table_in_sql
 from cojoin.engine.row_changes import COMMIT, COMMITTED_AT, DELETED, DELTA_FEED
 from cojoin.engine.time.complete_reading import CLOCK_SKEW_MS
-from cojoin.engine.time.durations import milliseconds
-from cojoin.engine.values.texts import back_quoted
+from cojoin.engine.values.arguments import milliseconds
+from cojoin.engine.values.rows import back_quoted
 from cojoin.errors import CheckpointError, ConfigurationError
 from cojoin.session.kinds import active_session
 from cojoin.spark.sources.changed_files import files_in_commit, vacuumed_versions
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from cojoin.engine.row_changes import ChangeFeed
-    from cojoin.engine.time.durations import Duration
+    from cojoin.engine.values.arguments import Duration
 
 __all__ = ["DeltaChanges", "delta_changes"]
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cojoin.delta_jvm.table_version import quoted_table, read_table
-from cojoin.engine.time.durations import Duration, milliseconds
+from cojoin.engine.values.arguments import Duration, milliseconds
 from cojoin.errors import CheckpointError, ConfigurationError
 from cojoin.session.arrow_types import arrow_type
 from cojoin.session.kinds import active_session

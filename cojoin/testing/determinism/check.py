@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cojoin.engine.plan import Plan
-from cojoin.engine.time.durations import Duration, milliseconds
+from cojoin.engine.values.arguments import Duration, milliseconds
 from cojoin.errors import ConfigurationError
 from cojoin.testing.determinism.deliveries import ASPECTS, Aspect, Delivery, draw_delivery, seeded
 from cojoin.testing.determinism.determinism_error import determinism_error

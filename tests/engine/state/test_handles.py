@@ -8,7 +8,7 @@ import pytest
 from cojoin.engine.state import MapStateDescriptor, StateTtlConfig, ValueState, ValueStateDescriptor
 from cojoin.engine.state.handles import as_declared, create_state
 from cojoin.engine.state.timed import TimedValueState
-from cojoin.engine.values.key_context import KeyContext
+from cojoin.engine.values.keys import KeyContext
 from cojoin.errors import CheckpointError
 from tests.engine.state.stores import HandClock, HandStore
 

@@ -17,7 +17,7 @@ from cojoin.engine.state import (
     ValueStateDescriptor,
 )
 from cojoin.engine.state.handles import create_state
-from cojoin.engine.values.key_context import KeyContext
+from cojoin.engine.values.keys import KeyContext
 from cojoin.engine.values.rows import Row
 from cojoin.errors import FunctionError
 from tests.engine.state.stores import HandClock

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from cojoin.engine.values.encoding import encode_rows
 from cojoin.engine.values.json_values import row_from_json, row_to_json
-from cojoin.engine.values.rows import decode_column, decode_rows
-from cojoin.engine.values.texts import dump_json
+from cojoin.engine.values.rows import decode_column, decode_rows, dump_json
 from cojoin.engine.values.types import parse_schema
 from cojoin.errors import SchemaError
 

@@ -18,7 +18,7 @@ from cojoin.engine.joins.asof import AsofJoin
 from cojoin.engine.key_groups import group_labels
 from cojoin.engine.keyed_process import KeyedCoProcess
 from cojoin.engine.plan import Plan
-from cojoin.engine.values.ipc import read_message, write_messages
+from cojoin.engine.values.codec import read_message, write_messages
 from cojoin.spark.batch.call import STATISTICS, StaticCall, StreamingCall
 
 TIME = pa.timestamp("us", "UTC")

@@ -1,7 +1,8 @@
-"""Durations as Spark's users write them: ``"5 seconds"``, ``"1 minute 30 seconds"`` or a ``timedelta``.
+"""Arguments as users write them: one of a few words, True or False, and durations.
 
-Inside cojoin a duration is a whole number of milliseconds (watermarks, timers) or microseconds (``tolerance``). Bare
-numbers are refused, because they do not show their unit.
+A duration is a text as Spark's users write it, ``"5 seconds"`` or ``"1 minute 30 seconds"``, or a ``timedelta``. Inside
+cojoin it is a whole number of milliseconds (watermarks, timers) or microseconds (``tolerance``). Bare numbers are
+refused, because they do not show their unit.
 """
 
 from __future__ import annotations
@@ -9,13 +10,49 @@ from __future__ import annotations
 import re
 from datetime import timedelta
 from numbers import Number
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from cojoin.errors import ConfigurationError, did_you_mean
 
-__all__ = ["Duration", "duration_text", "microseconds", "milliseconds"]
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["Duration", "check_flag", "check_word", "duration_text", "microseconds", "milliseconds"]
+
+
+def check_word(name: str, value: Any, words: Sequence[str]) -> None:
+    """Raise an error unless a value is one of some words.
+
+    Args:
+        name: The argument's name, for the message.
+        value: The argument's value.
+        words: The valid words, two or more.
+
+    Raises:
+        ConfigurationError: The value is none of them.
+
+    >>> check_word("how", "inner", ["left", "inner"])
+    """
+    if value not in words:
+        valid = f"{', '.join(map(repr, words[:-1]))} or {words[-1]!r}"
+        near = did_you_mean(str(value), words)
+        # The message has all valid words already.
+        msg = f"{name}: expected {valid}, got {value!r}{near if near.endswith('?') else ''}"
+        raise ConfigurationError(msg)
+
+
+def check_flag(name: str, value: Any) -> None:
+    """Raise an error unless a value is a bool; the arguments are those of ``check_word``.
+
+    Raises:
+        ConfigurationError: The value is neither True nor False.
+    """
+    if not isinstance(value, bool):
+        msg = f"{name}: expected True or False, got {value!r}"
+        raise ConfigurationError(msg)
+
 
 Duration: TypeAlias = str | timedelta
 """A Spark interval string such as ``"5 seconds"``, or a ``datetime.timedelta``; numpy's and pandas' are also valid."""

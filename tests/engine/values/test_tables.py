@@ -7,8 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from cojoin.engine.values.plain_arrays import has_codes, without_codes
-from cojoin.engine.values.spark_types import as_spark_column, spark_type
+from cojoin.engine.values.tables import as_spark_column, has_codes, spark_type, without_codes
 
 
 def coded(values: Any) -> pa.Array:
