@@ -35,10 +35,9 @@ if TYPE_CHECKING:
     from cojoin.checkpoints.inspect.explain import explain
     from cojoin.checkpoints.inspect.read import read_progress, read_state, savepoint
     from cojoin.checkpoints.inspect.rejected_rows import read_rejected
-    from cojoin.engine.functions import Context, KeyedCoProcessFunction, RuntimeContext
+    from cojoin.engine.functions import Context, KeyedCoProcessFunction, OutputTag, RuntimeContext
     from cojoin.engine.input import Input
     from cojoin.engine.lateness import Lateness
-    from cojoin.engine.side_outputs import OutputTag
     from cojoin.engine.state import (
         AggregateFunction,
         AggregatingStateDescriptor,
@@ -140,7 +139,7 @@ _LAZY = {
     "Lateness": "cojoin.engine.lateness",
     "ListStateDescriptor": "cojoin.engine.state",
     "MapStateDescriptor": "cojoin.engine.state",
-    "OutputTag": "cojoin.engine.side_outputs",
+    "OutputTag": "cojoin.engine.functions",
     "Query": "cojoin.spark.query.query",
     "QueryFailedError": "cojoin.errors",
     "ReducingStateDescriptor": "cojoin.engine.state",

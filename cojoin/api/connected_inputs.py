@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cojoin.api.joined import Joined
-from cojoin.engine.descriptions import describe_inputs
 from cojoin.engine.display import Display, display_of
+from cojoin.engine.functions import OutputTag, check_tags
 from cojoin.engine.joins import AsofJoin, IntervalJoin, TemporalJoin
 from cojoin.engine.keyed_process import KeyedCoProcess
-from cojoin.engine.plan import Plan
-from cojoin.engine.side_outputs import OutputTag, check_tags
+from cojoin.engine.plan import Plan, describe_inputs
 from cojoin.engine.values.types import as_schema
 
 if TYPE_CHECKING:
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 
     from cojoin.api.joined import Execution
     from cojoin.engine.functions import KeyedCoProcessFunction, Order
-    from cojoin.engine.inputs import InputSpec
+    from cojoin.engine.input_spec import InputSpec
     from cojoin.engine.joins.asof import AsofHow, Direction
     from cojoin.engine.joins.interval import IntervalHow
     from cojoin.engine.joins.output_columns import Suffixes

@@ -22,7 +22,7 @@ from cojoin.capture.imported_function import imported_function
 from cojoin.capture.key_replay import name_of
 from cojoin.capture.recorded_history import is_checkpoint, opened
 from cojoin.capture.written_test import Purpose, test_text
-from cojoin.engine.formats import text_table
+from cojoin.engine.display import text_table
 from cojoin.engine.keyed_process import KeyedCoProcess
 from cojoin.engine.values.arguments import check_word
 from cojoin.errors import ConfigurationError
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from cojoin.api.joined import Joined
     from cojoin.checkpoints.checkpoint import Checkpoint
-    from cojoin.embedded.step import Step
+    from cojoin.embedded.steps import Step
 
 __all__ = ["CapturedTest", "capture"]
 

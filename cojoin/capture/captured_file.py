@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from cojoin.engine.local.emitted_rows import Rejected
+from cojoin.engine.local.key_group import Rejected
 from cojoin.engine.time.control_rows import ONE_PARTITION, Control
 from cojoin.engine.time.watermarks import END_OF_TIME, NONE
 from cojoin.engine.values.rows import dump_json

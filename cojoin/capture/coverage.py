@@ -27,11 +27,10 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
+from cojoin.engine.functions import OutputTag, encode_outputs
 from cojoin.engine.keyed_process import KeyedCoProcess
-from cojoin.engine.local.group_states import decode_states
-from cojoin.engine.local.local_run import LocalRun
+from cojoin.engine.local.local_run import LocalRun, decode_states
 from cojoin.engine.operator import OUTPUT
-from cojoin.engine.side_outputs import OutputTag, encode_outputs
 from cojoin.engine.values.json_values import row_to_json
 from cojoin.engine.values.rows import decode_rows
 
@@ -43,8 +42,8 @@ if TYPE_CHECKING:
 
     from cojoin.capture.recorded_history import History
     from cojoin.engine.functions import Context
+    from cojoin.engine.local.key_group import Callback, Observer
     from cojoin.engine.local.local_run import BatchOutput
-    from cojoin.engine.local.watched_function import Callback, Observer
     from cojoin.engine.plan import Plan
 
 __all__ = ["CASES", "Case", "Coverage", "Notes", "applicable", "classify", "observe"]

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from cojoin.capture.coverage import Coverage, Notes
     from cojoin.capture.recorded_history import History
-    from cojoin.engine.inputs import InputSpec
+    from cojoin.engine.input_spec import InputSpec
     from cojoin.engine.plan import Plan
 
 __all__ = ["FoundKeys", "Reduction", "keys_of_checkpoint", "keys_of_run"]

@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from types import ModuleType
 
-    from cojoin.engine.functions import KeyedCoProcessFunction
-    from cojoin.engine.side_outputs import OutputTag
+    from cojoin.engine.functions import KeyedCoProcessFunction, OutputTag
 
 __all__ = ["ImportedFunction", "imported_function"]
 

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cojoin.capture.captured_file import Outcomes, TimedRow
+from cojoin.engine.display import difference
+from cojoin.engine.input_spec import control_of
 from cojoin.engine.keyed_process import KeyedCoProcess
-from cojoin.engine.local.group_states import decode_states
-from cojoin.engine.local.local_run import LocalRun
-from cojoin.engine.observed import control_of
+from cojoin.engine.local.local_run import LocalRun, decode_states
 from cojoin.engine.operator import OUTPUT
-from cojoin.engine.row_tables import difference
 from cojoin.engine.values.encoding import encode_rows
 from cojoin.engine.values.json_values import row_from_json, row_to_json
 from cojoin.engine.values.rows import dump_json
@@ -26,8 +25,8 @@ if TYPE_CHECKING:
 
     from cojoin.capture.captured_file import CapturedBatch
     from cojoin.capture.recorded_history import History
-    from cojoin.engine.inputs import InputSpec
-    from cojoin.engine.local.emitted_rows import EmittedRow, Rejected
+    from cojoin.engine.input_spec import InputSpec
+    from cojoin.engine.local.key_group import EmittedRow, Rejected
     from cojoin.engine.plan import Plan
 
 __all__ = ["name_of", "replay", "replay_key"]

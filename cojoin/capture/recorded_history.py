@@ -26,10 +26,9 @@ import pyarrow as pa
 from cojoin.api.joined import Joined
 from cojoin.capture.captured_file import CapturedBatch
 from cojoin.embedded.embedded_execution import EmbeddedExecution
-from cojoin.embedded.step import Step
-from cojoin.engine.inputs import reject_reasons
-from cojoin.engine.local.group_states import restored_operators
-from cojoin.engine.observed import control_of
+from cojoin.embedded.steps import Step
+from cojoin.engine.input_spec import control_of, reject_reasons
+from cojoin.engine.local.local_run import restored_operators
 from cojoin.engine.time.operator_watermark import TimePolicy
 from cojoin.engine.time.watermark_strategies import WatermarkStrategy
 from cojoin.engine.time.watermarks import END_OF_TIME, NONE
@@ -43,7 +42,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from cojoin.engine.inputs import InputSpec
+    from cojoin.engine.input_spec import InputSpec
     from cojoin.engine.operator import Sides
     from cojoin.engine.plan import Plan
 

@@ -25,7 +25,7 @@ from cojoin.errors import CheckpointError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from cojoin.engine.inputs import InputSpec
+    from cojoin.engine.input_spec import InputSpec
     from cojoin.engine.plan import Plan
 
 __all__ = ["added_columns", "check_evolution", "check_output_meaning", "check_same_query"]

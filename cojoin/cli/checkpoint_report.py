@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
-from cojoin.engine.formats import format_bytes, format_time, text_table
+from cojoin.engine.display import format_bytes, format_time, text_table
 from cojoin.spark.sources.secrets import without_login
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from cojoin.errors import ConfigurationError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from cojoin.engine.inputs import InputSpec
+    from cojoin.engine.input_spec import InputSpec
 
 __all__ = ["as_json", "typed_key", "typed_row"]
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from cojoin.api.joined import Joined
     from cojoin.cli.arguments import Arguments
     from cojoin.comparison.difference import Difference
-    from cojoin.engine.side_outputs import OutputTag
+    from cojoin.engine.functions import OutputTag
 
 __all__ = ["run_diff"]
 

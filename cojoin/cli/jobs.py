@@ -19,7 +19,7 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from cojoin.api.joined import Joined
-from cojoin.engine.user_frames import user_line
+from cojoin.engine.callbacks import user_line
 from cojoin.errors import CojoinError, ConfigurationError, did_you_mean
 
 if TYPE_CHECKING:

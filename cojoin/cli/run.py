@@ -16,7 +16,7 @@ from cojoin.cli.interrupts import INTERRUPTED
 from cojoin.cli.jobs import join_of, loaded
 from cojoin.cli.run_report import say, tell
 from cojoin.cli.waiting import wait_for
-from cojoin.engine.descriptions import describe_operation
+from cojoin.engine.plan import describe_operation
 from cojoin.spark.sources.secrets import without_login
 
 if TYPE_CHECKING:

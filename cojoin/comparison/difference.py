@@ -9,8 +9,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
-from cojoin.engine.display import html_table, html_text
-from cojoin.engine.formats import show_row, show_value, text_table
+from cojoin.engine.display import html_table, html_text, show_row, show_value, text_table
 from cojoin.engine.operator import OUTPUT
 from cojoin.engine.values.rows import decode_column, show_text
 

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from cojoin.comparison.comparison import right_columns
 from cojoin.comparison.row_equality import canonical, differing
-from cojoin.engine.formats import format_span, show_row
+from cojoin.engine.display import format_span, show_row
 from cojoin.engine.joins import IntervalJoin, TemporalJoin
 from cojoin.engine.keyed_process import KeyedCoProcess
 from cojoin.engine.operator import OUTPUT, REJECTED

@@ -15,8 +15,8 @@ import pyarrow as pa
 
 from cojoin.comparison.examples import Explainer
 from cojoin.comparison.row_matching import compare_rows
+from cojoin.engine.callbacks import user_traceback
 from cojoin.engine.local.local_run import LocalRun
-from cojoin.engine.user_frames import user_traceback
 from cojoin.errors import FunctionError
 
 if TYPE_CHECKING:

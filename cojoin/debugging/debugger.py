@@ -17,9 +17,8 @@ from cojoin.debugging.recorded_batches import batches_after
 from cojoin.debugging.recorded_time import header_at, with_recorded_time
 from cojoin.debugging.replayed_rows import ReplayedRows, Span
 from cojoin.debugging.row_steps import WatchedProcess, callbacks_of, cuts_of, run_batch
-from cojoin.embedded.row_texts import text_rows
-from cojoin.embedded.stepper import Stepper
-from cojoin.engine.display import html_table
+from cojoin.embedded.steps import Stepper
+from cojoin.engine.display import html_table, text_rows
 from cojoin.engine.keyed_process import KeyedCoProcess
 from cojoin.engine.plan import Plan
 from cojoin.errors import CheckpointError, ConfigurationError
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
     from cojoin.debugging.loaded_key import LoadedKey
     from cojoin.debugging.recorded_batches import RecordedBatch
     from cojoin.debugging.row_steps import RowStep
-    from cojoin.embedded.step import Step
+    from cojoin.embedded.steps import Step
     from cojoin.engine.functions import KeyedCoProcessFunction
     from cojoin.engine.operator import Sides
     from cojoin.spark.bound_input import BoundInput

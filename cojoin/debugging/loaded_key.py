@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from cojoin.checkpoints.checkpoint import Checkpoint
     from cojoin.checkpoints.inspect.state_rows import Values
-    from cojoin.engine.inputs import InputSpec
+    from cojoin.engine.input_spec import InputSpec
     from cojoin.engine.operator import Sides
     from cojoin.storage.store import Store
 

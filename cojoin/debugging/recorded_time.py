@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from cojoin.engine.time.control_rows import ONE_PARTITION, Control
-from cojoin.engine.time.input_watermark import InputWatermark
+from cojoin.engine.time.operator_watermark import InputWatermark
 from cojoin.engine.time.watermark_strategies import WatermarkStrategy
 from cojoin.engine.time.watermarks import END_OF_TIME, NONE
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
-from cojoin.engine.values.advice import Advice, Kind, kind_of
+from cojoin.engine.input import Advice, Kind, kind_of
 from cojoin.errors import SchemaError
 
 if TYPE_CHECKING:

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cojoin.engine.counts import RARE_COUNTERS
+from cojoin.engine.batch_report import RARE_COUNTERS
+from cojoin.engine.key_groups import is_hashed
 from cojoin.engine.values.schema_evolution import evolve, widest
 from cojoin.engine.values.tables import concat, take_rows
-from cojoin.engine.values.xx_hashes import is_hashed
 from cojoin.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-    from cojoin.engine.inputs import InputSpec
+    from cojoin.engine.input_spec import InputSpec
 
 __all__ = ["assemble", "cut", "key_columns", "merged_header", "spreading_columns"]
 

@@ -13,7 +13,7 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
-from cojoin.engine.inputs import DIRECT
+from cojoin.engine.input_spec import DIRECT
 from cojoin.errors import CheckpointError, ConfigurationError
 from cojoin.kafka.archive.archive import Archive, Wanted
 from cojoin.kafka.archive.hybrid_cluster import HybridCluster, connected
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-    from cojoin.engine.inputs import InputSpec
+    from cojoin.engine.input_spec import InputSpec
     from cojoin.engine.row_changes import ChangeFeed
     from cojoin.kafka.archive.archive_index import ArchiveIndex
     from cojoin.kafka.client import Cluster, Partition

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from cojoin.engine.key_groups import is_hashed
 from cojoin.engine.values.types import parse_type, type_to_ddl
-from cojoin.engine.values.xx_hashes import is_hashed
 from cojoin.kafka.formats.settled_json import is_settled_type
 from cojoin.session.kinds import active_session
 from cojoin.session.session_settings import is_left_to_spark
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from cojoin.engine.inputs import InputSpec
+    from cojoin.engine.input_spec import InputSpec
     from cojoin.kafka.packed_records import Json
     from cojoin.kafka.record_columns import RecordColumn
     from cojoin.kafka.record_description import RecordDescription

@@ -14,11 +14,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cojoin.engine.formats import show_value
-from cojoin.engine.inputs import InputSpec
+from cojoin.engine.display import show_value
+from cojoin.engine.input_spec import InputSpec, control_of
 from cojoin.engine.local.kept_tables import KeptTables
 from cojoin.engine.local.local_run import LocalRun
-from cojoin.engine.observed import control_of
 from cojoin.engine.plan import Plan
 from cojoin.engine.time.control_rows import ONE_PARTITION, Control
 from cojoin.engine.time.timers import TimeDomain

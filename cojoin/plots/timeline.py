@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from cojoin.engine.descriptions import describe_operation
 from cojoin.engine.joins import IntervalJoin
 from cojoin.engine.keyed_process import KeyedCoProcess
+from cojoin.engine.plan import describe_operation
 from cojoin.errors import ConfigurationError
 from cojoin.plots.time_axes import check_axes, format_times, moment, new_axes, settle, shorten
 from cojoin.plots.timeline_lanes import Lanes

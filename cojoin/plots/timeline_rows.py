@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cojoin.engine.formats import show_value
+from cojoin.engine.display import show_value
 from cojoin.engine.joins import AsofJoin, TemporalJoin
 from cojoin.engine.ordering import OrderedPart, total_order
 from cojoin.engine.values.arguments import microseconds
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from cojoin.embedded.embedded_execution import EmbeddedExecution
-    from cojoin.engine.inputs import InputSpec
+    from cojoin.engine.input_spec import InputSpec
     from cojoin.engine.operator import Sides
     from cojoin.engine.ordering import Ranks
     from cojoin.engine.plan import Plan

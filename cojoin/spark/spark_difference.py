@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from cojoin.comparison.comparison import ComparedOutput, Comparison
-    from cojoin.engine.inputs import InputSpec
+    from cojoin.engine.input_spec import InputSpec
     from cojoin.spark.spark_execution import SparkExecution
 
 __all__ = ["spark_difference"]

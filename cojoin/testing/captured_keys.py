@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from cojoin.capture.captured_file import CapturedKey, Outcomes, TimedRow, read_captured, time_to_json
 from cojoin.capture.key_replay import replay
-from cojoin.engine.row_tables import cells, difference
+from cojoin.engine.display import cells, difference
 from cojoin.engine.values.json_values import row_from_json, row_to_json
 from cojoin.engine.values.rows import dump_json
 from cojoin.errors import ConfigurationError, did_you_mean
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from cojoin.engine.local.emitted_rows import Rejected
+    from cojoin.engine.local.key_group import Rejected
     from cojoin.testing.harness import Harness
 
 __all__ = ["CapturedKeys"]

@@ -14,8 +14,8 @@ from cojoin.testing.events import HarnessError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from cojoin.engine.inputs import InputSpec
-    from cojoin.engine.time.input_watermark import InputWatermark
+    from cojoin.engine.input_spec import InputSpec
+    from cojoin.engine.time.operator_watermark import InputWatermark
 
 __all__ = [
     "Partition",

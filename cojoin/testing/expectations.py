@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from cojoin.engine.row_tables import cells, difference
+from cojoin.engine.display import cells, difference
 from cojoin.engine.values.types import as_schema
 from cojoin.errors import ConfigurationError
 from cojoin.testing.harness import Harness
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from cojoin.engine.side_outputs import OutputTag
+    from cojoin.engine.functions import OutputTag
 
 __all__ = ["assert_output"]
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 
-from cojoin.engine.inputs import (
+from cojoin.engine.input_spec import (
     InputSpec,
     LatePolicy,
     NullKeyPolicy,

@@ -15,7 +15,7 @@ from cojoin.checkpoints.query_changes import (
     check_output_meaning,
     check_same_query,
 )
-from cojoin.engine.inputs import InputSpec
+from cojoin.engine.input_spec import InputSpec
 from cojoin.engine.joins.asof import AsofJoin
 from cojoin.engine.joins.interval import IntervalJoin
 from cojoin.engine.plan import Plan

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from cojoin.cli.verification import admitted, compare, expected_rows
-from cojoin.engine.inputs import InputSpec
+from cojoin.engine.input_spec import InputSpec
 from cojoin.engine.joins.asof import AsofJoin
 from cojoin.engine.time.watermarks import END_OF_TIME, NONE
 

@@ -14,7 +14,7 @@ from cojoin.checkpoints.inspect.output_rows import FoundRows, Output, OutputRow,
 from cojoin.checkpoints.inspect.read import read_progress
 from cojoin.checkpoints.inspect.sentences import describe_row
 from cojoin.checkpoints.manifest import Manifests
-from cojoin.engine.formats import format_time, show_row
+from cojoin.engine.display import format_time, show_row
 from cojoin.engine.operator import OUTPUT, REJECTED
 from cojoin.engine.values.types import parse_schema
 

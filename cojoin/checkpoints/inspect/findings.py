@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from cojoin.checkpoints.inspect.key_state import plain
-from cojoin.engine.formats import format_time
+from cojoin.engine.display import format_time
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from cojoin.engine.formats import format_time, show_row, show_value
-from cojoin.engine.state.at_rest import entry_of
+from cojoin.engine.display import format_time, show_row, show_value
+from cojoin.engine.keyed_state_backend import entry_of
 from cojoin.engine.values.rows import Row, decode_rows
 
 if TYPE_CHECKING:

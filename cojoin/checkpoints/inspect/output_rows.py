@@ -19,7 +19,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from cojoin.delta_jvm.newest_batch import FENCE
 from cojoin.delta_jvm.table_version import read_table
-from cojoin.engine.inputs import rejected_table
+from cojoin.engine.input_spec import rejected_table
 from cojoin.engine.time.watermarks import NONE
 from cojoin.engine.values.encoding import encode_entries
 from cojoin.engine.values.rows import Row, back_quoted, decode_rows, dump_json, show_text, text_bytes
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
     from cojoin.checkpoints.inspect.state_rows import Values
-    from cojoin.engine.inputs import InputSpec
+    from cojoin.engine.input_spec import InputSpec
 
 __all__ = ["FoundRows", "Output", "OutputRow", "find_rejected", "find_rows", "spelled_values"]
 

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from cojoin.checkpoints.inspect.key_state import BUFFERS, DOMAINS, PAIRED, REJECTED, STATE, KeyState, key_state
 from cojoin.checkpoints.inspect.state_rows import Values, as_key, find
-from cojoin.engine.formats import format_bytes, format_time, text_table
+from cojoin.engine.display import format_bytes, format_time, text_table
 from cojoin.engine.rescaling import key_columns
 from cojoin.engine.state.ttl import split_type
 from cojoin.engine.time.watermarks import NONE
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from cojoin.checkpoints.stored_state import StoredState
     from cojoin.engine.batch_report import BatchReport
-    from cojoin.engine.inputs import InputSpec
+    from cojoin.engine.input_spec import InputSpec
 
 __all__ = ["QueryState"]
 

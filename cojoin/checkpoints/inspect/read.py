@@ -22,7 +22,7 @@ from cojoin.checkpoints.snapshots import Snapshots
 from cojoin.checkpoints.spark_state_store import open_batch
 from cojoin.checkpoints.state_table import StateTable
 from cojoin.checkpoints.stored_state import StoredState
-from cojoin.engine.inputs import InputSpec
+from cojoin.engine.input_spec import InputSpec
 from cojoin.engine.row_changes import RowChanges
 from cojoin.engine.values.encoding import encode_rows
 from cojoin.engine.values.types import parse_schema

@@ -9,9 +9,9 @@ import numpy as np
 from cojoin.checkpoints.inspect.findings import Finding
 from cojoin.checkpoints.inspect.key_state import BUFFERS, DOMAINS, PAIRED, STATE
 from cojoin.checkpoints.inspect.waits import Wait, wait_for_clock, wait_for_watermark
-from cojoin.engine.formats import format_time, show_row, show_value
+from cojoin.engine.display import format_time, show_row, show_value
 from cojoin.engine.joins.search import shift
-from cojoin.engine.state.at_rest import entry_of
+from cojoin.engine.keyed_state_backend import entry_of
 from cojoin.engine.time.watermarks import END_OF_TIME
 from cojoin.engine.values.rows import Row, decode_rows
 from cojoin.engine.values.tables import event_millis
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from cojoin.checkpoints.inspect.query_state import QueryState
     from cojoin.checkpoints.inspect.state_rows import Found
-    from cojoin.engine.inputs import InputSpec
+    from cojoin.engine.input_spec import InputSpec
 
 __all__ = ["Since", "describe_row", "state_findings"]
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from cojoin.checkpoints.stored_state import StoredState
-    from cojoin.engine.inputs import InputSpec
+    from cojoin.engine.input_spec import InputSpec
 
 __all__ = ["Found", "Values", "as_key", "as_values", "find", "having"]
 

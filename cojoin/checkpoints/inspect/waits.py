@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from cojoin.engine.formats import format_span, format_time
+from cojoin.engine.display import format_span, format_time
 from cojoin.engine.time.control_rows import ONE_PARTITION
 from cojoin.engine.time.watermarks import END_OF_TIME, NONE
 

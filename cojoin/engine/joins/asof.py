@@ -55,7 +55,7 @@ from cojoin.engine.values.tables import event_millis
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from cojoin.engine.inputs import InputSpec
+    from cojoin.engine.input_spec import InputSpec
     from cojoin.engine.joins.search import SortedRows
     from cojoin.engine.time.operator_watermark import TimePolicy
 

@@ -29,9 +29,8 @@ import pyarrow as pa
 
 from cojoin.engine.joins.output_columns import JoinedColumns, Suffixes, joined_schema
 from cojoin.engine.joins.search import at, expand, ranges, shift, sort_alone, sort_sides
-from cojoin.engine.operator import OUTPUT, Emission, Operator
-from cojoin.engine.sorting import stable_argsort
-from cojoin.engine.table_load import refuse_refresh
+from cojoin.engine.operator import OUTPUT, Emission, Operator, refuse_refresh
+from cojoin.engine.ordering import stable_argsort
 from cojoin.engine.values.arguments import Duration, check_flag, check_word, microseconds
 from cojoin.engine.values.tables import concat, event_millis, take_rows
 from cojoin.errors import ConfigurationError
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from cojoin.engine.inputs import InputSpec
+    from cojoin.engine.input_spec import InputSpec
     from cojoin.engine.joins.search import SortedRows
     from cojoin.engine.operator import Sides
     from cojoin.engine.time.operator_watermark import TimePolicy

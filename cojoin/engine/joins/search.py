@@ -18,15 +18,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from cojoin.engine.ordering import OrderedPart, sort_part
-from cojoin.engine.sorting import combine
+from cojoin.engine.ordering import OrderedPart, combine, sort_part
 from cojoin.engine.values.keys import encode_keys
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-    from cojoin.engine.inputs import InputSpec
+    from cojoin.engine.input_spec import InputSpec
     from cojoin.engine.operator import Sides
     from cojoin.engine.ordering import Ranks
 

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from cojoin.engine.keyed_process_operator import KeyedCoProcessOperator
+from cojoin.engine.keyed_process import KeyedCoProcessOperator
+from cojoin.engine.keyed_state_backend import TouchedKeys
 from cojoin.engine.ordering import OrderedPart, total_order
-from cojoin.engine.state.touched import TouchedKeys
 from cojoin.engine.values.tables import concat, take_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from cojoin.engine.inputs import InputSpec
+    from cojoin.engine.input_spec import InputSpec
     from cojoin.engine.keyed_state_backend import KeyedStateBackend
     from cojoin.engine.operator import Operator, Sides
 

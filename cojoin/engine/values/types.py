@@ -27,15 +27,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
 __all__ = [
-    "PLAIN",
     "SUPPORTED",
-    "UNSUPPORTED",
     "as_schema",
     "is_tagged",
     "parse_schema",
     "parse_type",
-    "read_fields",
-    "read_type",
     "schema_to_ddl",
     "type_to_ddl",
 ]
@@ -46,7 +42,7 @@ SUPPORTED = (
 )
 """The types that cojoin supports, by their Spark names."""
 
-PLAIN = {
+_PLAIN = {
     "boolean": pa.bool_(),
     "tinyint": pa.int8(),
     "smallint": pa.int16(),
@@ -62,7 +58,7 @@ PLAIN = {
 }
 _ALIASES = {"byte": "tinyint", "short": "smallint", "integer": "int", "long": "bigint", "real": "float"}
 _ALIASES |= {"dec": "decimal", "numeric": "decimal", "character": "char", "varchar": "char"}
-UNSUPPORTED = {"variant", "geometry", "geography"}
+_UNSUPPORTED = {"variant", "geometry", "geography"}
 _FOREIGN = (
     {"bool": "boolean", "bytes": "binary", "dict": "map", "list": "array", "object": "struct", "str": "string"}
     | {"int8": "tinyint", "int16": "smallint", "int32": "int", "int64": "bigint", "float32": "float"}
@@ -97,7 +93,7 @@ _LEXEME = re.compile(
 )
 
 
-def read_fields(ddl: str, what: str) -> list[pa.Field]:
+def _read_fields(ddl: str, what: str) -> list[pa.Field]:
     """Return the fields of a text, which are written as a list or as one ``struct<...>``.
 
     Args:
@@ -114,22 +110,6 @@ def read_fields(ddl: str, what: str) -> list[pa.Field]:
     if not fields:
         reader.refuse(reader.peek(), "expected at least one field, got none")
     return fields
-
-
-def read_type(ddl: str, what: str) -> pa.DataType:
-    """Return the type of a text; a list of fields is read as a struct.
-
-    Args:
-        ddl: The text.
-        what: What it configures, for the message.
-
-    Raises:
-        SchemaError: It does not parse.
-    """
-    reader = _Reader(ddl, what)
-    dtype = pa.struct(reader.fields("")) if reader.begins_with_a_field() else reader.type()
-    reader.expect("")
-    return dtype
 
 
 class _Token(NamedTuple):
@@ -257,14 +237,14 @@ class _Reader:
             self.unexpected("a type", self.quoting_cure())
         token = self.take()
         name = _ALIASES.get(token.text.lower(), token.text.lower())
-        if name in PLAIN:
-            return PLAIN[name]
+        if name in _PLAIN:
+            return _PLAIN[name]
         if name not in _BUILT:
             self.unknown(token, name)
         return _BUILT[name](self)
 
     def unknown(self, token: _Token, name: str) -> NoReturn:
-        if name in UNSUPPORTED:
+        if name in _UNSUPPORTED:
             self.unsupported(token, name)
         near = f"; did you mean {_FOREIGN[name]!r}?" if name in _FOREIGN else did_you_mean(name, _NAMES)
         self.refuse(token, f"unknown type {token}", near)
@@ -298,9 +278,9 @@ class _Reader:
 
     def timestamp(self) -> pa.DataType:
         if self.accept("without", "time", "zone"):
-            return PLAIN["timestamp_ntz"]
+            return _PLAIN["timestamp_ntz"]
         self.accept("with", "local", "time", "zone")
-        return PLAIN["timestamp_ltz"]
+        return _PLAIN["timestamp_ltz"]
 
     def time(self) -> pa.DataType:
         if self.accept("("):
@@ -352,7 +332,7 @@ _BUILT: dict[str, Callable[[_Reader], pa.DataType]] = {
     name: getattr(_Reader, name)
     for name in ("string", "char", "decimal", "timestamp", "time", "interval", "array", "map", "struct")
 }
-_NAMES = (*PLAIN, *_BUILT, *_ALIASES)
+_NAMES = (*_PLAIN, *_BUILT, *_ALIASES)
 
 
 _UNQUOTED = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -364,7 +344,7 @@ _WRITTEN = (
     (pa.types.is_fixed_size_binary, "binary"),
     (pa.types.is_time64, "time(6)"),
     (pa.types.is_duration, "interval day to second"),
-    *((dtype.equals, name) for name, dtype in PLAIN.items()),
+    *((dtype.equals, name) for name, dtype in _PLAIN.items()),
 )
 
 
@@ -382,7 +362,7 @@ def parse_schema(ddl: str, *, what: str = "schema") -> pa.Schema:
     trade_id: int64 not null
     amount: decimal128(10, 2)
     """
-    return pa.schema(read_fields(ddl, what))
+    return pa.schema(_read_fields(ddl, what))
 
 
 def as_schema(declared: Any, what: str) -> pa.Schema:
@@ -429,7 +409,10 @@ def parse_type(ddl: str, *, what: str = "type") -> pa.DataType:
     >>> parse_type("tier string, since timestamp")
     StructType(struct<tier: string, since: timestamp[us, tz=UTC]>)
     """
-    return read_type(ddl, what)
+    reader = _Reader(ddl, what)
+    dtype = pa.struct(reader.fields("")) if reader.begins_with_a_field() else reader.type()
+    reader.expect("")
+    return dtype
 
 
 def schema_to_ddl(schema: pa.Schema, *, what: str = "schema") -> str:
@@ -485,7 +468,7 @@ def _written_nested(dtype: pa.DataType, what: str) -> str | None:
 
 def is_tagged(struct: pa.StructType) -> bool:
     """Return whether this struct is Spark's representation of a variant, geometry or geography."""
-    tags = {name.encode() for name in UNSUPPORTED}
+    tags = {name.encode() for name in _UNSUPPORTED}
     return any(not tags.isdisjoint(field.metadata or ()) for field in struct)
 
 

@@ -19,7 +19,7 @@ import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812
 
 from cojoin.engine.key_groups import group_labels
-from cojoin.engine.table_load import TableLoad
+from cojoin.engine.operator import TableLoad
 from cojoin.engine.time.watermarks import NONE
 from cojoin.engine.values.codec import read_message
 from cojoin.engine.values.rows import back_quoted
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-    from cojoin.engine.inputs import InputSpec
+    from cojoin.engine.input_spec import InputSpec
 
 __all__ = ["LoadedRows", "closing_messages", "load_id", "packed_load"]
 

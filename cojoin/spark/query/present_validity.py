@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812
 
-from cojoin.engine.validity import ends_too_early, overlapping
+from cojoin.engine.row_changes import ends_too_early, overlapping
 from cojoin.engine.values.rows import back_quoted
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, DataFrame
 
-    from cojoin.engine.inputs import InputSpec
+    from cojoin.engine.input_spec import InputSpec
     from cojoin.spark.bound_input import BoundInput
 
 __all__ = ["check_present_validity", "check_rows_validity"]

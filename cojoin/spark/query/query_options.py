@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from cojoin.checkpoints.checkpoint import Checkpoint
 from cojoin.checkpoints.snapshot_row import SnapshotCadence
+from cojoin.engine.functions import OutputTag
 from cojoin.engine.operator import OUTPUT, REJECTED
-from cojoin.engine.side_outputs import OutputTag
 from cojoin.engine.values.arguments import check_flag
 from cojoin.errors import ConfigurationError, did_you_mean
 from cojoin.spark.query.triggers import Trigger

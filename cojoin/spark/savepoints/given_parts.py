@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column
 
-    from cojoin.engine.inputs import InputSpec
+    from cojoin.engine.input_spec import InputSpec
     from cojoin.engine.state import StateDescriptor
 
 __all__ = ["GivenParts", "StateTarget"]

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from cojoin.checkpoints.identity import SourceDescription
     from cojoin.checkpoints.inspect.state_rows import Values
-    from cojoin.engine.inputs import InputSpec
+    from cojoin.engine.input_spec import InputSpec
     from cojoin.storage.store import Store
 
 __all__ = ["list_remains", "sql_literal"]

@@ -26,7 +26,7 @@ from pyspark.sql.types import StringType
 from cojoin.delta_jvm.delta_files import append_files, has_no_log, plain_defaults, plain_shape, shape_of, table_log
 from cojoin.delta_jvm.table_version import read_table, table_in_sql
 from cojoin.delta_jvm.transactions import TableTransactions
-from cojoin.engine.inputs import REJECTED_SCHEMA, STAMPED_SCHEMA
+from cojoin.engine.input_spec import REJECTED_SCHEMA, STAMPED_SCHEMA
 from cojoin.engine.values.rows import back_quoted
 from cojoin.errors import CheckpointError, ConfigurationError, QueryFailedError, did_you_mean
 from cojoin.session.arrow_types import spark_schema

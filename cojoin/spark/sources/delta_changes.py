@@ -22,7 +22,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from cojoin.checkpoints.delta_log import session_with_long_history
 from cojoin.delta_jvm.table_version import read_table, table_in_sql
 from cojoin.engine.row_changes import COMMIT, COMMITTED_AT, DELETED, DELTA_FEED
-from cojoin.engine.time.complete_reading import CLOCK_SKEW_MS
+from cojoin.engine.time.control_rows import CLOCK_SKEW_MS
 from cojoin.engine.values.arguments import milliseconds
 from cojoin.engine.values.rows import back_quoted
 from cojoin.errors import CheckpointError, ConfigurationError

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import numpy as np
 import pyarrow as pa
 
+from cojoin.engine.display import cells
 from cojoin.engine.local.local_run import LocalRun
 from cojoin.engine.operator import REJECTED
-from cojoin.engine.row_tables import cells
 from cojoin.engine.time.control_rows import ONE_PARTITION, Control
 from cojoin.engine.time.watermark_strategies import WatermarkStrategy
 from cojoin.engine.time.watermarks import NONE
@@ -30,7 +30,7 @@ from cojoin.testing.determinism.deliveries import RowTimes
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from cojoin.engine.local.emitted_rows import GroupOutput
+    from cojoin.engine.local.key_group import GroupOutput
     from cojoin.engine.operator import Sides
     from cojoin.engine.plan import Plan
     from cojoin.testing.determinism.deliveries import Delivery, MicroBatch
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 __all__ = ["DeliveryRunner", "RowText", "RunOutput"]
 
 RowText: TypeAlias = "tuple[str, ...]"
-"""A row's cells, as ``row_tables`` spells them."""
+"""A row's cells, as ``engine.display`` spells them."""
 
 
 @dataclass(frozen=True)

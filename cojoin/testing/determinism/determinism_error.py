@@ -9,9 +9,8 @@ from difflib import SequenceMatcher
 from textwrap import fill, indent
 from typing import TYPE_CHECKING
 
-from cojoin.engine.formats import format_time
+from cojoin.engine.display import cells, format_table, format_time
 from cojoin.engine.operator import OUTPUT, REJECTED
-from cojoin.engine.row_tables import cells, format_table
 from cojoin.engine.time.watermarks import NONE
 from cojoin.engine.values.rows import decode_rows
 from cojoin.testing.events import HarnessError

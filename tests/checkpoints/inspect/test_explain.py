@@ -16,8 +16,8 @@ from cojoin.checkpoints.inspect.sentences import Since, state_findings
 from cojoin.checkpoints.inspect.state_rows import Found
 from cojoin.checkpoints.inspect.waits import Wait
 from cojoin.checkpoints.manifest import Manifests
-from cojoin.engine.formats import format_span
-from cojoin.engine.inputs import InputSpec
+from cojoin.engine.display import format_span
+from cojoin.engine.input_spec import InputSpec
 from cojoin.engine.time.watermarks import END_OF_TIME, NONE
 from cojoin.errors import ConfigurationError
 from cojoin.session.stores import open_store

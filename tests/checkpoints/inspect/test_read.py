@@ -17,7 +17,7 @@ from cojoin.checkpoints.inspect.state_rows import find
 from cojoin.checkpoints.snapshots import Snapshots
 from cojoin.checkpoints.state_cleaner import StateCleaner
 from cojoin.checkpoints.state_table import StateTable
-from cojoin.engine.formats import format_time
+from cojoin.engine.display import format_time
 from cojoin.errors import CheckpointError, ConfigurationError, FunctionError
 from cojoin.session.stores import open_store
 from tests.checkpoints.lakes import CLOCK_FAR, asof_lake

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cojoin.engine.inputs import InputSpec
+from cojoin.engine.input_spec import InputSpec
 from cojoin.engine.joins import TemporalJoin
 from cojoin.engine.operator import Batch
 from cojoin.engine.time.control_rows import Control

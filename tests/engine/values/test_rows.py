@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cojoin.engine.inputs import InputSpec, rejected_table
+from cojoin.engine.input_spec import InputSpec, rejected_table
 from cojoin.engine.ordering import OrderedPart, total_order
 from cojoin.engine.values.encoding import encode_column, encode_entries, encode_rows
 from cojoin.engine.values.rows import (

@@ -13,7 +13,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import cojoin.engine.values.types
-from cojoin.engine.side_outputs import OutputTag
+from cojoin.engine.functions import OutputTag
 from cojoin.engine.values.types import SUPPORTED, as_schema, parse_schema, parse_type, schema_to_ddl, type_to_ddl
 from cojoin.errors import CojoinError, SchemaError
 from tests.ddl_texts import CHARS, LEXEMES, MALFORMED, REFUSED, TIMESTAMP, TYPES, of_spark_4_2, same, spark_reads

@@ -13,7 +13,7 @@ from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 import cojoin as cj
-from cojoin.engine.inputs import REJECTED_SCHEMA, InputSpec
+from cojoin.engine.input_spec import REJECTED_SCHEMA, InputSpec
 from cojoin.engine.joins.asof import AsofJoin
 from cojoin.engine.key_groups import group_labels
 from cojoin.engine.keyed_process import KeyedCoProcess

@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cojoin.engine.time.complete_reading import CLOCK_SKEW_MS, CompleteReading
-from cojoin.engine.time.control_rows import Control
-from cojoin.engine.time.input_watermark import InputWatermark
-from cojoin.engine.time.operator_watermark import OperatorWatermark
+from cojoin.engine.time.control_rows import CLOCK_SKEW_MS, CompleteReading, Control
+from cojoin.engine.time.operator_watermark import InputWatermark, OperatorWatermark
 from cojoin.engine.time.watermark_strategies import WatermarkStrategy
 from cojoin.engine.time.watermarks import NONE
 from tests.seeds import SEED

@@ -1,33 +1,124 @@
-"""A stream without Spark, one micro-batch at a time, which comes back as a ``Step``.
+"""A stream without Spark, one micro-batch at a time, each of which comes back as a ``Step``.
 
 A step runs as on Spark (``engine.local``): in new operators with new copies of the function, restored from the encoded
-state of the step before. A step that fails changes nothing.
+state of the step before. A step that fails changes nothing. It keeps the state after it as bytes, from which its tables
+are made when they are asked for. So a step costs what the state costs, and a list of many steps that many times.
+
+A step shows itself as a text, and as HTML in notebooks: the counts and watermarks, and below them only what there is:
+the rows that came in, each output, the rows that wait, timers and states. Long tables and long values are cut, and the
+text says so. Of what is kept, a cut table shows first what is new or has changed in the step.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 
-from cojoin.embedded.step import Step
-from cojoin.engine.formats import format_time
-from cojoin.engine.local.group_states import decode_states, encode_states
-from cojoin.engine.local.local_run import LocalRun, epoch_millis
-from cojoin.engine.observed import control_of
-from cojoin.engine.user_frames import UserFrames
+from cojoin.embedded.result import Outputs
+from cojoin.engine.callbacks import UserFrames
+from cojoin.engine.display import format_time, html_table, html_text, text_rows, text_table
+from cojoin.engine.input_spec import control_of
+from cojoin.engine.keyed_process import KeyedCoProcess
+from cojoin.engine.local.kept_tables import KeptTables
+from cojoin.engine.local.local_run import LocalRun, decode_states, encode_states, epoch_millis, restored_operators
+from cojoin.engine.operator import REJECTED
+from cojoin.engine.values.hashes import row_hashes
+from cojoin.engine.values.tables import take_rows
 from cojoin.errors import ConfigurationError, SchemaError, did_you_mean
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from cojoin.embedded.cuts import Cuts
-    from cojoin.engine.inputs import InputSpec
+    from cojoin.embedded.micro_batches import Cuts
+    from cojoin.engine.batch_report import BatchReport
+    from cojoin.engine.input_spec import InputSpec
     from cojoin.engine.operator import Sides
     from cojoin.engine.plan import Plan
     from cojoin.engine.time.control_rows import Control
 
-__all__ = ["Stepper", "run_steps"]
+__all__ = ["Step", "Stepper", "run_steps"]
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Step(Outputs):
+    """One micro-batch of ``Joined.steps``; in a notebook it shows itself as tables.
+
+    Attributes:
+        plan: What is run.
+        rows: The rows of the left and of the right input that came in this step, as Arrow tables.
+        tables: Each output's rows of this step by its name: ``"output"``, ``"rejected"`` and the side outputs' tag ids.
+        report: The counts and watermarks after the step, as in a query's progress; ``print(step.report.table())``.
+        snapshot: All that is kept after the step, for ``Stepper.restore``.
+        before: All that was kept before the step; with it the step shows first what has changed.
+    """
+
+    plan: Plan
+    rows: Sides
+    tables: Mapping[str, pa.Table]
+    report: BatchReport
+    snapshot: bytes = field(repr=False)
+    before: bytes = field(repr=False)
+
+    @property
+    def batch_id(self) -> int:
+        """The step's number, from 0 on."""
+        return self.report.batch_id
+
+    @property
+    def processing_time(self) -> int:
+        """The step's processing time in epoch milliseconds; 0 if it is unknown."""
+        return self.report.processing_time
+
+    @property
+    def watermark(self) -> int:
+        """The operator's watermark after the step, in epoch milliseconds; ``-2**63`` while there is none.
+
+        After the step that ends the inputs it is ``2**63 - 1``.
+        """
+        return self.report.watermark
+
+    @property
+    def input_watermarks(self) -> tuple[int, int]:
+        """The watermarks of the left and of the right input after the step, as ``watermark``."""
+        left, right = self.report.inputs
+        return left.watermark, right.watermark
+
+    @cached_property
+    def waiting(self) -> Sides:
+        """The rows of the left and of the right input that wait for the watermark or for a match, in total order."""
+        return self._kept.waiting
+
+    @cached_property
+    def timers(self) -> pa.Table:
+        """The timers that wait, by time: the key columns, ``domain``, and ``timestamp`` in UTC to the millisecond."""
+        return self._kept.timers
+
+    @cached_property
+    def state(self) -> pa.Table:
+        """What is kept of each key, besides waiting rows and timers.
+
+        For a function a row for each key that has a state: the key columns, and a column for each state. For as-of and
+        temporal joins the versions in force, with the right input's columns. For interval joins nothing.
+        """
+        return self._kept.state
+
+    @cached_property
+    def _kept(self) -> KeptTables:
+        return KeptTables(restored_operators(self.plan, self.snapshot))
+
+    @cached_property
+    def _kept_before(self) -> KeptTables:
+        return KeptTables(restored_operators(self.plan, self.before))
+
+    def __repr__(self) -> str:
+        return _step_text(self)
+
+    def _repr_html_(self) -> str:
+        return _step_html(self)
 
 
 class Stepper:
@@ -211,3 +302,82 @@ def _typed(table: pa.Table, spec: InputSpec) -> pa.Table:
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         msg = f"input {spec.name!r}: its rows can't be cast to its columns: {error}"
         raise SchemaError(msg) from error
+
+
+_MOST_ROWS = 10
+
+
+@dataclass(frozen=True)
+class _Section:
+    title: str
+    rows: Sequence[Sequence[str]] = ()
+    """The names of its columns, and its rows; none where there is nothing."""
+    left_out: int = 0
+
+
+def _step_text(step: Step) -> str:
+    """Return a step as a text of aligned tables."""
+    lines = [_head(step), "", step.report.table()]
+    for section in _sections(step):
+        lines += ["", section.title]
+        if section.rows:
+            lines += [f"  {line}" for line in text_table(section.rows).splitlines()]
+        if section.left_out:
+            lines.append(f"  ... and {section.left_out:,} more")
+    return "\n".join(lines)
+
+
+def _step_html(step: Step) -> str:
+    """Return a step as HTML tables."""
+    parts = [f"<p><b>{html_text(_head(step))}</b></p>", html_table(step.report.table_rows())]
+    for section in _sections(step):
+        more = f" (and {section.left_out:,} more)" if section.left_out else ""
+        parts.append(f"<p>{html_text(section.title)}{more}</p>{html_table(section.rows)}")
+    return f"<div>{''.join(parts)}</div>"
+
+
+def _head(step: Step) -> str:
+    report = step.report
+    clock = f"processing time {format_time(report.processing_time)}" if report.processing_time else "clock unknown"
+    held = f" (held by {report.holding_input!r})" if report.holding_input else ""
+    return f"step {report.batch_id}: watermark {format_time(report.watermark)}{held}, {clock}; times are in UTC"
+
+
+def _sections(step: Step) -> Iterator[_Section]:
+    plan = step.plan
+    names = [spec.name for spec in plan.inputs]
+    for name, table in zip(names, step.rows, strict=True):
+        yield from _section(f"rows of {name!r} that came in", table)
+    emitted = list(_section("output", step.output))
+    yield from emitted or [_Section("output: no rows")]
+    for tag, table in step.side_outputs.items():
+        yield from _section(f"side output {tag.tag_id!r}", table)
+    yield from _section(REJECTED, step.rejected)
+    yield from _kept(f"rows of {names[0]!r} that wait", step, lambda kept: kept.waiting[0])
+    yield from _kept(f"rows of {names[1]!r} that wait", step, lambda kept: kept.waiting[1])
+    yield from _kept("timers", step, lambda kept: kept.timers)
+    is_function = isinstance(plan.operation, KeyedCoProcess)
+    yield from _kept("states" if is_function else f"rows of {names[1]!r} in force", step, lambda kept: kept.state)
+
+
+def _kept(title: str, step: Step, read: Callable[[KeptTables], pa.Table]) -> Iterator[_Section]:
+    """Yield a table of what is kept after a step; where it is cut, rows that were not kept before come first."""
+    table = read(step._kept)  # noqa: SLF001 - its own texts
+    if table.num_rows > _MOST_ROWS:
+        known = np.isin(row_hashes(table), row_hashes(read(step._kept_before)))  # noqa: SLF001 - its own texts
+        changed = int(np.count_nonzero(~known))
+        if 0 < changed < table.num_rows:
+            title = f"{title}; the {changed:,} that this step has added or changed come first"
+        order = np.argsort(known, kind="stable")[:_MOST_ROWS]
+        yield from _section(title, take_rows(table, order), table.num_rows - _MOST_ROWS)
+    else:
+        yield from _section(title, table)
+
+
+def _section(title: str, table: pa.Table, left_out: int = 0) -> Iterator[_Section]:
+    """Yield a table as texts, unless it has no rows; ``left_out`` rows are left out of it already."""
+    if table.num_rows:
+        millis = ["watermark"] if title == REJECTED else []
+        yield _Section(
+            title, text_rows(table, _MOST_ROWS, millis=millis), left_out + max(table.num_rows - _MOST_ROWS, 0)
+        )

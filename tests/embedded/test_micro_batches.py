@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 
 import cojoin as cj
-from cojoin.embedded.cuts import cut_batches, processing_times
-from cojoin.engine.inputs import InputSpec
+from cojoin.embedded.micro_batches import cut_batches, processing_times
+from cojoin.engine.input_spec import InputSpec
 
 UTC = timezone.utc
 TIME = pa.timestamp("us", "UTC")

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from cojoin.engine.values.advice import Advice, Kind, about_pair, kind_of
+from cojoin.engine.input import Advice, Kind, about_pair, kind_of
 
 
 class Shown(Advice):

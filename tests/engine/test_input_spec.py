@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cojoin.engine.inputs import (
+from cojoin.engine.input_spec import (
     REJECTED_SCHEMA,
     InputSpec,
     event_micros,

@@ -1,4 +1,4 @@
-"""The cuts of two inputs into micro-batches, and each micro-batch's processing time; nothing depends on the clock.
+"""The micro-batches into which two inputs are cut, and each one's processing time; nothing depends on the clock.
 
 Every row is in exactly one micro-batch. Rows of one micro-batch keep the order in which they were given, and rows that
 arrive at one time come together. It costs one sort where rows are cut by a column, and a copy of each micro-batch's
@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cojoin.engine.formats import format_time
+from cojoin.engine.display import format_time
 from cojoin.engine.time.watermarks import END_OF_TIME
 from cojoin.engine.values.arguments import Duration, microseconds
 from cojoin.engine.values.tables import take_rows
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from cojoin.engine.inputs import InputSpec
+    from cojoin.engine.input_spec import InputSpec
     from cojoin.engine.operator import Sides
 
 __all__ = ["Arrival", "Batches", "Clock", "Cuts", "Moment", "cut_batches", "processing_times"]

@@ -1,16 +1,19 @@
-"""An input as the engine sees it, and the check that admits or rejects its rows.
+"""An input as the engine sees it, the check that admits or rejects its rows, and the times that admitted rows report.
 
 A row is rejected if its event time is null, if it is too far ahead of the clock, if its key is null (unless its input
-lets such rows out unmatched), or if its validity ends before it begins; the first of these reasons is reported. Of
-these rows, only those with a null key move the watermark, since their event time is valid. The operator decides
-whether a row is late, since it knows the watermark. The map side runs the same check, so both always agree.
+lets such rows out unmatched), or if its validity ends before it begins; the first of these reasons is reported. The
+operator decides whether a row is late, since it knows the watermark. The map side runs the same check, so both always
+agree.
 
-A delete of a table or of a row's validity (``row_changes``) neither moves the watermark nor is it too far ahead, unless
-its time is that of its commit.
+Watermarks are computed from the largest timestamp and mark of each source partition in a batch (``ObservedTimes``). Of
+the rejected rows only those with a null key count, since their event time is valid. A delete of a table or of a row's
+validity (``row_changes``) neither moves the watermark nor is it too far ahead, unless its time is that of its commit.
+That costs one pass over the times, and one grouping if the input has partition columns.
 """
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
@@ -19,13 +22,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from cojoin.engine.key_groups import is_hashed
 from cojoin.engine.row_changes import DELETED
+from cojoin.engine.time.control_rows import ONE_PARTITION, Control
 from cojoin.engine.time.watermark_strategies import WatermarkStrategy
 from cojoin.engine.time.watermarks import NONE
 from cojoin.engine.values.arguments import check_word
-from cojoin.engine.values.rows import Row, decode_rows, dump_json
+from cojoin.engine.values.rows import Row, decode_column, decode_rows, dump_json
 from cojoin.engine.values.tables import event_micros, event_millis
-from cojoin.engine.values.xx_hashes import is_hashed
 from cojoin.errors import FunctionError
 
 if TYPE_CHECKING:
@@ -43,9 +47,11 @@ __all__ = [
     "InputSpec",
     "LatePolicy",
     "NullKeyPolicy",
+    "ObservedTimes",
     "Reason",
     "check_late",
     "check_null_key",
+    "control_of",
     "fault_table",
     "has_null_key",
     "reject_reasons",
@@ -138,7 +144,7 @@ class InputSpec:
         watermark: How its watermark follows its rows.
         max_ahead_ms: How far a row may be ahead of processing time, in milliseconds; None means any distance.
         late: What happens to late rows; None means the operation's default.
-        static: Whether its rows are a version of a table, which come at once (``table_load``). Without event time they
+        static: Whether its rows are a version of a table, which come at once (``TableLoad``). Without event time they
             are known from the beginning of time.
         refreshes: Whether later versions of the table take the place of its rows.
         changes: How its rows are versions and deletes; None where each row is what it is.
@@ -404,3 +410,61 @@ def _json(value: Any) -> Any:  # noqa: PLR0911 - one for each class
 
 def _text(value: Any) -> str:
     return value if isinstance(value, str) else dump_json(value)
+
+
+_NULL_KEY = 1
+
+
+@dataclass
+class ObservedTimes:
+    """The largest timestamps and marks of an input's rows so far, by source partition, in epoch milliseconds."""
+
+    partitions: dict[str, int] = field(default_factory=dict)
+    marks: dict[str, int] = field(default_factory=dict)
+
+    def add(self, rows: pa.Table, spec: InputSpec, processing_time: int) -> None:
+        """Add rows.
+
+        Args:
+            rows: Rows of the input.
+            spec: The input.
+            processing_time: The micro-batch's processing time in epoch milliseconds.
+
+        Raises:
+            FunctionError: A user's watermark generator failed.
+        """
+        counts = (reject_reasons(rows, spec, processing_time) <= _NULL_KEY) & spec.moving(rows)
+        if not counts.any():
+            return
+        millis = spec.timestamps(rows)
+        marks = watermark_marks(rows, spec, millis, processing_time)
+        if not spec.partition:
+            self._raise(ONE_PARTITION, int(millis[counts].max()), int(marks[counts].max()))
+            return
+        # Columns are named by position, since a user's column may have any name.
+        places = [f"p{at}" for at in range(len(spec.partition))]
+        columns = [rows.column(name) for name in spec.partition]
+        table = pa.table([*columns, pa.array(millis), pa.array(marks)], names=[*places, "timestamp", "mark"])
+        largest = table.filter(pa.array(counts)).group_by(places).aggregate([("timestamp", "max"), ("mark", "max")])
+        partitions = zip(*(decode_column(largest.column(name), str) for name in places), strict=True)
+        maxima = [largest.column(name).to_pylist() for name in ("timestamp_max", "mark_max")]
+        for partition, timestamp, mark in zip(partitions, *maxima, strict=True):
+            self._raise(json.dumps(partition, default=str), timestamp, mark)
+
+    def _raise(self, partition: str, timestamp: int, mark: int) -> None:
+        self.partitions[partition] = max(self.partitions.get(partition, timestamp), timestamp)
+        self.marks[partition] = max(self.marks.get(partition, mark), mark)
+
+
+def control_of(number: Literal[1, 2], rows: pa.Table, spec: InputSpec, processing_time: int = 0) -> Control:
+    """Return the control row that one map task would send after these rows.
+
+    Args:
+        number: 1 (left) or 2 (right).
+        rows: The rows.
+        spec: Their input.
+        processing_time: The micro-batch's processing time in epoch milliseconds; 0 if it is unknown.
+    """
+    observed = ObservedTimes()
+    observed.add(rows, spec, processing_time)
+    return Control(number, observed.partitions, rows.num_rows, processing_time, observed.marks)
