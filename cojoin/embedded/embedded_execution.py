@@ -62,7 +62,7 @@ class EmbeddedExecution:
 
     @property
     def sources(self) -> tuple[str, str]:
-        """Where each input's rows are, in words."""
+        """The source of each input's rows, in words."""
         left, right = self.rows
         return f"{left.num_rows:,} in memory", f"{right.num_rows:,} in memory"
 

@@ -85,8 +85,8 @@ def _check_memory(held: int, coming: int, what: str) -> None:
 
 def available_memory() -> int | None:
     """Return how many bytes this process may still use, by the machine and by its container; None if unknown."""
-    found = [free for free in (_of_machine(), *(_of_cgroup(*files) for files in _CGROUP_LIMITS)) if free is not None]
-    return min(found, default=None)
+    limits = [free for free in (_of_machine(), *(_of_cgroup(*files) for files in _CGROUP_LIMITS)) if free is not None]
+    return min(limits, default=None)
 
 
 def _of_machine() -> int | None:
@@ -212,8 +212,10 @@ def _read_arrow(source: Any, what: str) -> pa.Table:
     if is_reader:
         _READ.add(source)
         if not table.num_rows:
-            told = f"{what}: the reader gave no rows; if it was read before, keep its rows: table = reader.read_all()"
-            warnings.warn(told, stacklevel=2)
+            warning = (
+                f"{what}: the reader gave no rows; if it was read before, keep its rows: table = reader.read_all()"
+            )
+            warnings.warn(warning, stacklevel=2)
     return table
 
 
@@ -268,7 +270,7 @@ def _with_types(declared: Sequence[Input], tables: Sequence[pa.Table]) -> list[p
     keys = [each.key if isinstance(each.key, (list, tuple)) else [each.key] for each in declared]
     times = [(each.event_time, each.valid_from, each.valid_to) for each in declared]
     wanted: list[dict[Any, pa.DataType]] = [
-        dict.fromkeys((name for name in each if isinstance(name, str)), _TIME) for each in times
+        dict.fromkeys((name for name in columns if isinstance(name, str)), _TIME) for columns in times
     ]
     for pair in zip(*keys, strict=False):
         if not all(isinstance(each, str) for each in pair):

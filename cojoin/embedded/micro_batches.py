@@ -126,17 +126,17 @@ def cut_batches(
     return Cuts(rows, (None, None), _counted(batches, inputs, counts))
 
 
-def processing_times(cuts: Cuts, given: Clock) -> list[int]:
+def processing_times(cuts: Cuts, clock: Clock) -> list[int]:
     """Return each micro-batch's processing time in epoch milliseconds; 0 where it is unknown.
 
     Args:
         cuts: The micro-batches.
-        given: What the user gave; None takes the end of each batch's arrivals where that is known.
+        clock: The user's argument; None takes the end of each batch's arrivals where that is known.
 
     Raises:
-        ConfigurationError: It is no time, goes back, or is not one for each batch.
+        ConfigurationError: It is not a time, goes back, or is not one for each batch.
     """
-    if given is None:
+    if clock is None:
         times = [0] * len(cuts) if cuts.ends is None else list(cuts.ends)
         if times and cuts.ends is not None and times[0] <= 0:
             msg = (
@@ -145,9 +145,9 @@ def processing_times(cuts: Cuts, given: Clock) -> list[int]:
             )
             raise ConfigurationError(msg)
         return times
-    if isinstance(given, (datetime, int, np.integer)) or not isinstance(given, Iterable) or isinstance(given, str):
-        return [_epoch_millis(given, "processing_time")] * len(cuts)
-    times = [_epoch_millis(each, f"processing_time[{place}]") for place, each in enumerate(given)]
+    if isinstance(clock, (datetime, int, np.integer)) or not isinstance(clock, Iterable) or isinstance(clock, str):
+        return [_epoch_millis(clock, "processing_time")] * len(cuts)
+    times = [_epoch_millis(each, f"processing_time[{place}]") for place, each in enumerate(clock)]
     if len(times) != len(cuts):
         msg = (
             f"processing_time: expected one time for each of the {_count(len(cuts), 'batch')}, got {len(times)}; the "
@@ -164,22 +164,22 @@ def processing_times(cuts: Cuts, given: Clock) -> list[int]:
     return times
 
 
-def _epoch_millis(given: Any, what: str) -> int:
-    if isinstance(given, datetime):
-        if given.tzinfo is None:
-            msg = f"{what}: {given!r} has no time zone; say which is meant, such as with tzinfo=timezone.utc"
+def _epoch_millis(moment: Any, what: str) -> int:
+    if isinstance(moment, datetime):
+        if moment.tzinfo is None:
+            msg = f"{what}: {moment!r} has no time zone; say which is meant, such as with tzinfo=timezone.utc"
             raise ConfigurationError(msg)
-        millis = (given - _EPOCH) // timedelta(milliseconds=1)
-    elif isinstance(given, (int, np.integer)) and not isinstance(given, bool):
-        millis = int(given)
+        millis = (moment - _EPOCH) // timedelta(milliseconds=1)
+    elif isinstance(moment, (int, np.integer)) and not isinstance(moment, bool):
+        millis = int(moment)
     else:
         msg = (
-            f"{what}: expected a datetime with a time zone, or epoch milliseconds as a whole number, got {given!r} "
-            f"({type(given).__name__})"
+            f"{what}: expected a datetime with a time zone, or epoch milliseconds as a whole number, got {moment!r} "
+            f"({type(moment).__name__})"
         )
         raise ConfigurationError(msg)
     if not 0 <= millis < END_OF_TIME:
-        msg = f"{what}: expected a time from 1970 on, got {given!r}"
+        msg = f"{what}: expected a time from 1970 on, got {moment!r}"
         raise ConfigurationError(msg)
     return millis
 
@@ -296,7 +296,7 @@ def _micros(times: pa.ChunkedArray) -> NDArray[np.int64]:
 def _window(every: Duration) -> int:
     length = microseconds(every, "every")
     if not length:
-        msg = f"every: expected more than nothing, got {every!r}"
+        msg = f"every: must be longer than zero, got {every!r}"
         raise ConfigurationError(msg)
     if length > _LONGEST_US:
         msg = (
@@ -323,10 +323,10 @@ def _numbered(rows: Sides, numbers: tuple[NDArray[np.int64], NDArray[np.int64]])
     """Return inputs cut by the number of each row's batch; the numbers are in order, and none is missing."""
     present = np.unique(np.concatenate(numbers))
     orders, bounds = [], []
-    for each in numbers:
-        order = np.argsort(each, kind="stable")
+    for side in numbers:
+        order = np.argsort(side, kind="stable")
         orders.append(order)
-        bounds.append([*np.searchsorted(each[order], present).tolist(), len(order)])
+        bounds.append([*np.searchsorted(side[order], present).tolist(), len(order)])
     return Cuts(rows, (orders[0], orders[1]), (bounds[0], bounds[1]))
 
 

@@ -81,8 +81,8 @@ def _several(place: str, row: Any, first: tuple[str, Any], other: tuple[str, Any
     cure = "give all one type, such as with .astype(str)"
     if "times with" in known and "times with" in kind:
         cure = "say which zone is meant: pandas.to_datetime(column, utc=True) takes those without as UTC"
-    found = f"{known}, such as {example!r}, and, in row {row!r}, {value!r} ({kind})"
-    return f"{place} has values of several types: {found}; {cure}"
+    kinds = f"{known}, such as {example!r}, and, in row {row!r}, {value!r} ({kind})"
+    return f"{place} has values of several types: {kinds}; {cure}"
 
 
 _NULLABLE = {

@@ -82,8 +82,8 @@ class Result(Outputs):
         return f"{display_of(self._display, 'Result').text()}\n{self._rows_said()}\n{text_table(self._first_rows())}"
 
     def _repr_html_(self) -> str:
-        said = html_text(self._rows_said())
-        return f"{display_of(self._display, 'Result').html()}<p>{said}</p>{html_table(self._first_rows())}"
+        rejections = html_text(self._rows_said())
+        return f"{display_of(self._display, 'Result').html()}<p>{rejections}</p>{html_table(self._first_rows())}"
 
     def _display(self) -> Display:
         left, right = self.plan.inputs

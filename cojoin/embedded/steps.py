@@ -99,7 +99,7 @@ class Step(Outputs):
 
     @cached_property
     def state(self) -> pa.Table:
-        """What is kept of each key, besides waiting rows and timers.
+        """The entries of each key, besides waiting rows and timers.
 
         For a function a row for each key that has a state: the key columns, and a column for each state. For as-of and
         temporal joins the versions in force, with the right input's columns. For interval joins nothing.
@@ -214,7 +214,7 @@ class Stepper:
 
         Args:
             data: The bytes that ``snapshot`` returned.
-            resumed: Whether the next step is the first one after a pause, so that idleness starts anew.
+            resumed: Whether the next step is the first one after a pause, so that idleness starts again.
 
         Raises:
             CodecError: The bytes are not such a snapshot.

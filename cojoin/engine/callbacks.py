@@ -260,7 +260,7 @@ def fault(error: Exception) -> str:
     """
     is_ours = error.__traceback__ is not None and error.__traceback__.tb_next is None
     if is_ours and isinstance(error, TypeError) and str(error).endswith("object is not iterable"):
-        return f"returned what is no iterable of rows ({error}); yield its rows, or return a list of them"
+        return f"returned a value that is not iterable ({error}); yield its rows, or return a list of them"
     return f"raised {type(error).__name__}: {error}{user_line(error)}"
 
 
@@ -289,9 +289,9 @@ def user_line(error: BaseException) -> str:
     others = [each for each in frames if not each.tb_frame.f_code.co_filename.startswith(_OURS)]
     if not users and not others:
         return ""
-    found = (users or others)[-1]
-    code = found.tb_frame.f_code
-    return f" ({code.co_filename}:{found.tb_lineno}, in {code.co_name})"
+    frame = (users or others)[-1]
+    code = frame.tb_frame.f_code
+    return f" ({code.co_filename}:{frame.tb_lineno}, in {code.co_name})"
 
 
 def defined_at(function: Any, callback: str | None = None) -> str:
@@ -303,8 +303,8 @@ def defined_at(function: Any, callback: str | None = None) -> str:
     """
     kind = type(function)
     named = {} if callback is None else {callback: inspect.unwrap(getattr(kind, callback))}
-    found = [each.__code__ for each in (named or vars(kind)).values() if inspect.isfunction(each)]
-    places = [(code.co_filename, code.co_firstlineno) for code in found]
+    codes = [each.__code__ for each in (named or vars(kind)).values() if inspect.isfunction(each)]
+    places = [(code.co_filename, code.co_firstlineno) for code in codes]
     return "; {} is written in {}:{}".format(callback or kind.__name__, *min(places)) if places else ""
 
 
@@ -313,13 +313,13 @@ def user_traceback(error: BaseException) -> TracebackType | None:
 
     If the error has a cause with such frames, they are those of the cause.
     """
-    found = None if error.__cause__ is None else user_traceback(error.__cause__)
-    if found is not None:
-        return found
-    for each in reversed(list(_frames(error.__traceback__))):
-        if is_user_file(each.tb_frame.f_code.co_filename):
-            found = TracebackType(found, each.tb_frame, each.tb_lasti, each.tb_lineno)
-    return found
+    chain = None if error.__cause__ is None else user_traceback(error.__cause__)
+    if chain is not None:
+        return chain
+    for link in reversed(list(_frames(error.__traceback__))):
+        if is_user_file(link.tb_frame.f_code.co_filename):
+            chain = TracebackType(chain, link.tb_frame, link.tb_lasti, link.tb_lineno)
+    return chain
 
 
 class UserFrames:

@@ -184,7 +184,7 @@ def format_table(names: Sequence[str], rows: Sequence[Sequence[str]], marks: Seq
 def difference(
     names: Sequence[str],
     wanted: Sequence[tuple[str, ...]],
-    found: Sequence[tuple[str, ...]],
+    actual: Sequence[tuple[str, ...]],
     context: int | None = None,
 ) -> str | None:
     """Return a table of the rows in which two outputs differ; None if they are equal.
@@ -192,7 +192,7 @@ def difference(
     Args:
         names: The columns.
         wanted: The expected rows, as cells; those that are missing get the mark ``-``.
-        found: The rows that came, as cells; those that are too much get the mark ``+``.
+        actual: The rows that came, as cells; those that are too much get the mark ``+``.
         context: How many equal rows are shown before and after each difference; None shows all.
 
     >>> print(difference(["tier"], [("gold",), ("silver",), ("none",)], [("gold",), ("silver",)], context=1))
@@ -202,18 +202,18 @@ def difference(
       silver
     - none
     """
-    if list(found) == list(wanted):
+    if list(actual) == list(wanted):
         return None
     lines: list[tuple[str, ...]] = []
     marks: list[str] = []
-    pieces = SequenceMatcher(None, wanted, found, autojunk=False).get_opcodes()
+    pieces = SequenceMatcher(None, wanted, actual, autojunk=False).get_opcodes()
     for place, (kind, start, stop, first, last) in enumerate(pieces):
         if kind == "equal":
             kept = _shortened(wanted[start:stop], context, place > 0, place < len(pieces) - 1)
             lines += kept
             marks += [" "] * len(kept)
         else:
-            lines += [*wanted[start:stop], *found[first:last]]
+            lines += [*wanted[start:stop], *actual[first:last]]
             marks += ["-"] * (stop - start) + ["+"] * (last - first)
     return format_table(names, lines, marks)
 
@@ -229,13 +229,13 @@ def _shortened(
     if left_out <= 0:
         return rows
     width = len(rows[0])
-    told = (f"... {left_out} equal row{'s' if left_out > 1 else ''}", *[""] * (width - 1))
-    return [*rows[:head], told, *rows[len(rows) - tail :]]
+    note = (f"... {left_out} equal row{'s' if left_out > 1 else ''}", *[""] * (width - 1))
+    return [*rows[:head], note, *rows[len(rows) - tail :]]
 
 
 @dataclass(frozen=True)
 class Display:
-    """What an object shows: a headline, a table and notes.
+    """The display of an object: a headline, a table and notes.
 
     Attributes:
         head: The headline.

@@ -187,7 +187,7 @@ class Context:
     def __getattr__(self, name: str) -> NoReturn:
         # Python calls this only for a name that does not exist.
         if name.startswith("get_") and name.endswith("state"):
-            msg = f"ctx.{name} is not declared here: states are asked for in open(self, ctx), and kept on self"
+            msg = f"ctx.{name} can't be called in a callback: declare states in open(self, ctx), and keep them on self"
             raise FunctionError(msg)
         if name == "output":
             msg = "ctx.output does not exist: yield (tag, row) for a side output, as in PyFlink"

@@ -64,7 +64,7 @@ class Input:
         watermark: The watermark strategy; by default rows are expected in the order of event time.
         max_ahead: How far a row's event time may be after processing time, such as ``"1 day"`` or a ``timedelta``. A
             row further ahead is rejected and does not advance the watermark; nor do timestamps of Kafka records that
-            are further ahead. None is no limit. It has no effect on static inputs.
+            are further ahead. None means no limit. It has no effect on static inputs.
         late: How rows at or below the operator's watermark are treated: ``"reject"`` or ``"apply"``. None is the
             operation's default. As-of and temporal joins reject late left rows and apply late versions; an interval
             join rejects late rows of both inputs; functions apply late rows in arrival order and reject them in
@@ -155,9 +155,9 @@ class Input:
                 f"validity take effect at its begin and its end; leave event_time= out"
             )
             raise ConfigurationError(msg)
-        for name, given in zip(("valid_from", "valid_to"), spans, strict=True):
-            if not isinstance(given, str) or not given:
-                msg = f"{self._label}: {name}: expected the name of a timestamp column, got {given!r}"
+        for name, column in zip(("valid_from", "valid_to"), spans, strict=True):
+            if not isinstance(column, str) or not column:
+                msg = f"{self._label}: {name}: expected the name of a timestamp column, got {column!r}"
                 raise ConfigurationError(msg)
         object.__setattr__(self, "event_time", None)
 
@@ -541,11 +541,11 @@ def _common(types: list[str]) -> str | None:
         order = [*_INTEGERS, "string"]
         return max(types, key=order.index)
     wholes, scales = [], []
-    for each in types:
-        found = _DECIMAL.fullmatch(each)
-        if found is None and each not in _INTEGERS:
+    for ddl in types:
+        decimal = _DECIMAL.fullmatch(ddl)
+        if decimal is None and ddl not in _INTEGERS:
             return None
-        precision, scale = (_INTEGERS[each], 0) if found is None else (int(found[1]), int(found[2]))
+        precision, scale = (_INTEGERS[ddl], 0) if decimal is None else (int(decimal[1]), int(decimal[2]))
         wholes.append(precision - scale)
         scales.append(scale)
     digits = max(wholes) + max(scales)

@@ -100,7 +100,7 @@ Reason: TypeAlias = Literal[
 - *gone*: its source no longer has a range of records; the whole range is one row.
 """
 
-_ADMITTED, _REASONS = 0, ("null_key", "null_event_time", "too_far_ahead", "ends_before_it_begins")
+_ADMITTED, _NULL_KEY, _REASONS = 0, 1, ("null_key", "null_event_time", "too_far_ahead", "ends_before_it_begins")
 
 _NOT_FINITE = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 """Spark's spelling of the floats that JSON numbers can't express."""
@@ -222,7 +222,7 @@ class InputSpec:
 
     @property
     def ranks(self) -> Ranks | None:
-        """What decides between rows of one microsecond, before the source's own order and after it; None if nothing."""
+        """The ranks of rows of one microsecond, before the source's own order and after it; None if they have none."""
         return None if self.changes is None else self.changes.ranks
 
     def moving(self, table: pa.Table) -> NDArray[np.bool_]:
@@ -303,11 +303,11 @@ def has_null_key(table: pa.Table, key: Sequence[str]) -> NDArray[np.bool_]:
     >>> has_null_key(pa.table({"id": [1, None], "zone": ["a", "b"]}), ["id", "zone"]).tolist()
     [False, True]
     """
-    found = np.zeros(table.num_rows, dtype=bool)
+    nulls = np.zeros(table.num_rows, dtype=bool)
     for name in key:
         if table.column(name).null_count:
-            found |= table.column(name).is_null().to_numpy()
-    return found
+            nulls |= table.column(name).is_null().to_numpy()
+    return nulls
 
 
 def _mark_nulls(table: pa.Table, column: str, reasons: NDArray[np.int8], reason: int) -> None:
@@ -410,9 +410,6 @@ def _json(value: Any) -> Any:  # noqa: PLR0911 - one for each class
 
 def _text(value: Any) -> str:
     return value if isinstance(value, str) else dump_json(value)
-
-
-_NULL_KEY = 1
 
 
 @dataclass

@@ -112,8 +112,8 @@ def _hashed(values: pa.Array, seeds: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 def _plain(values: pa.Array, dtype: type) -> NDArray[np.int64]:
     """Return the numbers of an array without a copy, and anything for its nulls."""
-    found: NDArray[np.int64] = np.frombuffer(values.buffers()[1], dtype)[values.offset : values.offset + len(values)]
-    return found
+    numbers: NDArray[np.int64] = np.frombuffer(values.buffers()[1], dtype)[values.offset : values.offset + len(values)]
+    return numbers
 
 
 def _of_bytes(values: pa.Array, seeds: NDArray[np.uint64]) -> NDArray[np.uint64]:

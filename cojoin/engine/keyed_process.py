@@ -173,7 +173,7 @@ class KeyedCoProcess:
 
 def _references(code: CodeType, name: str) -> bool:
     return name in code.co_names or any(
-        _references(each, name) for each in code.co_consts if isinstance(each, CodeType)
+        _references(constant, name) for constant in code.co_consts if isinstance(constant, CodeType)
     )
 
 
@@ -270,8 +270,8 @@ class KeyedCoProcessOperator(Operator):
             went_on = [each.goes_on() for each in domains]
             stalled = 0 if any(went_on) else stalled + 1
         msg = (
-            f"{self._name}: in a drain, timers of event time and of processing time set each other for ever, and time "
-            f"does not go on; set the next one above the one that fires"
+            f"{self._name}: in a drain, timers of event time and of processing time keep re-registering each other "
+            f"without advancing time (endless loop); set the next one above the one that fires"
         )
         raise FunctionError(msg)
 
@@ -291,13 +291,13 @@ class KeyedCoProcessOperator(Operator):
         # An ``open`` with a yield returns a generator, whatever its type says, and its body would never run.
         callback: Any = self._function.open
         try:
-            given = callback(OpenContext(self._state_backend))
+            result = callback(OpenContext(self._state_backend))
         except CojoinError:
             raise
         except Exception as error:
             msg = f"{self._name}.open {fault(error)}"
             raise FunctionError(msg) from error
-        self._refuse_rows(given, "open")
+        self._refuse_rows(result, "open")
 
     def close(self) -> None:
         """Close the function, if it was opened.
@@ -310,17 +310,17 @@ class KeyedCoProcessOperator(Operator):
         self._opened = False
         callback: Any = self._function.close
         try:
-            given = callback()
+            result = callback()
         except Exception as error:
             msg = f"{self._name}.close {fault(error)}"
             raise FunctionError(msg) from error
-        self._refuse_rows(given, "close")
+        self._refuse_rows(result, "close")
 
-    def _refuse_rows(self, given: Any, callback: str) -> None:
-        if given is not None:
+    def _refuse_rows(self, result: Any, callback: str) -> None:
+        if result is not None:
             msg = (
-                f"{self._name}.{callback} yields or returns rows (a {type(given).__name__}); it has no key and no time "
-                f"to give them; emit them in process_element1, process_element2 or on_timer"
+                f"{self._name}.{callback} yields or returns rows (a {type(result).__name__}), for which it has no key "
+                f"and no time; emit them in process_element1, process_element2 or on_timer"
             )
             raise FunctionError(msg)
 

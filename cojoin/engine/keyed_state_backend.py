@@ -224,8 +224,8 @@ class KeyedStateBackend(RuntimeContext):
 
     def _put_back(self, name: str, codes: NDArray[np.int64], values: pa.Array) -> None:
         assert self._touched is not None
-        table, found = self._taken[name]
-        untouched = found < 0
+        table, places = self._taken[name]
+        untouched = places < 0
         keys = self._touched.keys.take(pa.array(codes))
         touched = pa.Table.from_arrays([*keys.columns, values], schema=table.schema)
         whole = concat([table.filter(pa.array(untouched)), touched])
@@ -250,8 +250,8 @@ class KeyedStateBackend(RuntimeContext):
         return self._tables
 
     def _expiries(self) -> dict[str, Expiry]:
-        found = {_STATE + name: getattr(state, "expiry", None) for name, state in self._states.items()}
-        return {name: expiry for name, expiry in found.items() if expiry is not None}
+        expiries = {_STATE + name: getattr(state, "expiry", None) for name, state in self._states.items()}
+        return {name: expiry for name, expiry in expiries.items() if expiry is not None}
 
     def load_tables(self, tables: dict[str, pa.Table]) -> None:
         """Restore what ``tables`` returned; a missing table is empty.
@@ -300,29 +300,29 @@ class KeyedStateBackend(RuntimeContext):
         Raises:
             FunctionError: The key does not fit the key columns.
         """
-        found = {}
+        entries = {}
         for name in self._tables:
             rows = self._unexpired(name, rows_of(self._tables[name].read_all(), self._key_schema, key, self._owner))
             if rows.num_rows:
-                found[name.removeprefix(_STATE)] = entry_of(rows)
-        return found
+                entries[name.removeprefix(_STATE)] = entry_of(rows)
+        return entries
 
     def current_entries(self) -> dict[str, Any]:
         """Return what ``state_of`` returns for the current key, within a callback, without changing anything."""
-        found = {}
+        entries = {}
         for name, state in self._states.items():
             codes, values = state.dump() or self._stored(_STATE + name)
             rows = pa.table({_VALUE: values}).filter(pa.array(np.array(codes) == self.key_context.code, pa.bool_()))
             rows = self._unexpired(_STATE + name, rows)
             if rows.num_rows:
-                found[name] = entry_of(rows)
-        return found
+                entries[name] = entry_of(rows)
+        return entries
 
     def current_timers(self) -> list[tuple[str, int]]:
         """Return the current key's timers within a callback, sorted: their domains, and their epoch milliseconds."""
         domains = (TimeDomain.EVENT_TIME.value, TimeDomain.PROCESSING_TIME.value)
-        found = zip(domains, self._domains.values(), strict=True)
-        return sorted((domain, each) for domain, timers in found for each in timers.of_key(self.key_context.code)[1])
+        by_domain = zip(domains, self._domains.values(), strict=True)
+        return sorted((domain, at) for domain, timers in by_domain for at in timers.of_key(self.key_context.code)[1])
 
     def entries(self) -> dict[str, pa.Table]:
         """Return the entries of all keys in every state, between batches, without changing anything.
@@ -330,12 +330,12 @@ class KeyedStateBackend(RuntimeContext):
         Returns:
             By state name: the key columns and, as the last column, what ``state_of`` returns.
         """
-        found = {}
+        entries = {}
         for name, stored in self._tables.items():
             table = self._unexpired(name, stored.read_all())
             values = without_accesses(table.column(table.num_columns - 1))
-            found[name.removeprefix(_STATE)] = self._keys_of(table).append_column(_VALUE, values)
-        return found
+            entries[name.removeprefix(_STATE)] = self._keys_of(table).append_column(_VALUE, values)
+        return entries
 
     def _unexpired(self, name: str, rows: pa.Table) -> pa.Table:
         """Return rows of a state without those that a read does not return."""
@@ -359,14 +359,14 @@ class KeyedStateBackend(RuntimeContext):
         Raises:
             FunctionError: The key does not fit the key columns.
         """
-        found: list[tuple[Any, str, int]] = []
+        timers: list[tuple[Any, str, int]] = []
         for name, domain in zip(self._domains, (TimeDomain.EVENT_TIME, TimeDomain.PROCESSING_TIME), strict=True):
             table = self._timers_at_rest[name]
             rows = table if key is None else rows_of(table, self._key_schema, key, self._owner)
             keys = decode_keys(rows.select(self._key_schema.names))
             timestamps = rows.column(_TIMESTAMP).to_pylist()
-            found += [(each, domain.value, timestamp) for each, timestamp in zip(keys, timestamps, strict=True)]
-        return sorted(found)
+            timers += [(each, domain.value, timestamp) for each, timestamp in zip(keys, timestamps, strict=True)]
+        return sorted(timers)
 
     def sizes(self) -> dict[str, dict[str, int]]:
         """Return the sizes of the timers and of each state: ``{"state:customer": {"rows": 2, "bytes": 80}, …}``.

@@ -131,8 +131,8 @@ def refuse_refresh(right: InputSpec, what: str, why: str) -> None:
     """
     if right.refreshes:
         msg = (
-            f"refresh: {what} takes no refresh of input {right.name!r}: {why}; leave refresh= out and start the query "
-            f"anew for a newer version, or use asof_join or temporal_join"
+            f"refresh: {what} takes no refresh of input {right.name!r}: {why}; leave refresh= out and restart the "
+            f"query for a newer version, or use asof_join or temporal_join"
         )
         raise ConfigurationError(msg)
 
@@ -464,19 +464,19 @@ class Operator(ABC):
             "output_delay_ms": self.output_delay_ms,
             "input_watermarks": [
                 {
-                    "watermark": each.current(),
-                    "max_timestamp": each.max_timestamp(),
-                    "partitions": each.partitions(),
-                    "holding_partition": each.holding_partition(),
-                    "status": each.status(),
-                    "source_agrees": each.source_agrees,
-                    "idle_partitions": [name for name, status in each.statuses().items() if status == "idle"],
+                    "watermark": watermark.current(),
+                    "max_timestamp": watermark.max_timestamp(),
+                    "partitions": watermark.partitions(),
+                    "holding_partition": watermark.holding_partition(),
+                    "status": watermark.status(),
+                    "source_agrees": watermark.source_agrees,
+                    "idle_partitions": [name for name, status in watermark.statuses().items() if status == "idle"],
                     **_of_feed(spec),
-                    **_of_readings(spec, each),
+                    **_of_readings(spec, watermark),
                     **({} if spec.reading is None else {"reading": spec.reading}),
                     **({"table": self.table} if side and self.table is not None else {}),
                 }
-                for side, (spec, each) in enumerate(zip(self.inputs, self.watermark.inputs, strict=True))
+                for side, (spec, watermark) in enumerate(zip(self.inputs, self.watermark.inputs, strict=True))
             ],
             "holding_input": self.watermark.holding_input(),
             "processing_time": self.processing_time,

@@ -125,7 +125,8 @@ def combine(*parts: tuple[NDArray[np.int64], NDArray[np.int64]]) -> list[NDArray
     ranks = np.unique(np.concatenate([values for _, values in parts]), return_inverse=True)[1].reshape(-1)
     bounds = np.cumsum([len(codes) for codes, _ in parts])[:-1]
     return [
-        codes * (int(ranks.max()) + 1) + each for (codes, _), each in zip(parts, np.split(ranks, bounds), strict=True)
+        codes * (int(ranks.max()) + 1) + part_ranks
+        for (codes, _), part_ranks in zip(parts, np.split(ranks, bounds), strict=True)
     ]
 
 
@@ -187,12 +188,12 @@ def arrival_order(parts: Sequence[OrderedPart]) -> NDArray[np.int64]:
 
 def sort_part(part: OrderedPart) -> SortedPart:
     """Return the rows of one part sorted by key code, then by the total order."""
-    found = _merge(part) if part.settled else None
-    if found is None:
+    rows = _merge(part) if part.settled else None
+    if rows is None:
         order = stable_argsort(part.codes, part.micros)
-        found = _arranged(part, order)
-    same = (found.codes[1:] == found.codes[:-1]) & (found.micros[1:] == found.micros[:-1])
-    return found._replace(order=_untied(found.order, same, [part], part.settled))
+        rows = _arranged(part, order)
+    same = (rows.codes[1:] == rows.codes[:-1]) & (rows.micros[1:] == rows.micros[:-1])
+    return rows._replace(order=_untied(rows.order, same, [part], part.settled))
 
 
 def _merge(part: OrderedPart) -> SortedPart | None:
@@ -203,9 +204,9 @@ def _merge(part: OrderedPart) -> SortedPart | None:
     fresh = stable_argsort(part.micros[part.settled :]) + part.settled
     order = np.concatenate([np.arange(part.settled), fresh])
     by_code = stable_argsort(part.codes[order], settled=part.settled)
-    found = _arranged(part, order[by_code])
-    in_order = (found.micros[1:] >= found.micros[:-1]) | (found.codes[1:] != found.codes[:-1])
-    return found if in_order.all() else None
+    rows = _arranged(part, order[by_code])
+    in_order = (rows.micros[1:] >= rows.micros[:-1]) | (rows.codes[1:] != rows.codes[:-1])
+    return rows if in_order.all() else None
 
 
 def _arranged(part: OrderedPart, order: NDArray[np.int64]) -> SortedPart:

@@ -57,7 +57,7 @@ __all__ = [
 
 
 class Operation(Protocol):
-    """What is done with the two inputs: the configuration of a join or of a function."""
+    """The operation on the two inputs: the configuration of a join or of a function."""
 
     def output_schema(self, left: InputSpec, right: InputSpec) -> pa.Schema:
         """Return the columns of the output."""
@@ -214,15 +214,15 @@ def _with(spec: InputSpec, values: Mapping[str, Any]) -> InputSpec:
 
 
 def clock_needs(plan: Plan) -> list[str]:
-    """Return what of a plan needs batches without rows, as a user wrote it; nothing where it needs none."""
-    found = [
+    """Return the settings of a plan that need batches without rows, as a user wrote them."""
+    needs = [
         f"input {spec.name!r}: watermark={as_written(spec.watermark)}"
         for spec in plan.inputs
         if spec.watermark.needs_clock
     ]
-    if plan.needs_clock and not found:
-        found = ["the function's processing-time timers (processing_time_timers=False of process() where it sets none)"]
-    return found
+    if plan.needs_clock and not needs:
+        needs = ["the function's processing-time timers (processing_time_timers=False of process() where it sets none)"]
+    return needs
 
 
 _MANY_COLUMNS = 12
@@ -239,8 +239,8 @@ def describe_operation(operation: Any) -> str:
     if isinstance(operation, KeyedCoProcess):
         more = "" if operation.order == "event_time" else f", order={operation.order!r}"
         return f"{name}({type(operation.function).__name__}(){more})"
-    given = [each for each in fields(operation) if getattr(operation, each.name) != _default(each)]
-    return f"{name}({', '.join(f'{each.name}={getattr(operation, each.name)!r}' for each in given)})"
+    changed = [each for each in fields(operation) if getattr(operation, each.name) != _default(each)]
+    return f"{name}({', '.join(f'{each.name}={getattr(operation, each.name)!r}' for each in changed)})"
 
 
 def describe_watermark(strategy: WatermarkStrategy) -> str:
@@ -319,8 +319,8 @@ def _describe_dataframe(frame: Any) -> str:
     return f"{kind} DataFrame of Spark's: {_shortened([f'{name} {dtype}' for name, dtype in frame.dtypes])}"
 
 
-def _default(each: Field[Any]) -> Any:
-    return each.default_factory() if each.default_factory is not MISSING else each.default
+def _default(setting: Field[Any]) -> Any:
+    return setting.default_factory() if setting.default_factory is not MISSING else setting.default
 
 
 def _shortened(columns: Sequence[str]) -> str:

@@ -114,7 +114,7 @@ DELTA_FEED = ChangeFeed(COMMITTED_AT, COMMIT)
 
 @dataclass(frozen=True)
 class RowChanges:
-    """How an input's rows are versions and deletes.
+    """The reading of an input's rows as versions and deletes.
 
     Attributes:
         event_time: The event-time column of the versions and deletes; None if they have none.
@@ -173,7 +173,7 @@ class RowChanges:
 
     @property
     def deciding(self) -> tuple[str, ...]:
-        """The columns by which versions and deletes are told, besides the key."""
+        """The columns that distinguish versions from deletes, besides the key."""
         validity = [] if self.valid_from is None else [VALID_AT, self.valid_from]
         return (DELETED, *self._commits, *validity)
 
@@ -354,9 +354,9 @@ class RowChanges:
         own, names = self._deleted(rows) & ~self._ends(rows), [*key, *self._commits]
         if not own.any():
             return own
-        found = own & _among(rows, rejected, [*names, self.valid_from])
+        replaced = own & _among(rows, rejected, [*names, self.valid_from])
         elsewhere = rejected.filter(pa.array(~_among(rejected, rows.filter(pa.array(own)), [*names, self.valid_from])))
-        return found | (own & _among(rows, elsewhere, names))
+        return replaced | (own & _among(rows, elsewhere, names))
 
     def may_be_replaced_by(self, rows: pa.Table, rejected: pa.Table, key: Sequence[str]) -> NDArray[np.bool_]:
         """Return which rows are deletes of a rejected version's key and commit; the arguments are ``replaced_by``'s."""
@@ -392,8 +392,10 @@ class RowChanges:
         counts = ~ends & ~dropped
         later = np.zeros(len(places), dtype=bool)
         # Ends are the first of their microsecond, so the others of one begin follow each other.
-        found = places[counts]
-        later[found[:-1]] = (codes[found[1:]] == codes[found[:-1]]) & (micros[found[1:]] == micros[found[:-1]])
+        counting = places[counts]
+        later[counting[:-1]] = (codes[counting[1:]] == codes[counting[:-1]]) & (
+            micros[counting[1:]] == micros[counting[:-1]]
+        )
         valid = counts & ~self._deleted(rows) & ~later
         before = np.maximum.accumulate(np.where(valid, places, -1))
         own = (before >= 0) & (codes[before] == codes)
@@ -436,8 +438,8 @@ def _micros(times: pa.ChunkedArray) -> NDArray[np.int64]:
 def _without_nulls(table: pa.Table) -> pa.Table:
     """Return key columns without nulls: a null has no version and no delete of its own, so any value serves."""
     columns = [
-        each.cast(pa.int64()).fill_null(0) if each.null_count and pa.types.is_timestamp(each.type) else each
-        for each in table.columns
+        column.cast(pa.int64()).fill_null(0) if column.null_count and pa.types.is_timestamp(column.type) else column
+        for column in table.columns
     ]
     return pa.table(columns, names=[f"k{place}" for place in range(table.num_columns)])
 

@@ -210,7 +210,7 @@ REFUSED = [
     ({"arrival": "gap"}, "column 'gap' of input 'trades' is null in row 2, so it never arrives"),
     ({"arrival": "id", "every": "1 hour"}, "every: expected an arrival column of times, got 'id', which is bigint"),
     ({"every": 600}, "every: expected a duration such as '5 seconds'"),
-    ({"every": "0 s"}, "every: expected more than nothing, got '0 s'"),
+    ({"every": "0 s"}, "every: must be longer than zero, got '0 s'"),
     ({"every": "99999999999 days"}, "every: expected at most 9223372036854775807 microseconds, some 292,000 years"),
     ({"every": timedelta.max, "arrival": "at"}, "got datetime.timedelta(days=999999999"),
     ({"every": "-1 s"}, "every: expected a duration of zero or more"),

@@ -258,7 +258,7 @@ REFUSED = [
     (lambda s: s.step((ROWS, ROWS), processing_time=-1), "processing_time: expected a whole number of epoch millis"),
     (lambda s: s.step((ROWS, ROWS), processing_time=1.5), "got 1.5 (float)"),
     (lambda s: (drained(s), s.step((NOTHING, NOTHING))), "step: the inputs have ended, and nothing can follow"),
-    (lambda s: s.restore("x"), "restore: expected the bytes that a harness's snapshot() or a stepper's gave, got 'x'"),
+    (lambda s: s.restore("x"), "restore: expected the bytes that snapshot() of a harness or stepper returned, got 'x'"),
     (lambda s: s.restore(decode_states(s.snapshot()).states[0]), "got the state of a single operator"),
     (lambda s: Stepper(s.plan, 0), "key_groups: expected a whole number above zero, got 0"),
 ]

@@ -225,7 +225,10 @@ class Faulty(KeyedCoProcessFunction):
         (
             [trade(3, amount=2)],
             [],
-            ["Faulty.process_element1 returned what is no iterable of rows ('int' object", "yield its rows, or return"],
+            [
+                "Faulty.process_element1 returned a value that is not iterable ('int' object",
+                "yield its rows, or return",
+            ],
         ),
     ],
 )
@@ -375,7 +378,7 @@ def test_stored_states_can_be_checked_before_any_row_comes() -> None:
     new.restore(snapshot)
     new.check_states()
     assert new.state_backend.state_of("a") == {"visits": 1, "gone": 1}
-    differ = "state 'visits': the checkpoint and the function differ in its type: it is int there and string here"
+    differ = "state 'visits': the checkpoint and the function differ in its type: it changes from int to string"
     for changed, said in (
         (
             Remembers(visits="string", gone="int"),

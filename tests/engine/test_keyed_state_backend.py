@@ -235,7 +235,7 @@ def test_stored_keys_and_types_must_be_the_declared_ones() -> None:
         KeyedStateBackend(COMPOSITE, "F").load_tables(store.tables())
     again = KeyedStateBackend(SINGLE, "F")
     again.load_tables(store.tables())
-    with pytest.raises(CheckpointError, match="it is bigint there and int here"):
+    with pytest.raises(CheckpointError, match="it changes from bigint to int"):
         again.get_state(ValueStateDescriptor("total", "int"))
 
 

@@ -48,7 +48,7 @@ def test_a_restore_needs_the_inputs_columns() -> None:
     with pytest.raises(CheckpointError) as caught:
         operator.restore(snapshot)
     assert str(caught.value) == (
-        "input 'customers': the checkpoint's columns can't become the query's: column 'tier' is there and not here; "
+        "input 'customers': the checkpoint's columns can't become the query's: column 'tier' is removed; "
         "keep them as they were, or start with a new checkpoint"
     )
 
@@ -66,7 +66,9 @@ def test_a_restore_gives_rows_that_wait_the_columns_of_now() -> None:
     assert (row["customer"], row["part"], row["note"]) == ("a", 0, None)
     keyed = [field.with_type(pa.large_string()) if field.name == "customer" else field for field in left.schema]
     again.inputs = (replace(left, schema=pa.schema(keyed)), right)
-    with pytest.raises(CheckpointError, match="column 'customer', which must keep its type, is string there and large"):
+    with pytest.raises(
+        CheckpointError, match="column 'customer', which must keep its type, changes from string to large"
+    ):
         again.restore(operator.snapshot())
 
 

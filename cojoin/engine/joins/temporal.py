@@ -191,7 +191,7 @@ class TemporalJoin:
             )
             raise SchemaError(msg)
         if column in right.key:
-            msg = f"deletes: expected a column beside the key, got {column!r}, which is part of input {right.name!r}'s"
+            msg = f"deletes: expected a column outside the key of input {right.name!r}, got {column!r}"
             raise SchemaError(msg)
 
     def create_operator(

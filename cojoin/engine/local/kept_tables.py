@@ -131,13 +131,13 @@ def _state_table(operators: Sequence[Operator]) -> pa.Table:
 
 
 def _states(operators: Sequence[Operator], spec: InputSpec) -> pa.Table:
-    found: dict[str, list[pa.Table]] = {}
+    pieces: dict[str, list[pa.Table]] = {}
     for operator in operators:
         assert isinstance(operator, KeyedCoProcessOperator)
         with opened(operator) as backend:
             for name, table in backend.entries().items():
-                found.setdefault(name, []).append(table)
-    entries = {name: concat(tables) for name, tables in found.items()}
+                pieces.setdefault(name, []).append(table)
+    entries = {name: concat(tables) for name, tables in pieces.items()}
     names = list(spec.key)
     touched = TouchedKeys([_keys_of(spec).empty_table(), *(table.select(names) for table in entries.values())])
     whole = touched.keys

@@ -169,14 +169,14 @@ class GroupOutput:
         Args:
             beyond: What makes a value of a time beyond Python's years, as ``decode_rows`` takes it.
         """
-        others = [each for each in self.emissions if each.kind != REJECTED]
+        others = [emission for emission in self.emissions if emission.kind != REJECTED]
         if self.notes is None:
-            for each in others:
-                yield from self._of_join(each.table, beyond)
+            for emission in others:
+                yield from self._of_join(emission.table, beyond)
             return
         values: dict[str, list[Any]] = defaultdict(list)
-        for each in others:
-            values[each.kind] += decode_rows(each.table, beyond)
+        for emission in others:
+            values[emission.kind] += decode_rows(emission.table, beyond)
         sources = {kind: iter(rows) for kind, rows in values.items()}
         for output, timestamp, key in self.notes:
             yield EmittedRow(output, next(sources[output]), timestamp, key)

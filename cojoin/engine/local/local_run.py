@@ -234,7 +234,7 @@ class LocalRun:
 
         Args:
             states: The state of each key group.
-            resumed: Whether the next batch is the first one after a pause, so that idleness starts anew.
+            resumed: Whether the next batch is the first one after a pause, so that idleness starts again.
             checks_states: Whether the function is opened, and the states are checked against those that it declares.
 
         Raises:
@@ -364,11 +364,11 @@ def decode_states(data: bytes) -> SavedStates:
         CodecError: The bytes are not a snapshot of a harness or of a stepper.
     """
     if not isinstance(data, (bytes, bytearray, memoryview)):
-        msg = f"restore: expected the bytes that a harness's snapshot() or a stepper's gave, got {data!r}"
+        msg = f"restore: expected the bytes that snapshot() of a harness or stepper returned, got {data!r}"
         raise CodecError(msg)
     header, tables = codec.decode(data)
     if "harness" not in header:
-        msg = "restore: expected what snapshot() of a harness or stepper gave, got the state of a single operator"
+        msg = "restore: expected the bytes of snapshot() of a harness or stepper, got the state of a single operator"
         raise CodecError(msg)
     states = tables["states"].column(0).to_pylist()
     return SavedStates(states, header["processing_time"], header.get("batch_id", -1))

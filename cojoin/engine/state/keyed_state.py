@@ -365,7 +365,7 @@ class MapState(KeyedState):
 
 
 class _GatheringState(_SingleState):
-    """What both kinds share: calls of the user's functions, and checks of their results."""
+    """The base of both kinds: calls of the user's functions, and checks of their results."""
 
     def _compile(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return the function, with its name in its errors and its result checked against the declared type."""
@@ -520,13 +520,13 @@ class TimedListState(ListState):
             return []
         cutoff = self.expiry.cutoff()
         live = [(value, accessed) for value, accessed in elements if accessed > cutoff]
-        found = elements if self.expiry.returns_expired else live
+        readable = elements if self.expiry.returns_expired else live
         if self.expiry.renews:
             stamp = self.expiry.stamp()
             self._replace([(value, stamp) for value, _ in live])
         elif len(live) < len(elements):
             self._replace(live)
-        return [self._coerce(value) if self._copies else value for value, _ in found]
+        return [self._coerce(value) if self._copies else value for value, _ in readable]
 
 
 class TimedMapState(MapState):
@@ -541,17 +541,17 @@ class TimedMapState(MapState):
 
     def get(self, key: Any) -> Any:
         """Return the value of a user key, or None where there is none; it raises what ``MapState.get`` raises."""
-        found = self._access([self._find(key)])
-        if not found:
+        pairs = self._access([self._find(key)])
+        if not pairs:
             self._check(key)
-        return self._shown(found[0][1]) if found else None
+        return self._shown(pairs[0][1]) if pairs else None
 
     def contains(self, key: Any) -> bool:
         """Return whether a user key is there; this counts as a read, as in Flink."""
-        found = bool(self._access([self._find(key)]))
-        if not found:
+        is_present = bool(self._access([self._find(key)]))
+        if not is_present:
             self._check(key)
-        return found
+        return is_present
 
     def is_empty(self) -> bool:
         """Return whether there is no user key; this is not a read, so it neither removes nor prolongs anything."""
@@ -572,7 +572,7 @@ class TimedMapState(MapState):
 
     def _access(self, keys: list[Any] | None = None) -> list[tuple[Any, Any]]:
         """Return the pairs that a read of these user keys, or of all, finds."""
-        entry, found = self._map(), []
+        entry, pairs = self._map(), []
         cutoff, stamp = self.expiry.cutoff(), self.expiry.stamp()
         for key in list(entry) if keys is None else keys:
             pair = entry.get(key)
@@ -580,16 +580,16 @@ class TimedMapState(MapState):
                 continue
             value, accessed = pair
             if accessed > cutoff:
-                found.append((key, value))
+                pairs.append((key, value))
                 if self.expiry.renews:
                     entry[key] = (value, stamp)
                 continue
             del entry[key]
             if self.expiry.returns_expired:
-                found.append((key, value))
+                pairs.append((key, value))
         if not entry:
             self.clear()
-        return found
+        return pairs
 
 
 _HANDLES: dict[type[StateDescriptor], tuple[Any, Any]] = {
@@ -642,8 +642,8 @@ def as_declared(state: KeyedState, stored: pa.Table) -> pa.Table:
     if clock != declared_clock:
         difference = f"holds it {_described(clock)}, the function declares it {_described(declared_clock)}"
         action = "declare it as it is stored"
-    elif found := differences(held, declared):
-        difference = f"and the function differ in its type: {'; '.join(found)}"
+    elif reasons := differences(held, declared):
+        difference = f"and the function differ in its type: {'; '.join(reasons)}"
         action = "declare the stored type"
     else:
         return evolve(stored, stored.schema.set(last, field.with_type(state.type)), state.what)

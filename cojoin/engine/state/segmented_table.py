@@ -121,7 +121,7 @@ class Expired:
 
 @dataclass
 class _Read:
-    """What a batch has read from segments: the hashes of its rows, and the hashes of which some rows had expired."""
+    """A batch's reading of segments: the hashes of its rows, and the hashes of which some rows had expired."""
 
     hashes: NDArray[np.uint64]
     expired: NDArray[np.uint64]
@@ -176,17 +176,17 @@ class SegmentedTable:
             return self.memtable
         wanted = np.unique(np.concatenate([key_hashes(each) for each in keys])) if keys else _NONE
         wanted = wanted[~among(wanted, self._shadowed)]
-        found = [_none_of(self.memtable)]
+        pieces = [_none_of(self.memtable)]
         for piece in self._open(self.segments):
             if not len(wanted):
                 break
             starts, stops = (np.searchsorted(piece.hashes, wanted, side) for side in ("left", "right"))
-            there = stops > starts
-            if there.any():
-                positions = ranges(starts[there], stops[there])
-                found.append(self._adapted(piece.table.take(pa.array(positions))))
-            wanted = wanted[~(there | among(wanted, piece.tombstones))]
-        taken = concat(found)
+            present = stops > starts
+            if present.any():
+                positions = ranges(starts[present], stops[present])
+                pieces.append(self._adapted(piece.table.take(pa.array(positions))))
+            wanted = wanted[~(present | among(wanted, piece.tombstones))]
+        taken = concat(pieces)
         alive = taken if self._expired is None else self._expired.filter(taken)
         hashes, before = (_hashes_of(each) for each in (alive, taken))
         self._taken = _Read(hashes, with_fewer(before, hashes) if len(before) > len(hashes) else _NONE)
@@ -286,11 +286,11 @@ class SegmentedTable:
         """Return all rows; all segments are read."""
         if not self.segments:
             return self.memtable
-        found = [self.memtable]
+        pieces = [self.memtable]
         for rows in self._surviving(self._open(self.segments), self._shadowed):
             alive = rows if self._expired is None else self._expired.filter(rows)
-            found.append(alive.drop_columns([HASH]))
-        return concat(found)
+            pieces.append(alive.drop_columns([HASH]))
+        return concat(pieces)
 
     def _surviving(self, pieces: Iterator[OpenSegment] | Sequence[OpenSegment], hidden: Any) -> Iterator[pa.Table]:
         """Yield each piece's rows, with their hashes, except those of hidden hashes and of hashes of a newer piece."""
@@ -343,12 +343,12 @@ def whole_tables(
         tables: The tables of the state value.
         store: Where segments are stored.
     """
-    found = without_shadowed(described, tables)
-    for name, each in described.items():
+    whole = without_shadowed(described, tables)
+    for name, description in described.items():
         table = SegmentedTable(tables[name], (), f"table {name!r}")
-        table.attach(each, tables[SHADOWED + name], store)
-        found[name] = table.read_all()
-    return found
+        table.attach(description, tables[SHADOWED + name], store)
+        whole[name] = table.read_all()
+    return whole
 
 
 def _hashes_of(rows: pa.Table) -> NDArray[np.uint64]:
@@ -365,7 +365,7 @@ def _empty(rows: pa.Table) -> pa.Table:
 
 
 class Flushed(NamedTuple):
-    """What a state value must hold after a flush."""
+    """The content of a state value after a flush."""
 
     described: dict[str, Any]
     """For each table with segments, what the header must say of it (``SegmentedTable.describe``)."""
@@ -409,11 +409,11 @@ def attach(
     Raises:
         CheckpointError: There are segments, and ``segmenting`` is None.
     """
-    for name, each in described.items():
+    for name, description in described.items():
         if segmenting is None:
             msg = (
-                f"the state has rows of {name!r} in segments, such as {each['segments'][0][0]}, and nothing says where "
-                f"they lie; run the query with its own checkpoint, where pyarrow can read it"
+                f"the state has rows of {name!r} in segments, such as {description['segments'][0][0]}, and no segment "
+                f"store is configured; run the query with its own checkpoint, where pyarrow can read it"
             )
             raise CheckpointError(msg)
-        tables[name].attach(each, stored[SHADOWED + name], segmenting.store)
+        tables[name].attach(description, stored[SHADOWED + name], segmenting.store)

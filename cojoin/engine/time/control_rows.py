@@ -1,4 +1,4 @@
-"""Control rows: what one map task saw of one input, sent in band with the data rows to every key group.
+"""Control rows: one map task's observations of one input, sent in band with the data rows to every key group.
 
 From them every key group computes the same watermarks (``operator_watermark``), also in a batch that Spark runs again.
 
@@ -37,7 +37,7 @@ class CompleteReading:
 
     Attributes:
         asked_at: The moment before its source was asked for what it has, in epoch milliseconds.
-        version: The newest version of the table that was read to its end; None for inputs that are no change feeds.
+        version: The newest version of the table that was read to its end; None for inputs that are not change feeds.
         up_to: The table's promise: no commit with a timestamp at or below it will come, in epoch milliseconds. None
             where there is none.
     """
@@ -92,7 +92,7 @@ UNAVAILABLE = "unavailable: a row before it has nulls instead of values that its
 
 @dataclass(frozen=True)
 class Control:
-    """What one map task saw of one input, or what is known of it from outside; it travels in band with the rows.
+    """One map task's observations of one input, or outside knowledge of it, sent in band with the rows.
 
     Attributes:
         input: 1 (left) or 2 (right).
@@ -104,7 +104,7 @@ class Control:
         watermarks: Watermarks of source partitions that were computed elsewhere, in epoch milliseconds.
         statuses: Statuses of source partitions; the name ``None`` is the whole input.
         faults: What the source read that is not a row: for each the reason, and what is known of it as JSON.
-        tombstones: How many tombstones it read that repeat a delete (``REPEATED``), which are no rows.
+        tombstones: How many tombstones it read that repeat a delete (``REPEATED``), which are not rows.
         unavailable: How many of the rows have nulls instead of values that the source could not read
             (``UNAVAILABLE``).
         source_watermarks: Watermarks of source partitions, in epoch milliseconds, derived from the times by which the

@@ -358,18 +358,18 @@ class InputWatermark:
 
 def _observations(controls: Sequence[Control]) -> dict[str, tuple[int, int]]:
     """Return each partition's largest timestamp and mark, over all tasks."""
-    found: dict[str, tuple[int, int]] = {}
+    observed: dict[str, tuple[int, int]] = {}
     for control in controls:
         for partition, timestamp in control.partitions.items():
-            largest, mark = found.get(partition, (NONE, NONE))
+            largest, mark = observed.get(partition, (NONE, NONE))
             newest = timestamp if control.marks is None else control.marks[partition]
-            found[partition] = max(largest, timestamp), max(mark, newest)
-    return found
+            observed[partition] = max(largest, timestamp), max(mark, newest)
+    return observed
 
 
 @dataclass(frozen=True)
 class TimePolicy:
-    """How the operator combines its inputs' watermarks, beyond their minimum.
+    """The rules by which an operator combines its inputs' watermarks, beyond their minimum.
 
     Attributes:
         when_all_idle: What the watermark does when every input that is not finished is idle, and what an input's own
@@ -398,8 +398,8 @@ class OperatorWatermark:
 
         Neither the order of the controls nor the number of tasks over which the rows were spread matters.
         """
-        for number, each in enumerate(self.inputs, start=1):
-            each.fold([control for control in controls if control.input == number])
+        for number, watermark in enumerate(self.inputs, start=1):
+            watermark.fold([control for control in controls if control.input == number])
 
     def hold(self, holds: Mapping[int, int]) -> None:
         """Limit the watermark of each input in this micro-batch, before anything is folded.
@@ -407,34 +407,34 @@ class OperatorWatermark:
         Args:
             holds: The limits in epoch milliseconds, by the input's number; an input without one is not limited.
         """
-        for number, each in enumerate(self.inputs, start=1):
-            each.hold(holds.get(number))
+        for number, watermark in enumerate(self.inputs, start=1):
+            watermark.hold(holds.get(number))
 
     def begin(self, processing_time: int) -> None:
         """Set a micro-batch's processing time, in epoch milliseconds, before anything is folded."""
-        for each in self.inputs:
-            each.begin(processing_time)
+        for watermark in self.inputs:
+            watermark.begin(processing_time)
 
     def tick(self, processing_time: int) -> None:
         """Advance the clock, once a micro-batch, after ``fold`` and before rows are admitted."""
-        for each in self.inputs:
-            each.tick(processing_time)
+        for watermark in self.inputs:
+            watermark.tick(processing_time)
 
     def resume(self) -> None:
         """Restart all idleness timers, because the query did not run."""
-        for each in self.inputs:
-            each.resume()
+        for watermark in self.inputs:
+            watermark.resume()
 
     def finish(self) -> None:
         """Finish all inputs, so that the watermark becomes ``END_OF_TIME``."""
-        for each in self.inputs:
-            each.set_status(None, "finished")
+        for watermark in self.inputs:
+            watermark.set_status(None, "finished")
 
     def current(self) -> int:
         """Return the operator's watermark in epoch milliseconds; ``NONE`` while an input has none or is waited for."""
-        for name, each in zip("12", self.inputs, strict=True):
-            self._merge.update(name, each.current())
-            self._merge.set_status(name, each.status())
+        for name, watermark in zip("12", self.inputs, strict=True):
+            self._merge.update(name, watermark.current())
+            self._merge.set_status(name, watermark.status())
         if not self._released:
             right, until = self.inputs[1], self._policy.hold_left_until
             self._released = right.status() != "active" or right.current() >= until  # type: ignore[operator]
@@ -471,5 +471,5 @@ class OperatorWatermark:
         self._merge.restore(snapshot["merge"])
         # Removing the option ends the wait; once released, the watermark is not held again.
         self._released = self._policy.hold_left_until is None or bool(snapshot["released"])
-        for each, state in zip(self.inputs, snapshot["inputs"], strict=True):
-            each.restore(state)
+        for watermark, state in zip(self.inputs, snapshot["inputs"], strict=True):
+            watermark.restore(state)

@@ -1,4 +1,4 @@
-"""How an input's watermark follows its rows, partition by partition.
+"""Watermark strategies: how an input's watermark follows its rows, partition by partition.
 
 A strategy reads rows in the tasks that pack them. It reduces each task's rows to one number for each source partition,
 its *mark*, and the largest mark ever seen determines the partition's watermark. So a watermark does not depend on
@@ -86,18 +86,21 @@ class WatermarkGenerator(ABC):
         """
         what = f"{type(self).__name__}.watermark({mark}, {processing_time})"
         try:
-            given = self.watermark(mark, processing_time)
+            watermark = self.watermark(mark, processing_time)
         except Exception as error:
             msg = f"{what} raised {type(error).__name__}: {error}"
             raise FunctionError(msg) from error
         try:
-            fits = not isinstance(given, (str, bool)) and int(given) == given and given <= END_OF_TIME
+            fits = not isinstance(watermark, (str, bool)) and int(watermark) == watermark and watermark <= END_OF_TIME
         except (TypeError, ValueError, OverflowError):
             fits = False
         if not fits:
-            msg = f"{what} gave {given!r}; expected a whole number of epoch milliseconds, {NONE} where there is none"
+            msg = (
+                f"{what} returned {watermark!r}; expected a whole number of epoch milliseconds, "
+                f"or {NONE} for no watermark"
+            )
             raise FunctionError(msg)
-        return max(NONE, int(given))
+        return max(NONE, int(watermark))
 
     @property
     def takes_promises(self) -> bool:
@@ -224,7 +227,7 @@ def _nothing(rows: pa.Table, timestamps: NDArray[np.int64]) -> NDArray[np.int64]
 
 @dataclass(frozen=True)
 class WatermarkStrategy:
-    """How an input's watermark follows its rows, and when a silent source no longer holds it back.
+    """The rules by which an input's watermark follows its rows, and when a silent source no longer holds it back.
 
     Attributes:
         generator: Makes each source partition's watermark.
@@ -298,7 +301,7 @@ class WatermarkStrategy:
     def no_watermarks(cls) -> WatermarkStrategy:
         """Return a strategy that makes no watermark.
 
-        The input holds event time back for ever, unless it is idle or finished.
+        The input holds event time back forever, unless it is idle or finished.
         """
         return cls(NoWatermarks())
 
@@ -307,7 +310,7 @@ class WatermarkStrategy:
         """Return a strategy with a user's own generator.
 
         Raises:
-            ConfigurationError: It is no ``WatermarkGenerator``.
+            ConfigurationError: It is not a ``WatermarkGenerator``.
         """
         return cls(generator)
 

@@ -31,7 +31,7 @@ END_OF_TIME = (1 << 63) - 1
 """The watermark when all inputs are finished."""
 
 Status: TypeAlias = Literal["active", "idle", "finished"]
-"""A channel's status: *active* holds the watermark back, *idle* is left out until it returns, *finished* for ever."""
+"""A channel's status: *active* holds the watermark back, *idle* is left out until it returns, *finished* forever."""
 
 AllIdle: TypeAlias = Literal["hold", "max"]
 """What the watermark does when every channel that is not finished is idle.
@@ -130,12 +130,12 @@ class WatermarkMerge:
 
     def status(self) -> Status:
         """Return the merged status: idle or finished only when every channel is; idle when all were removed."""
-        found = {channel.status for channel in self._channels.values()} - {"finished"}
+        statuses = {channel.status for channel in self._channels.values()} - {"finished"}
         if not self._channels:
             return "idle" if self._emptied else "active"
-        if "active" in found:
+        if "active" in statuses:
             return "active"
-        return "idle" if found else "finished"
+        return "idle" if statuses else "finished"
 
     def status_of(self, name: str) -> Status | None:
         """Return a channel's status; None where the channel is unknown."""
@@ -154,16 +154,17 @@ class WatermarkMerge:
         """Return the channel that holds the watermark back, or None: of those that count, the one furthest behind."""
         self.current()
         heard = [
-            (each.watermark, name)
-            for name, each in self._channels.items()
-            if each.status == "active" and each.caught_up
+            (channel.watermark, name)
+            for name, channel in self._channels.items()
+            if channel.status == "active" and channel.caught_up
         ]
         return min(heard)[1] if heard else None
 
     def snapshot(self) -> dict[str, Any]:
         """Return what survives a restart, as JSON values."""
         channels = {
-            name: [each.watermark, each.status, each.caught_up] for name, each in sorted(self._channels.items())
+            name: [channel.watermark, channel.status, channel.caught_up]
+            for name, channel in sorted(self._channels.items())
         }
         return {"current": self.current(), "channels": channels, "emptied": self._emptied}
 

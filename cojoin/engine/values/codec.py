@@ -96,7 +96,7 @@ def decode(data: bytes) -> tuple[dict[str, Any], dict[str, pa.Table]]:
         raise CodecError(msg)
     magic, version, length, checksum = _PREFIX.unpack_from(data)
     if magic != _MAGIC:
-        msg = f"state bytes: expected them to begin with {_MAGIC!r}, got {magic!r}: this is no state of cojoin"
+        msg = f"state bytes: expected them to begin with {_MAGIC!r}, got {magic!r}: this is not a state of cojoin"
         raise CodecError(msg)
     if version != VERSION:
         older = "go on with the version of cojoin that wrote them, or start with a new checkpoint"

@@ -268,15 +268,15 @@ def _exact_struct_check(dtype: pa.StructType) -> Callable[[Any], bool]:
     ]
     zoned = [position for position, field in enumerate(dtype) if pa.types.is_timestamp(field.type) and field.type.tz]
     allowed = [
-        frozenset(() if each is None else {each, type(None)} if field.nullable else {each})
-        for each, field in zip(exact, dtype, strict=True)
+        frozenset(() if class_ is None else {class_, type(None)} if field.nullable else {class_})
+        for class_, field in zip(exact, dtype, strict=True)
     ]
     seen: set[tuple[type, ...]] = set()
 
     def check(value: Any) -> bool:
         classes = tuple(map(type, value))
         if classes not in seen:
-            if not all(each in classes_of_field for each, classes_of_field in zip(classes, allowed, strict=True)):
+            if not all(class_ in classes_of_field for class_, classes_of_field in zip(classes, allowed, strict=True)):
                 return False
             seen.add(classes)
         for position, limit in limits:
@@ -413,7 +413,7 @@ def _as_tuple(row: Any, schema: pa.Schema, what: str) -> tuple[Any, ...]:
             return tuple(row)
         detail = f"{len(row)} values"
     elif row is None:
-        detail = "None, which is no row (yield nothing where there is none)"
+        detail = "None, which is not a row (to emit no row, yield nothing)"
     elif len(names) == 1 and not hasattr(row, "__iter__"):
         return (row,)
     else:

@@ -294,11 +294,11 @@ def _add_bytes(hashes: NDArray[np.uint64], array: pa.Array) -> None:
 def _words_from(words: NDArray[np.uint64], starts: NDArray[np.int64], left: NDArray[np.int64]) -> NDArray[np.uint64]:
     """Return the eight bytes that begin at each start; those beyond the number left are zero."""
     index, shift = starts >> 3, ((starts & 7) << 3).astype(np.uint64)
-    found: NDArray[np.uint64] = words[index] >> shift
+    pieces: NDArray[np.uint64] = words[index] >> shift
     # Two shifts, because a single shift by 64 bits has no effect.
-    found |= (words[index + 1] << np.uint64(1)) << (np.uint64(63) - shift)
-    found &= _KEPT[np.minimum(left, _WORD)]
-    return found
+    pieces |= (words[index + 1] << np.uint64(1)) << (np.uint64(63) - shift)
+    pieces &= _KEPT[np.minimum(left, _WORD)]
+    return pieces
 
 
 def _add_lists(hashes: NDArray[np.uint64], array: pa.Array) -> None:

@@ -103,7 +103,7 @@ def _encode_column(chunks: list[pa.Array]) -> tuple[NDArray[np.int64], int]:
 
 
 def _encode_dense(values: NDArray[np.int64], limit: int) -> tuple[NDArray[np.int64], int]:
-    """Return what ``_encode_column`` returns, for integers from 0 to below a limit."""
+    """As ``_encode_column``, for integers from 0 to below a limit."""
     missing = len(values)
     first = np.full(limit, missing, dtype=np.int64)
     # Of several rows with one value the last that is assigned stays, so the first row goes last.

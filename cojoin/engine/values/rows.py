@@ -139,7 +139,7 @@ _MICROS = _DAYS[0] * _DAY, (_DAYS[1] + 1) * _DAY - 1
 class Row(tuple):  # type: ignore[type-arg]
     """An immutable named row; the module's docstring says how its fields are read.
 
-    A field whose name is no Python identifier, begins with an underscore, or is ``as_dict``, is read as
+    A field whose name is not a Python identifier, begins with an underscore, or is ``as_dict``, is read as
     ``row["its name"]``.
 
     >>> trade = row_class(("trade_id", "amount"))((7, 2.5))
@@ -179,7 +179,7 @@ def row_class(names: tuple[str, ...]) -> type[Row]:
     """Return the class of rows with these fields; it is called with one iterable of values."""
     # The getters of a named tuple are written in C, so they are the fastest.
     getters: Any = namedtuple("getters", names, rename=True)  # type: ignore[misc]  # noqa: PYI024
-    named: tuple[str, ...] = getters._fields  # names that are no identifiers are replaced
+    named: tuple[str, ...] = getters._fields  # names that are not identifiers are replaced
     # A row's own methods take precedence over a field of the same name, which is read by row["its name"].
     fields = {name: getattr(getters, name) for name in names if name in named and name not in vars(Row)}
     return type("Row", (Row,), {"__slots__": (), "_fields": names, **fields})
@@ -239,11 +239,11 @@ def beyond_python(table: pa.Table) -> NDArray[np.bool_]:
     >>> beyond_python(pa.table({"at": micros, "id": [1, 2, 3]})).tolist()
     [False, True, False]
     """
-    found = np.zeros(table.num_rows, np.bool_)
+    beyond = np.zeros(table.num_rows, np.bool_)
     for column in table.columns:
         if _has_times(column.type):
-            found |= np.concatenate([found[:0], *map(_beyond, column.chunks)])
-    return found
+            beyond |= np.concatenate([beyond[:0], *map(_beyond, column.chunks)])
+    return beyond
 
 
 def _has_times(dtype: pa.DataType) -> bool:
@@ -255,23 +255,23 @@ def _has_times(dtype: pa.DataType) -> bool:
 def _beyond(array: pa.Array) -> NDArray[np.bool_]:
     """Return which values of a column have such a time; a null has none."""
     dtype, types = array.type, pa.types
-    found: NDArray[np.bool_] = np.zeros(len(array), np.bool_)
+    beyond: NDArray[np.bool_] = np.zeros(len(array), np.bool_)
     if not _has_times(dtype) or not len(array):
-        return found
+        return beyond
     if types.is_struct(dtype):
-        for each in array.flatten():
-            found |= _beyond(each)
+        for child in array.flatten():
+            beyond |= _beyond(child)
     elif types.is_timestamp(dtype) or types.is_date32(dtype):
         first, last = _DAYS if types.is_date32(dtype) else _MICROS
         numbers = array.view(pa.int32()) if types.is_date32(dtype) else _micros_of(array)
         values = numbers.fill_null(0).to_numpy()
-        found = (values < first) | (values > last)
+        beyond = (values < first) | (values > last)
     else:
         inner = _beyond(array.keys) | _beyond(array.items) if types.is_map(dtype) else _beyond(array.values)
         if inner.any():
             count, offsets = np.concatenate([[0], np.cumsum(inner)]), array.offsets.to_numpy()
-            found = (count[offsets[1:]] > count[offsets[:-1]]) & array.is_valid().to_numpy(zero_copy_only=False)
-    return found
+            beyond = (count[offsets[1:]] > count[offsets[:-1]]) & array.is_valid().to_numpy(zero_copy_only=False)
+    return beyond
 
 
 def _micros_of(array: pa.Array) -> pa.Array:

@@ -153,9 +153,9 @@ class _Reader:
 
     def accept(self, *words: str) -> bool:
         """Return whether these words or signs come next, and skip them if all do."""
-        found = all(self.peek(ahead).says(word) for ahead, word in enumerate(words))
-        self.index += len(words) if found else 0
-        return found
+        follows = all(self.peek(ahead).says(word) for ahead, word in enumerate(words))
+        self.index += len(words) if follows else 0
+        return follows
 
     def expect(self, sign: str, cure: str = "", *, also: str = "") -> None:
         """Skip this sign, or check for the end of the text where it is empty; refuse anything else."""
@@ -386,8 +386,8 @@ def as_schema(declared: Any, what: str) -> pa.Schema:
     if hasattr(declared, "fields") and hasattr(declared, "simpleString"):
         # PySpark's types return their own DDL, so the engine accepts them without importing PySpark.
         fields = (
-            f"{back_quoted(each.name)} {each.dataType.simpleString()}{'' if each.nullable else ' NOT NULL'}"
-            for each in declared.fields
+            f"{back_quoted(field.name)} {field.dataType.simpleString()}{'' if field.nullable else ' NOT NULL'}"
+            for field in declared.fields
         )
         return parse_schema(", ".join(fields), what=what)
     msg = f"{what}: expected DDL such as 'trade_id long, tier string' or a StructType, got {declared!r}"

@@ -14,10 +14,10 @@ __all__ = ["fitted", "misfits"]
 
 
 def misfits(there: pa.DataType, wanted: pa.DataType) -> list[str]:
-    """Return why values of a type can't become those of another; "there" is what they are, "here" what is wanted.
+    """Return why values of a type can't become those of another.
 
     >>> misfits(pa.struct([("tier", pa.string()), ("note", pa.string())]), pa.struct([("tier", pa.int64())]))
-    ["field 'tier' is string there and bigint here"]
+    ["field 'tier' changes from string to bigint"]
     """
     return differences(_narrowed(there, wanted), wanted)
 

@@ -246,8 +246,8 @@ def _chosen(
     different = differences(given, asked, fixed=key)
     if different:
         msg = (
-            f"write_state: {what}: its columns are not those of the query: {'; '.join(different)} ('there' is the "
-            f"DataFrame, 'here' the query); cast them, nothing was written"
+            f"write_state: {what}: its columns are not those of the query: {'; '.join(different)} (from the "
+            f"DataFrame to the query); cast them, nothing was written"
         )
         raise ConfigurationError(msg)
     places = {name: names.index(name) for name in known if name in names}

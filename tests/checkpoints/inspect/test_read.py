@@ -86,7 +86,7 @@ def test_a_key_as_of_an_earlier_batch(spark: SparkSession, lake: Lake) -> None:
 
 def test_content_that_was_changed_is_refused_whoever_looks(spark: SparkSession, lake: Lake) -> None:
     stored = cj.read_state(spark, lake.checkpoint).stored
-    for content, told in ((b"", "they are truncated"), (b"no state of cojoin's", "this is no state of cojoin")):
+    for content, told in ((b"", "they are truncated"), (b"no state of cojoin's", "this is not a state of cojoin")):
         contents = spark.createDataFrame([(0, content)], "key_group int, content binary")
         damaged = replace(stored, contents=contents, fingerprints={0: "0"})
         with pytest.raises(CheckpointError, match=f"snapshot of batch 1, key group 0: .*{told}; restore another"):

@@ -774,12 +774,12 @@ def test_only_a_state_with_a_time_to_live_pays_for_it() -> None:
         (
             None,
             pa.string(),
-            "the checkpoint and the function differ in its type: it is string there and bigint here; declare",
+            "the checkpoint and the function differ in its type: it changes from string to bigint; declare",
         ),
         (
             DAY,
             create_state(ValueStateDescriptor("x", "double", ttl=DAY), KeyContext(), "F", HandClock()).type,
-            "and the function differ in its type: it is double there and bigint here; declare the stored type",
+            "and the function differ in its type: it changes from double to bigint; declare the stored type",
         ),
         (
             None,

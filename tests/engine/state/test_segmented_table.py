@@ -296,7 +296,7 @@ def test_a_segment_that_is_gone_cut_off_or_changed_is_told_by_its_name() -> None
             hand.kept.read_all()
         assert all(each in str(caught.value) for each in ("memory:/" + segment.name, *said, "restore a snapshot"))
 
-    refused(CheckpointError, f"{segment.bytes:,} bytes", "not there")
+    refused(CheckpointError, f"{segment.bytes:,} bytes", "missing")
     hand.store.files[segment.name] = content[:-8]
     refused(CodecError, f"expected {segment.bytes:,} bytes, got {segment.bytes - 8:,}", "cut off")
     hand.store.files[segment.name] = content[:300] + bytes([content[300] ^ 1]) + content[301:]
@@ -342,5 +342,5 @@ def test_rows_in_segments_are_found_again() -> None:
     attach(again, flushed.described, flushed.tables, SegmentContext(store))
     assert again["versions"].read_all() == whole_tables(flushed.described, flushed.tables, store)["versions"]
     assert sorted(again["versions"].read_all().column("id").to_pylist()) == [1, 2]
-    with pytest.raises(CheckpointError, match="nothing says where they lie; run the query with its own checkpoint"):
+    with pytest.raises(CheckpointError, match="no segment store is configured; run the query with its own checkpoint"):
         attach(kept(), flushed.described, flushed.tables, None)

@@ -124,13 +124,13 @@ def test_a_punctuating_column_must_be_there_and_say_a_time() -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (None, "gave None"),
-        ("5", "gave '5'"),
-        (2.5, "gave 2.5"),
-        (float("nan"), "gave nan"),
-        (float("inf"), "gave inf"),
-        (True, "gave True"),
-        (1 << 63, "gave 9223372036854775808"),
+        (None, "returned None"),
+        ("5", "returned '5'"),
+        (2.5, "returned 2.5"),
+        (float("nan"), "returned nan"),
+        (float("inf"), "returned inf"),
+        (True, "returned True"),
+        (1 << 63, "returned 9223372036854775808"),
     ],
 )
 def test_a_generator_that_gives_no_watermark_is_told(given: Any, said: str) -> None:

@@ -314,6 +314,6 @@ def test_numpys_scalars_are_taken_where_they_fit() -> None:
 def test_none_is_no_row(columns: str) -> None:
     """As where a callback yields what a helper gives that forgot its return."""
     with pytest.raises(
-        FunctionError, match=r"F: expected a row of .*, got None, which is no row \(yield nothing where"
+        FunctionError, match=r"F: expected a row of .*, got None, which is not a row \(to emit no row, yield nothing"
     ):
         encode_rows([None], parse_schema(columns), "F")
