@@ -235,13 +235,14 @@ def _shortened(
 
 @dataclass(frozen=True)
 class Display:
-    """The display of an object: a headline, a table and notes.
+    """The description of an object for people: a headline, a table, notes, and further tables.
 
     Attributes:
         head: The headline.
         table: Rows of texts; the first one is the header.
         notes: Sentences below the table.
         share: How much of something is done, from 0 to 1; None shows no bar. HTML alone has it.
+        sections: Further tables below the notes, each with its title.
 
     >>> print(Display("Two inputs", [("input", "rows"), ("trades", "1,000"), ("customers", "20")]).text())
     Two inputs
@@ -255,17 +256,21 @@ class Display:
     table: Sequence[Sequence[str]] = ()
     notes: Sequence[str] = ()
     share: float | None = None
+    sections: Sequence[tuple[str, Sequence[Sequence[str]]]] = ()
 
     def text(self) -> str:
         """Return it as lines of text."""
         lines = [self.head, *([text_table(self.table)] if self.table else []), *self.notes]
+        for title, rows in self.sections:
+            lines += [title, text_table(rows)]
         return show_text("\n".join(lines))
 
     def html(self) -> str:
         """Return it as HTML."""
         bar = "" if self.share is None else f' <progress value="{min(max(self.share, 0), 1):.4f}"></progress>'
         notes = "".join(f"<p>{html_text(note)}</p>" for note in self.notes)
-        return f"<p><b>{html_text(self.head)}</b>{bar}</p>{html_table(self.table)}{notes}"
+        sections = "".join(f"<p>{html_text(title)}</p>{html_table(rows)}" for title, rows in self.sections)
+        return f"<p><b>{html_text(self.head)}</b>{bar}</p>{html_table(self.table)}{notes}{sections}"
 
 
 def html_text(text: str) -> str:
