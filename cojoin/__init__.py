@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from cojoin.engine.functions import Context, KeyedCoProcessFunction, RuntimeContext
     from cojoin.engine.input import Input
     from cojoin.engine.lateness import Lateness
-    from cojoin.engine.side_outputs import OutputTag
     from cojoin.engine.state import (
         AggregateFunction,
         AggregatingStateDescriptor,
@@ -139,7 +138,7 @@ _LAZY = {
     "Lateness": "cojoin.engine.lateness",
     "ListStateDescriptor": "cojoin.engine.state",
     "MapStateDescriptor": "cojoin.engine.state",
-    "OutputTag": "cojoin.engine.side_outputs",
+    "OutputTag": "cojoin.engine.functions",
     "Query": "cojoin.spark.query.query",
     "QueryFailedError": "cojoin.errors",
     "ReducingStateDescriptor": "cojoin.engine.state",

@@ -1247,7 +1247,7 @@ CheckpointError | ... has the format 3, which is newer than 2: upgrade cojoin | 
   | that release or a later one
 CheckpointError | ... there is no snapshot of batch 12; it has those of batches 30, 40, 50 | it was cleaned away, or
   never taken | one of those named; savepoints for what must stay
-CheckpointError | ... can't go on as this query: input 'customers': column 'tier' is string there and int here | a
+CheckpointError | ... can't go on as this query: input 'customers': column 'tier' changes from string to int | a
   restore into a query that has not only evolved | undo that change, or begin without the state
 CheckpointError | ... since the checkpoint, at version 4, it was changed by someone else: ... | others wrote
   to the output, so it can't be cut back, or removed rows from it | a new table for the output

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from cojoin.engine.inputs import REJECTED_SCHEMA, InputSpec
+from cojoin.engine.input_spec import REJECTED_SCHEMA, InputSpec
 from cojoin.engine.operator import Batch
 from cojoin.engine.state.segments import SegmentContext, SegmentOptions
 from cojoin.engine.time.control_rows import Control

@@ -213,12 +213,11 @@ def test_pandas_is_imported_where_its_frames_come_in_or_go_out() -> None:
         for node in ast.parse(path.read_text("utf-8")).body
         if isinstance(node, ast.Import) and any(name.name.split(".")[0] == "pandas" for name in node.names)
     }
-    assert whole == {"cojoin.embedded.object_columns", "cojoin.embedded.pandas_frames", "cojoin.spark.batch.call"}
+    assert whole == {"cojoin.embedded.pandas_frames", "cojoin.spark.batch.call"}
 
 
 def test_the_codec_serves_the_operator_and_knows_nothing_of_it() -> None:
-    for module in ("cojoin.engine.values.codec", "cojoin.engine.values.ipc"):
-        assert used(module) <= {"cojoin.errors"}
+    assert used("cojoin.engine.values.codec") <= {"cojoin.errors"}
 
 
 def test_every_public_name_is_there() -> None:

@@ -25,7 +25,7 @@ import cojoin as cj
 from benchmarks.diff.history import affected_trades, write_history
 from benchmarks.findings import Findings
 from benchmarks.session import make_session
-from cojoin.engine.formats import text_table
+from cojoin.engine.display import text_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from benchmarks.growth.shapes import MILLION, OWN_COLUMNS
-from cojoin.engine.formats import text_table
+from cojoin.engine.display import text_table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -21,7 +21,7 @@ from benchmarks.join.picture import draw
 from benchmarks.join.registry import BY_NAME, CONTENDERS, FLOORS
 from benchmarks.join.rounds import run_rounds, sizes_of
 from benchmarks.join.table import figures, table
-from cojoin.engine.formats import text_table
+from cojoin.engine.display import text_table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 
 import cojoin as cj
 from cojoin.engine.functions import KeyedCoProcessFunction
-from cojoin.engine.inputs import InputSpec
+from cojoin.engine.input_spec import InputSpec
 from cojoin.engine.keyed_process import KeyedCoProcess
 from cojoin.engine.operator import Batch
 from cojoin.engine.state import ValueStateDescriptor

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from benchmarks.join.contender import FILES_PER_BATCH
-from cojoin.engine.formats import text_table
+from cojoin.engine.display import text_table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

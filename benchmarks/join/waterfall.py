@@ -27,7 +27,7 @@ from benchmarks.join.generate import Size, generate
 from benchmarks.join.oracle import find_faults
 from benchmarks.join.result import result_files
 from benchmarks.join.spark_side import open_session
-from cojoin.engine.formats import text_table
+from cojoin.engine.display import text_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

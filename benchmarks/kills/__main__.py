@@ -41,7 +41,7 @@ from benchmarks.kills.suspending import Suspending
 from benchmarks.kills.topic_killing import TopicKilling
 from benchmarks.kills.verdicts import HEADER
 from benchmarks.session import make_session
-from cojoin.engine.formats import text_table
+from cojoin.engine.display import text_table
 from tests.seeds import SEED
 from tests.servers.broker import Broker
 from tests.servers.s3 import s3_process

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from cojoin.engine.inputs import InputSpec
+from cojoin.engine.input_spec import InputSpec
 from cojoin.engine.joins import AsofJoin, IntervalJoin, TemporalJoin
 from cojoin.engine.operator import Batch
 from cojoin.engine.time.control_rows import ONE_PARTITION, Control

@@ -27,7 +27,7 @@ from benchmarks.replay.formats import FORMATS, run_formats
 from benchmarks.replay.job import Measured, Replay, prepare
 from benchmarks.replay.killing_a_replay import kill_and_compare, run_contender
 from benchmarks.replay.process import CONTENDERS
-from cojoin.engine.formats import text_table
+from cojoin.engine.display import text_table
 from tests.kafka.history import make_history
 from tests.seeds import SEED
 from tests.servers.broker import Broker

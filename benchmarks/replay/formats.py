@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks.replay.job import prepare
 from benchmarks.replay.killing_a_replay import run_contender
-from cojoin.engine.formats import text_table
+from cojoin.engine.display import text_table
 from tests.kafka.formats.encoded import Encoder
 from tests.servers.registry import RegistryServer
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from benchmarks.findings import Findings
 from benchmarks.session import make_session
-from cojoin.engine.formats import text_table
+from cojoin.engine.display import text_table
 from tests.kafka.hard_replay import Outcome, replay_hard
 from tests.kafka.hard_topics import KINDS
 from tests.servers.broker import Broker

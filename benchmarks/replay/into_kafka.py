@@ -22,7 +22,7 @@ import cojoin as cj
 from benchmarks.findings import Findings
 from benchmarks.replay.job import Replay, prepare
 from benchmarks.replay.process import connect, make_session
-from cojoin.engine.formats import text_table
+from cojoin.engine.display import text_table
 from tests.kafka.history import make_history
 from tests.kafka.records import PARTITIONS
 from tests.kafka.sink.committed import read_committed

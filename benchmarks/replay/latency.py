@@ -26,7 +26,7 @@ import cojoin as cj
 from benchmarks.findings import Findings
 from benchmarks.replay.latency_writer import Pace, SteadyWriter
 from benchmarks.replay.process import find_faults
-from cojoin.engine.formats import text_table
+from cojoin.engine.display import text_table
 from tests.kafka.records import CUSTOMER_DDL, PARTITIONS, TRADE_DDL, expected_join
 from tests.servers.broker import Broker
 

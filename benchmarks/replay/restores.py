@@ -24,7 +24,7 @@ import cojoin as cj
 from benchmarks.differences import differences
 from benchmarks.replay.links import Link, row_tuples
 from benchmarks.session import make_session
-from cojoin.engine.formats import text_table
+from cojoin.engine.display import text_table
 from tests.kafka.history import fill
 from tests.kafka.records import PARTITIONS, Records, expected_join, make_records
 from tests.kafka.topics import Topics

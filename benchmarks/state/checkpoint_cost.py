@@ -33,7 +33,7 @@ from benchmarks.session import make_session
 from benchmarks.state.large_state import measure_what_is_written
 from cojoin.checkpoints.lease import Lease
 from cojoin.checkpoints.manifest import Manifests
-from cojoin.engine.formats import text_table
+from cojoin.engine.display import text_table
 from cojoin.session.stores import open_store
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from benchmarks.differences import differences
 from benchmarks.findings import Findings, open_input
 from cojoin.checkpoints.manifest import Manifests
 from cojoin.checkpoints.snapshots import Snapshots
-from cojoin.engine.formats import text_table
+from cojoin.engine.display import text_table
 from cojoin.session.stores import open_store
 
 if TYPE_CHECKING:

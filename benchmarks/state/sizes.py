@@ -31,7 +31,7 @@ from benchmarks.differences import differences
 from benchmarks.findings import Findings, open_input
 from benchmarks.session import make_session
 from cojoin.checkpoints.manifest import Manifests
-from cojoin.engine.formats import text_table
+from cojoin.engine.display import text_table
 from cojoin.session.stores import open_store
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ from benchmarks.join.generate import CUSTOMERS_DDL, DISORDER_SECONDS, TRADES_DDL
 from benchmarks.join.oracle import check
 from benchmarks.session import make_session
 from cojoin.checkpoints.manifest import Manifests
-from cojoin.engine.formats import text_table
+from cojoin.engine.display import text_table
 from cojoin.session.stores import open_store
 from tests.servers.s3 import BUCKET, s3_process
 

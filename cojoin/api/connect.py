@@ -13,16 +13,15 @@ from typing import TYPE_CHECKING, Any, get_args
 from cojoin.api.joined import Joined
 from cojoin.embedded.embedded_execution import EmbeddedExecution
 from cojoin.embedded.frames import is_frame
-from cojoin.engine.descriptions import describe_inputs
 from cojoin.engine.display import Display, display_of
+from cojoin.engine.functions import OutputTag, check_tags
 from cojoin.engine.input import Input
 from cojoin.engine.joins import AsofJoin, IntervalJoin, TemporalJoin
 from cojoin.engine.keyed_process import KeyedCoProcess
-from cojoin.engine.plan import Plan
-from cojoin.engine.side_outputs import OutputTag, check_tags
+from cojoin.engine.plan import Plan, describe_inputs
 from cojoin.engine.time.operator_watermark import TimePolicy
 from cojoin.engine.time.watermarks import AllIdle
-from cojoin.engine.values.choices import check_word
+from cojoin.engine.values.arguments import check_word
 from cojoin.engine.values.types import as_schema
 from cojoin.errors import ConfigurationError
 from cojoin.installed_packages import check_packages
@@ -35,13 +34,13 @@ if TYPE_CHECKING:
 
     from cojoin.api.joined import Execution
     from cojoin.engine.functions import KeyedCoProcessFunction, Order
-    from cojoin.engine.inputs import InputSpec
+    from cojoin.engine.input_spec import InputSpec
     from cojoin.engine.joins.asof import AsofHow, Direction
     from cojoin.engine.joins.interval import IntervalHow
     from cojoin.engine.joins.output_columns import Suffixes
     from cojoin.engine.joins.temporal import TemporalHow
     from cojoin.engine.plan import Operation
-    from cojoin.engine.time.durations import Duration
+    from cojoin.engine.values.arguments import Duration
 
 __all__ = ["ConnectedInputs", "connect", "is_of_spark", "not_an_input"]
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, cast
 
 from cojoin.embedded.embedded_execution import EmbeddedExecution
 from cojoin.engine.batch_report import rejections
-from cojoin.engine.descriptions import describe_columns, describe_inputs, describe_operation
 from cojoin.engine.display import Display, display_of
+from cojoin.engine.functions import OutputTag
 from cojoin.engine.operator import REJECTED
-from cojoin.engine.side_outputs import OutputTag
+from cojoin.engine.plan import describe_columns, describe_inputs, describe_operation
 from cojoin.errors import ConfigurationError, MissingRowsWarning
 from cojoin.installed_packages import check_pandas
 
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from cojoin.checkpoints.checkpoint import Checkpoint
-    from cojoin.embedded.cuts import Arrival, Batches, Clock
+    from cojoin.embedded.micro_batches import Arrival, Batches, Clock
     from cojoin.embedded.result import Result
-    from cojoin.embedded.step import Step
+    from cojoin.embedded.steps import Step
     from cojoin.engine.batch_report import BatchReport
     from cojoin.engine.functions import KeyedCoProcessFunction
-    from cojoin.engine.inputs import InputSpec
+    from cojoin.engine.input_spec import InputSpec
     from cojoin.engine.plan import Plan
-    from cojoin.engine.time.durations import Duration
+    from cojoin.engine.values.arguments import Duration
     from cojoin.spark.query.query import Query
     from cojoin.spark.query.triggers import Trigger
     from cojoin.spark.sinks.sinks import SinkLike

@@ -6,8 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from cojoin.api.connect import is_of_spark, not_an_input
-from cojoin.embedded.frame_lateness import frame_lateness
-from cojoin.embedded.frames import is_frame
+from cojoin.embedded.frames import frame_lateness, is_frame
 from cojoin.engine.input import Input
 from cojoin.errors import ConfigurationError
 from cojoin.installed_packages import check_packages
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from cojoin.engine.lateness import Lateness
-    from cojoin.engine.time.durations import Duration
+    from cojoin.engine.values.arguments import Duration
 
 __all__ = ["lateness"]
 

@@ -19,9 +19,9 @@ from cojoin.capture.captured_keys import name_of, write_captured
 from cojoin.capture.history import is_checkpoint, opened
 from cojoin.capture.key_choice import CASES, Case, Reduction, applicable, keys_of_checkpoint, keys_of_run
 from cojoin.capture.pytest_file import Purpose, imported_function, test_text
-from cojoin.engine.formats import text_table
+from cojoin.engine.display import text_table
 from cojoin.engine.keyed_process import KeyedCoProcess
-from cojoin.engine.values.choices import check_word
+from cojoin.engine.values.arguments import check_word
 from cojoin.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from cojoin.api.joined import Joined
     from cojoin.checkpoints.checkpoint import Checkpoint
-    from cojoin.embedded.step import Step
+    from cojoin.embedded.steps import Step
 
 __all__ = ["CapturedTest", "capture"]
 

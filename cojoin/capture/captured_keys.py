@@ -20,18 +20,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from cojoin.engine.display import difference
+from cojoin.engine.input_spec import control_of
 from cojoin.engine.keyed_process import KeyedCoProcess
-from cojoin.engine.local.emitted_rows import Rejected
-from cojoin.engine.local.group_states import decode_states
-from cojoin.engine.local.local_run import LocalRun
-from cojoin.engine.observed import control_of
+from cojoin.engine.local.key_group import Rejected
+from cojoin.engine.local.local_run import LocalRun, decode_states
 from cojoin.engine.operator import OUTPUT
-from cojoin.engine.row_tables import difference
 from cojoin.engine.time.control_rows import ONE_PARTITION, Control
 from cojoin.engine.time.watermarks import END_OF_TIME, NONE
 from cojoin.engine.values.encoding import encode_rows
 from cojoin.engine.values.json_values import row_from_json, row_to_json
-from cojoin.engine.values.texts import dump_json
+from cojoin.engine.values.rows import dump_json
 from cojoin.errors import ConfigurationError, FunctionError, SchemaError
 
 if TYPE_CHECKING:
@@ -41,8 +40,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from cojoin.capture.history import History
-    from cojoin.engine.inputs import InputSpec
-    from cojoin.engine.local.emitted_rows import EmittedRow
+    from cojoin.engine.input_spec import InputSpec
+    from cojoin.engine.local.key_group import EmittedRow
     from cojoin.engine.plan import Plan
 
 __all__ = [

@@ -36,17 +36,15 @@ import pyarrow as pa
 from cojoin.api.joined import Joined
 from cojoin.capture.captured_keys import CapturedBatch
 from cojoin.embedded.embedded_execution import EmbeddedExecution
-from cojoin.embedded.step import Step
-from cojoin.engine.inputs import reject_reasons
-from cojoin.engine.local.group_states import restored_operators
-from cojoin.engine.observed import control_of
+from cojoin.embedded.steps import Step
+from cojoin.engine.input_spec import control_of, reject_reasons
+from cojoin.engine.local.local_run import restored_operators
 from cojoin.engine.time.operator_watermark import TimePolicy
 from cojoin.engine.time.watermark_strategies import WatermarkStrategy
 from cojoin.engine.time.watermarks import END_OF_TIME, NONE
 from cojoin.engine.values.json_values import row_to_json
 from cojoin.engine.values.keys import encode_keys
-from cojoin.engine.values.rows import decode_column, decode_rows
-from cojoin.engine.values.texts import back_quoted
+from cojoin.engine.values.rows import back_quoted, decode_column, decode_rows
 from cojoin.engine.values.types import type_to_ddl
 from cojoin.errors import ConfigurationError, did_you_mean
 
@@ -56,7 +54,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from pyspark.sql import Column
 
-    from cojoin.engine.inputs import InputSpec
+    from cojoin.engine.input_spec import InputSpec
     from cojoin.engine.operator import Sides
     from cojoin.engine.plan import Plan
     from cojoin.spark.bound_input import BoundInput
@@ -447,7 +445,7 @@ def _collected(
 ) -> pa.Table:
     from pyspark.sql import functions as F  # noqa: N812, PLC0415 - rows in memory need no Spark
 
-    from cojoin.engine.values.spark_types import as_spark_column  # noqa: PLC0415
+    from cojoin.engine.values.tables import as_spark_column  # noqa: PLC0415
 
     spec = bound.spec
     frame = bound.static_frame(

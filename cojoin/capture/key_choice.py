@@ -28,15 +28,13 @@ import numpy as np
 
 from cojoin.capture.captured_keys import CapturedKey, name_of, replay_key
 from cojoin.capture.history import history_of, key_histories, mask_columns, select_columns
+from cojoin.engine.functions import OutputTag, encode_outputs
 from cojoin.engine.keyed_process import KeyedCoProcess
-from cojoin.engine.local.group_states import decode_states
-from cojoin.engine.local.local_run import LocalRun
+from cojoin.engine.local.local_run import LocalRun, decode_states
 from cojoin.engine.operator import OUTPUT
-from cojoin.engine.side_outputs import OutputTag, encode_outputs
-from cojoin.engine.values.coercion import coercer
+from cojoin.engine.values.encoding import coercer
 from cojoin.engine.values.json_values import row_to_json, value_to_json
-from cojoin.engine.values.rows import Row, decode_rows
-from cojoin.engine.values.texts import dump_json
+from cojoin.engine.values.rows import Row, decode_rows, dump_json
 from cojoin.engine.values.types import type_to_ddl
 from cojoin.errors import ConfigurationError, FunctionError, did_you_mean
 
@@ -49,9 +47,9 @@ if TYPE_CHECKING:
 
     from cojoin.capture.history import History
     from cojoin.engine.functions import Context
-    from cojoin.engine.inputs import InputSpec
+    from cojoin.engine.input_spec import InputSpec
+    from cojoin.engine.local.key_group import Callback, Observer
     from cojoin.engine.local.local_run import BatchOutput
-    from cojoin.engine.local.watched_function import Callback, Observer
     from cojoin.engine.plan import Plan
 
 __all__ = ["CASES", "Case", "Reduction", "applicable", "keys_of_checkpoint", "keys_of_run"]

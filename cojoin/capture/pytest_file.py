@@ -31,10 +31,9 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from cojoin.engine.functions import KeyedCoProcessFunction
-    from cojoin.engine.inputs import InputSpec
+    from cojoin.engine.functions import KeyedCoProcessFunction, OutputTag
+    from cojoin.engine.input_spec import InputSpec
     from cojoin.engine.plan import Plan
-    from cojoin.engine.side_outputs import OutputTag
 
 __all__ = ["Purpose", "imported_function", "test_text"]
 

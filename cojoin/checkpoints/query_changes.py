@@ -16,16 +16,16 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from cojoin.engine.time.durations import duration_text
 from cojoin.engine.values import schema_evolution
-from cojoin.engine.values.texts import back_quoted
+from cojoin.engine.values.arguments import duration_text
+from cojoin.engine.values.rows import back_quoted
 from cojoin.engine.values.types import parse_schema, schema_to_ddl
 from cojoin.errors import CheckpointError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from cojoin.engine.inputs import InputSpec
+    from cojoin.engine.input_spec import InputSpec
     from cojoin.engine.plan import Plan
 
 __all__ = ["added_columns", "check_evolution", "check_output_meaning", "check_same_query"]

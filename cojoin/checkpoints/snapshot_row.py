@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from cojoin.engine.time.durations import Duration, milliseconds
 from cojoin.engine.values import codec
+from cojoin.engine.values.arguments import Duration, milliseconds
 from cojoin.engine.values.types import schema_to_ddl
 from cojoin.errors import CodecError, ConfigurationError
 

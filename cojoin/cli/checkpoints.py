@@ -22,9 +22,8 @@ import pyarrow as pa
 from cojoin.cli import run_report
 from cojoin.cli.embedded_spark import SHORT_RUN, local_session, store_without_spark
 from cojoin.cli.run_report import say, tell
-from cojoin.engine.formats import format_bytes, format_time, text_table
-from cojoin.engine.values.rows import decode_rows
-from cojoin.engine.values.texts import dump_json
+from cojoin.engine.display import format_bytes, format_time, text_table
+from cojoin.engine.values.rows import decode_rows, dump_json
 from cojoin.errors import CheckpointError, ConfigurationError, did_you_mean
 from cojoin.spark.sources.secrets import without_login
 
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
     from cojoin.checkpoints.manifest import Manifest
     from cojoin.checkpoints.snapshot_record import Snapshot
     from cojoin.cli.options import Arguments
-    from cojoin.engine.inputs import InputSpec
+    from cojoin.engine.input_spec import InputSpec
     from cojoin.storage.store import Store
 
 __all__ = ["run_checkpoints"]

@@ -37,7 +37,7 @@ from cojoin.cli.run_report import say, tell
 from cojoin.delta.table_rows import TableRows
 from cojoin.engine.input import Input
 from cojoin.engine.ordering import OrderedPart, sort_keys, total_order
-from cojoin.engine.time.durations import microseconds
+from cojoin.engine.values.arguments import microseconds
 from cojoin.errors import ConfigurationError, EnvironmentSetupError
 from cojoin.installed_packages import check_pandas
 from cojoin.storage.local_store import LocalStore
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
     from cojoin.api.joined import Joined
     from cojoin.cli.options import Arguments
-    from cojoin.engine.inputs import InputSpec
+    from cojoin.engine.input_spec import InputSpec
     from cojoin.engine.joins.asof import AsofJoin
     from cojoin.engine.plan import Plan
 

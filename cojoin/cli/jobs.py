@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from cojoin.api.joined import Joined
 from cojoin.cli.run_report import say
-from cojoin.engine.user_frames import user_line
+from cojoin.engine.callbacks import user_line
 from cojoin.errors import CojoinError, ConfigurationError, did_you_mean
 from cojoin.spark.sources.secrets import without_login
 from cojoin.storage.locations import is_path

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from cojoin import __version__
 from cojoin.cli.jobs import Output, parse_job
-from cojoin.engine.time.durations import milliseconds
+from cojoin.engine.values.arguments import milliseconds
 from cojoin.errors import ConfigurationError
 from cojoin.spark.query.triggers import Trigger
 from cojoin.spark.sources.secrets import Secrets, logins

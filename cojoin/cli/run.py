@@ -23,7 +23,7 @@ from cojoin.cli.interrupts import INTERRUPTED, wait_for
 from cojoin.cli.jobs import join_of, load_job, loaded
 from cojoin.cli.run_report import say, tell
 from cojoin.comparison.difference import difference_text
-from cojoin.engine.descriptions import describe_operation
+from cojoin.engine.plan import describe_operation
 from cojoin.errors import ConfigurationError
 from cojoin.spark.sources.secrets import without_login
 from cojoin.storage.file_statistics import columns_with_statistics
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from cojoin.cli.options import Arguments
     from cojoin.comparison.difference import Difference
     from cojoin.engine.batch_report import BatchReport
-    from cojoin.engine.side_outputs import OutputTag
+    from cojoin.engine.functions import OutputTag
 
 __all__ = ["run_diff", "run_job"]
 

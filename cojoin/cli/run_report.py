@@ -8,9 +8,8 @@ from datetime import datetime, timezone
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
-from cojoin.engine.formats import format_time, text_table
-from cojoin.engine.values.rows import decode_column
-from cojoin.engine.values.texts import show_text
+from cojoin.engine.display import format_time, text_table
+from cojoin.engine.values.rows import decode_column, show_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

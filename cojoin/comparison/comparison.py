@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from cojoin.engine.descriptions import describe_operation, describe_watermark
 from cojoin.engine.joins import AsofJoin, IntervalJoin, TemporalJoin
 from cojoin.engine.keyed_process import KeyedCoProcess
 from cojoin.engine.operator import OUTPUT, REJECTED
+from cojoin.engine.plan import describe_operation, describe_watermark
 from cojoin.engine.values.types import type_to_ddl
 from cojoin.errors import ConfigurationError, SchemaError, did_you_mean
 from cojoin.storage.locations import MASK, without_login
@@ -35,7 +35,7 @@ from cojoin.storage.secret_names import may_be_secret
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from cojoin.engine.inputs import InputSpec
+    from cojoin.engine.input_spec import InputSpec
     from cojoin.engine.plan import Plan
 
 __all__ = ["ComparedOutput", "Comparison", "changed_arguments", "changed_settings", "right_columns"]

@@ -12,11 +12,9 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cojoin.engine.display import Display, html_table, html_text
-from cojoin.engine.formats import show_row, show_value, text_table
+from cojoin.engine.display import Display, html_table, html_text, show_row, show_value, text_table
 from cojoin.engine.operator import OUTPUT
-from cojoin.engine.values.rows import decode_column
-from cojoin.engine.values.texts import show_text
+from cojoin.engine.values.rows import decode_column, show_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

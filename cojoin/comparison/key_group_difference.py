@@ -22,13 +22,13 @@ import pyarrow.compute as pc
 from cojoin.comparison.comparison import changed_settings, right_columns
 from cojoin.comparison.difference import ArrowRows, Counts, Difference, OutputDifference, examples_of
 from cojoin.comparison.row_matching import canonical, compare_rows, differing
-from cojoin.engine.formats import format_span, show_row
+from cojoin.engine.callbacks import user_traceback
+from cojoin.engine.display import format_span, show_row
 from cojoin.engine.joins import IntervalJoin, TemporalJoin
 from cojoin.engine.keyed_process import KeyedCoProcess
 from cojoin.engine.local.local_run import LocalRun
 from cojoin.engine.operator import OUTPUT, REJECTED
-from cojoin.engine.user_frames import user_traceback
-from cojoin.engine.values.row_digest import rows_digest
+from cojoin.engine.values.hashes import rows_digest
 from cojoin.engine.values.rows import decode_column, decode_rows
 from cojoin.engine.values.tables import event_micros
 from cojoin.errors import ConfigurationError, FunctionError

@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cojoin.engine.values.row_digest import row_hashes
+from cojoin.engine.values.hashes import row_hashes
 from cojoin.engine.values.tables import take_rows
 
 if TYPE_CHECKING:

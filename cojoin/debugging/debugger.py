@@ -35,15 +35,14 @@ from cojoin.debugging.recorded_batches import (
     with_recorded_time,
 )
 from cojoin.debugging.row_steps import WatchedProcess, callbacks_of, cuts_of, run_batch
-from cojoin.embedded.row_texts import text_rows
-from cojoin.embedded.stepper import Stepper
+from cojoin.embedded.steps import Stepper
 from cojoin.engine import rescaling
-from cojoin.engine.display import Display
+from cojoin.engine.display import Display, text_rows
 from cojoin.engine.keyed_process import KeyedCoProcess
 from cojoin.engine.plan import Plan
 from cojoin.engine.state.ttl import without_accesses
-from cojoin.engine.values.entries import encode_entries
-from cojoin.engine.values.texts import back_quoted
+from cojoin.engine.values.encoding import encode_entries
+from cojoin.engine.values.rows import back_quoted
 from cojoin.errors import CheckpointError, ConfigurationError
 from cojoin.session.arrow_types import spark_schema
 from cojoin.session.kinds import active_session
@@ -59,9 +58,9 @@ if TYPE_CHECKING:
     from cojoin.checkpoints.checkpoint import Checkpoint, Moment
     from cojoin.checkpoints.inspect.key_state import Values
     from cojoin.debugging.row_steps import RowStep
-    from cojoin.embedded.step import Step
+    from cojoin.embedded.steps import Step
     from cojoin.engine.functions import KeyedCoProcessFunction
-    from cojoin.engine.inputs import InputSpec
+    from cojoin.engine.input_spec import InputSpec
     from cojoin.engine.operator import Sides
     from cojoin.spark.bound_input import BoundInput
     from cojoin.storage.locations import Location

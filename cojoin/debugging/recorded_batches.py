@@ -36,11 +36,11 @@ from cojoin.checkpoints.inspect.key_state import having
 from cojoin.checkpoints.inspect.query_state import read_progress
 from cojoin.checkpoints.manifest import Manifests
 from cojoin.engine.time.control_rows import ONE_PARTITION, Control
-from cojoin.engine.time.input_watermark import InputWatermark
+from cojoin.engine.time.operator_watermark import InputWatermark
 from cojoin.engine.time.watermark_strategies import WatermarkStrategy
 from cojoin.engine.time.watermarks import END_OF_TIME, NONE
+from cojoin.engine.values.rows import back_quoted
 from cojoin.engine.values.tables import concat
-from cojoin.engine.values.texts import back_quoted
 from cojoin.errors import CheckpointError, ConfigurationError
 from cojoin.session import source_logs
 from cojoin.session.failures import explain

@@ -16,12 +16,11 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from cojoin.checkpoints.inspect.key_state import KeyTimer
 from cojoin.debugging.recorded_batches import controls_until, recorded_controls
-from cojoin.engine.display import Display
-from cojoin.engine.formats import format_time, show_row, show_value
+from cojoin.engine.display import Display, format_time, show_row, show_value
+from cojoin.engine.functions import encode_outputs
 from cojoin.engine.keyed_process import KeyedCoProcess
-from cojoin.engine.local.watched_function import watch
+from cojoin.engine.local.key_group import watch
 from cojoin.engine.operator import OUTPUT, REJECTED
-from cojoin.engine.side_outputs import encode_outputs
 from cojoin.engine.time.watermarks import NONE
 from cojoin.engine.values.rows import decode_rows, row_class
 from cojoin.engine.values.tables import event_millis
@@ -31,12 +30,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from cojoin.debugging.recorded_batches import RecordedBatch
-    from cojoin.embedded.step import Step
-    from cojoin.embedded.stepper import Stepper
+    from cojoin.embedded.steps import Step, Stepper
     from cojoin.engine.functions import Context
-    from cojoin.engine.inputs import InputSpec
-    from cojoin.engine.keyed_process_operator import KeyedCoProcessOperator
-    from cojoin.engine.local.watched_function import Callback
+    from cojoin.engine.input_spec import InputSpec
+    from cojoin.engine.keyed_process import KeyedCoProcessOperator
+    from cojoin.engine.local.key_group import Callback
     from cojoin.engine.operator import Sides
     from cojoin.engine.plan import Plan
     from cojoin.engine.time.control_rows import Control

@@ -10,26 +10,25 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from cojoin.embedded.bound_frames import bind_frames
+from cojoin.embedded.frames import bind_frames
 from cojoin.embedded.result import Result
+from cojoin.engine.callbacks import UserFrames
+from cojoin.engine.input_spec import control_of
 from cojoin.engine.local.local_run import LocalRun
-from cojoin.engine.observed import control_of
-from cojoin.engine.time.durations import milliseconds
-from cojoin.engine.user_frames import UserFrames
-from cojoin.engine.values.choices import check_flag
+from cojoin.engine.values.arguments import check_flag, milliseconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from cojoin.embedded.cuts import Arrival, Batches, Clock
-    from cojoin.embedded.step import Step
+    from cojoin.embedded.micro_batches import Arrival, Batches, Clock
+    from cojoin.embedded.steps import Step
     from cojoin.engine.functions import KeyedCoProcessFunction
     from cojoin.engine.input import Input
-    from cojoin.engine.inputs import InputSpec
+    from cojoin.engine.input_spec import InputSpec
     from cojoin.engine.operator import Sides
     from cojoin.engine.plan import Plan
     from cojoin.engine.time.control_rows import Control
-    from cojoin.engine.time.durations import Duration
+    from cojoin.engine.values.arguments import Duration
 
 __all__ = ["EmbeddedExecution"]
 
@@ -63,7 +62,7 @@ class EmbeddedExecution:
 
     @property
     def sources(self) -> tuple[str, str]:
-        """Where each input's rows are, in words."""
+        """The source of each input's rows, in words."""
         left, right = self.rows
         return f"{left.num_rows:,} in memory", f"{right.num_rows:,} in memory"
 
@@ -106,8 +105,8 @@ class EmbeddedExecution:
             SchemaError: A column by which rows arrive does not exist, has the wrong type, or has a null.
         """
         # A first join does without them.
-        from cojoin.embedded.cuts import cut_batches, processing_times  # noqa: PLC0415
-        from cojoin.embedded.stepper import Stepper, run_steps  # noqa: PLC0415
+        from cojoin.embedded.micro_batches import cut_batches, processing_times  # noqa: PLC0415
+        from cojoin.embedded.steps import Stepper, run_steps  # noqa: PLC0415
 
         check_flag("drain", drain)
         cuts = cut_batches(self.inputs, self.rows, batches, arrival, every)

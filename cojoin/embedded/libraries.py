@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
-from cojoin.engine.values.advice import Advice, Kind, kind_of
+from cojoin.engine.input import Advice, Kind, kind_of
 from cojoin.errors import SchemaError
 
 if TYPE_CHECKING:
@@ -152,8 +152,8 @@ class Library(Advice):
     def time(self, column: str, kind: Kind, role: str) -> str | None:
         """Return code that makes a column of a kind a ``timestamp``; None if there is none."""
         del role
-        found = self._words.times.get(kind)
-        return None if found is None else self._change(column, found)
+        code = self._words.times.get(kind)
+        return None if code is None else self._change(column, code)
 
     def cast(self, column: str, ddl: str) -> str:
         """Return code that casts a column to one of Spark's types."""
@@ -177,9 +177,7 @@ class Library(Advice):
         names = [level.name for level in levels]
         names[unnamed.index(True)] = column
         axis = repr(column if len(names) == 1 else names)
-        return (
-            f"the index has times but no name, so it is no column; name it: df = df.rename_axis({axis}).reset_index()"
-        )
+        return f"the index has times but no name: not a column; name it: df = df.rename_axis({axis}).reset_index()"
 
     def about_key(self, column: str, ddl: str) -> str | None:
         """Return what to do about a key column whose type can't be one; None if there is nothing to say."""
@@ -214,15 +212,15 @@ class Library(Advice):
         """
         types = pa.types
         kind = {types.is_timestamp: "timestamp", types.is_duration: "duration", types.is_time: "time"}
-        found = next((name for is_kind, name in kind.items() if is_kind(dtype)), None)
-        rounded = self._words.floors.get(found or "")
+        known = next((name for is_kind, name in kind.items() if is_kind(dtype)), None)
+        rounded = self._words.floors.get(known or "")
         if rounded is None or getattr(dtype, "unit", None) != "ns":
             if types.is_nested(dtype):
                 return "round or cast it where the column is made"
             return f"{what}: {self.text(column, dtype)}"
         down, up = (each and self._change(column, each) for each in rounded)
         words = f"Spark's times have microseconds; round them down: {down}"
-        if found != "timestamp":
+        if known != "timestamp":
             return words
         return (
             f"{words}. As event times, two of one microsecond are then simultaneous, so that a version up to 999 ns "

@@ -1,25 +1,64 @@
-"""The result of a run in this process: all outputs of one reading of the inputs, and the counts."""
+"""The result of a run in this process: all outputs of one reading of the inputs, by name, and the counts."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from cojoin.embedded.named_outputs import Outputs
-from cojoin.embedded.row_texts import text_rows
-from cojoin.engine.descriptions import describe_operation
-from cojoin.engine.display import Display, display_of, html_table, html_text
-from cojoin.engine.formats import text_table
+from cojoin.engine.display import Display, display_of, html_table, html_text, text_rows, text_table
+from cojoin.engine.operator import OUTPUT, REJECTED
+from cojoin.engine.plan import describe_operation
+from cojoin.installed_packages import check_pandas
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    import pandas as pd
     import pyarrow as pa
 
     from cojoin.engine.batch_report import BatchReport
+    from cojoin.engine.functions import OutputTag
     from cojoin.engine.plan import Plan
 
-__all__ = ["Result"]
+__all__ = ["Outputs", "Result"]
+
+
+class Outputs:
+    """The part of a result or a step that returns its outputs."""
+
+    plan: Plan
+    tables: Mapping[str, pa.Table]
+
+    @property
+    def output(self) -> pa.Table:
+        """The rows of the main output."""
+        return self.tables[OUTPUT]
+
+    @property
+    def rejected(self) -> pa.Table:
+        """The rejected rows with their reasons."""
+        return self.tables[REJECTED]
+
+    @property
+    def side_outputs(self) -> dict[OutputTag, pa.Table]:
+        """The rows of each side output, by its tag."""
+        return {tag: self.tables[tag.tag_id] for tag in self.plan.side_outputs}
+
+    def to_pandas(self, output: Any = "main") -> pd.DataFrame:
+        """Return one output as a pandas DataFrame; see ``Joined.to_pandas``.
+
+        Args:
+            output: ``"main"``, ``"rejected"``, or the ``OutputTag`` of a side output.
+
+        Raises:
+            ConfigurationError: The output does not exist.
+            EnvironmentSetupError: pandas is missing or too old.
+        """
+        check_pandas("to_pandas()")
+        from cojoin.embedded.pandas_frames import as_pandas  # noqa: PLC0415 - it imports pandas
+
+        return as_pandas(self.tables[self.plan.output_name(output)])
+
 
 _ROWS, _COLUMNS = 5, 20
 """How much of the output a result shows."""
@@ -43,8 +82,8 @@ class Result(Outputs):
         return f"{display_of(self._display, 'Result').text()}\n{self._rows_said()}\n{text_table(self._first_rows())}"
 
     def _repr_html_(self) -> str:
-        said = html_text(self._rows_said())
-        return f"{display_of(self._display, 'Result').html()}<p>{said}</p>{html_table(self._first_rows())}"
+        rejections = html_text(self._rows_said())
+        return f"{display_of(self._display, 'Result').html()}<p>{rejections}</p>{html_table(self._first_rows())}"
 
     def _display(self) -> Display:
         left, right = self.plan.inputs

@@ -4,30 +4,27 @@ It decides what is in a result. It imports neither Spark nor Java. Rows come in 
 
 A subpackage imports only from itself and from those above it in this list:
 
-* ``values``: types, rows, keys and Arrow tables, and their conversion to bytes and back.
-* ``time``: durations, watermarks and their strategies, idleness, timers.
+* ``values``: types, rows, keys, users' arguments and Arrow tables, and their conversion to bytes and back.
+* ``time``: watermarks and their strategies, idleness, timers.
 * ``state``: keyed state with its time-to-live, in memory and in segments.
 * The modules of this package:
 
-  * ``formats``: times, spans of time, sizes and tables as texts.
-  * ``counts``: the counters of an input.
-  * ``inputs``: what an input is, and which of its rows are admitted.
+  * ``input``: the declaration of an input; ``input_spec``: an input as the engine sees it, and which rows it admits.
+  * ``row_changes``: rows that delete, as versions and deletes.
   * ``ordering``: the total order of rows.
-  * ``operator``: buffers rows until the watermark reaches them.
-  * ``operator_snapshot``: writes and restores what an operator keeps.
-  * ``functions``: the contract of a user's function; ``side_outputs``: its tagged outputs.
-  * ``user_frames``: the user's own code in a traceback.
-  * ``keyed_process``: the configuration of a function.
-  * ``keyed_process_operator``: the operator that runs a function.
-  * ``due_rows``: the due rows as Python rows, key after key.
-  * ``callbacks``: the calls of a function.
-  * ``function_clock``: the clock of a state's time-to-live.
+  * ``key_groups``: the key group of a row, and its label.
+  * ``operator``: buffers rows until the watermark reaches them; its snapshot.
+  * ``functions``: the contract of a user's function and its side outputs; ``callbacks``: its calls.
+  * ``keyed_process``: the operator that runs a function, and its configuration.
   * ``keyed_state_backend``: the states and timers of a function.
-  * ``key_groups``: the labels of the key groups.
+  * ``plan``: an operation, its inputs and their settings.
   * ``rescaling``: cuts a state into another number of key groups.
-  * ``batch_report``: the report on a batch.
+  * ``batch_report``: the counters of an input, and the report on a batch.
+  * ``lateness``: how far rows are behind those that arrived before them.
+  * ``display``: values, rows, tables and objects as texts and HTML.
 
 * ``joins``: the operators of the as-of, the temporal and the interval join.
+* ``local``: runs an operator in this process.
 
 Glossary:
 
@@ -36,7 +33,7 @@ Glossary:
   the order in which the rows arrived.
 * *Buffered row*: a row that an operator keeps in its state until the watermark reaches the row's timestamp.
 * *In-band watermark*: a watermark that is computed from control rows, which every map task sends to every key group
-  beside the data rows, so that a batch that Spark runs again computes the same watermark.
+  with the data rows, so that a batch that Spark runs again computes the same watermark.
 * *State value*: the bytes that Spark's state store keeps for a key group.
 * *Memtable*: the rows of a state table that are not flushed to a segment yet, and are in the state value (a term of
   LSM trees).

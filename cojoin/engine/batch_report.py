@@ -12,19 +12,73 @@ from collections import Counter
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from cojoin.engine.counts import RARE_COUNTERS
-from cojoin.engine.display import Display, display_of
-from cojoin.engine.formats import format_span, format_time, text_table
-from cojoin.engine.inputs import DIRECT
+from cojoin.engine.display import Display, display_of, format_span, format_time, text_table
+from cojoin.engine.input_spec import DIRECT
 from cojoin.engine.time.watermarks import NONE
 from cojoin.errors import CheckpointError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from cojoin.engine.time.input_watermark import HeldBy
+    from cojoin.engine.time.control_rows import Control
+    from cojoin.engine.time.operator_watermark import HeldBy
 
-__all__ = ["BatchReport", "InputReport", "rejections"]
+__all__ = ["RARE_COUNTERS", "BatchReport", "InputCounts", "InputReport", "rejections"]
+
+RARE_COUNTERS = ("tombstones", "unchanged", "unavailable", "late_commits")
+"""The counters that a state has only where they are not zero."""
+
+
+@dataclass
+class InputCounts:
+    """The counters of one input since the query's first batch."""
+
+    rows_in: int = 0
+    done: int = 0
+    late_applied: int = 0
+    tombstones: int = 0
+    unchanged: int = 0
+    unavailable: int = 0
+    late_commits: int = 0
+    late_commit: tuple[int, int] | None = None
+    """The newest version that has broken its table's promise, and its time in epoch milliseconds; None if none has."""
+    rejected: Counter[str] = field(default_factory=Counter)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the counters as JSON values."""
+        return {
+            "rows_in": self.rows_in,
+            "done": self.done,
+            "late_applied": self.late_applied,
+            "rejected": dict(self.rejected),
+            # A state without them is as one of 0.5.0.
+            **{name: getattr(self, name) for name in RARE_COUNTERS if getattr(self, name)},
+            **({} if self.late_commit is None else {"late_commit": list(self.late_commit)}),
+        }
+
+    def add_received(self, control: Control) -> None:
+        """Count what a map task sent: its rows, its faults, and its tombstones, which are done."""
+        self.rows_in += control.rows + len(control.faults) + control.tombstones
+        self.done += control.tombstones
+        self.tombstones += control.tombstones
+        self.unavailable += control.unavailable
+
+    def add_late_commits(self, commits: Sequence[tuple[int, int]]) -> None:
+        """Count rows that have broken their table's promise.
+
+        Args:
+            commits: The version of each row's commit, and its time in epoch milliseconds.
+        """
+        self.late_commits += len(commits)
+        self.late_commit = max([*commits, *([self.late_commit] if self.late_commit else [])], default=None)
+
+    def restore(self, saved: Mapping[str, Any]) -> None:
+        """Restore the counters that ``as_dict`` returned."""
+        self.rows_in, self.done, self.late_applied = saved["rows_in"], saved["done"], saved["late_applied"]
+        self.rejected = Counter(saved["rejected"])
+        for name in RARE_COUNTERS:
+            setattr(self, name, saved.get(name, 0))
+        self.late_commit = tuple(saved["late_commit"]) if "late_commit" in saved else None
 
 
 _REASONS = {
@@ -164,7 +218,7 @@ class InputReport:
 
     @property
     def lag(self) -> int | None:
-        """How many milliseconds the watermark is behind the largest timestamp; None before there is a watermark."""
+        """The milliseconds by which the watermark is behind the largest timestamp; None before there is a watermark."""
         return None if self.watermark == NONE else max(0, self.max_timestamp - self.watermark)
 
 
@@ -256,11 +310,11 @@ class BatchReport:
     def as_dict(self) -> dict[str, Any]:
         """Return the report as JSON values."""
         values = asdict(self)
-        for each in values["inputs"]:
+        for report in values["inputs"]:
             for name in _NEWER:
                 # A report without them is as one of an earlier version.
-                if not each[name]:
-                    del each[name]
+                if not report[name]:
+                    del report[name]
         if not values["written_by_spark"]:
             del values["written_by_spark"]
         return values
@@ -281,28 +335,28 @@ class BatchReport:
             drain: How the reader drains a query: the argument of a trigger, or an option of a command.
         """
         rejected = [
-            f"{_rows(count)} of {each.name!r} {_REASONS.get(reason, reason)}"
-            for each in self.inputs
-            for reason, count in sorted(each.rejected.items())
+            f"{_rows(count)} of {report.name!r} {_REASONS.get(reason, reason)}"
+            for report in self.inputs
+            for reason, count in sorted(report.rejected.items())
             if count
         ]
         late = [f"{_rows(each.late_applied)} of {each.name!r}" for each in self.inputs if each.late_applied]
         repeated = [_tombstones(each) for each in self.inputs if each.tombstones]
-        told = [f"rejected {', '.join(rejected)}"] if rejected else []
-        told += [f"passed over {', '.join(repeated)}"] if repeated else []
-        told += [f"applied {', '.join(late)} that came late"] if late else []
+        clauses = [f"rejected {', '.join(rejected)}"] if rejected else []
+        clauses += [f"passed over {', '.join(repeated)}"] if repeated else []
+        clauses += [f"applied {', '.join(late)} that came late"] if late else []
         former = [f"{_rows(each.unchanged)} of {each.name!r}" for each in self.inputs if each.unchanged]
-        told += [f"left {', '.join(former)} in the former state, since the new one was rejected"] if former else []
+        clauses += [f"left {', '.join(former)} in the former state, since the new one was rejected"] if former else []
         nulled = [f"{_rows(each.unavailable)} of {each.name!r}" for each in self.inputs if each.unavailable]
-        told += [f"set values of {', '.join(nulled)} to null that were unavailable"] if nulled else []
+        clauses += [f"set values of {', '.join(nulled)} to null that were unavailable"] if nulled else []
         text = self._end(goes_on=goes_on, drain=drain) + (
-            f". Since its first batch it {' and '.join(told)}" if told else ""
+            f". Since its first batch it {' and '.join(clauses)}" if clauses else ""
         )
         tables = [
-            f"{each.name!r} is version {each.table['version']} of its table, loaded at "
-            f"{format_time(each.table['loaded_at'])} UTC"
-            for each in self.inputs
-            if each.table is not None
+            f"{report.name!r} is version {report.table['version']} of its table, loaded at "
+            f"{format_time(report.table['loaded_at'])} UTC"
+            for report in self.inputs
+            if report.table is not None
         ]
         return ". ".join([text, *self._idle(), *self._late_commits(), *tables])
 
@@ -331,10 +385,10 @@ class BatchReport:
         out = "as new rows move it" if goes_on else "when the next run moves it"
         text = f"{state}: {' and '.join(waiting)} {wait} {who}; {they_come} out {out}"
         drifting = [
-            f"The timestamps of {each.name!r}'s records are later than their event times by more than its max_drift, "
+            f"The timestamps of {report.name!r}'s records are later than their event times by more than its max_drift, "
             f"so its silent partitions hold time"
-            for each in self.inputs
-            if each.source_agrees is False
+            for report in self.inputs
+            if report.source_agrees is False
         ]
         return ". ".join([text + self._what_else_moves_it(goes_on=goes_on, drain=drain), *drifting])
 
@@ -354,8 +408,10 @@ class BatchReport:
                 goes = f"With when_all_idle='max' in connect(...) the watermark goes on to {format_time(furthest)}"
                 return f". {goes} while all are idle"
         elif holder.promise is not None and holder.promise["watermark"] >= holder.watermark:
-            asked = format_time(holder.promise["asked_at"])
-            return f", which asks for the newest version of {holder.name!r} again; the last one did so at {asked} UTC"
+            asked_at = format_time(holder.promise["asked_at"])
+            return (
+                f", which asks for the newest version of {holder.name!r} again; the last one did so at {asked_at} UTC"
+            )
         elif holder.idle_after_ms is not None:
             return f", or finds that {holder.name!r} had no row for {format_span(holder.idle_after_ms)}, and so is idle"
         elif not holder.has_idleness and (holder.reads_changes or holder.held_by):
@@ -375,20 +431,20 @@ class BatchReport:
     def _idle(self) -> list[str]:
         """Return a sentence for each input that is idle since complete readings found no row of it."""
         return [
-            f"Time goes on without {each.name!r}, which is idle: no row since {format_time(each.quiet_since)} UTC"
-            for each in self.inputs
-            if each.quiet_since is not None and not self.drained
+            f"Time goes on without {report.name!r}, which is idle: no row since {format_time(report.quiet_since)} UTC"
+            for report in self.inputs
+            if report.quiet_since is not None and not self.drained
         ]
 
     def _late_commits(self) -> list[str]:
         """Return a sentence for each table with commits that broke its promise."""
         return [
-            f"Since the query's first batch, {_rows(each.late_commits)} of {each.name!r} were of commits with a time "
-            f"up to which its table was known already, the newest one version {each.late_commit[0]} of "
-            f"{format_time(each.late_commit[1])} UTC: clock_skew= of its source should be as long as its writers' "
+            f"Since the query's first batch, {_rows(report.late_commits)} of {report.name!r} were of commits with a "
+            f"time up to which its table was known already, the newest one version {report.late_commit[0]} of "
+            f"{format_time(report.late_commit[1])} UTC: clock_skew= of its source should be as long as its writers' "
             f"clocks are slow"
-            for each in self.inputs
-            if each.late_commit is not None
+            for report in self.inputs
+            if report.late_commit is not None
         ]
 
     def __repr__(self) -> str:
@@ -408,10 +464,10 @@ class BatchReport:
         """Return a line for each output that Spark writes, and one for each input with who reads its rows."""
         written = [f"the rows of {name!r} are written by Spark: {why}" for name, why in self.written_by_spark.items()]
         return written + [
-            f"the rows of {each.name!r} are read by "
-            + ("the Python workers" if each.reading == DIRECT else f"Spark: {each.reading}")
-            for each in self.inputs
-            if each.reading is not None
+            f"the rows of {report.name!r} are read by "
+            + ("the Python workers" if report.reading == DIRECT else f"Spark: {report.reading}")
+            for report in self.inputs
+            if report.reading is not None
         ]
 
     def headline(self) -> str:
@@ -433,19 +489,19 @@ class BatchReport:
         """Return the counts and watermarks as rows of texts, one for each input; the first row is the header."""
         header = ("input", "rows in", "done", "buffered", "rejected", "late applied", "watermark (UTC)", "held by")
         rows: list[tuple[str, ...]] = [header]
-        for each in self.inputs:
-            rejected = sum(each.rejected.values())
-            reasons = ", ".join(f"{count:,} {reason}" for reason, count in sorted(each.rejected.items()))
+        for report in self.inputs:
+            rejected = sum(report.rejected.values())
+            reasons = ", ".join(f"{count:,} {reason}" for reason, count in sorted(report.rejected.items()))
             rows.append(
                 (
-                    each.name,
-                    f"{each.rows_in:,}",
-                    f"{each.done:,}",
-                    f"{each.buffered:,}",
+                    report.name,
+                    f"{report.rows_in:,}",
+                    f"{report.done:,}",
+                    f"{report.buffered:,}",
                     f"{rejected:,}" + (f" ({reasons})" if reasons else ""),
-                    f"{each.late_applied:,}",
-                    format_time(each.watermark),
-                    _held_by(each),
+                    f"{report.late_applied:,}",
+                    format_time(report.watermark),
+                    _held_by(report),
                 )
             )
         return rows
@@ -461,28 +517,32 @@ def rejections(inputs: Iterable[tuple[str, int, Mapping[str, int]]], where: str)
     >>> rejections([("trades", 300, {"null_key": 2})], "run().rejected")[:65]
     "2 of 300 rows of 'trades' were rejected (2 whose key is null), so"
     """
-    told = []
+    clauses = []
     for name, rows_in, rejected in inputs:
         total = sum(rejected.values())
         if total:
             why = ", ".join(f"{count:,} {_REASONS.get(reason, reason)}" for reason, count in sorted(rejected.items()))
-            told.append(f"{total:,} of {_rows(rows_in)} of {name!r} were rejected ({why})")
-    return f"{' and '.join(told)}, so the result lacks them; {where} returns them with their reasons" if told else None
+            clauses.append(f"{total:,} of {_rows(rows_in)} of {name!r} were rejected ({why})")
+    return (
+        f"{' and '.join(clauses)}, so the result lacks them; {where} returns them with their reasons"
+        if clauses
+        else None
+    )
 
 
 def _rows(count: int) -> str:
     return f"{count:,} row{'' if count == 1 else 's'}"
 
 
-def _tombstones(each: InputReport) -> str:
-    return f"{each.tombstones:,} tombstone{'' if each.tombstones == 1 else 's'} of {each.name!r} after deletes"
+def _tombstones(report: InputReport) -> str:
+    return f"{report.tombstones:,} tombstone{'' if report.tombstones == 1 else 's'} of {report.name!r} after deletes"
 
 
-def _held_by(each: InputReport) -> str:
+def _held_by(report: InputReport) -> str:
     """Return what holds an input back, for the table; empty for an input without source partitions."""
-    if each.status != "active":
-        return each.status
-    return "" if each.holding_partition in (None, "[]") else str(each.holding_partition)
+    if report.status != "active":
+        return report.status
+    return "" if report.holding_partition in (None, "[]") else str(report.holding_partition)
 
 
 def _merge_input(name: str, position: int, groups: Sequence[Mapping[str, Any]]) -> InputReport:
@@ -493,13 +553,13 @@ def _merge_input(name: str, position: int, groups: Sequence[Mapping[str, Any]]) 
         counter: sum(group["inputs"][position][counter] for group in groups)
         for counter in ("rows_in", "done", "buffered", "late_applied")
     }
-    told = dict(groups[0]["input_watermarks"][position])
+    values = dict(groups[0]["input_watermarks"][position])
     for counter in RARE_COUNTERS:
         counts[counter] = sum(group["inputs"][position].get(counter, 0) for group in groups)
     commits = [each for group in groups if (each := group["inputs"][position].get("late_commit")) is not None]
-    told |= {"late_commit": max(commits)} if commits else {}
+    values |= {"late_commit": max(commits)} if commits else {}
     rows = groups[0].get("loads", {}).get(str(position + 1))
-    return _read_input({"name": name, "rejected": dict(rejected), **counts, **told, "snapshot_rows": rows})
+    return _read_input({"name": name, "rejected": dict(rejected), **counts, **values, "snapshot_rows": rows})
 
 
 def _check_agreement(names: tuple[str, str], first: Mapping[str, Any], other: Mapping[str, Any]) -> None:

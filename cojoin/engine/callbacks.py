@@ -8,18 +8,24 @@ timestamp.
 The rows that callbacks yield are collected in a list, and beside it which callback yielded them, so that the message
 about a wrong row names its callback. The caller empties both whenever the run yields, so any number of rows and timers
 needs bounded memory.
+
+An error names the user's own line: that of the frame that is neither cojoin's, nor Python's, nor a library's.
 """
 
 from __future__ import annotations
 
+import inspect
+import os
+import sysconfig
 from bisect import bisect_right
 from heapq import heappop, heappush
 from itertools import chain
+from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from cojoin.engine.formats import format_time
+from cojoin.engine.display import format_time
 from cojoin.engine.time.timers import TimeDomain
-from cojoin.engine.user_frames import user_line
 from cojoin.engine.values.rows import describe_row
 from cojoin.errors import FunctionError
 
@@ -27,11 +33,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from cojoin.engine.functions import Context, KeyedCoProcessFunction
-    from cojoin.engine.inputs import InputSpec
+    from cojoin.engine.input_spec import InputSpec
     from cojoin.engine.keyed_state_backend import KeyedStateBackend
     from cojoin.engine.time.timers import Timers
 
-__all__ = ["CallbackRunner", "fault"]
+__all__ = ["CallbackRunner", "UserFrames", "defined_at", "fault", "is_user_file", "user_line", "user_traceback"]
+
 
 _PIECE_ROWS = 50_000
 
@@ -253,5 +260,80 @@ def fault(error: Exception) -> str:
     """
     is_ours = error.__traceback__ is not None and error.__traceback__.tb_next is None
     if is_ours and isinstance(error, TypeError) and str(error).endswith("object is not iterable"):
-        return f"returned what is no iterable of rows ({error}); yield its rows, or return a list of them"
+        return f"returned a value that is not iterable ({error}); yield its rows, or return a list of them"
     return f"raised {type(error).__name__}: {error}{user_line(error)}"
+
+
+# With the separator: a folder beside the package may have a name that begins with its name.
+_OURS = str(Path(__file__).parents[1]) + os.sep
+
+
+_LIBRARIES = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+
+
+def is_user_file(file: str) -> bool:
+    """Return whether a file is neither cojoin's, nor Python's, nor a library's.
+
+    >>> is_user_file("/home/me/job.py"), is_user_file(__file__)
+    (True, False)
+    """
+    # A dataclass has its methods from a text, "<string>".
+    return not file.startswith((_OURS, *_LIBRARIES, "<frozen ", "<string>"))
+
+
+def user_line(error: BaseException) -> str:
+    """Return the end of a message that names the user's line that raised an error; empty where there is none."""
+    frames = list(_frames(error.__traceback__))
+    users = [each for each in frames if is_user_file(each.tb_frame.f_code.co_filename)]
+    # A function may come from an installed package.
+    others = [each for each in frames if not each.tb_frame.f_code.co_filename.startswith(_OURS)]
+    if not users and not others:
+        return ""
+    frame = (users or others)[-1]
+    code = frame.tb_frame.f_code
+    return f" ({code.co_filename}:{frame.tb_lineno}, in {code.co_name})"
+
+
+def defined_at(function: Any, callback: str | None = None) -> str:
+    """Return the end of a message that names where a function is written; empty where that is unknown.
+
+    Args:
+        function: The function.
+        callback: The name of the method that is meant; None means the class.
+    """
+    kind = type(function)
+    named = {} if callback is None else {callback: inspect.unwrap(getattr(kind, callback))}
+    codes = [each.__code__ for each in (named or vars(kind)).values() if inspect.isfunction(each)]
+    places = [(code.co_filename, code.co_firstlineno) for code in codes]
+    return "; {} is written in {}:{}".format(callback or kind.__name__, *min(places)) if places else ""
+
+
+def user_traceback(error: BaseException) -> TracebackType | None:
+    """Return only the user's frames of an error's traceback; None where there are none.
+
+    If the error has a cause with such frames, they are those of the cause.
+    """
+    chain = None if error.__cause__ is None else user_traceback(error.__cause__)
+    if chain is not None:
+        return chain
+    for link in reversed(list(_frames(error.__traceback__))):
+        if is_user_file(link.tb_frame.f_code.co_filename):
+            chain = TracebackType(chain, link.tb_frame, link.tb_lasti, link.tb_lineno)
+    return chain
+
+
+class UserFrames:
+    """A ``with`` block out of which an error of the user's function comes with the frames of that function alone."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if isinstance(error, FunctionError):
+            raise error.with_traceback(user_traceback(error)) from None
+
+
+def _frames(traceback: TracebackType | None) -> Iterable[TracebackType]:
+    while traceback is not None:
+        yield traceback
+        traceback = traceback.tb_next

@@ -1,21 +1,236 @@
-"""How objects show themselves: as a text in a terminal, as HTML in a notebook, from one description of both.
+"""Values, rows, tables and objects as texts for people, and as HTML in notebooks.
 
-Showing runs nothing, reads no rows and never fails: what can't be found out at the moment is left out.
+An object shows itself from one description of both (``Display``). Showing runs nothing, reads no rows and never fails:
+what can't be found out at the moment is left out. Times are times in UTC. Equal values give equal cells of a table, so
+outputs are compared as cells (``difference``); ``cojoin.testing.parse_table`` reads them.
 """
 
 from __future__ import annotations
 
 import html
+import json
+import math
+import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from datetime import date, datetime, timezone
+from decimal import Decimal
+from difflib import SequenceMatcher
+from typing import TYPE_CHECKING, Any
 
-from cojoin.engine.formats import text_table
-from cojoin.engine.values.texts import show_text
+import pyarrow as pa
+
+from cojoin.engine.time.watermarks import END_OF_TIME, NONE
+from cojoin.engine.values.rows import Row, decode_column, show_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-__all__ = ["Display", "display_of", "html_table", "html_text"]
+__all__ = [
+    "Display",
+    "cells",
+    "difference",
+    "display_of",
+    "format_bytes",
+    "format_span",
+    "format_table",
+    "format_time",
+    "html_table",
+    "html_text",
+    "show_row",
+    "show_value",
+    "text_rows",
+    "text_table",
+]
+
+
+def format_time(timestamp: int) -> str:
+    """Return a watermark as text for people: in UTC, ``none`` or ``end of time``.
+
+    >>> format_time(1_500)
+    '1970-01-01 00:00:01.500'
+    """
+    if timestamp <= NONE:
+        return "none"
+    if timestamp == END_OF_TIME:
+        return "end of time"
+    try:
+        moment = datetime.fromtimestamp(timestamp // 1000, tz=timezone.utc)
+    except (OverflowError, ValueError, OSError):
+        return f"{timestamp} ms"
+    return f"{moment:%Y-%m-%d %H:%M:%S}.{timestamp % 1000:03d}"
+
+
+def format_span(millis: int) -> str:
+    """Return a span of time in milliseconds as readable text.
+
+    >>> format_span(6_001), format_span(90_000), format_span(7_200_000), format_span(200_000_000)
+    ('6.001 s', '1 min 30 s', '2 h 0 min', '2 d 7 h')
+    """
+    seconds = millis // 1000
+    if seconds < 60:
+        return f"{millis / 1000:.3f}".rstrip("0").rstrip(".") + " s"
+    if seconds < 3_600:
+        return f"{seconds // 60} min {seconds % 60} s"
+    if seconds < 86_400:
+        return f"{seconds // 3_600} h {seconds % 3_600 // 60} min"
+    return f"{seconds // 86_400:,} d {seconds % 86_400 // 3_600} h"
+
+
+def format_bytes(size: int) -> str:
+    """Return a size in bytes as readable text.
+
+    >>> format_bytes(512), format_bytes(2_500_000)
+    ('512 B', '2.5 MB')
+    """
+    value, unit = float(size), "B"
+    for larger in ("kB", "MB", "GB", "TB"):
+        if value < 1000:
+            break
+        value, unit = value / 1000, larger
+    return f"{value:.0f} B" if unit == "B" else f"{value:.1f} {unit}"
+
+
+def show_row(values: Mapping[str, Any]) -> str:
+    """Return a row's values as text.
+
+    >>> show_row({"trade_id": 17, "tier": None})
+    'trade_id=17, tier=null'
+    """
+    return ", ".join(f"{name}={show_value(value)}" for name, value in values.items())
+
+
+def show_value(value: Any) -> str:
+    """Return a value as text: times in UTC, a null as ``null``, other values as Python writes them."""
+    if value is None:
+        return "null"
+    if hasattr(value, "isoformat"):
+        return str(value).removesuffix("+00:00")
+    if isinstance(value, Decimal):
+        return str(value)
+    if isinstance(value, Row):
+        return f"({show_row(value.as_dict())})"
+    return show_text(value) if isinstance(value, str) else repr(value)
+
+
+def text_table(rows: Sequence[Sequence[str]]) -> str:
+    """Return rows of texts as an aligned table; the first row is the header, and numbers are right-aligned."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    numeric = [
+        all(row[column].replace(",", "").removeprefix("-").isdigit() for row in rows[1:])
+        for column in range(len(rows[0]))
+    ]
+    lines = []
+    for row in rows:
+        cells = [
+            cell.rjust(width) if number else cell.ljust(width)
+            for cell, width, number in zip(row, widths, numeric, strict=True)
+        ]
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join([lines[0], "  ".join("-" * width for width in widths), *lines[1:]])
+
+
+_DAY_ZERO = date(1970, 1, 1)
+
+
+def cells(row: Sequence[Any]) -> tuple[str, ...]:
+    """Return a row's values as cells that ``parse_table`` reads; equal values give equal cells.
+
+    >>> cells([None, "null", 2.0, "gold"])
+    ('null', '"null"', '2.0', 'gold')
+    """
+    return tuple(map(_spell, row))
+
+
+def _spell(value: Any) -> str:  # noqa: PLR0911 - one return per type
+    if value is None:
+        return "null"
+    if isinstance(value, str):
+        is_plain = value and value != "null" and value == value.strip() and not re.search(r'["|\n\r\\]', value)
+        return value if is_plain else json.dumps(value, ensure_ascii=False)
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, datetime):
+        fraction = "" if not value.microsecond else f".{value.microsecond:06d}"
+        short = fraction.removesuffix("000") if len(fraction) == 7 else fraction
+        day = "" if value.date() == _DAY_ZERO else f"{value:%Y-%m-%d} "
+        return f"{day}{value:%H:%M:%S}{short}"
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, float) and math.isnan(value):
+        return "nan"
+    return str(value)
+
+
+def format_table(names: Sequence[str], rows: Sequence[Sequence[str]], marks: Sequence[str] = ()) -> str:
+    """Return a table of aligned cells under their column names, each row after its mark if marks are given.
+
+    >>> print(format_table(["tier", "visits"], [("gold", "12"), ("null", "3")]))
+    tier | visits
+    -----+-------
+    gold | 12
+    null | 3
+    """
+    widths = [max(len(line[column]) for line in (names, *rows)) for column in range(len(names))]
+    lines = [
+        " | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in (names, *rows)
+    ]
+    lines.insert(1, "-+-".join("-" * width for width in widths))
+    if not marks:
+        return "\n".join(lines)
+    return "\n".join(f"{mark} {line}".rstrip() for mark, line in zip([" ", " ", *marks], lines, strict=True))
+
+
+def difference(
+    names: Sequence[str],
+    wanted: Sequence[tuple[str, ...]],
+    actual: Sequence[tuple[str, ...]],
+    context: int | None = None,
+) -> str | None:
+    """Return a table of the rows in which two outputs differ; None if they are equal.
+
+    Args:
+        names: The columns.
+        wanted: The expected rows, as cells; those that are missing get the mark ``-``.
+        actual: The rows that came, as cells; those that are too much get the mark ``+``.
+        context: How many equal rows are shown before and after each difference; None shows all.
+
+    >>> print(difference(["tier"], [("gold",), ("silver",), ("none",)], [("gold",), ("silver",)], context=1))
+      tier
+      ---------------
+      ... 1 equal row
+      silver
+    - none
+    """
+    if list(actual) == list(wanted):
+        return None
+    lines: list[tuple[str, ...]] = []
+    marks: list[str] = []
+    pieces = SequenceMatcher(None, wanted, actual, autojunk=False).get_opcodes()
+    for place, (kind, start, stop, first, last) in enumerate(pieces):
+        if kind == "equal":
+            kept = _shortened(wanted[start:stop], context, place > 0, place < len(pieces) - 1)
+            lines += kept
+            marks += [" "] * len(kept)
+        else:
+            lines += [*wanted[start:stop], *actual[first:last]]
+            marks += ["-"] * (stop - start) + ["+"] * (last - first)
+    return format_table(names, lines, marks)
+
+
+def _shortened(
+    rows: Sequence[tuple[str, ...]], context: int | None, after: bool, before: bool
+) -> Sequence[tuple[str, ...]]:
+    """Return equal rows that stand after or before a difference without those that are far from it."""
+    if context is None:
+        return rows
+    head, tail = context if after else 0, context if before else 0
+    left_out = len(rows) - head - tail
+    if left_out <= 0:
+        return rows
+    width = len(rows[0])
+    note = (f"... {left_out} equal row{'s' if left_out > 1 else ''}", *[""] * (width - 1))
+    return [*rows[:head], note, *rows[len(rows) - tail :]]
 
 
 @dataclass(frozen=True)
@@ -104,3 +319,35 @@ def display_of(build: Callable[[], Display], kind: str) -> Display:
         return build()
     except Exception:  # noqa: BLE001 - an object that can't show itself hides the error that matters
         return Display(f"{kind} (it can't be shown at the moment)")
+
+
+_MOST_CHARACTERS = 100
+
+
+def text_rows(table: pa.Table, most_rows: int, *, millis: Sequence[str] = ()) -> list[Sequence[str]]:
+    """Return a table's names and first rows as texts.
+
+    Args:
+        table: The rows.
+        most_rows: How many of them at most.
+        millis: The columns of integers that are epoch milliseconds. Columns of the type ``timestamp[ms, tz=UTC]``, as
+            of timers and watermarks, are shown alike.
+
+    >>> text_rows(pa.table({"id": [7, None], "tier": ["gold", None]}), 1)
+    [['id', 'tier'], ('7', 'gold')]
+    """
+    shown = table.slice(0, most_rows)
+    named = zip(table.column_names, shown.columns, strict=True)
+    columns = [_texts(column, is_millis=name in millis) for name, column in named]
+    return [table.column_names, *zip(*columns, strict=True)]
+
+
+def _texts(column: pa.ChunkedArray, *, is_millis: bool) -> list[str]:
+    if is_millis or column.type == pa.timestamp("ms", "UTC"):
+        return ["none" if each is None else format_time(each) for each in column.cast(pa.int64()).to_pylist()]
+    return [_cut(show_value(each)) for each in decode_column(column, str)]
+
+
+def _cut(text: str) -> str:
+    one_line = text.replace("\n", "\\n").replace("\r", "\\r")
+    return one_line if len(one_line) <= _MOST_CHARACTERS else f"{one_line[: _MOST_CHARACTERS - 3]}..."

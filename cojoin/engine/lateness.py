@@ -22,10 +22,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cojoin.engine.display import Display, display_of
-from cojoin.engine.formats import format_span
-from cojoin.engine.time.durations import Duration, microseconds, milliseconds
+from cojoin.engine.display import Display, display_of, format_span
 from cojoin.engine.time.watermarks import NONE
+from cojoin.engine.values.arguments import Duration, microseconds, milliseconds
 from cojoin.errors import ConfigurationError, SchemaError, did_you_mean
 from cojoin.installed_packages import check_pandas
 

@@ -15,37 +15,61 @@ a join is done once the watermark has reached it, although the join keeps it.
 A row with a null key that was admitted is due at its own time, and then emitted without a match, and done: the subclass
 never sees it. This also holds after a restore into a query whose input rejects such rows.
 
+A *load* of a table (``TableLoad``) brings all rows of one version of it to the right side at once. A key group's part
+comes whole in one micro-batch, with a closing message that counts its rows. The input is finished from then on, so it
+never holds time. A later load, a *refresh*, takes the place of all rows before it: rows that are buffered or kept are
+forgotten and counted as done. Rows that were emitted never change.
+
+A snapshot has the buffers, the watermarks, the counters and the subclass's tables; while a commit of a table's changes
+is half read, also its rejected versions (``row_changes``). ``parts`` and ``snapshot`` return all of it. ``flush``
+returns what lies in the state value, and leaves the rows of segments where they are. ``load`` restores a whole state,
+and ``load_parts`` one key group's part of a state that was divided again. The header names the operator's class, so
+that a query never continues another operator's state.
+
 It costs a comparison of each buffered row's time in each batch, and a copy of the buffered and the due rows where some
 are due and others are not.
 """
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 
-from cojoin.engine.inputs import fault_table, has_null_key, rejected_table, split_admitted
-from cojoin.engine.operator_snapshot import RestorableOperator
+from cojoin.engine.batch_report import InputCounts
+from cojoin.engine.input_spec import fault_table, has_null_key, rejected_table, split_admitted
+from cojoin.engine.state.segmented_table import attach, flush, without_shadowed
 from cojoin.engine.time.control_rows import ONE_PARTITION
+from cojoin.engine.time.operator_watermark import OperatorWatermark
 from cojoin.engine.time.watermarks import END_OF_TIME, NONE
+from cojoin.engine.values import codec
 from cojoin.engine.values.rows import beyond_python
+from cojoin.engine.values.schema_evolution import evolve
 from cojoin.engine.values.tables import concat, up_to_millis
-from cojoin.errors import CheckpointError
+from cojoin.errors import CheckpointError, ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from cojoin.engine.inputs import InputSpec, LatePolicy
-    from cojoin.engine.table_load import TableLoad
+    from cojoin.engine.input_spec import InputSpec, LatePolicy
+    from cojoin.engine.state.segmented_table import SegmentedTable
+    from cojoin.engine.state.segments import Segment, SegmentContext
     from cojoin.engine.time.control_rows import Control
-    from cojoin.engine.time.input_watermark import InputWatermark
-    from cojoin.engine.time.operator_watermark import TimePolicy
+    from cojoin.engine.time.operator_watermark import InputWatermark, TimePolicy
 
-__all__ = ["OUTPUT", "REJECTED", "Batch", "Emission", "Operator", "Sides"]
+__all__ = [
+    "OUTPUT",
+    "REJECTED",
+    "Batch",
+    "Emission",
+    "Operator",
+    "Sides",
+    "TableLoad",
+    "refuse_refresh",
+]
 
 OUTPUT, REJECTED = "output", "rejected"
 """The names of the main output and of the output of rejected rows; a side output is named by its tag's id."""
@@ -54,6 +78,63 @@ _BEYOND = "time_beyond_python"
 
 Sides: TypeAlias = "tuple[pa.Table, pa.Table]"
 """The rows of the left (first) and of the right (second) input."""
+
+_OWN = frozenset({"held1", "held2", "rejected1", "rejected2"})
+"""The tables of the operator itself."""
+
+
+@dataclass(frozen=True)
+class TableLoad:
+    """The closing message of a load, for one key group.
+
+    Attributes:
+        load: The load's name; a later load of the query has a greater number in it.
+        table_id: The table's id.
+        version: The table's version.
+        rows: How many rows the load has for the key group.
+        largest: The largest timestamp in the whole load, in epoch milliseconds; None without one.
+        batch_id: The micro-batch that takes the load.
+    """
+
+    load: str
+    table_id: str
+    version: int
+    rows: int
+    largest: int | None = None
+    batch_id: int = -1
+
+    def as_dict(self, processing_time: int) -> dict[str, Any]:
+        """Return what the state remembers of the load, as JSON values.
+
+        Args:
+            processing_time: The processing time of its micro-batch, in epoch milliseconds.
+        """
+        return {
+            "load": self.load,
+            "table_id": self.table_id,
+            "version": self.version,
+            "batch_id": self.batch_id,
+            "loaded_at": processing_time,
+        }
+
+
+def refuse_refresh(right: InputSpec, what: str, why: str) -> None:
+    """Refuse a right input that is refreshed.
+
+    Args:
+        right: The right input.
+        what: The operation.
+        why: Why it can't take a refresh.
+
+    Raises:
+        ConfigurationError: The input is refreshed.
+    """
+    if right.refreshes:
+        msg = (
+            f"refresh: {what} takes no refresh of input {right.name!r}: {why}; leave refresh= out and restart the "
+            f"query for a newer version, or use asof_join or temporal_join"
+        )
+        raise ConfigurationError(msg)
 
 
 @dataclass(frozen=True)
@@ -97,7 +178,7 @@ class Emission:
     table: pa.Table
 
 
-class Operator(RestorableOperator):
+class Operator(ABC):
     """The operator of one key group; subclasses decide what a due row does.
 
     Its methods are called in this order: restore, process, then flush or snapshot, then close.
@@ -108,6 +189,15 @@ class Operator(RestorableOperator):
         time: How the operator's watermark is computed from the inputs' watermarks.
         holds_rows: Whether rows are buffered until the watermark reaches them; otherwise they are due at once.
     """
+
+    saved: dict[str, Any] | None = None
+    """Where the last snapshot of this state is stored, as noted by the caller; the engine only keeps it."""
+
+    segmenting: SegmentContext | None = None
+    """How the operator may read and write segments; None keeps all rows in the state value."""
+
+    table: dict[str, Any] | None = None
+    """The load of a table whose rows are the right input's (``TableLoad.as_dict``); None where none came."""
 
     output_delay_ms: int = 0
     """How far an output row's event time may be behind the watermark when the row is emitted, in milliseconds."""
@@ -123,9 +213,15 @@ class Operator(RestorableOperator):
         *,
         holds_rows: bool = True,
     ) -> None:
-        super().__init__(inputs, time)
+        self.inputs = inputs
+        self.watermark = OperatorWatermark([spec.watermark for spec in inputs], time)
+        self.counts = (InputCounts(), InputCounts())
+        self.processing_time = 0
+        self.rows_out = 0
         self._late = tuple(spec.late or default for spec, default in zip(inputs, late, strict=True))
         self._holds_rows = holds_rows
+        self._held = tuple(spec.schema.empty_table() for spec in inputs)
+        self._rejected = [self._rejected_rows(spec, None) for spec in inputs]
 
     @abstractmethod
     def advance(self, due: Sides, before: int, after: int, last_event: int | None) -> Iterator[Emission]:
@@ -353,7 +449,7 @@ class Operator(RestorableOperator):
         """Return the buffered rows of both inputs, which wait for the watermark."""
         return self._held[0], self._held[1]
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - joins hold no resources
         """Release the operator's resources; called once, also after an error."""
 
     def report(self) -> dict[str, Any]:
@@ -368,19 +464,19 @@ class Operator(RestorableOperator):
             "output_delay_ms": self.output_delay_ms,
             "input_watermarks": [
                 {
-                    "watermark": each.current(),
-                    "max_timestamp": each.max_timestamp(),
-                    "partitions": each.partitions(),
-                    "holding_partition": each.holding_partition(),
-                    "status": each.status(),
-                    "source_agrees": each.source_agrees,
-                    "idle_partitions": [name for name, status in each.statuses().items() if status == "idle"],
+                    "watermark": watermark.current(),
+                    "max_timestamp": watermark.max_timestamp(),
+                    "partitions": watermark.partitions(),
+                    "holding_partition": watermark.holding_partition(),
+                    "status": watermark.status(),
+                    "source_agrees": watermark.source_agrees,
+                    "idle_partitions": [name for name, status in watermark.statuses().items() if status == "idle"],
                     **_of_feed(spec),
-                    **_of_readings(spec, each),
+                    **_of_readings(spec, watermark),
                     **({} if spec.reading is None else {"reading": spec.reading}),
                     **({"table": self.table} if side and self.table is not None else {}),
                 }
-                for side, (spec, each) in enumerate(zip(self.inputs, self.watermark.inputs, strict=True))
+                for side, (spec, watermark) in enumerate(zip(self.inputs, self.watermark.inputs, strict=True))
             ],
             "holding_input": self.watermark.holding_input(),
             "processing_time": self.processing_time,
@@ -390,6 +486,169 @@ class Operator(RestorableOperator):
     def details(self) -> dict[str, int]:
         """Return the counters that the subclass adds to the report."""
         return {}
+
+    @abstractmethod
+    def state_tables(self) -> dict[str, pa.Table]:
+        """Return the subclass's state as tables; of ``segmented_tables`` the memtables."""
+
+    @abstractmethod
+    def load_state_tables(self, tables: dict[str, pa.Table]) -> None:
+        """Restore what ``state_tables`` returned."""
+
+    def segmented_tables(self) -> Mapping[str, SegmentedTable]:
+        """Return the tables whose rows may lie in segments."""
+        return {}
+
+    def waiting_rows(self) -> tuple[int, int]:
+        """Return how many rows of each input the subclass has taken but not done."""
+        return 0, 0
+
+    def parts(self) -> tuple[dict[str, Any], dict[str, pa.Table]]:
+        """Return all that the operator keeps, in segments too: JSON values, and tables whose rows carry their keys."""
+        tables = self._tables()
+        return self._header(), tables | {name: rows.read_all() for name, rows in self.segmented_tables().items()}
+
+    def snapshot(self) -> bytes:
+        """Return all that the operator keeps, as versioned bytes."""
+        return codec.encode(*self.parts())
+
+    def flush(self) -> tuple[dict[str, Any], dict[str, pa.Table], int]:
+        """Return the content of the state value, after memtables that are too large were written as segments.
+
+        Returns:
+            As ``parts``, but with the segments' names in place of their rows; and the number of bytes written.
+        """
+        tables = self._tables()
+        flushed = flush(self.segmented_tables(), self.segmenting)
+        return {**self._header(), "segments": flushed.described}, {**tables, **flushed.tables}, flushed.written
+
+    def segments(self) -> list[Segment]:
+        """Return the segments that the state names."""
+        return [segment for rows in self.segmented_tables().values() for segment in rows.segments]
+
+    def _header(self) -> dict[str, Any]:
+        return {
+            "operator": type(self).__name__,
+            "watermark": self.watermark.snapshot(),
+            "counts": [counts.as_dict() for counts in self.counts],
+            "rows_out": self.rows_out,
+            "processing_time": self.processing_time,
+            "saved": self.saved,
+            **({} if self.table is None else {"table": self.table}),
+        }
+
+    def _tables(self) -> dict[str, pa.Table]:
+        held = {f"held{number}": table for number, table in enumerate(self._held, start=1)}
+        rejected = {
+            f"rejected{number}": table for number, table in enumerate(self._rejected, start=1) if table.num_rows
+        }
+        return {**held, **rejected, **self.state_tables()}
+
+    def restore(self, data: bytes) -> None:
+        """Restore what ``snapshot`` returned, or the encoded result of ``flush``.
+
+        Raises:
+            CodecError: The bytes can't be read.
+            CheckpointError: As ``load`` says.
+        """
+        self.load(*codec.decode(data))
+
+    def load(self, header: Mapping[str, Any], tables: Mapping[str, pa.Table]) -> None:
+        """Restore what ``parts`` returned.
+
+        Rows of an input that has changed since are converted to its present columns (``schema_evolution``).
+
+        Args:
+            header: The JSON values.
+            tables: The tables; a missing one is empty.
+
+        Raises:
+            CheckpointError: They were written by another operator, or have columns that can't become the inputs'.
+        """
+        if header.get("operator") != type(self).__name__:
+            msg = (
+                f"the checkpoint was written by {header.get('operator')}, the query runs {type(self).__name__}; "
+                f"run the query that wrote it, or start with a new checkpoint"
+            )
+            raise CheckpointError(msg)
+        held = (self.input_rows(0, tables.get("held1")), self.input_rows(1, tables.get("held2")))
+        described = header.get("segments", {})
+        own = without_shadowed(described, tables)
+        self._rejected = [
+            self._rejected_rows(spec, tables.get(f"rejected{number}"))
+            for number, spec in enumerate(self.inputs, start=1)
+        ]
+        self.load_state_tables({name: table for name, table in own.items() if name not in _OWN})
+        attach(self.segmented_tables(), described, tables, self.segmenting)
+        self._held = held
+        self.watermark.restore(header["watermark"])
+        for counts, saved in zip(self.counts, header["counts"], strict=True):
+            counts.restore(saved)
+        self.rows_out = header["rows_out"]
+        self.processing_time = header["processing_time"]
+        self.saved = header.get("saved")
+        self.table = header.get("table")
+
+    def load_parts(self, header: Mapping[str, Any], tables: Mapping[str, pa.Table], *, keeps_counts: bool) -> None:
+        """Restore this key group's part of a state that was cut into other key groups (``rescaling``).
+
+        The counters of rows done and rejected can't be divided by key, so one key group gets all of them. Every key
+        group counts its own buffered rows, so the law of conservation holds in each.
+
+        Args:
+            header: The merged header, the same for every key group.
+            tables: This key group's tables; a missing one is empty.
+            keeps_counts: Whether this key group gets those counters; exactly one must.
+
+        Raises:
+            CheckpointError: As ``load`` says.
+        """
+        self.load(header, tables)
+        if not keeps_counts:
+            self.counts, self.rows_out = (InputCounts(), InputCounts()), 0
+        for counts, held, waiting in zip(self.counts, self._held, self.waiting_rows(), strict=True):
+            counts.rows_in = counts.done + held.num_rows + waiting + counts.rejected.total()
+
+    def input_rows(self, side: int, table: pa.Table | None) -> pa.Table:
+        """Return stored rows of an input in its present columns.
+
+        The key columns keep their types, since the hash of a key decides its key group.
+
+        Args:
+            side: 0 for the left input, 1 for the right.
+            table: The rows as they were stored; None means no rows.
+
+        Raises:
+            CheckpointError: Their columns can't become the input's.
+        """
+        spec = self.inputs[side]
+        return _stored_rows(spec, spec.schema, table)
+
+    @staticmethod
+    def _rejected_rows(spec: InputSpec, table: pa.Table | None) -> pa.Table:
+        """Return stored rejected rows of an input in the columns that decide; earlier versions stored all columns."""
+        columns = [] if spec.changes is None else spec.changes.remembered_columns(spec.key)
+        if table is not None:
+            table = table.select([name for name in columns if name in table.column_names])
+        return _stored_rows(spec, pa.schema([spec.schema.field(name) for name in columns]), table)
+
+    def check_states(self) -> None:  # noqa: B027 - joins declare no states
+        """Check that the restored states fit the declared ones, before any row is processed.
+
+        Raises:
+            CheckpointError: A stored state can't become what is declared, or is no longer declared.
+        """
+
+
+def _stored_rows(spec: InputSpec, schema: pa.Schema, table: pa.Table | None) -> pa.Table:
+    """Return stored rows of an input in a schema; None means no rows.
+
+    Raises:
+        CheckpointError: Their columns can't become those of the schema.
+    """
+    if table is None:
+        return schema.empty_table()
+    return evolve(table, schema, f"input {spec.name!r}", fixed=spec.key)
 
 
 def _of_readings(spec: InputSpec, watermark: InputWatermark) -> dict[str, Any]:

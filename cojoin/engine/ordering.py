@@ -6,9 +6,11 @@ before 0.0. Rows that are equal in all of these are interchangeable. Of an input
 the ends of validity come before the sequence is looked at, and deletes before versions after it. Of the right of a
 temporal join with ``deletes``, which nothing else orders, versions come before deletes.
 
-It costs one sort of one integer for each row, or two where key and time are long: some 20 ns a row each. Rows that a
-caller has kept in order (``OrderedPart.settled``) cost a merge, and rows that are sorted already cost a look at each.
-Sequence and content are compared only for rows that tie in key, time and input.
+Integers are sorted by packing values and positions into words, which sort many times faster than positions by their
+values; any 64-bit integers sort right, however far apart they are. A word costs some 20 ns a row and holds 64 bits less
+those of a position: 47 of 100,000 rows. The total order costs one such word for each row, or two where key and time are
+long. Rows that a caller has kept in order (``OrderedPart.settled``) cost a merge, 2 ns a row, and rows that are sorted
+already a look at each, 1 ns. Sequence and content are compared only for rows that tie in key, time and input.
 """
 
 from __future__ import annotations
@@ -23,14 +25,110 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from cojoin.engine.sorting import stable_argsort
-from cojoin.engine.values.rows import decode_column
-from cojoin.engine.values.texts import text_bytes
+from cojoin.engine.values.rows import decode_column, text_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
-__all__ = ["OrderedPart", "Ranks", "SortedPart", "arrival_order", "sort_part", "total_order"]
+__all__ = [
+    "OrderedPart",
+    "Ranks",
+    "SortedPart",
+    "arrival_order",
+    "combine",
+    "is_sorted",
+    "sort_part",
+    "stable_argsort",
+    "total_order",
+]
+
+_WORD_BITS = 64
+
+
+def stable_argsort(*columns: NDArray[np.int64], settled: int = 0) -> NDArray[np.int64]:
+    """Return the positions sorted by several columns, compared one after the other; equal rows keep their order.
+
+    Values and positions are packed into words, which sort many times faster than positions by their values.
+
+    Args:
+        columns: The columns, the first one first.
+        settled: How many of the first rows are probably sorted already, so that the others are merged with them.
+
+    >>> stable_argsort(np.array([1, 0, 1]), np.array([5, 9, -2])).tolist()
+    [1, 2, 0]
+    """
+    count = len(columns[0])
+    positions = np.arange(count, dtype=np.uint64)
+    place_bits = max(count - 1, 0).bit_length()
+    order: NDArray[np.int64] | None = None
+    for word in _words(columns, _WORD_BITS - place_bits):
+        values = word if order is None else word[order]
+        if is_sorted(values):
+            continue
+        packed = (values << np.uint64(place_bits)) | positions
+        if settled:
+            for run in (packed[:settled], packed[settled:]):
+                if not is_sorted(run):
+                    run.sort()
+            # The stable sort finds the two runs and merges them.
+            packed.sort(kind="stable")
+        else:
+            packed.sort()
+        step = (packed & np.uint64((1 << place_bits) - 1)).view(np.int64)
+        order = step if order is None else order[step]
+    return positions.view(np.int64) if order is None else order
+
+
+def _words(columns: Sequence[NDArray[np.int64]], room: int) -> Iterator[NDArray[np.uint64]]:
+    """Yield words of some bits that sort like the columns if rows are sorted by one word after the other, stably."""
+    word, used = None, 0
+    for column in reversed(columns):
+        if not len(column):
+            return
+        low, high = column.min(), int(column.max())
+        # The difference of any two 64-bit integers is right without a sign.
+        rest, width = column.view(np.uint64) - low.view(np.uint64), (high - int(low)).bit_length()
+        if word is not None and used + width > room:
+            yield word
+            word, used = None, 0
+        while width > room:
+            yield rest & np.uint64((1 << room) - 1)
+            rest, width = rest >> np.uint64(room), width - room
+        word = rest if word is None else word | (rest << np.uint64(used))
+        used += width
+    if word is not None:
+        yield word
+
+
+def is_sorted(values: NDArray[Any]) -> bool:
+    """Return whether no value is smaller than the one before it."""
+    return bool((values[1:] >= values[:-1]).all())
+
+
+def combine(*parts: tuple[NDArray[np.int64], NDArray[np.int64]]) -> list[NDArray[np.int64]]:
+    """Return each part's two columns as one that sorts and ties like both, also against the other parts' rows.
+
+    Args:
+        parts: Of each part a column of small numbers from 0 on, and one of any integers.
+
+    >>> [each.tolist() for each in combine((np.array([1, 0]), np.array([5, 9])), (np.array([1]), np.array([-2])))]
+    [[19, 11], [12]]
+    """
+    full = [(codes, values) for codes, values in parts if len(codes)]
+    if not full:
+        return [codes for codes, _ in parts]
+    low, high = min(int(values.min()) for _, values in full), max(int(values.max()) for _, values in full)
+    most = max(int(codes.max()) for codes, _ in full) + 1
+    if (high - low + 1) * most < 1 << (_WORD_BITS - 1):
+        return [codes * (high - low + 1) + (values - low) for codes, values in parts]
+    # The values need too many bits; their ranks sort in the same order and are dense.
+    ranks = np.unique(np.concatenate([values for _, values in parts]), return_inverse=True)[1].reshape(-1)
+    bounds = np.cumsum([len(codes) for codes, _ in parts])[:-1]
+    return [
+        codes * (int(ranks.max()) + 1) + part_ranks
+        for (codes, _), part_ranks in zip(parts, np.split(ranks, bounds), strict=True)
+    ]
+
 
 Ranks: TypeAlias = Callable[[pa.Table], tuple[NDArray[np.int8], NDArray[np.int8]]]
 """A function that returns what decides between rows that tie, before the source's own sequence and after it."""
@@ -90,12 +188,12 @@ def arrival_order(parts: Sequence[OrderedPart]) -> NDArray[np.int64]:
 
 def sort_part(part: OrderedPart) -> SortedPart:
     """Return the rows of one part sorted by key code, then by the total order."""
-    found = _merge(part) if part.settled else None
-    if found is None:
+    rows = _merge(part) if part.settled else None
+    if rows is None:
         order = stable_argsort(part.codes, part.micros)
-        found = _arranged(part, order)
-    same = (found.codes[1:] == found.codes[:-1]) & (found.micros[1:] == found.micros[:-1])
-    return found._replace(order=_untied(found.order, same, [part], part.settled))
+        rows = _arranged(part, order)
+    same = (rows.codes[1:] == rows.codes[:-1]) & (rows.micros[1:] == rows.micros[:-1])
+    return rows._replace(order=_untied(rows.order, same, [part], part.settled))
 
 
 def _merge(part: OrderedPart) -> SortedPart | None:
@@ -106,9 +204,9 @@ def _merge(part: OrderedPart) -> SortedPart | None:
     fresh = stable_argsort(part.micros[part.settled :]) + part.settled
     order = np.concatenate([np.arange(part.settled), fresh])
     by_code = stable_argsort(part.codes[order], settled=part.settled)
-    found = _arranged(part, order[by_code])
-    in_order = (found.micros[1:] >= found.micros[:-1]) | (found.codes[1:] != found.codes[:-1])
-    return found if in_order.all() else None
+    rows = _arranged(part, order[by_code])
+    in_order = (rows.micros[1:] >= rows.micros[:-1]) | (rows.codes[1:] != rows.codes[:-1])
+    return rows if in_order.all() else None
 
 
 def _arranged(part: OrderedPart, order: NDArray[np.int64]) -> SortedPart:

@@ -1,30 +1,63 @@
-"""The plan of a run: an operation, its two inputs, and how they are split and timed; picklable, and without Spark."""
+"""The plan of a run: an operation, its two inputs, and how they are split and timed; picklable, and without Spark.
+
+A few of its settings may change from run to run: how time follows the rows, and what is late. A checkpoint keeps them
+with its query, as JSON values, so that a batch that was planned with them is run again with them, whatever the next run
+has: watermark strategies with their bounds and idleness, ``max_ahead``, ``late``, ``null_key``, and how the inputs'
+watermarks become the operator's.
+
+Descriptions of inputs, operations and sources are a few words for people, without secrets, made without reading a row.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import MISSING, Field, asdict, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
-from cojoin.engine.inputs import REJECTED_SCHEMA, STAMPED_SCHEMA
+from cojoin.engine.display import Display, display_of, format_span
+from cojoin.engine.functions import OutputTag
+from cojoin.engine.input_spec import REJECTED_SCHEMA, STAMPED_SCHEMA
+from cojoin.engine.keyed_process import KeyedCoProcess
 from cojoin.engine.operator import OUTPUT, REJECTED
-from cojoin.engine.side_outputs import OutputTag
 from cojoin.engine.state.segments import SegmentOptions
 from cojoin.engine.time.operator_watermark import TimePolicy
-from cojoin.errors import ConfigurationError
+from cojoin.engine.time.watermark_strategies import (
+    BoundedOutOfOrderness,
+    ClockLag,
+    NoWatermarks,
+    Punctuated,
+    StrategyIsCodeError,
+    as_written,
+    describe_strategy,
+    described_strategy,
+)
+from cojoin.engine.values.types import type_to_ddl
+from cojoin.errors import CheckpointError, ConfigurationError, SchemaError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from cojoin.engine.inputs import InputSpec
+    from cojoin.engine.input_spec import InputSpec
     from cojoin.engine.operator import Operator
+    from cojoin.engine.time.watermark_strategies import WatermarkStrategy
 
-__all__ = ["Operation", "Plan"]
+__all__ = [
+    "Operation",
+    "Plan",
+    "clock_needs",
+    "describe_columns",
+    "describe_inputs",
+    "describe_operation",
+    "describe_source",
+    "describe_watermark",
+    "plan_settings",
+    "with_settings",
+]
 
 
 class Operation(Protocol):
-    """What is done with the two inputs: the configuration of a join or of a function."""
+    """The operation on the two inputs: the configuration of a join or of a function."""
 
     def output_schema(self, left: InputSpec, right: InputSpec) -> pa.Schema:
         """Return the columns of the output."""
@@ -134,3 +167,169 @@ class Plan:
             msg = f"output: expected 'main' or 'rejected'{tags}, got {output!r}"
             raise ConfigurationError(msg)
         return name
+
+
+def plan_settings(plan: Plan) -> dict[str, Any]:
+    """Return the settings of a plan that may change from run to run."""
+    inputs = [
+        {
+            "watermark": describe_strategy(spec.watermark),
+            "max_ahead_ms": spec.max_ahead_ms,
+            "late": spec.late,
+            "null_key": spec.null_key,
+        }
+        for spec in plan.inputs
+    ]
+    # Later runs read from it which runs look at the clock.
+    return {"inputs": inputs, "time": asdict(plan.time), "needs_clock": plan.needs_clock}
+
+
+def with_settings(plan: Plan, settings: Mapping[str, Any]) -> Plan:
+    """Return a plan with the settings that ``plan_settings`` returned of an earlier one.
+
+    Raises:
+        CheckpointError: A strategy has a user's own generator, which the plan no longer has.
+    """
+    left, right = (_with(spec, values) for spec, values in zip(plan.inputs, settings["inputs"], strict=True))
+    return replace(plan, left=left, right=right, time=TimePolicy(**settings["time"]))
+
+
+def _with(spec: InputSpec, values: Mapping[str, Any]) -> InputSpec:
+    try:
+        watermark = described_strategy(values["watermark"], spec.watermark)
+    except StrategyIsCodeError as error:
+        msg = (
+            f"input {spec.name!r}: a batch was planned with the watermark strategy {error}, whose code a checkpoint "
+            f"does not keep, and the query has {as_written(spec.watermark)}: start it once as it was, with "
+            f"Trigger.available_now(), and then with the new one"
+        )
+        raise CheckpointError(msg) from None
+    return replace(
+        spec,
+        watermark=watermark,
+        max_ahead_ms=values["max_ahead_ms"],
+        late=values["late"],
+        null_key=values["null_key"],
+    )
+
+
+def clock_needs(plan: Plan) -> list[str]:
+    """Return the settings of a plan that need batches without rows, as a user wrote them."""
+    needs = [
+        f"input {spec.name!r}: watermark={as_written(spec.watermark)}"
+        for spec in plan.inputs
+        if spec.watermark.needs_clock
+    ]
+    if plan.needs_clock and not needs:
+        needs = ["the function's processing-time timers (processing_time_timers=False of process() where it sets none)"]
+    return needs
+
+
+_MANY_COLUMNS = 12
+
+
+def describe_operation(operation: Any) -> str:
+    """Return a join or a function with the settings that are not the default.
+
+    >>> from cojoin.engine.joins import AsofJoin
+    >>> describe_operation(AsofJoin("inner", tolerance="1 hour"))
+    "asof_join(how='inner', tolerance='1 hour')"
+    """
+    name = str(operation.describe()["operator"])
+    if isinstance(operation, KeyedCoProcess):
+        more = "" if operation.order == "event_time" else f", order={operation.order!r}"
+        return f"{name}({type(operation.function).__name__}(){more})"
+    changed = [each for each in fields(operation) if getattr(operation, each.name) != _default(each)]
+    return f"{name}({', '.join(f'{each.name}={getattr(operation, each.name)!r}' for each in changed)})"
+
+
+def describe_watermark(strategy: WatermarkStrategy) -> str:
+    """Return a watermark strategy.
+
+    >>> from cojoin.engine.time.watermark_strategies import WatermarkStrategy
+    >>> describe_watermark(WatermarkStrategy.for_bounded_out_of_orderness("5 seconds").with_idleness("1 minute"))
+    'up to 5 s out of order, idle after 1 min 0 s'
+    """
+    generator = strategy.generator
+    if isinstance(generator, BoundedOutOfOrderness):
+        bound = generator.out_of_orderness_ms
+        text = f"up to {format_span(bound)} out of order" if bound else "in the order of event time"
+    elif isinstance(generator, ClockLag):
+        text = f"{format_span(generator.lag_ms)} behind the clock"
+    elif isinstance(generator, Punctuated):
+        text = f"column {generator.column!r}"
+    else:
+        text = "none" if isinstance(generator, NoWatermarks) else type(generator).__name__
+    idle = strategy.idleness
+    return text if idle is None else f"{text}, idle after {format_span(idle.timeout_ms)}"
+
+
+def describe_inputs(inputs: Iterable[InputSpec], sources: Iterable[str]) -> list[tuple[str, ...]]:
+    """Return both inputs as rows of a table, the header first.
+
+    Args:
+        inputs: The specifications.
+        sources: Where their rows are.
+    """
+    rows = [
+        (
+            spec.name,
+            source,
+            ", ".join(spec.key),
+            _times(spec),
+            describe_watermark(spec.watermark),
+            describe_columns(spec.schema),
+        )
+        for spec, source in zip(inputs, sources, strict=True)
+    ]
+    return [("input", "rows", "key", "event time", "watermark", "columns"), *rows]
+
+
+def _times(spec: InputSpec) -> str:
+    if spec.changes is not None and spec.changes.valid_from is not None:
+        return f"{spec.changes.valid_from} to {spec.changes.valid_to}"
+    return spec.event_time or "none"
+
+
+def describe_columns(schema: pa.Schema) -> str:
+    """Return columns with their types as DDL; of very many the first ones."""
+    return _shortened([f"{field.name} {_type(field)}" for field in schema])
+
+
+def describe_source(source: Any) -> str:
+    """Return what an input's rows are: the kind of a frame and its size, or a source by its own name.
+
+    It runs nothing: a frame of Spark's says its columns only, and one whose size takes a query, such as a DuckDB
+    relation, its kind only.
+    """
+    kind = f"{type(source).__module__.partition('.')[0]} {type(source).__name__}"
+    title = getattr(source, "title", None) if kind.startswith("cojoin ") else None
+    if isinstance(title, str):
+        return title
+    if kind.startswith("pyspark "):
+        return display_of(lambda: Display(_describe_dataframe(source)), "DataFrame of Spark's").head
+    if kind in {"pandas DataFrame", "polars DataFrame", "pyarrow Table", "pyarrow RecordBatch"}:
+        rows, columns = source.shape
+        return f"{kind}, {rows:,} x {columns:,}"
+    return kind
+
+
+def _describe_dataframe(frame: Any) -> str:
+    kind = "streaming" if frame.isStreaming else "static"
+    return f"{kind} DataFrame of Spark's: {_shortened([f'{name} {dtype}' for name, dtype in frame.dtypes])}"
+
+
+def _default(setting: Field[Any]) -> Any:
+    return setting.default_factory() if setting.default_factory is not MISSING else setting.default
+
+
+def _shortened(columns: Sequence[str]) -> str:
+    more = f", and {len(columns) - _MANY_COLUMNS:,} more" if len(columns) > _MANY_COLUMNS else ""
+    return ", ".join(columns[:_MANY_COLUMNS]) + more
+
+
+def _type(field: pa.Field) -> str:
+    try:
+        return type_to_ddl(field.type)
+    except SchemaError:
+        return str(field.type)

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cojoin.engine.counts import RARE_COUNTERS
+from cojoin.engine.batch_report import RARE_COUNTERS
+from cojoin.engine.key_groups import is_hashed
 from cojoin.engine.values.schema_evolution import evolve, widest
 from cojoin.engine.values.tables import concat, take_rows
-from cojoin.engine.values.xx_hashes import is_hashed
 from cojoin.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-    from cojoin.engine.inputs import InputSpec
+    from cojoin.engine.input_spec import InputSpec
 
 __all__ = ["assemble", "cut", "key_columns", "merged_header", "spreading_columns"]
 
@@ -133,11 +133,11 @@ def merged_header(headers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def _summed(counts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     rejected: Counter[str] = Counter()
-    for each in counts:
-        rejected.update(each["rejected"])
-    sums = {name: sum(each[name] for each in counts) for name in ("rows_in", "done", "late_applied")}
-    rare = {name: sum(each.get(name, 0) for each in counts) for name in RARE_COUNTERS}
-    commits = [each["late_commit"] for each in counts if "late_commit" in each]
+    for group in counts:
+        rejected.update(group["rejected"])
+    sums = {name: sum(group[name] for group in counts) for name in ("rows_in", "done", "late_applied")}
+    rare = {name: sum(group.get(name, 0) for group in counts) for name in RARE_COUNTERS}
+    commits = [group["late_commit"] for group in counts if "late_commit" in group]
     return {
         **sums,
         "rejected": dict(rejected),
@@ -155,11 +155,11 @@ def assemble(pieces: Sequence[Mapping[str, pa.Table]]) -> dict[str, pa.Table]:
     Raises:
         CheckpointError: Tables of one name have schemas that can't be widened to one.
     """
-    found: dict[str, list[pa.Table]] = {}
+    by_name: dict[str, list[pa.Table]] = {}
     for piece in pieces:
         for name, table in piece.items():
-            found.setdefault(name, []).append(table)
-    return {name: concat(_alike(name, tables)) for name, tables in found.items()}
+            by_name.setdefault(name, []).append(table)
+    return {name: concat(_alike(name, tables)) for name, tables in by_name.items()}
 
 
 def _alike(name: str, tables: Sequence[pa.Table]) -> Sequence[pa.Table]:
@@ -172,9 +172,9 @@ def _alike(name: str, tables: Sequence[pa.Table]) -> Sequence[pa.Table]:
         return [evolve(table, schema, what) for table in tables]
     # Columns are matched by name, but the flag by its position: a new column of the input may have the flag's name.
     rows = [table.drop_columns([table.column_names[-1]]) for table in tables]
-    schema = widest([each.schema for each in rows], what)
-    flag = next(table.schema.field(-1) for table, each in zip(tables, rows, strict=True) if each.schema.equals(schema))
+    schema = widest([part.schema for part in rows], what)
+    flag = next(table.schema.field(-1) for table, part in zip(tables, rows, strict=True) if part.schema.equals(schema))
     return [
-        evolve(each, schema, what).append_column(flag, table.column(table.num_columns - 1))
-        for table, each in zip(tables, rows, strict=True)
+        evolve(part, schema, what).append_column(flag, table.column(table.num_columns - 1))
+        for table, part in zip(tables, rows, strict=True)
     ]

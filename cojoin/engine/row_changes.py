@@ -25,6 +25,11 @@ Ties at one microsecond of a key: first the ends of validity, then the source's 
 before versions. So a version that begins where another ends is valid. An end only ends the version of its own row.
 
 It keeps nothing, and costs some vectorised passes over the columns of time and of commits.
+
+Rows in memory that have a span of validity are checked before anything runs (``check_validity``): none may end before
+it begins, and those of a key may not overlap. The first of the rows that are wrong is shown as an example. Rows with a
+null key, or a null begin, are rejected when they are read. A row that ends where it begins overlaps with none. That
+costs one sort.
 """
 
 from __future__ import annotations
@@ -36,13 +41,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from cojoin.engine.ordering import OrderedPart, sort_part
 from cojoin.engine.values.keys import encode_keys
-from cojoin.engine.values.tables import concat, event_millis
+from cojoin.engine.values.rows import decode_rows, describe_row
+from cojoin.engine.values.tables import concat, event_micros, event_millis
+from cojoin.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
+
+    from cojoin.engine.input_spec import InputSpec
 
 __all__ = [
     "COMMIT",
@@ -54,6 +64,9 @@ __all__ = [
     "VALID_AT",
     "ChangeFeed",
     "RowChanges",
+    "check_validity",
+    "ends_too_early",
+    "overlapping",
 ]
 
 DELETED, VALID_AT = "_deleted", "_valid_at"
@@ -101,7 +114,7 @@ DELTA_FEED = ChangeFeed(COMMITTED_AT, COMMIT)
 
 @dataclass(frozen=True)
 class RowChanges:
-    """How an input's rows are versions and deletes.
+    """The reading of an input's rows as versions and deletes.
 
     Attributes:
         event_time: The event-time column of the versions and deletes; None if they have none.
@@ -160,7 +173,7 @@ class RowChanges:
 
     @property
     def deciding(self) -> tuple[str, ...]:
-        """The columns by which versions and deletes are told, besides the key."""
+        """The columns that distinguish versions from deletes, besides the key."""
         validity = [] if self.valid_from is None else [VALID_AT, self.valid_from]
         return (DELETED, *self._commits, *validity)
 
@@ -341,9 +354,9 @@ class RowChanges:
         own, names = self._deleted(rows) & ~self._ends(rows), [*key, *self._commits]
         if not own.any():
             return own
-        found = own & _among(rows, rejected, [*names, self.valid_from])
+        replaced = own & _among(rows, rejected, [*names, self.valid_from])
         elsewhere = rejected.filter(pa.array(~_among(rejected, rows.filter(pa.array(own)), [*names, self.valid_from])))
-        return found | (own & _among(rows, elsewhere, names))
+        return replaced | (own & _among(rows, elsewhere, names))
 
     def may_be_replaced_by(self, rows: pa.Table, rejected: pa.Table, key: Sequence[str]) -> NDArray[np.bool_]:
         """Return which rows are deletes of a rejected version's key and commit; the arguments are ``replaced_by``'s."""
@@ -379,8 +392,10 @@ class RowChanges:
         counts = ~ends & ~dropped
         later = np.zeros(len(places), dtype=bool)
         # Ends are the first of their microsecond, so the others of one begin follow each other.
-        found = places[counts]
-        later[found[:-1]] = (codes[found[1:]] == codes[found[:-1]]) & (micros[found[1:]] == micros[found[:-1]])
+        counting = places[counts]
+        later[counting[:-1]] = (codes[counting[1:]] == codes[counting[:-1]]) & (
+            micros[counting[1:]] == micros[counting[:-1]]
+        )
         valid = counts & ~self._deleted(rows) & ~later
         before = np.maximum.accumulate(np.where(valid, places, -1))
         own = (before >= 0) & (codes[before] == codes)
@@ -423,7 +438,83 @@ def _micros(times: pa.ChunkedArray) -> NDArray[np.int64]:
 def _without_nulls(table: pa.Table) -> pa.Table:
     """Return key columns without nulls: a null has no version and no delete of its own, so any value serves."""
     columns = [
-        each.cast(pa.int64()).fill_null(0) if each.null_count and pa.types.is_timestamp(each.type) else each
-        for each in table.columns
+        column.cast(pa.int64()).fill_null(0) if column.null_count and pa.types.is_timestamp(column.type) else column
+        for column in table.columns
     ]
     return pa.table(columns, names=[f"k{place}" for place in range(table.num_columns)])
+
+
+_LAST = (1 << 63) - 1
+
+
+def check_validity(rows: pa.Table, spec: InputSpec) -> None:
+    """Check rows in memory.
+
+    Args:
+        rows: The rows of the source.
+        spec: Their input, whose rows have a span of validity.
+
+    Raises:
+        ConfigurationError: Rows end before they begin, or rows of a key overlap.
+    """
+    assert spec.changes is not None
+    valid_from, valid_to = spec.changes.valid_from, spec.changes.valid_to
+    if valid_from is None or valid_to is None:
+        return
+    known = np.ones(rows.num_rows, dtype=bool)
+    for name in (*spec.key, valid_from):
+        known &= np.asarray(pc.is_valid(rows.column(name)).to_numpy())
+    rows = rows.filter(pa.array(known)).combine_chunks()
+    begins, ends = event_micros(rows, valid_from), event_micros(rows, valid_to)
+    ends = np.where(np.asarray(pc.is_null(rows.column(valid_to)).to_numpy()), _LAST, ends)
+    wrong = np.flatnonzero(ends < begins)
+    if len(wrong):
+        raise ends_too_early(spec, len(wrong), _shown(rows, int(wrong[0])))
+    rows = rows.filter(pa.array(ends > begins))
+    begins, ends = begins[ends > begins], ends[ends > begins]
+    (codes,), _ = encode_keys([spec.keys(rows)])
+    order, codes, _ = sort_part(OrderedPart(codes, begins, 0, rows, spec.source_order))
+    # Where no earlier row overlaps, none ends later than the row before, so the first overlap of a key is found.
+    overlaps = np.flatnonzero((codes[1:] == codes[:-1]) & (ends[order][:-1] > begins[order][1:]))
+    if len(overlaps):
+        pair = [_shown(rows, int(order[overlaps[0] + step])) for step in (0, 1)]
+        raise overlapping(spec, len(overlaps), pair[0], pair[1])
+
+
+def ends_too_early(spec: InputSpec, count: int, example: str) -> ConfigurationError:
+    """Return the error about rows whose validity ends before it begins.
+
+    Args:
+        spec: Their input.
+        count: How many there are.
+        example: One of them.
+    """
+    assert spec.changes is not None
+    rows = "1 row ends before it begins" if count == 1 else f"{count:,} rows end before they begin"
+    return ConfigurationError(
+        f"input {spec.name!r}: {rows}: {spec.changes.valid_to!r} is before {spec.changes.valid_from!r}, as in "
+        f"{example}; correct or leave out such rows"
+    )
+
+
+def overlapping(spec: InputSpec, count: int, one: str, other: str) -> ConfigurationError:
+    """Return the error about rows of a key that are valid at the same time.
+
+    Args:
+        spec: Their input.
+        count: How many rows begin before the row before them has ended.
+        one: A row of the first pair.
+        other: The row after it.
+    """
+    assert spec.changes is not None
+    rows = "1 row is" if count == 1 else f"{count:,} rows are"
+    return ConfigurationError(
+        f"input {spec.name!r}: {rows} valid while another row of the same {', '.join(spec.key)} is: "
+        f"{spec.changes.valid_from!r} is before the other's {spec.changes.valid_to!r}, as in {one} and {other}; a key "
+        f"has one version at a time: close the earlier row where the later one begins, or leave one out"
+    )
+
+
+def _shown(rows: pa.Table, place: int) -> str:
+    (row,) = decode_rows(rows.slice(place, 1), str)
+    return describe_row(row)

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import numpy as np
 from pyspark.sql import functions as F  # noqa: N812
 
-from cojoin.engine.values.texts import back_quoted
+from cojoin.engine.values.rows import back_quoted
 from cojoin.engine.values.types import parse_schema
 from cojoin.errors import ConfigurationError, SchemaError
 from cojoin.installed_packages import check_packages

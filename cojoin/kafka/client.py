@@ -21,7 +21,7 @@ import uuid
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar
 
-from cojoin.engine.time.durations import milliseconds
+from cojoin.engine.values.arguments import milliseconds
 from cojoin.errors import ConfigurationError, QueryFailedError, did_you_mean
 from cojoin.installed_packages import check_packages
 from cojoin.kafka.refusals import (

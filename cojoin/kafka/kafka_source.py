@@ -14,8 +14,8 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, get_args
 
-from cojoin.engine.inputs import DIRECT
-from cojoin.engine.time.durations import Duration, milliseconds
+from cojoin.engine.input_spec import DIRECT
+from cojoin.engine.values.arguments import Duration, milliseconds
 from cojoin.errors import CheckpointError, ConfigurationError, did_you_mean
 from cojoin.kafka.archive import Archive, Wanted
 from cojoin.kafka.client import ClusterOptions
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-    from cojoin.engine.inputs import InputSpec
+    from cojoin.engine.input_spec import InputSpec
     from cojoin.engine.row_changes import ChangeFeed
     from cojoin.kafka.client import Cluster, Partition
     from cojoin.kafka.formats.record_formats import ResolvedFormat, ValueFormat

@@ -19,9 +19,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cojoin.engine.values.ipc import binary_column
+from cojoin.engine.key_groups import is_hashed
+from cojoin.engine.values.codec import binary_column
 from cojoin.engine.values.types import parse_type, type_to_ddl
-from cojoin.engine.values.xx_hashes import is_hashed
 from cojoin.kafka.formats.arrow_json import is_settled_type, narrowed, parsed_json
 from cojoin.kafka.records import DECODED, DECODED_KEY, FAULT, KEY, MARK, NEWEST, TIME, VALUE
 from cojoin.session.kinds import active_session
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from pyspark.sql import SparkSession
 
-    from cojoin.engine.inputs import InputSpec
+    from cojoin.engine.input_spec import InputSpec
     from cojoin.kafka.record_columns import RecordColumn, RecordDescription
     from cojoin.spark.batch.grouping import Grouping
 

@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
-from cojoin.engine.values.coercion import coercer
-from cojoin.engine.values.encoding import encode_column
+from cojoin.engine.values.encoding import coercer, encode_column
 from cojoin.errors import ConfigurationError, QueryFailedError
 from cojoin.kafka.client import Cluster
 from cojoin.kafka.formats.wire_format import schema_head, undecodable

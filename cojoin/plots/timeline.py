@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from cojoin.engine.descriptions import describe_operation
 from cojoin.engine.joins import IntervalJoin
 from cojoin.engine.keyed_process import KeyedCoProcess
+from cojoin.engine.plan import describe_operation
 from cojoin.errors import ConfigurationError
 from cojoin.plots.time_axes import (
     BLACK,

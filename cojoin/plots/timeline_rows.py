@@ -16,18 +16,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cojoin.engine.formats import show_value
-from cojoin.engine.inputs import InputSpec
+from cojoin.engine.display import show_value
+from cojoin.engine.input_spec import InputSpec, control_of
 from cojoin.engine.joins import AsofJoin, TemporalJoin
 from cojoin.engine.local.kept_tables import KeptTables
 from cojoin.engine.local.local_run import LocalRun
-from cojoin.engine.observed import control_of
 from cojoin.engine.ordering import OrderedPart, total_order
 from cojoin.engine.plan import Plan
 from cojoin.engine.time.control_rows import ONE_PARTITION, Control
-from cojoin.engine.time.durations import microseconds
 from cojoin.engine.time.timers import TimeDomain
 from cojoin.engine.time.watermark_strategies import WatermarkStrategy
+from cojoin.engine.values.arguments import microseconds
 from cojoin.engine.values.encoding import encode_rows
 from cojoin.engine.values.rows import Row, decode_column
 from cojoin.engine.values.tables import event_micros, take_rows

@@ -18,7 +18,7 @@ import pyarrow as pa
 from cojoin.embedded.libraries import is_pandas
 from cojoin.engine.batch_report import BatchReport
 from cojoin.engine.time.watermarks import END_OF_TIME, NONE
-from cojoin.engine.values.choices import check_word
+from cojoin.engine.values.arguments import check_word
 from cojoin.errors import ConfigurationError
 from cojoin.plots.time_axes import BLACK, GREY, LEFT, RIGHT, as_numbers, check_axes, format_times, new_axes
 

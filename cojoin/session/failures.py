@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from cojoin.engine.user_frames import is_user_file, user_line
+from cojoin.engine.callbacks import is_user_file, user_line
 from cojoin.errors import CojoinError
 from cojoin.session.sealed import worker_trouble
 from cojoin.storage.locations import without_login

@@ -26,7 +26,7 @@ from pyspark.serializers import CloudPickleSerializer
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from cojoin.engine.formats import text_table
+from cojoin.engine.display import text_table
 from cojoin.session.arrow_types import arrow_schema, spark_schema
 from cojoin.session.classic_session import ClassicSession
 from cojoin.session.connect_session import ConnectSession

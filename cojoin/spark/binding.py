@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from cojoin.engine.input_columns import check_pair
-from cojoin.engine.time.durations import milliseconds
+from cojoin.engine.input import check_pair
+from cojoin.engine.values.arguments import milliseconds
 from cojoin.errors import ConfigurationError, SchemaError
 from cojoin.session.kinds import active_session, adapter_of
 from cojoin.session.session_settings import pipeline_refusals

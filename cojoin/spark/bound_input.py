@@ -12,12 +12,11 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructType
 
-from cojoin.engine.input_columns import InputColumns, check_names
-from cojoin.engine.inputs import DIRECT
+from cojoin.engine.input import Advice, InputColumns, check_names
+from cojoin.engine.input_spec import DIRECT
 from cojoin.engine.key_groups import group_labels
-from cojoin.engine.time.durations import Duration, milliseconds
-from cojoin.engine.values.advice import Advice
-from cojoin.engine.values.texts import back_quoted
+from cojoin.engine.values.arguments import Duration, milliseconds
+from cojoin.engine.values.rows import back_quoted
 from cojoin.errors import ConfigurationError, SchemaError
 from cojoin.session.arrow_types import arrow_type
 from cojoin.session.failures import explain
@@ -45,9 +44,8 @@ from cojoin.spark.sources.sources import Source
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-    from cojoin.engine.input import Input
-    from cojoin.engine.inputs import InputSpec
-    from cojoin.engine.values.advice import Kind
+    from cojoin.engine.input import Input, Kind
+    from cojoin.engine.input_spec import InputSpec
 
 __all__ = ["BoundInput", "SparkAdvice"]
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from cojoin.engine.key_groups import is_hashed
 from cojoin.engine.values.types import parse_schema, type_to_ddl
-from cojoin.engine.values.xx_hashes import is_hashed
 from cojoin.session.kinds import adapter_of
 from cojoin.session.session_settings import is_left_to_spark
 from cojoin.spark.batch.direct_reader import folders_with_values
@@ -26,7 +26,7 @@ from cojoin.storage.parquet_footers import read_footer
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from cojoin.engine.inputs import InputSpec
+    from cojoin.engine.input_spec import InputSpec
 
 __all__ = ["is_parquet", "root_of", "why_through_spark"]
 

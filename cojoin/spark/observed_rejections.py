@@ -22,7 +22,7 @@ from weakref import WeakKeyDictionary
 from pyspark.sql import functions as F  # noqa: N812
 
 from cojoin.engine.batch_report import rejections
-from cojoin.engine.inputs import Reason
+from cojoin.engine.input_spec import Reason
 from cojoin.errors import MissingRowsWarning
 from cojoin.session.kinds import adapter_of
 from cojoin.spark.batch.call import STATISTICS

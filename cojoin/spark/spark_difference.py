@@ -19,8 +19,8 @@ from pyspark.storagelevel import StorageLevel
 from cojoin.comparison.comparison import changed_settings
 from cojoin.comparison.difference import Counts, Difference, OutputDifference, changed_columns, examples_of
 from cojoin.engine.input import Input
-from cojoin.engine.values.row_digest import add_digests, rows_digest
-from cojoin.engine.values.texts import back_quoted
+from cojoin.engine.values.hashes import add_digests, rows_digest
+from cojoin.engine.values.rows import back_quoted
 from cojoin.errors import ConfigurationError, QueryFailedError
 from cojoin.session.failures import explain
 from cojoin.session.kinds import adapter_of
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from cojoin.comparison.comparison import ComparedOutput, Comparison
-    from cojoin.engine.inputs import InputSpec
+    from cojoin.engine.input_spec import InputSpec
     from cojoin.spark.spark_execution import SparkExecution
 
 __all__ = ["spark_difference"]

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from cojoin.checkpoints.segment_files import SegmentFolder
     from cojoin.checkpoints.snapshot_row import SnapshotCadence
     from cojoin.engine.functions import KeyedCoProcessFunction
-    from cojoin.engine.inputs import InputSpec
+    from cojoin.engine.input_spec import InputSpec
     from cojoin.engine.plan import Plan
     from cojoin.spark.bound_input import BoundInput
     from cojoin.spark.query.query import Query

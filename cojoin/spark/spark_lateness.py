@@ -19,7 +19,7 @@ from pyspark.storagelevel import StorageLevel
 
 from cojoin.engine.input import Input
 from cojoin.engine.lateness import Lateness, LatenessCounter, arrival_order
-from cojoin.engine.values.texts import back_quoted
+from cojoin.engine.values.rows import back_quoted
 from cojoin.errors import ConfigurationError, QueryFailedError
 from cojoin.session.failures import explain
 from cojoin.session.kinds import adapter_of
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-    from cojoin.engine.inputs import InputSpec
+    from cojoin.engine.input_spec import InputSpec
     from cojoin.engine.lateness import ArrivalOrder
-    from cojoin.engine.time.durations import Duration
+    from cojoin.engine.values.arguments import Duration
 
 __all__ = ["spark_lateness"]
 

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cojoin.capture.captured_keys import CapturedKey, Outcomes, TimedRow, read_captured, replay, time_to_json
-from cojoin.engine.row_tables import cells, difference
+from cojoin.engine.display import cells, difference
 from cojoin.engine.values.json_values import row_from_json, row_to_json
-from cojoin.engine.values.texts import dump_json
+from cojoin.engine.values.rows import dump_json
 from cojoin.engine.values.types import as_schema
 from cojoin.errors import ConfigurationError, did_you_mean
 from cojoin.testing.harness import Harness
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from cojoin.engine.local.emitted_rows import Rejected
-    from cojoin.engine.side_outputs import OutputTag
+    from cojoin.engine.functions import OutputTag
+    from cojoin.engine.local.key_group import Rejected
 
 __all__ = ["CapturedKeys", "assert_output"]
 

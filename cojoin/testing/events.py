@@ -7,7 +7,7 @@ from datetime import datetime
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
-from cojoin.engine.local.emitted_rows import Rejected
+from cojoin.engine.local.key_group import Rejected
 from cojoin.errors import CojoinError
 
 if TYPE_CHECKING:

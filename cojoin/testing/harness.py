@@ -11,24 +11,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast, get_args
 
-from cojoin.engine.descriptions import describe_operation
-from cojoin.engine.display import Display, display_of
-from cojoin.engine.formats import format_time
-from cojoin.engine.functions import KeyedCoProcessFunction
-from cojoin.engine.keyed_process import KeyedCoProcess
-from cojoin.engine.keyed_process_operator import KeyedCoProcessOperator
-from cojoin.engine.local.emitted_rows import Rejected
-from cojoin.engine.local.group_states import decode_states, encode_states
+from cojoin.engine.display import Display, display_of, format_time
+from cojoin.engine.functions import KeyedCoProcessFunction, OutputTag, check_tags
+from cojoin.engine.keyed_process import KeyedCoProcess, KeyedCoProcessOperator
 from cojoin.engine.local.kept_tables import WAITING, opened, waiting_table
-from cojoin.engine.local.key_group import ConservationError
-from cojoin.engine.local.local_run import LocalRun
+from cojoin.engine.local.key_group import ConservationError, Rejected
+from cojoin.engine.local.local_run import LocalRun, decode_states, encode_states
 from cojoin.engine.operator import OUTPUT
-from cojoin.engine.plan import Plan
-from cojoin.engine.side_outputs import OutputTag, check_tags
+from cojoin.engine.plan import Plan, describe_operation
 from cojoin.engine.time.control_rows import ONE_PARTITION, Control
 from cojoin.engine.time.operator_watermark import TimePolicy
 from cojoin.engine.time.watermarks import END_OF_TIME, NONE, AllIdle, Status
-from cojoin.engine.values.choices import check_flag, check_word
+from cojoin.engine.values.arguments import check_flag, check_word
 from cojoin.engine.values.rows import Row, decode_rows
 from cojoin.engine.values.types import as_schema
 from cojoin.errors import ConfigurationError, did_you_mean

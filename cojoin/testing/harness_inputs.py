@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 import pyarrow as pa
 
-from cojoin.engine.inputs import (
+from cojoin.engine.input_spec import (
     InputSpec,
     LatePolicy,
     NullKeyPolicy,
@@ -24,11 +24,10 @@ from cojoin.engine.inputs import (
 )
 from cojoin.engine.local import local_run
 from cojoin.engine.time.control_rows import ONE_PARTITION, Control
-from cojoin.engine.time.durations import Duration, milliseconds
 from cojoin.engine.time.watermark_strategies import WatermarkStrategy
 from cojoin.engine.time.watermarks import NONE
-from cojoin.engine.values.coercion import coercer
-from cojoin.engine.values.encoding import encode_rows
+from cojoin.engine.values.arguments import milliseconds
+from cojoin.engine.values.encoding import coercer, encode_rows
 from cojoin.engine.values.keys import KEYABLE, is_keyable
 from cojoin.engine.values.rows import Row, decode_column
 from cojoin.engine.values.types import as_schema, type_to_ddl
@@ -38,7 +37,8 @@ from cojoin.testing.events import NOT_GIVEN, HarnessError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from cojoin.engine.time.input_watermark import InputWatermark
+    from cojoin.engine.time.operator_watermark import InputWatermark
+    from cojoin.engine.values.arguments import Duration
     from cojoin.testing.events import Element
 
 __all__ = [

@@ -299,7 +299,7 @@ def test_a_damaged_file_is_told(tmp_path: Path) -> None:
         with pytest.raises(cj.ConfigurationError, match=f"test_join.json: {told}|{told}"):
             CapturedKeys.read(captured.path)
     captured.rows_path.write_text(text.replace('"trade": 1', '"trade": "1"'), "utf-8")
-    with pytest.raises(cj.SchemaError, match="column 'trade': '1' is no int64"):
+    with pytest.raises(cj.SchemaError, match="column 'trade': '1' is not of the type int64"):
         run(captured.path)
     captured.rows_path.unlink()
     with pytest.raises(cj.ConfigurationError, match="can't be read"):

@@ -21,8 +21,7 @@ from cojoin.checkpoints.control import (
 )
 from cojoin.checkpoints.drain_promise import keep_former_runs_from_draining, promise_drain
 from cojoin.checkpoints.run_starts import resumed_batches
-from cojoin.engine.time.complete_reading import CompleteReading
-from cojoin.engine.time.control_rows import Control
+from cojoin.engine.time.control_rows import CompleteReading, Control
 from cojoin.session.offset_log import plan_look_at_the_clock, source_offsets
 from cojoin.session.stores import open_store
 from cojoin.spark.batch.packing import read_control

@@ -17,7 +17,7 @@ from cojoin.checkpoints.identity import (
     note_sources,
     read_query,
 )
-from cojoin.engine.inputs import InputSpec
+from cojoin.engine.input_spec import InputSpec
 from cojoin.engine.joins.asof import AsofJoin
 from tests.spark.refused import refused
 

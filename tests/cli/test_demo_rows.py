@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from cojoin.cli.demo import FILES, admitted, compare, expected_rows, make_day
-from cojoin.engine.inputs import InputSpec
+from cojoin.engine.input_spec import InputSpec
 from cojoin.engine.joins.asof import AsofJoin
 from cojoin.engine.time.watermarks import END_OF_TIME, NONE
 

@@ -27,7 +27,7 @@ from cojoin.checkpoints.segment_files import FOLDER, SegmentFolder
 from cojoin.checkpoints.snapshot_record import Snapshot
 from cojoin.checkpoints.snapshot_row import seal_of, snapshot_row
 from cojoin.checkpoints.snapshots import Snapshots
-from cojoin.engine.inputs import InputSpec
+from cojoin.engine.input_spec import InputSpec
 from cojoin.engine.state.segments import SegmentContext, write_segment
 from cojoin.engine.values import codec
 from cojoin.session.source_logs import LogDigests

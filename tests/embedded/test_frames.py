@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 import cojoin as cj
-from cojoin.embedded import memory
+from cojoin.embedded import frames
 from cojoin.embedded.frames import read_frame
 from cojoin.embedded.pandas_frames import as_pandas
 
@@ -214,7 +214,7 @@ def test_a_reader_gives_its_rows_once() -> None:
 
 
 def test_too_large_a_frame_is_refused_before_it_starts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "available_memory", lambda: 10_000)
+    monkeypatch.setattr(frames, "available_memory", lambda: 10_000)
     large = pa.table({"k": pa.array([7] * 1_000, pa.int64()), "t": pa.array([NOON] * 1_000, US)})
     with pytest.raises(cj.ConfigurationError) as caught:
         connect(large)
@@ -223,7 +223,7 @@ def test_too_large_a_frame_is_refused_before_it_starts(monkeypatch: pytest.Monke
 
 
 def test_the_free_memory_is_known_here() -> None:
-    free = memory.available_memory()
+    free = frames.available_memory()
     assert free is not None
     assert free > 100_000_000
 

@@ -146,7 +146,10 @@ def test_an_index_of_times_without_a_name_is_given_that_of_the_event_time(others
     index = pd.MultiIndex.from_arrays([*([3] for _ in others), times], names=[*others, None]) if others else times
     frame = pd.DataFrame({"k": [7]}, index=index)
     message = refused(frame, event_time="moment")
-    assert "input 'trades' has no event time column 'moment'; the index has times but no name, so it is no" in message
+    assert (
+        "input 'trades' has no event time column 'moment'; the index has times but no name: not a column; name"
+        in message
+    )
     frame = run("pandas", frame, cure(message))
     if is_naive:
         frame = run("pandas", frame, cure(refused(frame, event_time="moment")))

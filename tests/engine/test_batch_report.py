@@ -7,10 +7,10 @@ from typing import Any, get_args
 import pytest
 
 from cojoin.engine.batch_report import BatchReport
-from cojoin.engine.formats import text_table
-from cojoin.engine.inputs import Reason
+from cojoin.engine.display import text_table
+from cojoin.engine.input_spec import Reason
 from cojoin.engine.joins import AsofJoin
-from cojoin.engine.time.input_watermark import HeldBy
+from cojoin.engine.time.operator_watermark import HeldBy
 from cojoin.errors import CheckpointError
 from tests.streams import Delivery, Rows, Streams, run, specs
 

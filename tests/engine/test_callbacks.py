@@ -1,29 +1,109 @@
-"""What the callbacks see and in which order, in both time domains; and what is said of one that goes wrong."""
+"""Callbacks come in order, and an error names the user's own line."""
 
 from __future__ import annotations
 
+import json
+import sysconfig
+import traceback
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import cojoin
 from cojoin.engine import callbacks
-from cojoin.engine.functions import KeyedCoProcessFunction
+from cojoin.engine.callbacks import defined_at, is_user_file, user_line, user_traceback
+from cojoin.engine.functions import Context, KeyedCoProcessFunction, OutputTag
 from cojoin.engine.keyed_process import KeyedCoProcess
-from cojoin.engine.side_outputs import OutputTag
 from cojoin.engine.state import StateTtlConfig, ValueStateDescriptor
 from cojoin.engine.time.operator_watermark import TimePolicy
 from cojoin.engine.time.watermarks import END_OF_TIME, NONE
 from cojoin.errors import FunctionError
-from tests.engine.test_keyed_process_operator import customer, trade
+from cojoin.testing import Harness, HarnessInput
+from tests.engine.test_keyed_process import customer, trade
 from tests.programs import OUTPUT, told
 from tests.streams import Rows, Streams, map_side, specs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from cojoin.engine.keyed_process_operator import KeyedCoProcessOperator
+    from cojoin.engine.keyed_process import KeyedCoProcessOperator
+
+HERE = __file__
+LEFT = HarnessInput("k string, amount double", key="k", name="trades")
+RIGHT = HarnessInput("k string", key="k", name="customers")
+
+
+def test_a_folder_beside_the_package_is_the_users() -> None:
+    package = Path(cojoin.__file__).parent
+    assert is_user_file(str(package.with_name("cojoin_jobs") / "job.py"))
+    assert not is_user_file(str(package / "errors.py"))
+    assert is_user_file(f"{sysconfig.get_path('stdlib')}_of_mine/job.py")
+    assert not is_user_file(json.__file__)
+
+
+class Enrich(KeyedCoProcessFunction):
+    def __init__(self, wrong: str) -> None:
+        self.wrong = wrong
+
+    def process_element1(self, trade: Any, ctx: Context) -> Any:
+        if self.wrong == "column":
+            yield trade.amuont, 1
+        elif self.wrong == "library":
+            yield json.loads("{"), 1
+        elif self.wrong == "type":
+            yield "much", 1
+        elif self.wrong == "width":
+            yield (1.0,)
+        else:
+            yield self.helper(), 1
+
+    def helper(self) -> Any:
+        return 1 / 0
+
+
+def line_of(text: str) -> int:
+    with open(HERE, encoding="utf-8") as lines:  # noqa: PTH123 - of itself
+        return next(number for number, line in enumerate(lines, start=1) if line.strip() == text)
+
+
+def raised(wrong: str) -> FunctionError:
+    harness = Harness(Enrich(wrong), "amount double, n int", input1=LEFT, input2=RIGHT, order="arrival")
+    with pytest.raises(FunctionError) as caught:
+        harness.process_element1(("a", 1.0), 1)
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said", "line"),
+    [
+        ("column", "raised AttributeError: a row has no field 'amuont'", "yield trade.amuont, 1"),
+        ("library", "raised JSONDecodeError: ", 'yield json.loads("{"), 1'),
+        ("helper", "raised ZeroDivisionError: division by zero", "return 1 / 0"),
+    ],
+)
+def test_what_a_callback_raises_is_told_with_its_line(wrong: str, said: str, line: str) -> None:
+    error = raised(wrong)
+    assert str(error).startswith(f"Enrich.process_element1 {said}")
+    assert f" ({HERE}:{line_of(line)}, in " in str(error)
+    shown = traceback.extract_tb(user_traceback(error))
+    assert all(is_user_file(frame.filename) for frame in shown)
+    assert shown[-1].lineno == line_of(line)
+
+
+@pytest.mark.parametrize("wrong", ["type", "width"])
+def test_what_a_callback_yields_amiss_is_told_with_where_the_callback_is(wrong: str) -> None:
+    line = Enrich.process_element1.__code__.co_firstlineno
+    assert str(raised(wrong)).endswith(f"; process_element1 is written in {HERE}:{line}")
+
+
+def test_where_nothing_is_the_users_nothing_is_named() -> None:
+    assert user_line(ValueError("never raised")) == ""
+    assert user_traceback(ValueError("never raised")) is None
+    assert defined_at(object()) == ""
+
 
 BESIDE = OutputTag("beside", OUTPUT)
 
@@ -150,7 +230,7 @@ def test_in_a_drain_timers_of_both_domains_that_set_each_other_for_ever_are_stop
     runs = operator(PingPong())
     feed(runs, [trade(10)], now=1)
     with pytest.raises(
-        FunctionError, match="PingPong: in a drain, timers of event time and of processing time set each"
+        FunctionError, match="PingPong: in a drain, timers of event time and of processing time keep re-registering"
     ):
         feed(runs, now=2, ends=True)
 
@@ -329,9 +409,7 @@ def test_a_state_is_asked_for_in_open_only() -> None:
         def process_element1(self, value: Any, ctx: Any) -> None:
             ctx.get_state(ValueStateDescriptor("late", "long"))
 
-    said = (
-        r"Undeclared.process_element1 raised FunctionError: ctx.get_state is not declared here: states are asked for in"
-    )
+    said = r"Undeclared.process_element1 raised FunctionError: ctx.get_state can't be called in a callback: declare"
     with pytest.raises(FunctionError, match=said):
         feed(operator(Undeclared()), [trade(10)])
 

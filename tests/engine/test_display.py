@@ -56,13 +56,6 @@ def test_text_and_html_have_the_same_parts() -> None:
     assert page.endswith("<p>one &amp; two</p>")
 
 
-def test_further_tables_follow_the_notes_with_their_titles() -> None:
-    shown = Display("A", notes=["one"], sections=[("rows < 2", [("id", "tier"), ("7", "gold")])])
-    assert shown.text().splitlines() == ["A", "one", "rows < 2", "id  tier", "--  ----", " 7  gold"]
-    assert Cells(shown.html()).rows == [["id", "tier"], ["7", "gold"]]
-    assert "<p>one</p><p>rows &lt; 2</p><table>" in shown.html()
-
-
 def test_what_fails_shows_its_kind() -> None:
     def fails() -> Display:
         raise ConnectionError

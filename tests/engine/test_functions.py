@@ -9,7 +9,7 @@ import pytest
 
 from cojoin.engine.functions import Context, KeyedCoProcessFunction, RuntimeContext, check_callbacks
 from cojoin.engine.time.timers import Timers, TimerService
-from cojoin.engine.values.key_context import KeyContext
+from cojoin.engine.values.keys import KeyContext
 from cojoin.errors import ConfigurationError, FunctionError
 from cojoin.testing import Harness, HarnessInput
 

@@ -1,11 +1,16 @@
+"""States and timers of touched keys come as Python values and go back as Arrow."""
+
 from __future__ import annotations
 
+from datetime import datetime, timezone
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from cojoin.engine.keyed_state_backend import KeyedStateBackend
+from cojoin.engine.keyed_state_backend import KeyedStateBackend, TouchedKeys, decode_keys, entry_of, rows_of, size_of
 from cojoin.engine.state import (
     AggregatingState,
     AggregatingStateDescriptor,
@@ -20,10 +25,85 @@ from cojoin.engine.state import (
 )
 from cojoin.errors import CheckpointError, FunctionError
 from tests.engine.state.stores import handle
-from tests.engine.state.test_aggregating import Mean
+from tests.engine.state.test_keyed_state import Mean
+
+SCHEMAS = [
+    pa.schema([("id", pa.string())]),
+    pa.schema([("id", pa.string()), ("region", pa.int32())]),
+    pa.schema([("flag", pa.bool_()), ("at", pa.timestamp("us", "UTC")), ("raw", pa.binary())]),
+]
+
+
+@given(st.data(), st.sampled_from(SCHEMAS))
+def test_oracle_rows_are_found_by_their_keys(data: st.DataObject, schema: pa.Schema) -> None:
+    values: dict[Any, Any] = {
+        pa.string(): st.sampled_from(["", "a", "b"]),
+        pa.int32(): st.integers(0, 2),
+        pa.bool_(): st.booleans(),
+        pa.timestamp("us", "UTC"): st.integers(0, 2).map(lambda day: datetime(2024, 1, 1 + day, tzinfo=timezone.utc)),
+        pa.binary(): st.sampled_from([b"", b"\x00", b"ab"]),
+    }
+    rows = st.lists(st.tuples(*(values[field.type] for field in schema)), max_size=6)
+
+    def table(of: list[Any]) -> pa.Table:
+        pieces = [of[: len(of) // 2], of[len(of) // 2 :]]
+        return pa.concat_tables(
+            [
+                pa.Table.from_pylist([dict(zip(schema.names, row, strict=True)) for row in each], schema)
+                for each in pieces
+            ]
+        )
+
+    first, second, rest = data.draw(rows), data.draw(rows), data.draw(rows)
+    touched = TouchedKeys([table(first), table(second)])
+    keys = [tuple(row.values()) for row in touched.keys.to_pylist()]
+    assert len(touched) == len(keys) == len(set(keys))
+    assert [[keys[code] for code in codes] for codes in touched.codes] == [first, second]
+    expected = [keys.index(row) if row in keys else -1 for row in rest]
+    assert touched.find(table(rest).append_column("@value", [[0] * len(rest)])).tolist() == expected
+
+
+@pytest.mark.parametrize("schema", SCHEMAS)
+def test_no_keys_find_nothing(schema: pa.Schema) -> None:
+    touched = TouchedKeys([schema.empty_table()])
+    row = {"id": "a", "region": 1, "flag": True, "at": datetime(2024, 1, 1, tzinfo=timezone.utc), "raw": b""}
+    table = pa.Table.from_pylist([{name: row[name] for name in schema.names}], schema)
+    assert touched.find(table).tolist() == [-1]
+    assert touched.find(schema.empty_table()).tolist() == []
+
+
+COMPOSITE = pa.schema([("customer", pa.string()), ("region", pa.int32())])
+TABLE = pa.table({"customer": ["a", "a"], "region": pa.array([1, 2], pa.int32()), "@value": [5, 6]})
+
+
+def test_a_key_is_found_as_functions_see_it() -> None:
+    for key, entry in zip([("a", 1), decode_keys(TABLE.select(COMPOSITE.names))[1]], (5, 6), strict=True):
+        assert entry_of(rows_of(TABLE, COMPOSITE, key, "F")) == entry
+    assert entry_of(rows_of(TABLE, COMPOSITE, ("z", 1), "F")) is None
+
+
+def test_a_key_of_one_column_is_its_value() -> None:
+    table = pa.table({"customer": ["a"], "@value": [[1, 2]]})
+    assert entry_of(rows_of(table, pa.schema([("customer", pa.string())]), "a", "F")) == [1, 2]
+    assert size_of(table)["rows"] == 1
+
+
+@pytest.mark.parametrize(
+    ("key", "said"),
+    [
+        ("a", "F: key: expected a tuple of customer, region, got 'a'"),
+        (("a",), "F: key: expected a tuple of customer, region"),
+        (("a", "1"), "F: key column 'region': expected int, got '1'"),
+        ((None, 1), "F: key column 'customer': expected string, got None"),
+    ],
+)
+def test_a_key_that_can_not_be_one_is_refused(key: Any, said: str) -> None:
+    with pytest.raises(FunctionError) as caught:
+        rows_of(TABLE, COMPOSITE, key, "F")
+    assert said in str(caught.value)
+
 
 SINGLE = pa.schema([("customer", pa.string())])
-COMPOSITE = pa.schema([("customer", pa.string()), ("region", pa.int32())])
 TOTAL = ValueStateDescriptor("total", "long")
 
 
@@ -155,7 +235,7 @@ def test_stored_keys_and_types_must_be_the_declared_ones() -> None:
         KeyedStateBackend(COMPOSITE, "F").load_tables(store.tables())
     again = KeyedStateBackend(SINGLE, "F")
     again.load_tables(store.tables())
-    with pytest.raises(CheckpointError, match="it is bigint there and int here"):
+    with pytest.raises(CheckpointError, match="it changes from bigint to int"):
         again.get_state(ValueStateDescriptor("total", "int"))
 
 

@@ -11,12 +11,11 @@ import pyarrow as pa
 import pytest
 
 import cojoin as cj
-from cojoin.embedded.stepper import Stepper
+from cojoin.embedded.steps import Stepper
 from cojoin.engine.functions import KeyedCoProcessFunction
-from cojoin.engine.inputs import InputSpec, reject_reasons
+from cojoin.engine.input_spec import InputSpec, control_of, reject_reasons
 from cojoin.engine.joins import AsofJoin, IntervalJoin, TemporalJoin
 from cojoin.engine.keyed_process import KeyedCoProcess
-from cojoin.engine.observed import control_of
 from cojoin.engine.plan import Plan
 from cojoin.engine.row_changes import (
     COMMIT,

@@ -7,10 +7,9 @@ import re
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from cojoin.engine.time.idleness import IdlenessTimer
-from cojoin.engine.time.input_watermark import InputWatermark
+from cojoin.engine.time.operator_watermark import InputWatermark
 from cojoin.engine.time.watermark_strategies import WatermarkStrategy
-from cojoin.engine.time.watermarks import NONE, WatermarkMerge
+from cojoin.engine.time.watermarks import NONE, IdlenessTimer, WatermarkMerge
 from cojoin.errors import ConfigurationError
 from cojoin.testing import Harness, HarnessInput, Record, StatusChange, Watermark
 from tests.flink.functions import Function, out

@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 
 import cojoin as cj
-from cojoin.engine.inputs import InputSpec
+from cojoin.engine.input_spec import InputSpec
 from cojoin.engine.key_groups import group_labels
-from cojoin.engine.values.ipc import read_message
+from cojoin.engine.values.codec import read_message
 from cojoin.kafka.packed_records import PackedRecords, why_through_spark
 from cojoin.kafka.record_columns import RecordDescription
 from cojoin.kafka.records import FAULT, KEY, MARK, NEWEST, TIME, TOMBSTONE, VALUE

@@ -20,7 +20,7 @@ from tests.streams import SCHEMAS, Delivery, Streams, assert_conserved, deliveri
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from cojoin.engine.inputs import InputSpec
+    from cojoin.engine.input_spec import InputSpec
 
 ADDED = (pa.field("note", pa.string()), pa.field("rank", pa.int64()))
 """The column that each input gets; the left's comes last, the right's first."""

@@ -25,7 +25,7 @@ from tests.oracles import (
 from tests.streams import Streams, deliveries, run, static, streams
 
 if TYPE_CHECKING:
-    from cojoin.engine.inputs import InputSpec
+    from cojoin.engine.input_spec import InputSpec
     from cojoin.engine.joins import AsofJoinOperator
 
 JOINS = st.builds(

@@ -14,14 +14,11 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from cojoin.engine.inputs import InputSpec
+from cojoin.engine.input_spec import InputSpec, control_of
 from cojoin.engine.joins import AsofJoin, TemporalJoin
-from cojoin.engine.observed import control_of
-from cojoin.engine.operator import OUTPUT, REJECTED, Batch
+from cojoin.engine.operator import OUTPUT, REJECTED, Batch, TableLoad
 from cojoin.engine.row_changes import COMMITTED_AT, DELETED, DELTA_FEED, RowChanges
-from cojoin.engine.table_load import TableLoad
-from cojoin.engine.time.complete_reading import CompleteReading
-from cojoin.engine.time.control_rows import Control
+from cojoin.engine.time.control_rows import CompleteReading, Control
 from cojoin.engine.time.watermark_strategies import WatermarkStrategy
 from cojoin.engine.time.watermarks import NONE
 from tests.seeds import SEED

@@ -15,7 +15,7 @@ from tests.programs import OUTPUT, Ledger
 from tests.streams import AMOUNTS, AT, TAGS, TIERS, Delivery, Rows, Streams, assert_conserved, map_side, run, specs
 
 if TYPE_CHECKING:
-    from cojoin.engine.inputs import InputSpec
+    from cojoin.engine.input_spec import InputSpec
 
 NOW, MAX_AHEAD = 30, 10
 OPERATIONS: dict[str, Any] = {

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cojoin.embedded.stepper import Stepper
+from cojoin.embedded.steps import Stepper
 from cojoin.engine.joins import AsofJoin, IntervalJoin, TemporalJoin
 from cojoin.engine.plan import Plan
 from tests.oracles import duckdb_asof_join, duckdb_interval_join, micros, rows_in_order

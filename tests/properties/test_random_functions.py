@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cojoin.engine.functions import KeyedCoProcessFunction
+from cojoin.engine.functions import KeyedCoProcessFunction, OutputTag
 from cojoin.engine.keyed_process import KeyedCoProcess
-from cojoin.engine.side_outputs import OutputTag
 from cojoin.engine.state import (
     AggregatingStateDescriptor,
     ListStateDescriptor,

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from cojoin.engine.batch_report import BatchReport
 from cojoin.engine.keyed_process import KeyedCoProcess
-from cojoin.engine.time.idleness import Idleness
 from cojoin.engine.time.operator_watermark import TimePolicy
+from cojoin.engine.time.watermarks import Idleness
 from tests.oracles import by_key
 from tests.programs import OUTPUT, told
 from tests.properties.test_random_functions import BESIDE, INSTRUCTIONS, Program

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from cojoin.embedded.stepper import Stepper
-from cojoin.engine.inputs import InputSpec
+from cojoin.embedded.steps import Stepper
+from cojoin.engine.input_spec import InputSpec
 from cojoin.engine.joins import TemporalJoin
 from cojoin.engine.plan import Plan
 from cojoin.engine.row_changes import COMMIT, COMMITTED_AT, DELETED, DELTA_FEED, EARLIEST, VALID_AT, RowChanges

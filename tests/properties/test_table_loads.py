@@ -11,12 +11,11 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cojoin.engine.inputs import InputSpec
+from cojoin.engine.input_spec import InputSpec
 from cojoin.engine.joins import AsofJoin, IntervalJoin, TemporalJoin
-from cojoin.engine.operator import OUTPUT, Batch
+from cojoin.engine.operator import OUTPUT, Batch, TableLoad
 from cojoin.engine.rescaling import assemble, cut, merged_header
 from cojoin.engine.state.segments import SegmentContext, SegmentOptions
-from cojoin.engine.table_load import TableLoad
 from cojoin.engine.time.control_rows import Control
 from cojoin.engine.time.watermarks import END_OF_TIME, NONE
 from tests.segments import MemoryStore

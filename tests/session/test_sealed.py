@@ -21,7 +21,7 @@ from pyspark.serializers import CloudPickleSerializer
 
 import cojoin
 import cojoin as cj
-from cojoin.engine.time.durations import milliseconds
+from cojoin.engine.values.arguments import milliseconds
 from cojoin.kafka.reader import AlignedReader, WholeReader, data_source
 from cojoin.session.sealed import Sealed, for_workers, installed, refusal
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from cojoin.engine.inputs import InputSpec
+from cojoin.engine.input_spec import InputSpec
 from cojoin.engine.plan import Plan
 
 __all__ = ["FIRST", "SECOND", "Place", "bound_inputs", "plan_of"]

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import functions as F  # noqa: N812
 
 import cojoin as cj
-from cojoin.engine.inputs import DIRECT
+from cojoin.engine.input_spec import DIRECT
 from cojoin.spark.bound_input import BoundInput
 from tests.spark.data import Folders, Streams, cut
 from tests.spark.refused import refused

@@ -111,7 +111,7 @@ def test_through_a_crash_a_savepoint_and_a_restore_nothing_is_lost(spark: SparkS
     path = old.folder / "checkpoint" / "segments" / gone
     content = path.read_bytes()
     path.unlink()
-    with refused(f"after batch {last}", gone, f"{len(content):,} bytes", "not there", kind=cj.CheckpointError):
+    with refused(f"after batch {last}", gone, f"{len(content):,} bytes", "missing", kind=cj.CheckpointError):
         query.savepoint()
     path.write_bytes(content[:-8])
     add(pieces[FILES:])

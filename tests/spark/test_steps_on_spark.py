@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from cojoin.embedded.step import Step
+    from cojoin.embedded.steps import Step
 
 pytestmark = pytest.mark.spark
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from cojoin.engine.functions import KeyedCoProcessFunction
-from cojoin.engine.side_outputs import OutputTag
+from cojoin.engine.functions import KeyedCoProcessFunction, OutputTag
 from cojoin.engine.state import ValueStateDescriptor
 from cojoin.testing import Harness, HarnessInput
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cojoin.engine.functions import KeyedCoProcessFunction
-from cojoin.engine.keyed_process_operator import KeyedCoProcessOperator
+from cojoin.engine.keyed_process import KeyedCoProcessOperator
 from cojoin.engine.state import ValueStateDescriptor
 from cojoin.engine.time.watermarks import NONE
 from cojoin.errors import CojoinError, FunctionError, SchemaError
@@ -136,9 +136,7 @@ def test_where_the_function_lives_on_only_a_restore_follows_a_failure() -> None:
 
 def test_lost_rows_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     harness = enrich()
-    monkeypatch.setattr(
-        "cojoin.engine.keyed_process_operator.KeyedCoProcessOperator.held_rows", lambda self: self._held
-    )
+    monkeypatch.setattr("cojoin.engine.keyed_process.KeyedCoProcessOperator.held_rows", lambda self: self._held)
     admit = type(harness._run.operators[0])._admit
 
     def loses(self: Any, *arguments: Any) -> Any:

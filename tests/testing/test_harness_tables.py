@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cojoin.engine.row_tables import cells, format_table
+from cojoin.engine.display import cells, format_table
 from cojoin.engine.values.rows import Row
 from cojoin.errors import ConfigurationError, SchemaError
 from cojoin.testing import assert_output, parse_table

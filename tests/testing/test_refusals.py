@@ -46,7 +46,7 @@ def test_the_messages_are_those_of_a_query() -> None:
             return trade.trade_id
 
     harness = Harness(Returns(), OUTPUT, input1=TRADES, input2=CUSTOMERS, order="arrival")
-    with pytest.raises(FunctionError, match=r"process_element1 returned what is no iterable of rows"):
+    with pytest.raises(FunctionError, match=r"process_element1 returned a value that is not iterable"):
         harness.process_element1(("a", 1, 1.0), 2)
 
 
@@ -203,7 +203,7 @@ def test_inputs_and_partitions_that_are_not_there_are_refused() -> None:
 
 def test_what_is_no_snapshot_is_refused() -> None:
     for data in ("text", None, 5):
-        with pytest.raises(CodecError, match="restore: expected the bytes that a harness's snapshot"):
+        with pytest.raises(CodecError, match="restore: expected the bytes that snapshot"):
             enrich().restore(data)  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match="side output: expected an OutputTag or its id, got None"):
         enrich().side_output(None)  # type: ignore[arg-type]

@@ -18,7 +18,7 @@ from cojoin.checkpoints.inspect.output_rows import EmittedRows
 from cojoin.checkpoints.inspect.query_state import as_checkpoint, read_state
 from cojoin.checkpoints.manifest import Manifests
 from cojoin.checkpoints.spark_state_store import open_batch
-from cojoin.engine.formats import format_time, show_row
+from cojoin.engine.display import format_time, show_row
 from cojoin.engine.rescaling import key_columns
 from cojoin.engine.time.watermarks import NONE
 from cojoin.errors import CheckpointError, ConfigurationError, did_you_mean

@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 
 from cojoin.checkpoints.inspect.key_state import BUFFERS, DOMAINS, PAIRED, STATE, plain
-from cojoin.engine.display import Display
-from cojoin.engine.formats import format_span, format_time, show_row, show_value
+from cojoin.engine.display import Display, format_span, format_time, show_row, show_value
 from cojoin.engine.joins.search import shift
-from cojoin.engine.state.at_rest import entry_of
+from cojoin.engine.keyed_state_backend import entry_of
 from cojoin.engine.time.control_rows import ONE_PARTITION
 from cojoin.engine.time.watermarks import END_OF_TIME, NONE
 from cojoin.engine.values.rows import Row, decode_rows
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 
     from cojoin.checkpoints.inspect.key_state import Found
     from cojoin.checkpoints.inspect.query_state import QueryState
-    from cojoin.engine.inputs import InputSpec
+    from cojoin.engine.input_spec import InputSpec
 
 __all__ = ["Explanation", "Finding", "Since", "Wait", "describe_row", "state_findings"]
 

@@ -14,11 +14,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import functions as F  # noqa: N812
 
-from cojoin.engine.formats import format_time, show_row, show_value
-from cojoin.engine.state.at_rest import entry_of
+from cojoin.engine.display import format_time, show_row, show_value
+from cojoin.engine.keyed_state_backend import entry_of
 from cojoin.engine.values import codec
-from cojoin.engine.values.coercion import coercer
-from cojoin.engine.values.entries import encode_entries
+from cojoin.engine.values.encoding import coercer, encode_entries
 from cojoin.engine.values.rows import Row, decode_column, decode_rows
 from cojoin.engine.values.schema_evolution import evolve
 from cojoin.engine.values.tables import concat
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 
     from cojoin.checkpoints.inspect.query_state import QueryState
     from cojoin.checkpoints.stored_state import StoredState
-    from cojoin.engine.inputs import InputSpec
+    from cojoin.engine.input_spec import InputSpec
 
 __all__ = [
     "BUFFERS",

@@ -23,13 +23,12 @@ from cojoin.checkpoints.inspect.query_state import read_progress
 from cojoin.checkpoints.manifest import Manifests
 from cojoin.delta.table_batches import FENCE
 from cojoin.delta.table_log import UnreadableLogError
-from cojoin.engine.formats import format_time, show_row
-from cojoin.engine.inputs import rejected_table
+from cojoin.engine.display import format_time, show_row
+from cojoin.engine.input_spec import rejected_table
 from cojoin.engine.operator import OUTPUT, REJECTED
 from cojoin.engine.time.watermarks import NONE
-from cojoin.engine.values.entries import encode_entries
-from cojoin.engine.values.rows import Row, decode_rows
-from cojoin.engine.values.texts import back_quoted, dump_json, show_text, text_bytes
+from cojoin.engine.values.encoding import encode_entries
+from cojoin.engine.values.rows import Row, back_quoted, decode_rows, dump_json, show_text, text_bytes
 from cojoin.engine.values.types import parse_schema, type_to_ddl
 from cojoin.session.delta_tables import table_log
 from cojoin.storage.locations import is_path
@@ -42,7 +41,7 @@ if TYPE_CHECKING:
     from cojoin.checkpoints.inspect.key_state import Values
     from cojoin.checkpoints.inspect.query_state import QueryState
     from cojoin.delta.table_log import TableLog
-    from cojoin.engine.inputs import InputSpec
+    from cojoin.engine.input_spec import InputSpec
     from cojoin.storage.store import Store
 
 __all__ = ["EmittedRows", "Output", "find_rejected", "spelled_values"]

@@ -41,15 +41,14 @@ from cojoin.checkpoints.spark_state_store import open_batch
 from cojoin.checkpoints.state_table import StateTable
 from cojoin.checkpoints.stored_state import StoredState
 from cojoin.delta.table_rows import TableRows
-from cojoin.engine.display import Display
-from cojoin.engine.formats import format_bytes, format_time, text_table
-from cojoin.engine.inputs import InputSpec
+from cojoin.engine.display import Display, format_bytes, format_time, text_table
+from cojoin.engine.input_spec import InputSpec
 from cojoin.engine.rescaling import key_columns
 from cojoin.engine.row_changes import RowChanges
 from cojoin.engine.state.ttl import split_type
 from cojoin.engine.time.watermarks import NONE
 from cojoin.engine.values.encoding import encode_rows
-from cojoin.engine.values.texts import back_quoted
+from cojoin.engine.values.rows import back_quoted
 from cojoin.engine.values.types import parse_schema
 from cojoin.errors import CheckpointError, ConfigurationError
 from cojoin.session.arrow_types import spark_schema

@@ -24,9 +24,9 @@ from cojoin.checkpoints.checkpoint import open_files
 from cojoin.checkpoints.identity import read_query
 from cojoin.checkpoints.inspect.query_state import as_checkpoint, stored_inputs
 from cojoin.checkpoints.manifest import Manifests
-from cojoin.engine.inputs import STAMPED_SCHEMA
+from cojoin.engine.input_spec import STAMPED_SCHEMA
 from cojoin.engine.operator import REJECTED
-from cojoin.engine.values.entries import encode_entries
+from cojoin.engine.values.encoding import encode_entries
 from cojoin.engine.values.rows import hashable
 from cojoin.errors import CheckpointError, ConfigurationError, did_you_mean
 from cojoin.session.arrow_types import spark_schema
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from cojoin.checkpoints.checkpoint import Checkpoint
-    from cojoin.engine.inputs import InputSpec
+    from cojoin.engine.input_spec import InputSpec
     from cojoin.storage.locations import Location
 
 __all__ = ["RejectedColumns", "read_rejected"]

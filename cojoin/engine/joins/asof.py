@@ -48,15 +48,14 @@ import numpy as np
 from cojoin.engine.joins.output_columns import Suffixes, allows_no_time, check_how, joined_schema
 from cojoin.engine.joins.search import Neighbours, at, distance, shift
 from cojoin.engine.joins.versioned import Decision, VersionedJoinOperator
-from cojoin.engine.time.durations import Duration, microseconds
 from cojoin.engine.time.watermarks import END_OF_TIME
-from cojoin.engine.values.choices import check_flag, check_word
+from cojoin.engine.values.arguments import Duration, check_flag, check_word, microseconds
 from cojoin.engine.values.tables import event_millis
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from cojoin.engine.inputs import InputSpec
+    from cojoin.engine.input_spec import InputSpec
     from cojoin.engine.joins.search import SortedRows
     from cojoin.engine.time.operator_watermark import TimePolicy
 

@@ -29,11 +29,9 @@ import pyarrow as pa
 
 from cojoin.engine.joins.output_columns import JoinedColumns, Suffixes, joined_schema
 from cojoin.engine.joins.search import at, expand, ranges, shift, sort_alone, sort_sides
-from cojoin.engine.operator import OUTPUT, Emission, Operator
-from cojoin.engine.sorting import stable_argsort
-from cojoin.engine.table_load import refuse_refresh
-from cojoin.engine.time.durations import Duration, microseconds
-from cojoin.engine.values.choices import check_flag, check_word
+from cojoin.engine.operator import OUTPUT, Emission, Operator, refuse_refresh
+from cojoin.engine.ordering import stable_argsort
+from cojoin.engine.values.arguments import Duration, check_flag, check_word, microseconds
 from cojoin.engine.values.tables import concat, event_millis, take_rows
 from cojoin.errors import ConfigurationError
 
@@ -42,7 +40,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from cojoin.engine.inputs import InputSpec
+    from cojoin.engine.input_spec import InputSpec
     from cojoin.engine.joins.search import SortedRows
     from cojoin.engine.operator import Sides
     from cojoin.engine.time.operator_watermark import TimePolicy
@@ -186,9 +184,9 @@ class IntervalJoinOperator(Operator):
         """Return the pairs with a new row: new left rows with all right rows, old left rows with new right rows."""
         left, right = sides
         new_left, old_left, new_right = np.flatnonzero(fresh[0]), np.flatnonzero(~fresh[0]), np.flatnonzero(fresh[1])
-        probes, found = expand(*ranges(left.pick(new_left), right, self._lower, self._upper))
+        probes, matches = expand(*ranges(left.pick(new_left), right, self._lower, self._upper))
         others, behind = expand(*ranges(right.pick(new_right), left.pick(old_left), -self._upper, -self._lower))
-        return np.concatenate([new_left[probes], old_left[behind]]), np.concatenate([found, new_right[others]])
+        return np.concatenate([new_left[probes], old_left[behind]]), np.concatenate([matches, new_right[others]])
 
     def _any_ended(self, watermark: int) -> bool:
         return any(
@@ -206,9 +204,9 @@ class IntervalJoinOperator(Operator):
         matched: list[NDArray[np.bool_]],
         kept: list[NDArray[np.bool_]],
     ) -> None:
-        for counts, each in zip(self.counts, kept, strict=True):
-            counts.done += int((~each).sum())
-        left, right = (take_rows(side.table, side.order[each]) for side, each in zip(sides, kept, strict=True))
+        for counts, stays in zip(self.counts, kept, strict=True):
+            counts.done += int((~stays).sum())
+        left, right = (take_rows(side.table, side.order[stays]) for side, stays in zip(sides, kept, strict=True))
         self._kept, self._settled = (left, right), True
         self._matched = (matched[0][kept[0]], matched[1][kept[1]])
 

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cojoin.engine.joins.search import at
-from cojoin.engine.values.choices import check_word
+from cojoin.engine.values.arguments import check_word
 from cojoin.errors import ConfigurationError, SchemaError
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from cojoin.engine.inputs import InputSpec
+    from cojoin.engine.input_spec import InputSpec
     from cojoin.engine.joins.search import SortedRows
 
 __all__ = ["JoinedColumns", "Suffixes", "allows_no_time", "check_how", "joined_schema"]

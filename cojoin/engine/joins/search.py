@@ -18,15 +18,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from cojoin.engine.ordering import OrderedPart, sort_part
-from cojoin.engine.sorting import combine
+from cojoin.engine.ordering import OrderedPart, combine, sort_part
 from cojoin.engine.values.keys import encode_keys
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-    from cojoin.engine.inputs import InputSpec
+    from cojoin.engine.input_spec import InputSpec
     from cojoin.engine.operator import Sides
     from cojoin.engine.ordering import Ranks
 
@@ -77,8 +76,10 @@ def sort_sides(
     codes, _ = encode_keys([spec.keys(table) for spec, table in zip(inputs, rows, strict=True)])
     ranks = inputs[0].ranks, right_ranks or inputs[1].ranks
     left, right = (
-        _sort(spec, table, each, place, count, decides)
-        for spec, table, each, place, count, decides in zip(inputs, rows, codes, (1, 0), settled, ranks, strict=True)
+        _sort(spec, table, key_codes, place, count, decides)
+        for spec, table, key_codes, place, count, decides in zip(
+            inputs, rows, codes, (1, 0), settled, ranks, strict=True
+        )
     )
     return left, right
 
@@ -133,11 +134,11 @@ class Neighbours:
         last_of_time = np.searchsorted(self._versions, self._versions, side="right") - 1
         return self._near(np.append(last_of_time, -1)[_places(self._versions, self._rows, side)])
 
-    def _near(self, found: NDArray[np.int64]) -> NDArray[np.int64]:
-        valid = (found >= 0) & (at(self._right.codes, found) == self._left.codes)
+    def _near(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
+        valid = (places >= 0) & (at(self._right.codes, places) == self._left.codes)
         if self._tolerance is not None:
-            valid &= distance(self._left.micros, at(self._right.micros, found)) <= self._tolerance
-        return np.where(valid, found, -1)
+            valid &= distance(self._left.micros, at(self._right.micros, places)) <= self._tolerance
+        return np.where(valid, places, -1)
 
 
 def ranges(probe: SortedRows, built: SortedRows, low: int, high: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

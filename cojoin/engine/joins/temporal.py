@@ -36,8 +36,7 @@ from cojoin.engine.joins.output_columns import Suffixes, allows_no_time, check_h
 from cojoin.engine.joins.search import Neighbours, at
 from cojoin.engine.joins.versioned import Decision, VersionedJoinOperator
 from cojoin.engine.row_changes import EARLIEST
-from cojoin.engine.time.durations import Duration, microseconds
-from cojoin.engine.values.choices import check_flag
+from cojoin.engine.values.arguments import Duration, check_flag, microseconds
 from cojoin.engine.values.tables import event_millis
 from cojoin.errors import ConfigurationError, SchemaError, did_you_mean
 
@@ -46,7 +45,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from cojoin.engine.inputs import InputSpec
+    from cojoin.engine.input_spec import InputSpec
     from cojoin.engine.joins.search import SortedRows
     from cojoin.engine.ordering import Ranks
     from cojoin.engine.time.operator_watermark import TimePolicy
@@ -192,7 +191,7 @@ class TemporalJoin:
             )
             raise SchemaError(msg)
         if column in right.key:
-            msg = f"deletes: expected a column beside the key, got {column!r}, which is part of input {right.name!r}'s"
+            msg = f"deletes: expected a column outside the key of input {right.name!r}, got {column!r}"
             raise SchemaError(msg)
 
     def create_operator(

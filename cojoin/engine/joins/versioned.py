@@ -24,7 +24,7 @@ import numpy as np
 from cojoin.engine.joins.output_columns import JoinedColumns
 from cojoin.engine.joins.search import shift, sort_alone, sort_sides
 from cojoin.engine.operator import OUTPUT, Emission, Operator
-from cojoin.engine.sorting import stable_argsort
+from cojoin.engine.ordering import stable_argsort
 from cojoin.engine.state.segmented_table import Expired, SegmentedTable
 from cojoin.engine.values.tables import concat, event_millis, take_rows
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-    from cojoin.engine.inputs import InputSpec
+    from cojoin.engine.input_spec import InputSpec
     from cojoin.engine.joins.search import SortedRows
     from cojoin.engine.operator import Sides
     from cojoin.engine.ordering import Ranks

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from cojoin.engine.keyed_process_operator import KeyedCoProcessOperator
+from cojoin.engine.keyed_process import KeyedCoProcessOperator
+from cojoin.engine.keyed_state_backend import TouchedKeys
 from cojoin.engine.ordering import OrderedPart, total_order
-from cojoin.engine.state.touched import TouchedKeys
 from cojoin.engine.values.tables import concat, take_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from cojoin.engine.inputs import InputSpec
+    from cojoin.engine.input_spec import InputSpec
     from cojoin.engine.keyed_state_backend import KeyedStateBackend
     from cojoin.engine.operator import Operator, Sides
 
@@ -131,13 +131,13 @@ def _state_table(operators: Sequence[Operator]) -> pa.Table:
 
 
 def _states(operators: Sequence[Operator], spec: InputSpec) -> pa.Table:
-    found: dict[str, list[pa.Table]] = {}
+    pieces: dict[str, list[pa.Table]] = {}
     for operator in operators:
         assert isinstance(operator, KeyedCoProcessOperator)
         with opened(operator) as backend:
             for name, table in backend.entries().items():
-                found.setdefault(name, []).append(table)
-    entries = {name: concat(tables) for name, tables in found.items()}
+                pieces.setdefault(name, []).append(table)
+    entries = {name: concat(tables) for name, tables in pieces.items()}
     names = list(spec.key)
     touched = TouchedKeys([_keys_of(spec).empty_table(), *(table.select(names) for table in entries.values())])
     whole = touched.keys

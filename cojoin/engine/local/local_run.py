@@ -9,40 +9,57 @@ the states as bytes, and a batch costs what its rows cost and a pass over the st
 operators stay from batch to batch, as in Flink, and nothing is encoded; after a failed batch only a restore is
 possible.
 
-Results do not depend on the number of key groups.
+Results do not depend on the number of key groups. A restore into another number merges the states and splits them by
+key again (``rescaling``).
 """
 
 from __future__ import annotations
 
+import zlib
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 
 from cojoin.engine.batch_report import BatchReport
-from cojoin.engine.keyed_process_operator import KeyedCoProcessOperator
-from cojoin.engine.local.emitted_rows import GroupOutput, RowNotes
-from cojoin.engine.local.group_states import groups_of, restore_parts, restore_states
-from cojoin.engine.local.key_group import KeyGroup, check_conservation, without_garbage_collection
-from cojoin.engine.local.watched_function import watch
+from cojoin.engine.keyed_process import KeyedCoProcessOperator
+from cojoin.engine.local.key_group import (
+    GroupOutput,
+    KeyGroup,
+    RowNotes,
+    check_conservation,
+    watch,
+    without_garbage_collection,
+)
 from cojoin.engine.operator import Batch
+from cojoin.engine.rescaling import assemble, cut, merged_header
 from cojoin.engine.time.control_rows import Control
 from cojoin.engine.time.watermarks import END_OF_TIME, NONE
-from cojoin.errors import ConfigurationError
+from cojoin.engine.values import codec
+from cojoin.engine.values.rows import decode_rows
+from cojoin.errors import CodecError, ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    import numpy as np
     from numpy.typing import NDArray
     from typing_extensions import Self
 
-    from cojoin.engine.local.watched_function import Observer
+    from cojoin.engine.local.key_group import Observer
     from cojoin.engine.operator import Operator, Sides
     from cojoin.engine.plan import Plan
 
-__all__ = ["BatchOutput", "LocalRun", "epoch_millis"]
+__all__ = [
+    "BatchOutput",
+    "LocalRun",
+    "SavedStates",
+    "decode_states",
+    "encode_states",
+    "epoch_millis",
+    "restored_operators",
+]
 
 
 @dataclass(frozen=True)
@@ -187,7 +204,7 @@ class LocalRun:
             return [group.operator for group in self._groups]
         if self._inspected is None:
             self._inspected = [self.plan.create_operator() for _ in self._states]
-            restore_states(self._inspected, self._states)
+            _restore_states(self._inspected, self._states)
         return self._inspected
 
     @property
@@ -217,14 +234,14 @@ class LocalRun:
 
         Args:
             states: The state of each key group.
-            resumed: Whether the next batch is the first one after a pause, so that idleness starts anew.
+            resumed: Whether the next batch is the first one after a pause, so that idleness starts again.
             checks_states: Whether the function is opened, and the states are checked against those that it declares.
 
         Raises:
             CheckpointError: The states are of another operation, or can't become those of this plan.
         """
         groups = self._new_groups()
-        restore_states([group.operator for group in groups], states)
+        _restore_states([group.operator for group in groups], states)
         self._go_on(groups, resumed=resumed, checks_states=checks_states)
 
     def restore_parts(
@@ -242,7 +259,7 @@ class LocalRun:
             CheckpointError: The state is of another operation, or can't become that of this plan.
         """
         groups = self._new_groups()
-        restore_parts([group.operator for group in groups], header, tables, keeps_counts=keeps_counts)
+        _restore_parts([group.operator for group in groups], header, tables, keeps_counts=keeps_counts)
         self._go_on(groups, resumed=resumed, checks_states=True)
 
     def _go_on(self, groups: list[KeyGroup], *, resumed: bool, checks_states: bool) -> None:
@@ -293,7 +310,7 @@ def epoch_millis(value: Any, what: str, *, clock: bool = False) -> int:
 
 def _split(plan: Plan, batch: Batch, controls: Sequence[Control], count: int) -> list[Batch]:
     """Return each key group's part of a micro-batch; the group that gets a row counts it."""
-    groups = [groups_of(spec.keys(table), count) for spec, table in zip(plan.inputs, batch.rows, strict=True)]
+    groups = [_groups_of(spec.keys(table), count) for spec, table in zip(plan.inputs, batch.rows, strict=True)]
     parts = []
     for group in range(count):
         left, right = (_of_group(table, each, group, count) for table, each in zip(batch.rows, groups, strict=True))
@@ -310,3 +327,94 @@ def _controls_of(controls: Sequence[Control], rows: Sides, group: int) -> list[C
     times = [replace(each, rows=0, faults=each.faults if group == 0 else ()) for each in controls]
     counts = enumerate((table.num_rows for table in rows), start=1)
     return [*times, *(Control(number, rows=count) for number, count in counts if count)]  # type: ignore[arg-type]
+
+
+class SavedStates(NamedTuple):
+    """A snapshot of a harness or of a stepper."""
+
+    states: list[bytes]
+    """The state of each key group."""
+
+    processing_time: int
+    """The clock, in epoch milliseconds; 0 if it is unknown."""
+
+    batch_id: int
+    """The last micro-batch's number, as a stepper counts them; -1 before the first one, and in a harness."""
+
+
+def _groups_of(keys: pa.Table, count: int) -> NDArray[np.int64]:
+    """Return the key group of each row of key columns: a hash of the key that is the same in every run."""
+    if count == 1:
+        return np.zeros(keys.num_rows, dtype=np.int64)
+    numbers = [zlib.crc32(repr(tuple(key)).encode()) % count for key in decode_rows(keys, str)]
+    return np.array(numbers, dtype=np.int64)
+
+
+def encode_states(states: Sequence[bytes], processing_time: int, batch_id: int = -1) -> bytes:
+    """Return the states of all key groups as one snapshot; the arguments are the parts of ``SavedStates``."""
+    table = pa.table({"state": pa.array(states, pa.binary())})
+    header = {"harness": 1, "processing_time": processing_time, "batch_id": batch_id}
+    return codec.encode(header, {"states": table})
+
+
+def decode_states(data: bytes) -> SavedStates:
+    """Return the parts of a snapshot.
+
+    Raises:
+        CodecError: The bytes are not a snapshot of a harness or of a stepper.
+    """
+    if not isinstance(data, (bytes, bytearray, memoryview)):
+        msg = f"restore: expected the bytes that snapshot() of a harness or stepper returned, got {data!r}"
+        raise CodecError(msg)
+    header, tables = codec.decode(data)
+    if "harness" not in header:
+        msg = "restore: expected the bytes of snapshot() of a harness or stepper, got the state of a single operator"
+        raise CodecError(msg)
+    states = tables["states"].column(0).to_pylist()
+    return SavedStates(states, header["processing_time"], header.get("batch_id", -1))
+
+
+def restored_operators(plan: Plan, snapshot: bytes) -> list[Operator]:
+    """Return new operators, one for each key group of a snapshot, restored from it."""
+    states = decode_states(snapshot).states
+    operators = [plan.create_operator() for _ in states]
+    _restore_states(operators, states)
+    return operators
+
+
+def _restore_states(operators: Sequence[Operator], states: Sequence[bytes]) -> None:
+    """Restore new operators from the states of the same or another number of key groups.
+
+    Raises:
+        CheckpointError: The states are of another operation, or their columns can't become the inputs'.
+    """
+    if len(states) == len(operators):
+        for operator, state in zip(operators, states, strict=True):
+            operator.restore(state)
+        return
+    headers, tables = zip(*map(codec.decode, states), strict=True)
+    _restore_parts(operators, merged_header(headers), assemble(tables))
+
+
+def _restore_parts(
+    operators: Sequence[Operator],
+    header: Mapping[str, Any],
+    tables: Mapping[str, pa.Table],
+    *,
+    keeps_counts: bool = True,
+) -> None:
+    """Restore new operators from a whole state.
+
+    Args:
+        operators: The operators of all key groups.
+        header: The header of all key groups together (``rescaling.merged_header``).
+        tables: The tables of all keys; a missing one is empty.
+        keeps_counts: Whether the counters of rows done and rejected go on.
+
+    Raises:
+        CheckpointError: The state is of another operation, or its columns can't become the inputs'.
+    """
+    count = len(operators)
+    pieces = cut(tables, operators[0].inputs, lambda keys: _groups_of(keys, count), count)
+    for group, (operator, piece) in enumerate(zip(operators, pieces, strict=True)):
+        operator.load_parts(header, piece, keeps_counts=keeps_counts and group == 0)

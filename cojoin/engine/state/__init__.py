@@ -7,7 +7,6 @@ the keys of the current batch.
 
 from __future__ import annotations
 
-from cojoin.engine.state.aggregating import AggregatingState, ReducingState
 from cojoin.engine.state.descriptors import (
     AggregateFunction,
     AggregatingStateDescriptor,
@@ -17,7 +16,7 @@ from cojoin.engine.state.descriptors import (
     StateDescriptor,
     ValueStateDescriptor,
 )
-from cojoin.engine.state.kinds import ListState, MapState, ValueState
+from cojoin.engine.state.keyed_state import AggregatingState, ListState, MapState, ReducingState, ValueState
 from cojoin.engine.state.ttl import StateTtlConfig
 
 __all__ = [

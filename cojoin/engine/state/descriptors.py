@@ -1,4 +1,4 @@
-"""What a function declares of its states: their names, types and times to live.
+"""State descriptors: the name, type and time-to-live of each state that a function declares.
 
 Types are Spark DDL, an Arrow type or a PySpark ``DataType``. A checkpoint identifies a state by its name, and restores
 it only as a type that the stored one can become. Names are PyFlink's (``pyflink.datastream.state``); in place of its
@@ -72,7 +72,7 @@ class StateDescriptor(ABC):
     """The name of a state and, for all kinds, its time-to-live.
 
     Raises:
-        ConfigurationError: The name is no string or empty, or the time-to-live is no ``StateTtlConfig``.
+        ConfigurationError: The name is not a string or empty, or the time-to-live is not a ``StateTtlConfig``.
     """
 
     name: str
@@ -174,11 +174,11 @@ class ReducingStateDescriptor(StateDescriptor):
 
     def reducer(self) -> ReduceFunction | None:
         """Return the function of two values; None where ``reduce_function`` does not provide one."""
-        given = self.reduce_function
+        function = self.reduce_function
         # A ufunc is called, since its ``reduce`` means something else; a class with ``reduce`` should be an instance.
-        if callable(given) and not (isinstance(given, type) and hasattr(given, "reduce")):
-            return given
-        return None if isinstance(given, type) else getattr(given, "reduce", None)
+        if callable(function) and not (isinstance(function, type) and hasattr(function, "reduce")):
+            return function
+        return None if isinstance(function, type) else getattr(function, "reduce", None)
 
     def stored_type(self) -> pa.DataType:
         """Return the Arrow type of one key's entry: the value's own."""
@@ -190,7 +190,7 @@ class AggregatingStateDescriptor(StateDescriptor):
     """One accumulator for each key, of all values that were added.
 
     Raises:
-        ConfigurationError: The function is no ``AggregateFunction``.
+        ConfigurationError: The function is not an ``AggregateFunction``.
     """
 
     aggregate_function: AggregateFunction

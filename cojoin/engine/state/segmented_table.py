@@ -9,7 +9,8 @@ collision costs time and never a row.
 
 A batch takes the memtable and the rows of its own keys (``take``), and puts back what is to stay (``put_back``). A
 memtable that has outgrown its limit is flushed (``flush``): it becomes a segment, and is compacted with the newest
-segments while these are not much larger, so that sizes grow by a ratio (size-tiered compaction).
+segments while these are not much larger, so that sizes grow by a ratio (size-tiered compaction). The state value then
+has the memtable and the hashes that it shadows, and its header the segments' names.
 
 It removes superseded and expired rows of segments in compaction. Expired rows are never returned; in segments they are
 counted until they are read or compacted.
@@ -23,17 +24,17 @@ buffered, are not such tables: they stay in the state value.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from cojoin.engine.state.segments import HASH, OpenSegment, Segment, SegmentContext, write_segment
 from cojoin.engine.state.ttl import without_expired
-from cojoin.engine.values.hash_sets import among, ranges, with_fewer
-from cojoin.engine.values.key_hashes import key_hashes
+from cojoin.engine.values.hashes import key_hashes
 from cojoin.engine.values.schema_evolution import evolve
 from cojoin.engine.values.tables import concat, event_micros, take_rows
+from cojoin.errors import CheckpointError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -42,7 +43,45 @@ if TYPE_CHECKING:
 
     from cojoin.engine.state.segments import SegmentStore
 
-__all__ = ["MAX_CHUNKS", "SHADOWED", "Expired", "SegmentedTable", "whole_tables", "without_shadowed"]
+__all__ = [
+    "MAX_CHUNKS",
+    "SHADOWED",
+    "Expired",
+    "Flushed",
+    "SegmentedTable",
+    "among",
+    "attach",
+    "flush",
+    "ranges",
+    "whole_tables",
+    "with_fewer",
+    "without_shadowed",
+]
+
+
+def ranges(starts: NDArray[np.int64], stops: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the numbers of one or more ranges, one range after the other."""
+    lengths = stops - starts
+    ends = np.cumsum(lengths)
+    positions: NDArray[np.int64] = np.arange(ends[-1]) + np.repeat(starts - (ends - lengths), lengths)
+    return positions
+
+
+def with_fewer(before: NDArray[np.uint64], after: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Return the distinct hashes that occur less often after than before."""
+    distinct, counts = np.unique(before, return_counts=True)
+    left = np.sort(after)
+    still = np.searchsorted(left, distinct, "right") - np.searchsorted(left, distinct, "left")
+    return distinct[still < counts]
+
+
+def among(values: NDArray[np.uint64], known: NDArray[np.uint64]) -> NDArray[np.bool_]:
+    """Return for each value whether it is among the known ones, which are sorted."""
+    if not len(known):
+        return np.zeros(len(values), dtype=bool)
+    places = np.minimum(np.searchsorted(known, values), len(known) - 1)
+    return known[places] == values  # type: ignore[no-any-return]
+
 
 SHADOWED = "@owned:"
 """The prefix under which a state value has the hashes that a memtable shadows; it is part of the stored format."""
@@ -82,7 +121,7 @@ class Expired:
 
 @dataclass
 class _Read:
-    """What a batch has read from segments: the hashes of its rows, and the hashes of which some rows had expired."""
+    """A batch's reading of segments: the hashes of its rows, and the hashes of which some rows had expired."""
 
     hashes: NDArray[np.uint64]
     expired: NDArray[np.uint64]
@@ -137,17 +176,17 @@ class SegmentedTable:
             return self.memtable
         wanted = np.unique(np.concatenate([key_hashes(each) for each in keys])) if keys else _NONE
         wanted = wanted[~among(wanted, self._shadowed)]
-        found = [_none_of(self.memtable)]
+        pieces = [_none_of(self.memtable)]
         for piece in self._open(self.segments):
             if not len(wanted):
                 break
             starts, stops = (np.searchsorted(piece.hashes, wanted, side) for side in ("left", "right"))
-            there = stops > starts
-            if there.any():
-                positions = ranges(starts[there], stops[there])
-                found.append(self._adapted(piece.table.take(pa.array(positions))))
-            wanted = wanted[~(there | among(wanted, piece.tombstones))]
-        taken = concat(found)
+            present = stops > starts
+            if present.any():
+                positions = ranges(starts[present], stops[present])
+                pieces.append(self._adapted(piece.table.take(pa.array(positions))))
+            wanted = wanted[~(present | among(wanted, piece.tombstones))]
+        taken = concat(pieces)
         alive = taken if self._expired is None else self._expired.filter(taken)
         hashes, before = (_hashes_of(each) for each in (alive, taken))
         self._taken = _Read(hashes, with_fewer(before, hashes) if len(before) > len(hashes) else _NONE)
@@ -247,11 +286,11 @@ class SegmentedTable:
         """Return all rows; all segments are read."""
         if not self.segments:
             return self.memtable
-        found = [self.memtable]
+        pieces = [self.memtable]
         for rows in self._surviving(self._open(self.segments), self._shadowed):
             alive = rows if self._expired is None else self._expired.filter(rows)
-            found.append(alive.drop_columns([HASH]))
-        return concat(found)
+            pieces.append(alive.drop_columns([HASH]))
+        return concat(pieces)
 
     def _surviving(self, pieces: Iterator[OpenSegment] | Sequence[OpenSegment], hidden: Any) -> Iterator[pa.Table]:
         """Yield each piece's rows, with their hashes, except those of hidden hashes and of hashes of a newer piece."""
@@ -304,12 +343,12 @@ def whole_tables(
         tables: The tables of the state value.
         store: Where segments are stored.
     """
-    found = without_shadowed(described, tables)
-    for name, each in described.items():
+    whole = without_shadowed(described, tables)
+    for name, description in described.items():
         table = SegmentedTable(tables[name], (), f"table {name!r}")
-        table.attach(each, tables[SHADOWED + name], store)
-        found[name] = table.read_all()
-    return found
+        table.attach(description, tables[SHADOWED + name], store)
+        whole[name] = table.read_all()
+    return whole
 
 
 def _hashes_of(rows: pa.Table) -> NDArray[np.uint64]:
@@ -323,3 +362,58 @@ def _none_of(rows: pa.Table) -> pa.Table:
 
 def _empty(rows: pa.Table) -> pa.Table:
     return rows.schema.empty_table()
+
+
+class Flushed(NamedTuple):
+    """The content of a state value after a flush."""
+
+    described: dict[str, Any]
+    """For each table with segments, what the header must say of it (``SegmentedTable.describe``)."""
+
+    tables: dict[str, pa.Table]
+    """The memtables, and the hashes that they shadow."""
+
+    written: int
+    """The bytes written as segments."""
+
+
+def flush(tables: Mapping[str, SegmentedTable], segmenting: SegmentContext | None) -> Flushed:
+    """Write memtables that are too large for the state value as segments.
+
+    Args:
+        tables: The tables, by name.
+        segmenting: How segments are written; None leaves all rows in the state value.
+    """
+    written = 0 if segmenting is None else sum(table.flush(segmenting) for table in tables.values())
+    with_segments = {name: table for name, table in tables.items() if table.segments}
+    memtables = {name: table.memtable for name, table in tables.items()}
+    shadowed = {SHADOWED + name: table.shadowed() for name, table in with_segments.items()}
+    described = {name: table.describe() for name, table in with_segments.items()}
+    return Flushed(described, {**memtables, **shadowed}, written)
+
+
+def attach(
+    tables: Mapping[str, SegmentedTable],
+    described: Mapping[str, Any],
+    stored: Mapping[str, pa.Table],
+    segmenting: SegmentContext | None,
+) -> None:
+    """Connect tables whose memtables were loaded from a state value with their segments.
+
+    Args:
+        tables: The tables, by name.
+        described: What the state value's header says of those with segments.
+        stored: The tables of the state value.
+        segmenting: Where the segments are stored.
+
+    Raises:
+        CheckpointError: There are segments, and ``segmenting`` is None.
+    """
+    for name, description in described.items():
+        if segmenting is None:
+            msg = (
+                f"the state has rows of {name!r} in segments, such as {description['segments'][0][0]}, and no segment "
+                f"store is configured; run the query with its own checkpoint, where pyarrow can read it"
+            )
+            raise CheckpointError(msg)
+        tables[name].attach(description, stored[SHADOWED + name], segmenting.store)

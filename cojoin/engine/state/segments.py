@@ -39,7 +39,7 @@ _compared: dict[tuple[str, str], object] = {}
 
 
 class SegmentStore(Protocol):
-    """Where segments are stored; the code around the engine implements it."""
+    """The store of segments; the code around the engine implements it."""
 
     @property
     def place(self) -> str:
@@ -91,7 +91,7 @@ class SegmentOptions:
 
 @dataclass(frozen=True)
 class SegmentContext:
-    """How a key group reads and writes segments in one batch.
+    """The reading and writing of segments by one key group in one batch.
 
     Attributes:
         store: Where they are stored.
@@ -108,7 +108,7 @@ class SegmentContext:
 
 @dataclass(frozen=True)
 class Segment:
-    """What the state value records of a segment.
+    """The record of a segment in the state value.
 
     Attributes:
         name: The file's name.
@@ -139,7 +139,7 @@ class Segment:
         try:
             stamp, content = store.stamp(self.name), store.open(self.name)
         except FileNotFoundError as error:
-            msg = f"{where}: the state names this file of {self.bytes:,} bytes, and it is not there; {_FIXES}"
+            msg = f"{where}: the state names this file of {self.bytes:,} bytes, which is missing; {_FIXES}"
             raise CheckpointError(msg) from error
         except (OSError, pa.ArrowException) as error:
             msg = f"{where}: the state names this file, and it can't be read: {error}"
@@ -149,9 +149,9 @@ class Segment:
             raise CodecError(msg)
         known = (store.place, self.name)
         if _compared.get(known, _NEVER) != stamp:
-            found = _digest(content)
-            if found != self.digest:
-                msg = f"{where}: expected content with the digest {self.digest}, got {found}: it was changed; {_FIXES}"
+            digest = _digest(content)
+            if digest != self.digest:
+                msg = f"{where}: expected content with the digest {self.digest}, got {digest}: it was changed; {_FIXES}"
                 raise CodecError(msg)
             _note(known, stamp)
         return OpenSegment(content)

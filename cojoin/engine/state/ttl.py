@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cojoin.engine.time.durations import Duration, milliseconds
+from cojoin.engine.values.arguments import Duration, milliseconds
 from cojoin.errors import ConfigurationError, did_you_mean
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ _MIN_TIMESTAMP = -(1 << 63)
 
 @dataclass(frozen=True)
 class StateTtlConfig:
-    """How long a state keeps what is not accessed; the ``ttl`` of a descriptor, as PyFlink's ``StateTtlConfig``.
+    """The time-to-live of a state's entries; the ``ttl`` of a descriptor, as PyFlink's ``StateTtlConfig``.
 
     Attributes:
         ttl: How long, such as ``"7 days"`` or a ``timedelta``; more than zero, in whole milliseconds.
@@ -78,7 +78,7 @@ class StateTtlConfig:
 
     def __post_init__(self) -> None:
         if not milliseconds(self.ttl, "ttl"):
-            msg = f"ttl: expected a duration of more than nothing, got {self.ttl!r}; leave ttl out to keep for ever"
+            msg = f"ttl: must be longer than zero, got {self.ttl!r}; leave ttl out to keep entries forever"
             raise ConfigurationError(msg)
         for name, words in (
             ("update_type", get_args(UpdateType)),

@@ -1,20 +1,83 @@
-"""Control rows: what one map task saw of one input, sent in band with the data rows to every key group.
+"""Control rows: one map task's observations of one input, sent in band with the data rows to every key group.
 
-From them every key group computes the same watermarks (``input_watermark``), also in a batch that Spark runs again.
+From them every key group computes the same watermarks (``operator_watermark``), also in a batch that Spark runs again.
+
+At the end of a run over what is there, one of them says that an input was read to its end, a *complete reading*. Such a
+run fixes its end when it begins: it reads all that its sources have then, and nothing newer. The *moment* of the
+reading is read from the clock just before the sources are asked for what they have. It is stored with the plan of the
+run's last micro-batch, so a batch that is run again finds the same one. Two things follow from it.
+
+- *Quiet time*: a source partition that had no row between two complete readings was quiet for the time between their
+  moments, and ``with_idleness`` counts that. If the clock went back in between, counting begins with the next reading.
+- *The promise of a table*: where event time is the time of a table's commits, every commit after its newest version has
+  a later time than the moment, except for what other writers' clocks are slow (``clock_skew``). So the input's
+  watermark is the moment less this allowance, and never below that version's own time. It is the only watermark that
+  does not rest on rows that were read; the progress reports it, and counts the commits that break it.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from cojoin.engine.time.complete_reading import CompleteReading
     from cojoin.engine.time.watermarks import Status
 
-__all__ = ["ONE_PARTITION", "REPEATED", "UNAVAILABLE", "Control"]
+__all__ = ["CLOCK_SKEW_MS", "ONE_PARTITION", "REPEATED", "UNAVAILABLE", "CompleteReading", "Control"]
+
+CLOCK_SKEW_MS = 60_000
+"""The default of ``clock_skew``: by how much a table's writers' clocks may be behind this one, in milliseconds."""
+
+
+@dataclass(frozen=True)
+class CompleteReading:
+    """That an input was read to its end.
+
+    Attributes:
+        asked_at: The moment before its source was asked for what it has, in epoch milliseconds.
+        version: The newest version of the table that was read to its end; None for inputs that are not change feeds.
+        up_to: The table's promise: no commit with a timestamp at or below it will come, in epoch milliseconds. None
+            where there is none.
+    """
+
+    asked_at: int
+    version: int | None = None
+    up_to: int | None = None
+
+    @classmethod
+    def of_table(
+        cls, asked_at: int, version: int, committed_at: int, clock_skew_ms: int, max_ahead_ms: int | None
+    ) -> CompleteReading:
+        """Return the complete reading of a table whose event time is that of its commits.
+
+        Args:
+            asked_at: The moment before the newest version was asked for, in epoch milliseconds.
+            version: The newest version.
+            committed_at: Its own time, in epoch milliseconds.
+            clock_skew_ms: How far other writers' clocks may be behind, in milliseconds.
+            max_ahead_ms: How far a row may be ahead of the clock; a version whose own time is further ahead is not
+                believed. None believes any.
+
+        >>> CompleteReading.of_table(100_000, 7, 20_000, 60_000, None).up_to
+        40000
+        >>> CompleteReading.of_table(100_000, 7, 90_000, 60_000, None).up_to
+        90000
+        """
+        is_believed = max_ahead_ms is None or committed_at <= asked_at + max_ahead_ms
+        known = asked_at - clock_skew_ms
+        return cls(asked_at, version, max(known, committed_at) if is_believed else known)
+
+    def as_dict(self) -> dict[str, int]:
+        """Return it as JSON values, without those that are None."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+    @classmethod
+    def read(cls, written: Mapping[str, Any] | None) -> CompleteReading | None:
+        """Return what ``as_dict`` returned; None for None."""
+        return None if written is None else cls(**written)
+
 
 ONE_PARTITION = "[]"
 """The name of the only source partition of an input whose partitions have no names."""
@@ -29,7 +92,7 @@ UNAVAILABLE = "unavailable: a row before it has nulls instead of values that its
 
 @dataclass(frozen=True)
 class Control:
-    """What one map task saw of one input, or what is known of it from outside; it travels in band with the rows.
+    """One map task's observations of one input, or outside knowledge of it, sent in band with the rows.
 
     Attributes:
         input: 1 (left) or 2 (right).
@@ -41,7 +104,7 @@ class Control:
         watermarks: Watermarks of source partitions that were computed elsewhere, in epoch milliseconds.
         statuses: Statuses of source partitions; the name ``None`` is the whole input.
         faults: What the source read that is not a row: for each the reason, and what is known of it as JSON.
-        tombstones: How many tombstones it read that repeat a delete (``REPEATED``), which are no rows.
+        tombstones: How many tombstones it read that repeat a delete (``REPEATED``), which are not rows.
         unavailable: How many of the rows have nulls instead of values that the source could not read
             (``UNAVAILABLE``).
         source_watermarks: Watermarks of source partitions, in epoch milliseconds, derived from the times by which the

@@ -1,29 +1,375 @@
-"""The watermark of an operator: the minimum over its active inputs, computed by ``input_watermark``.
+"""The watermark of an operator, the minimum over its active inputs, and those of its inputs, from control rows.
 
-It keeps the watermarks of both inputs, and whether the wait for the right input's first load is over. It emits the
-operator's watermark, which only ever advances. All of it is state and survives a restart.
+``OperatorWatermark`` keeps the watermarks of both inputs, and whether the wait for the right input's first load is
+over. ``InputWatermark`` keeps each source partition's largest timestamp, mark, watermark, status and idle time. A
+*mark* is the value from which the strategy's generator computes a partition's watermark, such as the largest timestamp.
+An input's watermark is the minimum over its active partitions. Both only ever advance. All of it is state and survives
+a restart. It costs some microseconds a partition and batch.
+
+Another strategy may take over a stored state. Each partition's watermark is then the larger of the stored one and the
+new strategy's, which follows from the largest timestamps for bounded out-of-orderness, and else from marks of its own.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from cojoin.engine.time.input_watermark import InputWatermark
-from cojoin.engine.time.watermarks import NONE, AllIdle, Status, WatermarkMerge
+from cojoin.engine.time.watermark_strategies import WatermarkStrategy, describe_generator, marks_of
+from cojoin.engine.time.watermarks import END_OF_TIME, NONE, AllIdle, IdlenessTimer, Status, WatermarkMerge
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from cojoin.engine.time.control_rows import Control
-    from cojoin.engine.time.watermark_strategies import WatermarkStrategy
+    from cojoin.engine.time.control_rows import CompleteReading, Control
 
-__all__ = ["OperatorWatermark", "TimePolicy"]
+__all__ = ["HeldBy", "InputWatermark", "OperatorWatermark", "TimePolicy"]
+
+HeldBy: TypeAlias = Literal["max_drift", "silence"]
+"""The origin of a holding partition's watermark that is later than its rows: its source gave it.
+
+- *max_drift*: in this micro-batch. Kafka's is ``max_drift`` before the time up to which all partitions are read.
+- *silence*: in an earlier one. Since then the source gave none, as in a live query.
+"""
+
+_STATUS_PRECEDENCE: tuple[Status, ...] = ("active", "idle", "finished")
+"""The statuses by precedence: of several statuses of one partition, the first in this order counts."""
+
+
+class InputWatermark:
+    """The watermark of one input.
+
+    Args:
+        strategy: How the watermark follows the rows.
+        all_idle: What the input's own watermark does when all its partitions are idle.
+
+    >>> watermark = InputWatermark(WatermarkStrategy.for_bounded_out_of_orderness("10 ms"))
+    >>> watermark.observe("p", 1337)
+    >>> watermark.current()
+    1326
+    """
+
+    def __init__(self, strategy: WatermarkStrategy | None = None, all_idle: AllIdle = "hold") -> None:
+        self._strategy = strategy or WatermarkStrategy()
+        idleness = self._strategy.idleness
+        self._idleness = idleness
+        self._merge = WatermarkMerge(all_idle=all_idle, returning=idleness.returning if idleness else "hold")
+        self._largest: dict[str, int] = {}
+        self._marks: dict[str, int] = {}
+        self._timers: dict[str, IdlenessTimer] = {}
+        self._silence = IdlenessTimer(idleness.timeout_ms) if idleness and idleness.even_if_silent else None
+        self._declared: Status | None = None
+        self._idle_without_partitions = False
+        self._held: int | None = None
+        self._clock = NONE
+        self._processing_time = 0
+        self._is_changed = False
+        self._given: dict[str, int] = {}
+        self.promised = NONE
+        """The watermark that the newest complete reading of a table has promised; ``NONE`` where none has."""
+        self.promise: dict[str, int] | None = None
+        """The newest reading with a promise, as JSON values."""
+        self._asked_at = NONE
+        self.source_agrees: bool | None = None
+        """Whether the times by which the source is read are near the newest rows' event times; None before any row."""
+
+    @property
+    def finished(self) -> bool:
+        """Whether no more rows will come."""
+        return self.status() == "finished"
+
+    def fold(self, controls: Sequence[Control]) -> None:
+        """Apply all controls of this input in a micro-batch; the order of the controls does not matter.
+
+        They are applied in this order: (1) complete readings, which are older than all rows of the batch; (2) observed
+        rows, which make an idle partition active; (3) watermarks that were computed elsewhere, which a partition that
+        is idle may ignore (``Returning``); (4) statuses. Of several statuses of one partition, the one that holds the
+        watermark back most counts.
+        """
+        self._given = {}
+        readings = [control.reading for control in controls if control.reading is not None]
+        for reading in sorted(readings, key=lambda each: each.asked_at):
+            self.take_reading(reading)
+        judged = [control.agrees for control in controls if control.agrees is not None]
+        if judged:
+            self.source_agrees = all(judged)
+        for partition, (timestamp, mark) in sorted(_observations(controls).items()):
+            self.observe(partition, timestamp, mark)
+        for control in controls:
+            self._apply_source_watermarks(control)
+        statuses = [each for control in controls for each in control.statuses.items()]
+        statuses.sort(key=lambda each: _STATUS_PRECEDENCE.index(each[1]), reverse=True)
+        for name, status in dict(statuses).items():
+            self.set_status(name, status)
+
+    def _apply_source_watermarks(self, control: Control) -> None:
+        """Apply a control's watermarks that do not come from rows."""
+        for partition, watermark in control.watermarks.items():
+            self.apply_watermark(partition, watermark)
+        if self.source_agrees:
+            for partition, watermark in control.source_watermarks.items():
+                self.apply_watermark(partition, watermark)
+                self._given[partition] = max(watermark, self._given.get(partition, NONE))
+        else:
+            for partition in control.unread:
+                self.register(partition)
+
+    def observe(self, partition: str, max_timestamp: int, mark: int | None = None) -> None:
+        """Apply the largest timestamp and mark of a partition's rows; without a mark, the timestamp is the mark."""
+        mark = max_timestamp if mark is None else mark
+        self._largest[partition] = max(self._largest.get(partition, NONE), max_timestamp)
+        self._marks[partition] = max(self._marks.get(partition, NONE), mark)
+        self._wake(partition)
+        if mark > NONE:
+            self._merge.update(partition, self._watermark_for(partition))
+
+    def apply_watermark(self, partition: str, watermark: int) -> None:
+        """Apply a partition's watermark, computed elsewhere, in epoch milliseconds.
+
+        A lower one does not change the watermark, but ends an idle status that was declared for the whole input.
+        """
+        if self._declared == "idle":
+            self._declared = None
+        self._merge.update(partition, watermark)
+
+    def take_reading(self, reading: CompleteReading) -> None:
+        """Apply a complete reading: a table's promise, or the quiet time of each partition since the reading before.
+
+        A promise speaks for all of the input's partitions, so none of them is silent.
+        """
+        promised = NONE if reading.up_to is None else self._of_source(reading.up_to + 1)
+        is_older, self._asked_at = reading.asked_at < self._asked_at, reading.asked_at
+        if promised > NONE:
+            self.promised = max(self.promised, promised)
+            if not is_older:
+                self.promise = reading.as_dict()
+            for partition in self._merge.statuses():
+                self._wake(partition)
+            self._declared = None if self._declared == "idle" else self._declared
+        if self._idleness is None:
+            return
+        if is_older:
+            # The clock went back, or the run that took the moment was taken over: counting begins with the next one.
+            for timer in self._known_timers():
+                timer.quiet_since = None
+            return
+        for partition, status in self._merge.statuses().items():
+            if self._timer(partition).is_idle_at_reading(reading.asked_at) and status == "active":
+                self._merge.set_status(partition, "idle")
+        if self._silence is not None and promised == NONE and not self._merge.statuses():
+            self._idle_without_partitions |= self._silence.is_idle_at_reading(reading.asked_at)
+
+    def _of_source(self, time: int) -> int:
+        return max(NONE, int(self._strategy.generator.of_source(time, self._processing_time)))
+
+    def set_status(self, partition: str | None, status: Status) -> None:
+        """Make a partition active, idle or finished; None is the whole input."""
+        if partition is None:
+            self._declared = None if status == "active" else status
+            return
+        self._merge.set_status(partition, status)
+
+    def remove(self, partition: str) -> None:
+        """Forget a partition that no longer exists; an unknown one is ignored."""
+        self._merge.remove(partition)
+        for known in (self._largest, self._marks, self._timers):
+            known.pop(partition, None)
+
+    def register(self, partition: str) -> None:
+        """Add a partition known to have more rows: it holds the watermark back until it has a watermark."""
+        self._merge.register(partition)
+
+    def begin(self, processing_time: int) -> None:
+        """Set a micro-batch's processing time, in epoch milliseconds, before anything is folded."""
+        self._processing_time = processing_time
+        if self._is_changed:
+            # Not at the restore: what a batch finds late and due begins with the watermark that was stored.
+            self._is_changed = False
+            for partition, mark in self._marks.items():
+                if mark > NONE:
+                    self._merge.raise_watermark(partition, self._watermark_for(partition))
+
+    def hold(self, until: int | None) -> None:
+        """Limit the input's watermark from now on, regardless of its rows and the clock; it never goes back.
+
+        Args:
+            until: The limit in epoch milliseconds; None removes it.
+        """
+        reached = self.current()
+        self._held = None if until is None else max(reached, until)
+
+    def tick(self, processing_time: int) -> None:
+        """Advance the clock, and with it clock-driven watermarks and idle times.
+
+        It is called once a micro-batch, after ``fold`` and before rows are admitted.
+        """
+        self._processing_time = processing_time
+        if self._strategy.generator.follows_clock:
+            self._clock = max(self._clock, self._strategy.generator.made(NONE, processing_time))
+        if self._idleness is None:
+            return
+        statuses = self._merge.statuses()
+        for partition, status in statuses.items():
+            if status == "active" and self._timer(partition).is_idle(processing_time):
+                self._merge.set_status(partition, "idle")
+        if self._silence is not None:
+            self._idle_without_partitions = not statuses and (
+                self._idle_without_partitions or self._silence.is_idle(processing_time)
+            )
+
+    def resume(self) -> None:
+        """Restart all idleness timers, because the query did not run and could not receive anything."""
+        for timer in self._known_timers():
+            timer.restart()
+
+    def current(self) -> int:
+        """Return the watermark: ``NONE`` before the input has one, ``END_OF_TIME`` once the input is finished.
+
+        In between it is the largest of the partitions' merged watermark, the clock's and the promised one, but at most
+        the limit of ``hold``. The merged watermark is the minimum over the active partitions; if all are idle and
+        ``all_idle`` is ``"max"``, the maximum over all that are not finished.
+        """
+        if self.finished:
+            return END_OF_TIME
+        reached = max(self._merge.current(), self._clock, self.promised)
+        return reached if self._held is None else min(reached, self._held)
+
+    def status(self) -> Status:
+        """Return the input's status; an input whose watermark is limited is never idle, since it has more rows."""
+        if self._declared == "finished":
+            return "finished"
+        status: Status = self._declared or ("idle" if self._idle_without_partitions else self._merge.status())
+        return "active" if status == "idle" and self._held is not None else status
+
+    def max_timestamp(self) -> int:
+        """Return the largest timestamp seen, or ``NONE``."""
+        return max(self._largest.values(), default=NONE)
+
+    def holding_partition(self) -> str | None:
+        """Return the active partition with the smallest watermark, which holds the input back; None if none is."""
+        return self._merge.holding()
+
+    def held_by(self) -> HeldBy | None:
+        """Return how the holding partition has got a watermark later than its rows; None where its rows gave it."""
+        holding = self.holding_partition()
+        if holding is None or not self.source_agrees:
+            return None
+        reached = self._merge.watermarks()[holding]
+        if self._marks.get(holding, NONE) > NONE and reached <= self._watermark_for(holding):
+            return None
+        return "max_drift" if self._given.get(holding) == reached else "silence"
+
+    def partitions(self) -> dict[str, int]:
+        """Return each partition's watermark in epoch milliseconds."""
+        return self._merge.watermarks()
+
+    def statuses(self) -> dict[str, Status]:
+        """Return each partition's status."""
+        return self._merge.statuses()
+
+    def quiet_since(self) -> int | None:
+        """Return since when an idle input has had no row, by complete readings; None where that is not known."""
+        known = [timer.quiet_since for timer in self._known_timers() if timer.quiet_since is not None]
+        return max(known) if known and self.status() == "idle" else None
+
+    def _known_timers(self) -> list[IdlenessTimer]:
+        return [*self._timers.values(), *([self._silence] if self._silence else [])]
+
+    def _timer(self, partition: str) -> IdlenessTimer:
+        assert self._idleness is not None
+        return self._timers.setdefault(partition, IdlenessTimer(self._idleness.timeout_ms))
+
+    def _wake(self, partition: str) -> None:
+        self._declared = None if self._declared == "idle" else self._declared
+        self._idle_without_partitions = False
+        if self._merge.status_of(partition) == "idle":
+            self._merge.set_status(partition, "active")
+        else:
+            self._merge.register(partition)
+        if self._idleness is not None:
+            self._timer(partition).activity()
+
+    def _watermark_for(self, partition: str) -> int:
+        return self._strategy.generator.made(self._marks[partition], self._processing_time)
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return what survives a restart, as JSON values."""
+        quiet = {name: timer.quiet_since for name, timer in self._timers.items() if timer.quiet_since is not None}
+        never_spoke = None if self._silence is None else self._silence.quiet_since
+        return {
+            "merge": self._merge.snapshot(),
+            "largest": dict(self._largest),
+            "marks": dict(self._marks),
+            "generator": describe_generator(self._strategy.generator),
+            "silent_since": {name: timer.snapshot() for name, timer in self._timers.items()},
+            "never_spoke": [self._idle_without_partitions, self._silence.snapshot() if self._silence else None],
+            "declared": self._declared,
+            "clock": self._clock,
+            "source_agrees": self.source_agrees,
+            **({} if self._held is None else {"held": self._held}),
+            # A state without them is as one of an earlier release.
+            **({"quiet_since": quiet} if quiet else {}),
+            **({} if never_spoke is None else {"never_spoke_since": never_spoke}),
+            **({} if self.promise is None else {"promised": [self.promised, self.promise]}),
+            **({} if self._asked_at == NONE else {"asked_at": self._asked_at}),
+        }
+
+    def restore(self, snapshot: Mapping[str, Any]) -> None:
+        """Restore what ``snapshot`` returned, perhaps that of an input watermark with another strategy."""
+        self._merge.restore(snapshot["merge"])
+        self._largest = dict(snapshot["largest"])
+        self._restore_marks(snapshot["marks"], snapshot.get("generator"))
+        self._timers = {}
+        quiet = snapshot.get("quiet_since", {})
+        self._idle_without_partitions, silence = snapshot["never_spoke"]
+        for name, since in snapshot["silent_since"].items():
+            if self._idleness is not None:
+                self._timer(name).restore(since, quiet.get(name))
+            elif self._merge.status_of(name) == "idle":
+                # Only the idleness that the strategy had made it idle.
+                self._merge.set_status(name, "active")
+        if self._silence is not None:
+            self._silence.restore(silence, snapshot.get("never_spoke_since"))
+        else:
+            self._idle_without_partitions = False
+        self._declared, self._clock = snapshot["declared"], snapshot["clock"]
+        self.source_agrees = snapshot.get("source_agrees")
+        self._held = snapshot.get("held")
+        self.promised, self.promise = snapshot.get("promised", (NONE, None))
+        self._asked_at = snapshot.get("asked_at", NONE)
+
+    def _restore_marks(self, marks: Mapping[str, int], former: Mapping[str, Any] | None) -> None:
+        """Restore the marks, as far as they are this strategy's.
+
+        Args:
+            marks: The stored marks.
+            former: The description of the generator that has read them; None in states of earlier releases.
+        """
+        own = describe_generator(self._strategy.generator)
+        self._marks, self._is_changed = dict(marks), former != own
+        if own["generator"] == "bounded_out_of_orderness":
+            self._marks = dict(self._largest) if former != own else self._marks
+        elif (former is None and own["generator"] in {"punctuated", "own"}) or (
+            former and marks_of(former) != marks_of(own)
+        ):
+            # Each partition keeps the watermark that its marks have made.
+            self._marks = {}
+
+
+def _observations(controls: Sequence[Control]) -> dict[str, tuple[int, int]]:
+    """Return each partition's largest timestamp and mark, over all tasks."""
+    observed: dict[str, tuple[int, int]] = {}
+    for control in controls:
+        for partition, timestamp in control.partitions.items():
+            largest, mark = observed.get(partition, (NONE, NONE))
+            newest = timestamp if control.marks is None else control.marks[partition]
+            observed[partition] = max(largest, timestamp), max(mark, newest)
+    return observed
 
 
 @dataclass(frozen=True)
 class TimePolicy:
-    """How the operator combines its inputs' watermarks, beyond their minimum.
+    """The rules by which an operator combines its inputs' watermarks, beyond their minimum.
 
     Attributes:
         when_all_idle: What the watermark does when every input that is not finished is idle, and what an input's own
@@ -52,8 +398,8 @@ class OperatorWatermark:
 
         Neither the order of the controls nor the number of tasks over which the rows were spread matters.
         """
-        for number, each in enumerate(self.inputs, start=1):
-            each.fold([control for control in controls if control.input == number])
+        for number, watermark in enumerate(self.inputs, start=1):
+            watermark.fold([control for control in controls if control.input == number])
 
     def hold(self, holds: Mapping[int, int]) -> None:
         """Limit the watermark of each input in this micro-batch, before anything is folded.
@@ -61,34 +407,34 @@ class OperatorWatermark:
         Args:
             holds: The limits in epoch milliseconds, by the input's number; an input without one is not limited.
         """
-        for number, each in enumerate(self.inputs, start=1):
-            each.hold(holds.get(number))
+        for number, watermark in enumerate(self.inputs, start=1):
+            watermark.hold(holds.get(number))
 
     def begin(self, processing_time: int) -> None:
         """Set a micro-batch's processing time, in epoch milliseconds, before anything is folded."""
-        for each in self.inputs:
-            each.begin(processing_time)
+        for watermark in self.inputs:
+            watermark.begin(processing_time)
 
     def tick(self, processing_time: int) -> None:
         """Advance the clock, once a micro-batch, after ``fold`` and before rows are admitted."""
-        for each in self.inputs:
-            each.tick(processing_time)
+        for watermark in self.inputs:
+            watermark.tick(processing_time)
 
     def resume(self) -> None:
         """Restart all idleness timers, because the query did not run."""
-        for each in self.inputs:
-            each.resume()
+        for watermark in self.inputs:
+            watermark.resume()
 
     def finish(self) -> None:
         """Finish all inputs, so that the watermark becomes ``END_OF_TIME``."""
-        for each in self.inputs:
-            each.set_status(None, "finished")
+        for watermark in self.inputs:
+            watermark.set_status(None, "finished")
 
     def current(self) -> int:
         """Return the operator's watermark in epoch milliseconds; ``NONE`` while an input has none or is waited for."""
-        for name, each in zip("12", self.inputs, strict=True):
-            self._merge.update(name, each.current())
-            self._merge.set_status(name, each.status())
+        for name, watermark in zip("12", self.inputs, strict=True):
+            self._merge.update(name, watermark.current())
+            self._merge.set_status(name, watermark.status())
         if not self._released:
             right, until = self.inputs[1], self._policy.hold_left_until
             self._released = right.status() != "active" or right.current() >= until  # type: ignore[operator]
@@ -125,5 +471,5 @@ class OperatorWatermark:
         self._merge.restore(snapshot["merge"])
         # Removing the option ends the wait; once released, the watermark is not held again.
         self._released = self._policy.hold_left_until is None or bool(snapshot["released"])
-        for each, state in zip(self.inputs, snapshot["inputs"], strict=True):
-            each.restore(state)
+        for watermark, state in zip(self.inputs, snapshot["inputs"], strict=True):
+            watermark.restore(state)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from cojoin.engine.values.key_context import KeyContext
+    from cojoin.engine.values.keys import KeyContext
 
 __all__ = ["MAX_STALLED_TIMERS", "TimeDomain", "TimerService", "Timers"]
 
@@ -42,7 +42,7 @@ _MIN_TIMESTAMP, _MAX_TIMESTAMP = -(1 << 63), (1 << 63) - 1
 
 
 class TimeDomain(Enum):
-    """Which clock a timer goes by, as PyFlink's ``pyflink.datastream.TimeDomain``."""
+    """The clock that a timer follows, as PyFlink's ``pyflink.datastream.TimeDomain``."""
 
     EVENT_TIME = "event_time"
     PROCESSING_TIME = "processing_time"
@@ -71,7 +71,7 @@ class Timers:
 
     @property
     def not_fired(self) -> int:
-        """How many timers a drain left: set by ``on_timer`` beyond the drain's limit, and not deleted since."""
+        """The timers that a drain left: the number set by ``on_timer`` beyond its limit, and not deleted since."""
         return self._refused_before + len(self._refused)
 
     def load(self, codes: Iterable[int], timestamps: Iterable[int]) -> None:
@@ -216,7 +216,7 @@ class TimerService:
     were read in step. In arrival order a row sees the watermarks before its micro-batch, and a timer those after it. In
     both orders a processing-time timer sees the watermarks after its micro-batch.
 
-    >>> from cojoin.engine.values.key_context import KeyContext
+    >>> from cojoin.engine.values.keys import KeyContext
     >>> service = TimerService(Timers(KeyContext(), "F"), Timers(KeyContext(), "F"))
     >>> service.current_watermark() == service.current_watermark1() == -2**63
     True
@@ -273,7 +273,7 @@ class TimerService:
             timestamp: Epoch milliseconds.
 
         Raises:
-            FunctionError: The timestamp is no whole number of milliseconds.
+            FunctionError: The timestamp is not a whole number of milliseconds.
         """
         self._timers.register(timestamp)
 
@@ -291,7 +291,7 @@ class TimerService:
             timestamp: Epoch milliseconds.
 
         Raises:
-            FunctionError: The timestamp is no whole number of milliseconds, or the query expects no such timers.
+            FunctionError: The timestamp is not a whole number of milliseconds, or the query expects no such timers.
         """
         if self.refusal is not None:
             raise FunctionError(self.refusal)

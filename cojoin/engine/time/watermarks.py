@@ -1,21 +1,28 @@
-"""Watermarks, and how several are merged into one.
+"""Watermarks, how several are merged into one, and idleness, which leaves one out.
 
 A watermark W promises that no more rows with timestamp <= W will come. ``WatermarkMerge`` makes the watermark of its
 channels: source partitions make an input's watermark, two inputs make the operator's. It keeps each channel's watermark
 and status. It returns the minimum over the active channels, which only ever advances; an idle channel is left out until
-it returns, a finished one for ever. There are no ties: the order in which channels are updated changes nothing. (Flink:
+it returns, a finished one forever. There are no ties: the order in which channels are updated changes nothing. (Flink:
 ``CombinedWatermarkStatus``, and with ``returning="skip"`` its ``StatusWatermarkValve``.)
+
+A source partition, or a whole input, that sends nothing for as long as its ``Idleness`` says becomes idle. An
+``IdlenessTimer`` keeps since when it has been silent: by the micro-batches' processing time while the query runs, and
+from one complete reading to the next over runs that end (``control_rows``). (Flink: ``WatermarksWithIdleness``.)
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+
+from cojoin.engine.values.arguments import check_flag, check_word
+from cojoin.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["END_OF_TIME", "NONE", "AllIdle", "Returning", "Status", "WatermarkMerge"]
+__all__ = ["END_OF_TIME", "NONE", "AllIdle", "Idleness", "IdlenessTimer", "Returning", "Status", "WatermarkMerge"]
 
 NONE = -(1 << 63)
 """The watermark while an input has none yet; shown to people as ``none``."""
@@ -24,7 +31,7 @@ END_OF_TIME = (1 << 63) - 1
 """The watermark when all inputs are finished."""
 
 Status: TypeAlias = Literal["active", "idle", "finished"]
-"""A channel's status: *active* holds the watermark back, *idle* is left out until it returns, *finished* for ever."""
+"""A channel's status: *active* holds the watermark back, *idle* is left out until it returns, *finished* forever."""
 
 AllIdle: TypeAlias = Literal["hold", "max"]
 """What the watermark does when every channel that is not finished is idle.
@@ -123,12 +130,12 @@ class WatermarkMerge:
 
     def status(self) -> Status:
         """Return the merged status: idle or finished only when every channel is; idle when all were removed."""
-        found = {channel.status for channel in self._channels.values()} - {"finished"}
+        statuses = {channel.status for channel in self._channels.values()} - {"finished"}
         if not self._channels:
             return "idle" if self._emptied else "active"
-        if "active" in found:
+        if "active" in statuses:
             return "active"
-        return "idle" if found else "finished"
+        return "idle" if statuses else "finished"
 
     def status_of(self, name: str) -> Status | None:
         """Return a channel's status; None where the channel is unknown."""
@@ -147,16 +154,17 @@ class WatermarkMerge:
         """Return the channel that holds the watermark back, or None: of those that count, the one furthest behind."""
         self.current()
         heard = [
-            (each.watermark, name)
-            for name, each in self._channels.items()
-            if each.status == "active" and each.caught_up
+            (channel.watermark, name)
+            for name, channel in self._channels.items()
+            if channel.status == "active" and channel.caught_up
         ]
         return min(heard)[1] if heard else None
 
     def snapshot(self) -> dict[str, Any]:
         """Return what survives a restart, as JSON values."""
         channels = {
-            name: [each.watermark, each.status, each.caught_up] for name, each in sorted(self._channels.items())
+            name: [channel.watermark, channel.status, channel.caught_up]
+            for name, channel in sorted(self._channels.items())
         }
         return {"current": self.current(), "channels": channels, "emptied": self._emptied}
 
@@ -168,3 +176,92 @@ class WatermarkMerge:
             # Those that another strategy has left out take part.
             for channel in self._channels.values():
                 channel.caught_up = True
+
+
+@dataclass(frozen=True)
+class Idleness:
+    """When a silent partition, or a whole silent input, no longer holds the watermark back.
+
+    Attributes:
+        timeout_ms: How long it must have been silent, in milliseconds.
+        returning: What happens to a partition that returns behind the others (``Returning``).
+        even_if_silent: Whether an input that has never sent anything may go idle, too.
+
+    Raises:
+        ConfigurationError: The timeout is not above zero, or another value is unknown.
+    """
+
+    timeout_ms: int
+    returning: Returning = "hold"
+    even_if_silent: bool = False
+
+    def __post_init__(self) -> None:
+        if type(self.timeout_ms) is not int or self.timeout_ms <= 0:
+            msg = f"idle timeout: expected milliseconds above zero, got {self.timeout_ms!r}"
+            raise ConfigurationError(msg)
+        check_word("returning", self.returning, get_args(Returning))
+        check_flag("even_if_silent", self.even_if_silent)
+
+
+class IdlenessTimer:
+    """Decides when a channel that is checked from time to time has been silent for too long.
+
+    The countdown starts at the first check that finds the channel silent. The channel is idle from the first check that
+    is more than the timeout later; the silence between two checks is not measured. (Flink:
+    ``WatermarksWithIdleness.IdlenessTimer``.)
+
+    Apart from that, the silence between complete readings is measured by their moments, and a pause of the query does
+    not end it: what came in the pause is read before the next complete reading.
+
+    Args:
+        timeout_ms: How long the silence must last, in milliseconds.
+
+    >>> timer = IdlenessTimer(10)
+    >>> timer.is_idle(0), timer.is_idle(10), timer.is_idle(11)
+    (False, False, True)
+    >>> timer.is_idle_at_reading(100), timer.is_idle_at_reading(109), timer.is_idle_at_reading(110)
+    (False, False, True)
+    """
+
+    def __init__(self, timeout_ms: int) -> None:
+        self._timeout = timeout_ms
+        self._spoke = False
+        self._silent_since: int | None = None
+        self.quiet_since: int | None = None
+        """The moment of the first complete reading since the channel's last row; None before one."""
+
+    def activity(self) -> None:
+        """Note that the channel sent something."""
+        self._spoke, self.quiet_since = True, None
+
+    def is_idle(self, now: int) -> bool:
+        """Return whether the channel is idle, at a processing time in milliseconds that never goes back."""
+        if self._spoke:
+            self.restart()
+        elif self._silent_since is None:
+            self._silent_since = now
+        else:
+            return now - self._silent_since > self._timeout
+        return False
+
+    def is_idle_at_reading(self, moment: int) -> bool:
+        """Return whether the channel has been quiet for the timeout at a complete reading.
+
+        Args:
+            moment: The moment of the reading in epoch milliseconds, which is not before that of an earlier one.
+        """
+        if self.quiet_since is None:
+            self.quiet_since = moment
+        return moment - self.quiet_since >= self._timeout
+
+    def restart(self) -> None:
+        """Forget the silence so far, for example after a pause in which nothing could be received."""
+        self._spoke, self._silent_since = False, None
+
+    def snapshot(self) -> int | None:
+        """Return since when the channel has been silent, in epoch milliseconds; None where no silence was found."""
+        return self._silent_since
+
+    def restore(self, silent_since: Any, quiet_since: Any = None) -> None:
+        """Restore what ``snapshot`` returned, and ``quiet_since``."""
+        self._spoke, self._silent_since, self.quiet_since = False, silent_since, quiet_since

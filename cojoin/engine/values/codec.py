@@ -1,8 +1,11 @@
-"""The encoding of operator state as bytes: a version, a JSON header, and Arrow tables.
+"""Arrow tables as bytes: the state of an operator, and the messages in which rows cross between the JVM and Python.
 
-The bytes are ``b"cojoin"``, one version byte, the header's length and CRC-32 (4 bytes each, little endian), the header,
+A state is ``b"cojoin"``, one version byte, the header's length and CRC-32 (4 bytes each, little endian), the header,
 then each table as an Arrow IPC stream. The header holds small JSON values and each table's name, length and CRC-32, so
 that any damage is detected. Tables are read without copying them. There is no pickle, so reading runs no code.
+
+A message is one Arrow record batch without its schema, which both ends know. The messages of a table are small on
+average, so code that carries many may count messages instead of bytes. A row is never split.
 """
 
 from __future__ import annotations
@@ -12,14 +15,52 @@ import struct
 import zlib
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 
 from cojoin.errors import CodecError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
-__all__ = ["VERSION", "decode", "encode", "read_table", "write_table"]
+__all__ = [
+    "VERSION",
+    "binary_column",
+    "decode",
+    "encode",
+    "read_message",
+    "read_table",
+    "write_messages",
+    "write_table",
+]
+
+_MESSAGE_BYTES = 128 << 10
+
+
+def write_messages(table: pa.Table) -> Iterator[pa.Buffer]:
+    """Yield a table's rows as messages of 128 kB on average, or of one row where rows are larger."""
+    rows = max(1, table.num_rows * _MESSAGE_BYTES // max(1, table.nbytes))
+    for batch in table.combine_chunks().to_batches(max_chunksize=rows):
+        yield batch.serialize()
+
+
+def read_message(message: pa.Buffer, schema: pa.Schema) -> pa.RecordBatch:
+    """Return a message's rows, without copying them."""
+    return pa.ipc.read_record_batch(message, schema)
+
+
+def binary_column(contents: Sequence[Any]) -> pa.Array:
+    """Return buffers or bytes as a binary column, copied once; going through Python's ``bytes`` would copy twice."""
+    offsets = np.cumsum([0, *(memoryview(content).nbytes for content in contents)], dtype=np.int64)
+    if not offsets[-1] or offsets[-1] >= 1 << 31:
+        return pa.array([bytes(memoryview(content)) for content in contents], pa.binary())
+    joined = np.concatenate(
+        [np.frombuffer(content, dtype=np.uint8) for content in contents if memoryview(content).nbytes]
+    )
+    return pa.Array.from_buffers(
+        pa.binary(), len(contents), [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(joined)]
+    )
+
 
 VERSION = 2
 _MAGIC = b"cojoin"
@@ -55,7 +96,7 @@ def decode(data: bytes) -> tuple[dict[str, Any], dict[str, pa.Table]]:
         raise CodecError(msg)
     magic, version, length, checksum = _PREFIX.unpack_from(data)
     if magic != _MAGIC:
-        msg = f"state bytes: expected them to begin with {_MAGIC!r}, got {magic!r}: this is no state of cojoin"
+        msg = f"state bytes: expected them to begin with {_MAGIC!r}, got {magic!r}: this is not a state of cojoin"
         raise CodecError(msg)
     if version != VERSION:
         older = "go on with the version of cojoin that wrote them, or start with a new checkpoint"

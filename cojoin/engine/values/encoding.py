@@ -1,28 +1,330 @@
-"""The encoding of what a user's function yields as Arrow, checked against the declared output.
+"""A user's Python values as Arrow: checked against the declared type, converted, and encoded.
+
+A state stores the converted value. It is of the exact class, it is a copy, and it equals the value that is decoded
+after a restart: 5 stored as ``double`` reads as 5.0, 0.1 stored as ``float`` reads as the nearest float, and changing a
+list after ``update`` does not change the state. A ``coercer`` is compiled once for each type.
 
 Output rows are many, so pyarrow converts them column by column. A column with values that pyarrow would change (1.5 to
 the integer 1, 5 to a timestamp) first goes through a ``coercer``. The row at fault is searched for only when a column
-is refused.
+is refused. Nested values are encoded column by column at every level: only leaves go through pyarrow's conversion of
+Python values.
 """
 
 from __future__ import annotations
 
-from datetime import date, datetime, time, timedelta
+import struct
+from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from itertools import chain
+from numbers import Real
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+import numpy as np
 import pyarrow as pa
 
-from cojoin.engine.values.coercion import coercer, misfit
-from cojoin.engine.values.entries import encode_entries
-from cojoin.engine.values.rows import describe_row
+from cojoin.engine.values.rows import describe_row, encode_texts, hashable, needs_freezing, row_class
 from cojoin.engine.values.types import type_to_ddl
 from cojoin.errors import FunctionError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["encode_column", "encode_rows"]
+__all__ = ["Coercer", "coercer", "encode_column", "encode_entries", "encode_rows", "has_mutable_parts", "misfit"]
+
+
+def encode_entries(values: Sequence[Any], dtype: pa.DataType) -> pa.Array:
+    """Return converted values as an Arrow column.
+
+    Args:
+        values: Results of a ``coercer`` of the type: tuples for structs, lists or tuples for arrays, dicts for maps.
+        dtype: The type.
+
+    Raises:
+        pa.ArrowException: Arrow can't hold a value.
+        UnicodeEncodeError: A string has half of a surrogate pair that does not stand for a byte.
+
+    >>> encode_entries([("gold", 5), None], pa.struct([("tier", pa.string()), ("visits", pa.int64())])).to_pylist()
+    [{'tier': 'gold', 'visits': 5}, None]
+    """
+    types = pa.types
+    if not values or not types.is_nested(dtype):
+        return encode_texts(values) if types.is_string(dtype) else pa.array(values, dtype)
+    if types.is_struct(dtype):
+        return _encode_structs(values, dtype)
+    parts = [() if value is None else value for value in values]
+    offsets = pa.array(
+        np.concatenate([[0], np.cumsum([len(part) for part in parts])]),
+        pa.int32(),
+        mask=np.array([*(value is None for value in values), False]),
+    )
+    if types.is_map(dtype):
+        keys = encode_entries(list(chain.from_iterable(parts)), dtype.key_type)
+        items = encode_entries([item for part in parts if part for item in part.values()], dtype.item_type)
+        array = pa.MapArray.from_arrays(offsets, keys, items)
+    else:
+        array = pa.ListArray.from_arrays(offsets, encode_entries(list(chain.from_iterable(parts)), dtype.value_type))
+    return array if array.type == dtype else array.cast(dtype)
+
+
+def _encode_structs(values: Sequence[Any], dtype: pa.StructType) -> pa.Array:
+    mask = None
+    if not dtype.num_fields:
+        return pa.array([None if value is None else {} for value in values], dtype)
+    if None in values:
+        mask = pa.array([value is None for value in values])
+        nothing = (None,) * dtype.num_fields
+        values = [nothing if value is None else value for value in values]
+    columns = zip(*values, strict=True)
+    fields = list(dtype)
+    arrays = [encode_entries(column, field.type) for column, field in zip(columns, fields, strict=True)]
+    return pa.StructArray.from_arrays(arrays, fields=fields, mask=mask)
+
+
+Coercer: TypeAlias = "Callable[[Any], Any]"
+"""Returns the value that is stored for a user's value; raises ``FunctionError`` where it does not fit."""
+
+_INTEGERS = {pa.int8(): 8, pa.int16(): 16, pa.int32(): 32, pa.int64(): 64}
+
+
+def coercer(dtype: pa.DataType, what: str) -> Coercer:
+    """Return a function that checks and converts values of one type.
+
+    Args:
+        dtype: The declared type.
+        what: What has this type, for the message, such as ``"EnrichTrades: state 'customer'"``.
+
+    Returns:
+        A function from a value to the stored value. None passes, since states and fields may be null.
+
+    >>> coercer(pa.float64(), "state 'total'")(5)
+    5.0
+    """
+    convert = _converter(dtype, what)
+    return lambda value: None if value is None else convert(value)
+
+
+def has_mutable_parts(dtype: pa.DataType) -> bool:
+    """Return whether values of this type contain a list or a dict, which a reader could change."""
+    if pa.types.is_struct(dtype):
+        return any(has_mutable_parts(field.type) for field in dtype)
+    return bool(pa.types.is_list(dtype) or pa.types.is_map(dtype))
+
+
+def _converter(dtype: pa.DataType, what: str) -> Coercer:  # noqa: PLR0911 - one a type
+    types = pa.types
+    if types.is_struct(dtype):
+        return _struct_converter(dtype, what)
+    if types.is_list(dtype):
+        element = coercer(dtype.value_type, f"{what}[]" if what else "an element")
+        return lambda value: [element(item) for item in _expect(value, (list, tuple), dtype, what)]
+    if types.is_map(dtype):
+        return _map_converter(dtype, what)
+    if dtype in _INTEGERS:
+        return _integer_converter(dtype, what)
+    if types.is_floating(dtype):
+        return _float_converter(dtype, what)
+    if types.is_timestamp(dtype):
+        return _timestamp_converter(dtype, what)
+    if types.is_decimal(dtype):
+        return _decimal_converter(dtype, what)
+    return _plain_converter(dtype, what)
+
+
+def _plain_converter(dtype: pa.DataType, what: str) -> Coercer:
+    """Return the check of a type whose values only need a class; a subclass is converted where Arrow can't hold it."""
+    types = pa.types
+    if types.is_string(dtype):
+        return lambda value: value if type(value) is str else str.__str__(_expect(value, str, dtype, what))
+    if types.is_binary(dtype):
+        return lambda value: bytes(_expect(value, (bytes, bytearray, memoryview), dtype, what))
+    if types.is_boolean(dtype):
+        return lambda value: bool(_expect(value, (bool, np.bool_), dtype, what))
+    if types.is_date(dtype):
+        return lambda value: date.fromordinal(_expect(value, date, dtype, what, refused=datetime).toordinal())
+    if types.is_duration(dtype):
+        return _duration_converter(dtype, what)
+    # A time is stored unchanged; the remaining types, such as void, have no values.
+    return lambda value: _expect(value, time if types.is_time(dtype) else (), dtype, what)
+
+
+def _map_converter(dtype: pa.MapType, what: str) -> Coercer:
+    key, item = _converter(dtype.key_type, f"{what} key"), coercer(dtype.item_type, f"{what} value")
+    freeze: Coercer = hashable if needs_freezing(dtype.key_type) else lambda value: value
+
+    def convert(value: Any) -> dict[Any, Any]:
+        pairs = _expect(value, dict, dtype, what).items()
+        if None in value:
+            raise misfit(value, dtype, what)
+        converted = {freeze(key(k)): item(v) for k, v in pairs}
+        if len(converted) < len(value):
+            # As two NaN, or two numbers that are one float.
+            msg = f"{misfit(value, dtype, what)}; several of its keys are one {type_to_ddl(dtype.key_type)}: leave one"
+            raise FunctionError(msg)
+        return converted
+
+    return convert
+
+
+def _float_converter(dtype: pa.DataType, what: str) -> Coercer:
+    single = struct.Struct("<f") if pa.types.is_float32(dtype) else None
+
+    def convert(value: Any) -> float:
+        try:
+            number = value if type(value) is float else float(_expect(value, Real, dtype, what, refused=bool))
+            return number if single is None else single.unpack(single.pack(number))[0]
+        except OverflowError:
+            raise misfit(value, dtype, what) from None
+
+    return convert
+
+
+def _duration_converter(dtype: pa.DataType, what: str) -> Coercer:
+    def convert(value: Any) -> timedelta:
+        exact = timedelta() + _expect(value, timedelta, dtype, what)
+        micros = exact // timedelta(microseconds=1)
+        if not -(1 << 63) <= micros < 1 << 63:
+            raise misfit(value, dtype, what)
+        return timedelta(microseconds=micros)
+
+    return convert
+
+
+def _integer_converter(dtype: pa.DataType, what: str) -> Coercer:
+    limit = 1 << (_INTEGERS[dtype] - 1)
+
+    def convert(value: Any) -> int:
+        if type(value) is not int:
+            index = getattr(value, "__index__", None)
+            if index is None or isinstance(value, bool):
+                raise misfit(value, dtype, what)
+            value = index()
+        if not -limit <= value < limit:
+            raise misfit(value, dtype, what)
+        return value  # type: ignore[no-any-return]
+
+    return convert
+
+
+def _timestamp_converter(dtype: pa.DataType, what: str) -> Coercer:
+    aware = dtype.tz is not None
+
+    def convert(value: Any) -> datetime:
+        if not isinstance(value, datetime) or (value.tzinfo is not None) is not aware:
+            raise misfit(value, dtype, what)
+        try:
+            moment = value.astimezone(timezone.utc) if aware else value
+            exact = type(moment) is datetime
+            return moment if exact else datetime.combine(moment.date(), moment.time(), moment.tzinfo)
+        except (OverflowError, ValueError):
+            raise misfit(value, dtype, what) from None
+
+    return convert
+
+
+def _decimal_converter(dtype: pa.DataType, what: str) -> Coercer:
+    def convert(value: Any) -> Decimal:
+        if isinstance(value, bool) or not isinstance(value, (int, Decimal)):
+            raise misfit(value, dtype, what)
+        try:
+            return pa.scalar(Decimal(value), dtype).as_py()  # type: ignore[no-any-return]
+        except pa.ArrowException:
+            raise misfit(value, dtype, what) from None
+
+    return convert
+
+
+def _struct_converter(dtype: pa.StructType, what: str) -> Coercer:
+    names = tuple(field.name for field in dtype)
+    make = row_class(names)
+    parts = [
+        (coercer if field.nullable else _converter)(field.type, f"{what}, field {field.name!r}" if what else field.name)
+        for field in dtype
+    ]
+    known = frozenset(names)
+    fits_as_it_is = _exact_struct_check(dtype)
+
+    def convert(value: Any) -> Any:
+        if isinstance(value, dict):
+            if value.keys() != known:
+                raise misfit(value, dtype, what)
+            value = [value[name] for name in names]
+        elif not isinstance(value, (tuple, list)) or len(value) != len(names):
+            raise misfit(value, dtype, what)
+        if fits_as_it_is(value):
+            return make(value)
+        return make([part(item) for part, item in zip(parts, value, strict=True)])
+
+    return convert
+
+
+def _exact_struct_check(dtype: pa.StructType) -> Callable[[Any], bool]:
+    """Return a quick check that a struct's values need no conversion; where it fails, the full conversion decides.
+
+    Most structs have exactly the expected classes, and one lookup of the tuple of their classes shows it.
+    """
+    exact = [_exact_class(field.type) for field in dtype]
+    limits = [
+        (position, 1 << (_INTEGERS[field.type] - 1)) for position, field in enumerate(dtype) if field.type in _INTEGERS
+    ]
+    zoned = [position for position, field in enumerate(dtype) if pa.types.is_timestamp(field.type) and field.type.tz]
+    allowed = [
+        frozenset(() if class_ is None else {class_, type(None)} if field.nullable else {class_})
+        for class_, field in zip(exact, dtype, strict=True)
+    ]
+    seen: set[tuple[type, ...]] = set()
+
+    def check(value: Any) -> bool:
+        classes = tuple(map(type, value))
+        if classes not in seen:
+            if not all(class_ in classes_of_field for class_, classes_of_field in zip(classes, allowed, strict=True)):
+                return False
+            seen.add(classes)
+        for position, limit in limits:
+            number = value[position]
+            if number is not None and not -limit <= number < limit:
+                return False
+        for position in zoned:
+            moment = value[position]
+            if moment is not None and moment.tzinfo is not timezone.utc:
+                return False
+        return True
+
+    return check
+
+
+def _exact_class(dtype: pa.DataType) -> type | None:
+    """Return the class whose values are stored unchanged; None where every value needs the full conversion."""
+    types = pa.types
+    if dtype in _INTEGERS:
+        return int
+    if types.is_timestamp(dtype):
+        return datetime if dtype.tz else None
+    for matches, cls in (
+        (types.is_float64, float),
+        (types.is_string, str),
+        (types.is_binary, bytes),
+        (types.is_boolean, bool),
+    ):
+        if matches(dtype):
+            return cls
+    return None
+
+
+def _expect(value: Any, expected: Any, dtype: pa.DataType, what: str, refused: Any = ()) -> Any:
+    if not isinstance(value, expected) or isinstance(value, refused):
+        raise misfit(value, dtype, what)
+    return value
+
+
+def misfit(value: Any, dtype: pa.DataType, what: str) -> FunctionError:
+    """Return the error that says which type was expected and which value was given."""
+    hint = ""
+    if pa.types.is_timestamp(dtype) and isinstance(value, datetime):
+        hint = "; give the datetime a time zone" if dtype.tz else "; a timestamp_ntz has no time zone"
+    return FunctionError(
+        f"{what}: expected {type_to_ddl(dtype)}, got {describe_row(value)} ({type(value).__name__}){hint}"
+    )
+
 
 _REFUSALS = (FunctionError, pa.ArrowException, TypeError, ValueError, OverflowError)
 
@@ -111,7 +413,7 @@ def _as_tuple(row: Any, schema: pa.Schema, what: str) -> tuple[Any, ...]:
             return tuple(row)
         detail = f"{len(row)} values"
     elif row is None:
-        detail = "None, which is no row (yield nothing where there is none)"
+        detail = "None, which is not a row (to emit no row, yield nothing)"
     elif len(names) == 1 and not hasattr(row, "__iter__"):
         return (row,)
     else:

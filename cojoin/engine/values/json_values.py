@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 
-from cojoin.engine.values.rows import hashable
-from cojoin.engine.values.texts import dump_json
+from cojoin.engine.values.rows import dump_json, hashable
 from cojoin.errors import SchemaError
 
 if TYPE_CHECKING:
@@ -48,11 +47,11 @@ def row_to_json(row: Sequence[Any], schema: pa.Schema, *, sort_maps: bool = Fals
     return {name: write(value) for name, value, write in zip(schema.names, row, writers, strict=True)}
 
 
-def row_from_json(found: Mapping[str, Any], schema: pa.Schema, what: str) -> dict[str, Any]:
+def row_from_json(values: Mapping[str, Any], schema: pa.Schema, what: str) -> dict[str, Any]:
     """Return a JSON object as a row's values by column name; a column that the object lacks is null.
 
     Args:
-        found: The object.
+        values: The object.
         schema: The columns.
         what: Which row it is, for messages.
 
@@ -60,18 +59,18 @@ def row_from_json(found: Mapping[str, Any], schema: pa.Schema, what: str) -> dic
         SchemaError: The object has an unknown column, or a value does not fit its column.
     """
     names = schema.names
-    if not isinstance(found, dict):
-        msg = f"{what}: expected a row as a JSON object, got {found!r}"
+    if not isinstance(values, dict):
+        msg = f"{what}: expected a row as a JSON object, got {values!r}"
         raise SchemaError(msg)
-    if unknown := [name for name in found if name not in names]:
+    if unknown := [name for name in values if name not in names]:
         msg = f"{what}: the row has a column {unknown[0]!r}, but the columns are {', '.join(names)}"
         raise SchemaError(msg)
     row = {}
     for name, read in zip(names, _readers(tuple(schema.types)), strict=True):
         try:
-            row[name] = read(found.get(name))
+            row[name] = read(values.get(name))
         except (TypeError, ValueError, ArithmeticError, AttributeError, KeyError) as error:  # noqa: PERF203
-            msg = f"{what}: column {name!r}: {found[name]!r} is no {schema.field(name).type}"
+            msg = f"{what}: column {name!r}: {values[name]!r} is not of the type {schema.field(name).type}"
             raise SchemaError(msg) from error
     return row
 
@@ -159,10 +158,10 @@ def _plain_reader(dtype: pa.DataType) -> Convert:  # noqa: C901, PLR0911 - one a
 def _struct_reader(dtype: pa.StructType) -> Convert:
     parts = {field.name: _reader(field.type) for field in dtype}
 
-    def read(found: Any) -> dict[str, Any]:
-        if extra := found.keys() - parts:
+    def read(values: Any) -> dict[str, Any]:
+        if extra := values.keys() - parts:
             raise KeyError(*extra)
-        return {name: part(found.get(name)) for name, part in parts.items()}
+        return {name: part(values.get(name)) for name, part in parts.items()}
 
     return read
 

@@ -1,4 +1,4 @@
-"""Keys as small integers.
+"""Keys as small integers, and the key that a call works on.
 
 All vectorised work on keys (sorting, joining, finding the touched ones) uses codes: equal keys of any of the given
 tables get equal codes from 0 to n - 1. The codes have no meaning beyond one call. The keys of a single column are
@@ -21,7 +21,24 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["KEYABLE", "encode_keys", "is_keyable"]
+__all__ = ["KEYABLE", "NO_KEY", "KeyContext", "encode_keys", "is_keyable"]
+
+NO_KEY = -1
+"""The code that means that no key is current."""
+
+
+class KeyContext:
+    """The key that is being processed, shared by the contexts, the states and the timers of one call.
+
+    Attributes:
+        code: The number of the key in the micro-batch; ``NO_KEY`` where no key is current.
+    """
+
+    __slots__ = ("code",)
+
+    def __init__(self) -> None:
+        self.code = NO_KEY
+
 
 KEYABLE = "boolean, tinyint, smallint, int, bigint, string, binary, date, timestamp, timestamp_ntz, decimal"
 """Spark's types that a key column may have: each value has one representation (floats have two zeros and NaN)."""
@@ -86,7 +103,7 @@ def _encode_column(chunks: list[pa.Array]) -> tuple[NDArray[np.int64], int]:
 
 
 def _encode_dense(values: NDArray[np.int64], limit: int) -> tuple[NDArray[np.int64], int]:
-    """Return what ``_encode_column`` returns, for integers from 0 to below a limit."""
+    """As ``_encode_column``, for integers from 0 to below a limit."""
     missing = len(values)
     first = np.full(limit, missing, dtype=np.int64)
     # Of several rows with one value the last that is assigned stays, so the first row goes last.

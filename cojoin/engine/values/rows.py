@@ -1,14 +1,21 @@
-"""Rows as a user's function sees them, and their decoding from Arrow.
+r"""Rows as a user's function sees them, and their decoding from Arrow.
 
 A row is an immutable named tuple: ``trade.amount``, ``trade["amount"]``, ``trade[1]``, ``trade.as_dict()``. Nested
 structs are rows too, arrays are lists, maps are dicts, and timestamps are UTC-aware datetimes (naive ones for
-``timestamp_ntz``), all to the microsecond. The module ``texts`` documents how a text that is not UTF-8 is decoded.
-Columns are decoded as a whole; only the tuples are built row by row (about 1 µs a row of four columns).
+``timestamp_ntz``), all to the microsecond. Columns are decoded as a whole; only the tuples are built row by row (about
+1 µs a row of four columns).
+
+Spark and Delta allow texts that are not valid UTF-8. In a string each byte that is not part of a character becomes one
+of U+DC80 to U+DCFF, as in Python's own ``os.fsdecode`` (PEP 383): ``cast(X'ff41' as string)`` is ``"\udcffA"``. Every
+text has one such string and every such string one text, so texts that a function takes and yields keep their bytes. In
+JSON such a character is written as ``\udcff``.
 """
 
 from __future__ import annotations
 
+import json
 import math
+import re
 from collections import namedtuple
 from datetime import date, datetime, timedelta, timezone
 from functools import lru_cache
@@ -18,8 +25,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from cojoin.engine.values.texts import decode_texts
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -28,15 +33,98 @@ if TYPE_CHECKING:
 __all__ = [
     "Row",
     "Stand",
+    "back_quoted",
     "beyond_python",
     "decode_column",
     "decode_rows",
+    "decode_texts",
     "describe_columns",
     "describe_row",
+    "dump_json",
+    "encode_texts",
     "hashable",
     "needs_freezing",
     "row_class",
+    "show_text",
+    "text_bytes",
 ]
+
+_HALVES = re.compile("[\ud800-\udfff]")
+
+
+def decode_texts(array: pa.Array) -> list[str | None]:
+    r"""Return a column of texts as strings; nulls become None.
+
+    >>> decode_texts(pa.array([b"\xffA", b"gold", None]).view(pa.string()))
+    ['\udcffA', 'gold', None]
+    """
+    try:
+        return array.to_pylist()  # type: ignore[no-any-return]
+    except UnicodeDecodeError:
+        raw = array.view(pa.large_binary() if pa.types.is_large_string(array.type) else pa.binary())
+        return [None if each is None else each.decode("utf-8", "surrogateescape") for each in raw.to_pylist()]
+
+
+def encode_texts(values: Sequence[str | None]) -> pa.Array:
+    r"""Return strings as a column of texts; None becomes a null.
+
+    Raises:
+        UnicodeEncodeError: A string has half of a surrogate pair that does not stand for a byte.
+
+    >>> encode_texts(["\udcffA", None]).view(pa.binary()).to_pylist()
+    [b'\xffA', None]
+    """
+    try:
+        return pa.array(values, pa.string())
+    except UnicodeEncodeError:
+        raw = [None if each is None else text_bytes(each) for each in values]
+        return pa.array(raw, pa.binary()).view(pa.string())
+
+
+def text_bytes(text: str) -> bytes:
+    r"""Return a text's bytes, by which texts are ordered.
+
+    >>> text_bytes("\udcffA")
+    b'\xffA'
+    """
+    return text.encode("utf-8", "surrogateescape")
+
+
+def dump_json(value: Any, *, indent: int | None = None, default: Callable[[Any], Any] = str) -> str:
+    r"""Return readable JSON: only halves of surrogate pairs, which UTF-8 can't hold, are escaped.
+
+    Args:
+        value: A value that JSON can hold.
+        indent: How many blanks a level is indented by; None writes one line.
+        default: Converts a value that JSON can't hold.
+
+    >>> print(dump_json({"name": "\udcffÅsa"}))
+    {"name": "\udcffÅsa"}
+    """
+    # JSON has no such characters outside of its strings.
+    return _HALVES.sub(
+        lambda half: f"\\u{ord(half.group()):04x}",
+        json.dumps(value, ensure_ascii=False, indent=indent, default=default),
+    )
+
+
+def show_text(text: str) -> str:
+    r"""Return a text that any terminal can show: each byte that is not part of a character is written as an escape.
+
+    >>> print(show_text("\udcffA"))
+    \xffA
+    """
+    return _HALVES.sub(lambda half: f"\\x{ord(half.group()) & 0xFF:02x}", text)
+
+
+def back_quoted(name: str) -> str:
+    """Return a column's name as Spark's SQL and ``col`` read it, whatever characters it has.
+
+    >>> back_quoted("a.b"), back_quoted("a`b")
+    ('`a.b`', '`a``b`')
+    """
+    return f"`{name.replace('`', '``')}`"
+
 
 Stand: TypeAlias = "Callable[[str], Any] | None"
 """Makes a value from the description of a moment outside of Python's years 1 to 9999; None raises ``OverflowError``."""
@@ -51,7 +139,7 @@ _MICROS = _DAYS[0] * _DAY, (_DAYS[1] + 1) * _DAY - 1
 class Row(tuple):  # type: ignore[type-arg]
     """An immutable named row; the module's docstring says how its fields are read.
 
-    A field whose name is no Python identifier, begins with an underscore, or is ``as_dict``, is read as
+    A field whose name is not a Python identifier, begins with an underscore, or is ``as_dict``, is read as
     ``row["its name"]``.
 
     >>> trade = row_class(("trade_id", "amount"))((7, 2.5))
@@ -91,7 +179,7 @@ def row_class(names: tuple[str, ...]) -> type[Row]:
     """Return the class of rows with these fields; it is called with one iterable of values."""
     # The getters of a named tuple are written in C, so they are the fastest.
     getters: Any = namedtuple("getters", names, rename=True)  # type: ignore[misc]  # noqa: PYI024
-    named: tuple[str, ...] = getters._fields  # names that are no identifiers are replaced
+    named: tuple[str, ...] = getters._fields  # names that are not identifiers are replaced
     # A row's own methods take precedence over a field of the same name, which is read by row["its name"].
     fields = {name: getattr(getters, name) for name in names if name in named and name not in vars(Row)}
     return type("Row", (Row,), {"__slots__": (), "_fields": names, **fields})
@@ -151,11 +239,11 @@ def beyond_python(table: pa.Table) -> NDArray[np.bool_]:
     >>> beyond_python(pa.table({"at": micros, "id": [1, 2, 3]})).tolist()
     [False, True, False]
     """
-    found = np.zeros(table.num_rows, np.bool_)
+    beyond = np.zeros(table.num_rows, np.bool_)
     for column in table.columns:
         if _has_times(column.type):
-            found |= np.concatenate([found[:0], *map(_beyond, column.chunks)])
-    return found
+            beyond |= np.concatenate([beyond[:0], *map(_beyond, column.chunks)])
+    return beyond
 
 
 def _has_times(dtype: pa.DataType) -> bool:
@@ -167,23 +255,23 @@ def _has_times(dtype: pa.DataType) -> bool:
 def _beyond(array: pa.Array) -> NDArray[np.bool_]:
     """Return which values of a column have such a time; a null has none."""
     dtype, types = array.type, pa.types
-    found: NDArray[np.bool_] = np.zeros(len(array), np.bool_)
+    beyond: NDArray[np.bool_] = np.zeros(len(array), np.bool_)
     if not _has_times(dtype) or not len(array):
-        return found
+        return beyond
     if types.is_struct(dtype):
-        for each in array.flatten():
-            found |= _beyond(each)
+        for child in array.flatten():
+            beyond |= _beyond(child)
     elif types.is_timestamp(dtype) or types.is_date32(dtype):
         first, last = _DAYS if types.is_date32(dtype) else _MICROS
         numbers = array.view(pa.int32()) if types.is_date32(dtype) else _micros_of(array)
         values = numbers.fill_null(0).to_numpy()
-        found = (values < first) | (values > last)
+        beyond = (values < first) | (values > last)
     else:
         inner = _beyond(array.keys) | _beyond(array.items) if types.is_map(dtype) else _beyond(array.values)
         if inner.any():
             count, offsets = np.concatenate([[0], np.cumsum(inner)]), array.offsets.to_numpy()
-            found = (count[offsets[1:]] > count[offsets[:-1]]) & array.is_valid().to_numpy(zero_copy_only=False)
-    return found
+            beyond = (count[offsets[1:]] > count[offsets[:-1]]) & array.is_valid().to_numpy(zero_copy_only=False)
+    return beyond
 
 
 def _micros_of(array: pa.Array) -> pa.Array:

@@ -1,4 +1,4 @@
-"""Which schemas a stored schema may become without loss, and the conversion of stored rows.
+"""Schema evolution: the schemas that a stored one may become without loss, and the conversion of stored rows.
 
 Columns and the fields of structs are matched by name, in any order. A nullable one may be added, and is null in stored
 rows; one that was never null may become nullable. A number's type may be widened: integers to wider ones, integers of
@@ -23,13 +23,13 @@ __all__ = ["differences", "evolve", "widest"]
 
 
 def differences(
-    stored: pa.Schema | pa.DataType, asked: pa.Schema | pa.DataType, *, fixed: Collection[str] = ()
+    stored: pa.Schema | pa.DataType, wanted: pa.Schema | pa.DataType, *, fixed: Collection[str] = ()
 ) -> list[str]:
-    """Return why a stored schema or type can't become another; "there" is the stored one, "here" the one asked for.
+    """Return why a stored schema or type can't become another.
 
     Args:
         stored: The stored schema or type.
-        asked: What it should become; a schema if ``stored`` is one, else a type.
+        wanted: What it should become; a schema if ``stored`` is one, else a type.
         fixed: Columns of a schema that keep their type, such as those of a key.
 
     Returns:
@@ -37,77 +37,77 @@ def differences(
 
     >>> stored = pa.schema([("tier", pa.string()), ("visits", pa.int32()), ("note", pa.string())])
     >>> differences(stored, pa.schema([("visits", pa.int64()), ("tier", pa.int32()), ("rank", pa.int32())]))
-    ["column 'tier' is string there and int here", "column 'note' is there and not here"]
+    ["column 'tier' changes from string to int", "column 'note' is removed"]
     """
     if isinstance(stored, pa.Schema):
-        return list(_between_fields(stored, asked, "column", "", fixed))
-    return list(_between_types(stored, asked, ""))
+        return list(_between_fields(stored, wanted, "column", "", fixed))
+    return list(_between_types(stored, wanted, ""))
 
 
 def _between_fields(
-    stored: Iterable[pa.Field], asked: Iterable[pa.Field], noun: str, of: str, fixed: Collection[str] = ()
+    stored: Iterable[pa.Field], wanted: Iterable[pa.Field], noun: str, of: str, fixed: Collection[str] = ()
 ) -> Iterator[str]:
-    new = {field.name: field for field in asked}
+    new = {field.name: field for field in wanted}
     for field in stored:
         place = f"{noun} {field.name!r}{of}"
         if field.name not in new:
-            yield f"{place} is there and not here"
+            yield f"{place} is removed"
             continue
         other = new.pop(field.name)
         if field.name in fixed and not field.type.equals(other.type):
-            there, here = _spelled(field.type, other.type)
-            yield f"{place}, which must keep its type, is {there} there and {here} here"
+            before, after = _spelled(field.type, other.type)
+            yield f"{place}, which must keep its type, changes from {before} to {after}"
         else:
             yield from _between(field, other, place)
     for name, field in new.items():
         if not field.nullable:
-            yield f"{noun} {name!r}{of} is here and not there, and may not be null"
+            yield f"{noun} {name!r}{of} is added and may not be null"
 
 
-def _between(stored: pa.Field, asked: pa.Field, place: str) -> Iterator[str]:
-    if stored.nullable and not asked.nullable:
-        yield f"{place} may be null there and not here"
-    yield from _between_types(stored.type, asked.type, place)
+def _between(stored: pa.Field, wanted: pa.Field, place: str) -> Iterator[str]:
+    if stored.nullable and not wanted.nullable:
+        yield f"{place} may no longer be null"
+    yield from _between_types(stored.type, wanted.type, place)
 
 
-def _between_types(stored: pa.DataType, asked: pa.DataType, place: str) -> Iterator[str]:
+def _between_types(stored: pa.DataType, wanted: pa.DataType, place: str) -> Iterator[str]:
     types, of = pa.types, f" of {place}" if place else ""
-    if stored.equals(asked) or _widens(stored, asked):
+    if stored.equals(wanted) or _widens(stored, wanted):
         return
-    if types.is_struct(stored) and types.is_struct(asked):
-        yield from _between_fields(stored, asked, "field", of)
-    elif types.is_list(stored) and types.is_list(asked):
-        yield from _between(stored.value_field, asked.value_field, f"an element{of}")
-    elif types.is_map(stored) and types.is_map(asked):
-        if not stored.key_type.equals(asked.key_type):
-            there, here = _spelled(stored.key_type, asked.key_type)
-            yield f"a key{of} is {there} there and {here} here"
-        yield from _between(stored.item_field, asked.item_field, f"a value{of}")
+    if types.is_struct(stored) and types.is_struct(wanted):
+        yield from _between_fields(stored, wanted, "field", of)
+    elif types.is_list(stored) and types.is_list(wanted):
+        yield from _between(stored.value_field, wanted.value_field, f"an element{of}")
+    elif types.is_map(stored) and types.is_map(wanted):
+        if not stored.key_type.equals(wanted.key_type):
+            before, after = _spelled(stored.key_type, wanted.key_type)
+            yield f"a key{of} changes from {before} to {after}"
+        yield from _between(stored.item_field, wanted.item_field, f"a value{of}")
     else:
-        there, here = _spelled(stored, asked)
-        yield f"{place or 'it'} is {there} there and {here} here"
+        before, after = _spelled(stored, wanted)
+        yield f"{place or 'it'} changes from {before} to {after}"
 
 
-def _widens(stored: pa.DataType, asked: pa.DataType) -> bool:
+def _widens(stored: pa.DataType, wanted: pa.DataType) -> bool:
     types = pa.types
     if types.is_signed_integer(stored):
-        if types.is_signed_integer(asked):
-            return bool(stored.bit_width <= asked.bit_width)
+        if types.is_signed_integer(wanted):
+            return bool(stored.bit_width <= wanted.bit_width)
         # A double holds integers of 53 bits, too few for a bigint.
-        return bool(types.is_float64(asked) and stored.bit_width <= 32)
-    if types.is_decimal128(stored) and types.is_decimal128(asked):
-        whole = asked.precision - asked.scale >= stored.precision - stored.scale
-        return bool(whole and asked.scale >= stored.scale)
-    return bool(types.is_float32(stored) and types.is_float64(asked))
+        return bool(types.is_float64(wanted) and stored.bit_width <= 32)
+    if types.is_decimal128(stored) and types.is_decimal128(wanted):
+        whole = wanted.precision - wanted.scale >= stored.precision - stored.scale
+        return bool(whole and wanted.scale >= stored.scale)
+    return bool(types.is_float32(stored) and types.is_float64(wanted))
 
 
-def _spelled(stored: pa.DataType, asked: pa.DataType) -> tuple[str, str]:
+def _spelled(stored: pa.DataType, wanted: pa.DataType) -> tuple[str, str]:
     try:
-        there, here = type_to_ddl(stored), type_to_ddl(asked)
+        before, after = type_to_ddl(stored), type_to_ddl(wanted)
     except SchemaError:
-        there = here = ""
+        before = after = ""
     # Several Arrow types may have one Spark name, and some have none.
-    return (str(stored), str(asked)) if there == here else (there, here)
+    return (str(stored), str(wanted)) if before == after else (before, after)
 
 
 def evolve(table: pa.Table, schema: pa.Schema, what: str, *, fixed: Collection[str] = ()) -> pa.Table:
@@ -128,10 +128,10 @@ def evolve(table: pa.Table, schema: pa.Schema, what: str, *, fixed: Collection[s
     """
     if table.schema.equals(schema):
         return table
-    found = differences(table.schema, schema, fixed=fixed)
-    if found:
+    reasons = differences(table.schema, schema, fixed=fixed)
+    if reasons:
         msg = (
-            f"{what}: the checkpoint's columns can't become the query's: {'; '.join(found)}; keep them as they were, "
+            f"{what}: the checkpoint's columns can't become the query's: {'; '.join(reasons)}; keep them as they were, "
             f"or start with a new checkpoint"
         )
         raise CheckpointError(msg)

@@ -3,7 +3,8 @@
 Spark 4.2 reads every text that is accepted here as the same type, and refuses every text that is refused here as
 malformed. This module also refuses an empty schema, fields of one struct whose names differ at most in case,
 ``decimal(0)``, a void that is never null, and types without a plain Arrow type: variant, geometry, geography, calendar
-and year-month intervals, and collations other than ``utf8_binary``.
+and year-month intervals, and collations other than ``utf8_binary``. The message about a text shows the faulty line, the
+position in it, what was expected there, and how to correct it.
 
 DDL that is written here is read back as the same type, with two exceptions. DDL can't express an array or map whose
 values are never null, so the wider type is written. Arrow's large, fixed-size and dictionary-encoded forms, time units
@@ -15,18 +16,324 @@ Comments are dropped. Timestamps are UTC and to the microsecond. Names keep thei
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import pyarrow as pa
 
-from cojoin.engine.values.ddl import PLAIN, SUPPORTED, UNSUPPORTED, read_fields, read_type
-from cojoin.engine.values.texts import back_quoted
-from cojoin.errors import SchemaError
+from cojoin.engine.values.rows import back_quoted
+from cojoin.errors import SchemaError, did_you_mean
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
-__all__ = ["SUPPORTED", "as_schema", "is_tagged", "parse_schema", "parse_type", "schema_to_ddl", "type_to_ddl"]
+__all__ = [
+    "SUPPORTED",
+    "as_schema",
+    "is_tagged",
+    "parse_schema",
+    "parse_type",
+    "schema_to_ddl",
+    "type_to_ddl",
+]
+
+SUPPORTED = (
+    "boolean, tinyint, smallint, int, bigint, float, double, decimal(p,s), string, char(n), varchar(n), binary, date, "
+    "time, timestamp, timestamp_ntz, interval day to second, void, array<>, map<,> and struct<>"
+)
+"""The types that cojoin supports, by their Spark names."""
+
+_PLAIN = {
+    "boolean": pa.bool_(),
+    "tinyint": pa.int8(),
+    "smallint": pa.int16(),
+    "int": pa.int32(),
+    "bigint": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "binary": pa.binary(),
+    "date": pa.date32(),
+    "timestamp_ltz": pa.timestamp("us", tz="UTC"),
+    "timestamp_ntz": pa.timestamp("us"),
+    "void": pa.null(),
+}
+_ALIASES = {"byte": "tinyint", "short": "smallint", "integer": "int", "long": "bigint", "real": "float"}
+_ALIASES |= {"dec": "decimal", "numeric": "decimal", "character": "char", "varchar": "char"}
+_UNSUPPORTED = {"variant", "geometry", "geography"}
+_FOREIGN = (
+    {"bool": "boolean", "bytes": "binary", "dict": "map", "list": "array", "object": "struct", "str": "string"}
+    | {"int8": "tinyint", "int16": "smallint", "int32": "int", "int64": "bigint", "float32": "float"}
+    | {"float64": "double", "datetime": "timestamp", "timedelta": "interval day to second"}
+    | {"null": "void", "number": "decimal", "text": "string"}
+)
+"""What Python, Arrow and other databases call a type, where similarity of letters would not find Spark's name."""
+
+_UNITS = ("day", "hour", "minute", "second")
+_CONTINUED = {*_UNITS, "year", "month", "collate", "with", "without"}
+"""Words that continue a type's name, so they are never read as the type of a field that has that name."""
+
+_AFTER_FIELD = {
+    "default": "; DEFAULT is not supported",
+    "generated": "; generated columns are not supported",
+    "not": "; write NOT NULL once, before COMMENT",
+    "null": "; leave it out, for a field may be null unless it is NOT NULL",
+}
+"""The advice about a word after a field that other dialects of DDL allow there."""
+
+_LEXEME = re.compile(
+    r"""
+      (?P<blank> [ \t\n\f\r\v\u00a0\u1680\u2000-\u200a\u2028\u202f\u205f\u3000]+ | --[^\r\n]* | /\*(?!\+).*?\*/ )
+    | (?P<quoted> `(?:[^`]|``)*` )
+    | (?P<text> r'[^']*' | r"[^"]*" | '(?:[^'\\]|\\.)*' | "(?:[^"\\]|\\.)*" )
+    | (?P<number> \d+ (?:[lsy] | (?:e\d+)? (?:f|d|bd)? ) (?!\w) )
+    | (?P<word> \w+ )
+    | (?P<sign> <> | [<>(),:] )
+    | (?P<stray> . )
+    """,
+    re.VERBOSE | re.DOTALL | re.IGNORECASE | re.ASCII,
+)
+
+
+def _read_fields(ddl: str, what: str) -> list[pa.Field]:
+    """Return the fields of a text, which are written as a list or as one ``struct<...>``.
+
+    Args:
+        ddl: The text.
+        what: What it configures, for the message.
+
+    Raises:
+        SchemaError: It does not parse, or there is no field.
+    """
+    reader = _Reader(ddl, what)
+    is_struct = reader.peek().says("struct") and reader.peek(1).says("<", "<>")
+    fields = list(reader.type()) if is_struct else reader.fields("")
+    reader.expect("")
+    if not fields:
+        reader.refuse(reader.peek(), "expected at least one field, got none")
+    return fields
+
+
+class _Token(NamedTuple):
+    kind: str
+    text: str
+    at: int
+
+    def says(self, *words: str) -> bool:
+        return self.kind in {"word", "sign"} and self.text.lower() in words
+
+    def __str__(self) -> str:
+        return "the end" if self.kind == "end" else repr(self.text)
+
+
+def _tokens(ddl: str) -> Iterator[_Token]:
+    for match in _LEXEME.finditer(ddl):
+        if match.lastgroup not in {None, "blank"}:
+            yield _Token(str(match.lastgroup), match.group(), match.start())
+    yield _Token("end", "", len(ddl.rstrip()))
+
+
+class _Reader:
+    """One pass over the tokens of a DDL text; each method reads the construct that it is named after."""
+
+    def __init__(self, ddl: str, what: str) -> None:
+        if not isinstance(ddl, str):
+            msg = f"{what}: expected Spark DDL such as 'id long, name string', got {ddl!r}"
+            raise SchemaError(msg)
+        self.ddl = ddl
+        self.what = what
+        self.tokens = list(_tokens(ddl))
+        self.index = 0
+
+    def peek(self, ahead: int = 0) -> _Token:
+        return self.tokens[min(self.index + ahead, len(self.tokens) - 1)]
+
+    def take(self) -> _Token:
+        token = self.peek()
+        self.index += 1
+        return token
+
+    def accept(self, *words: str) -> bool:
+        """Return whether these words or signs come next, and skip them if all do."""
+        follows = all(self.peek(ahead).says(word) for ahead, word in enumerate(words))
+        self.index += len(words) if follows else 0
+        return follows
+
+    def expect(self, sign: str, cure: str = "", *, also: str = "") -> None:
+        """Skip this sign, or check for the end of the text where it is empty; refuse anything else."""
+        if not (self.accept(sign) if sign else self.peek().kind == "end"):
+            self.unexpected(also + (repr(sign) if sign else "the end"), cure)
+
+    def refuse(self, token: _Token, problem: str, cure: str = "") -> NoReturn:
+        """Raise the error that shows the faulty line and the position in it, counted from 0 as in Spark."""
+        start = self.ddl.rfind("\n", 0, token.at) + 1
+        line = self.ddl[start:].partition("\n")[0].rstrip()
+        number = f" (line {self.ddl.count(chr(10), 0, start) + 1})" if "\n" in self.ddl.strip() else ""
+        msg = f'{self.what}="{line}"{number}: {problem} at character {token.at - start}{cure}'
+        raise SchemaError(msg)
+
+    def unexpected(self, expected: str, cure: str = "") -> NoReturn:
+        after = f" after {self.tokens[self.index - 1]}" if self.index else ""
+        self.refuse(self.peek(), f"expected {expected}{after}, got {self.peek()}", cure)
+
+    def unsupported(self, token: _Token, name: str) -> NoReturn:
+        self.refuse(token, f"unsupported type '{name}'", f"; supported are {SUPPORTED}")
+
+    def begins_with_a_field(self) -> bool:
+        known, second = self.peek().text.lower() in _NAMES, self.peek(1)
+        if second.kind == "stray":  # it cuts off a name that must be quoted
+            return not known
+        if second.kind in {"word", "quoted"}:
+            return not (known and second.says(*_CONTINUED))
+        return second.says(":")
+
+    def fields(self, close: str) -> list[pa.Field]:
+        """Return the fields up to a closing sign, or up to the end of the text where it is empty."""
+        fields: dict[str, pa.Field] = {}
+        while not fields or self.accept(","):
+            token = self.peek()
+            field = self.field()
+            folded = field.name.lower()
+            if folded in fields:
+                problem = f"field {field.name!r} repeats {fields[folded].name!r}"
+                self.refuse(token, problem, "; names must differ by more than case")
+            fields[folded] = field
+        self.expect(close, _AFTER_FIELD.get(self.peek().text.lower(), ""), also="',' or ")
+        return list(fields.values())
+
+    def field(self) -> pa.Field:
+        name = self.name("a field's name")
+        self.accept(":")
+        if self.peek().kind in {"end", "sign"}:
+            self.unexpected("the field's type", "; a field is a name and a type, as in 'id bigint'")
+        dtype = self.type()
+        if self.peek().says("not"):
+            self.not_void(dtype, "a type that can be NOT NULL")
+        nullable = not self.accept("not", "null")
+        if self.accept("comment"):
+            self.comment()
+        return pa.field(name, dtype, nullable=nullable)
+
+    def name(self, meaning: str) -> str:
+        if self.peek().kind not in {"word", "quoted"}:
+            self.unexpected(meaning, self.quoting_cure())
+        token = self.take()
+        return token.text[1:-1].replace("``", "`") if token.kind == "quoted" else token.text
+
+    def quoting_cure(self) -> str:
+        """Return the advice for a character that cuts off a name, or stands where one begins, and must be quoted."""
+        if self.peek().text in {"`", "'", '"'}:
+            return "; the quote is not closed"
+        if self.peek().kind in {"stray", "number", "text"}:
+            return "; back-quote a name that has other signs than letters, digits and _, or only digits"
+        return ""
+
+    def comment(self) -> None:
+        if self.peek().kind != "text":
+            self.unexpected("a quoted text", self.quoting_cure())
+        while self.peek().kind == "text":
+            self.take()
+
+    def type(self) -> pa.DataType:
+        if self.peek().kind != "word":
+            self.unexpected("a type", self.quoting_cure())
+        token = self.take()
+        name = _ALIASES.get(token.text.lower(), token.text.lower())
+        if name in _PLAIN:
+            return _PLAIN[name]
+        if name not in _BUILT:
+            self.unknown(token, name)
+        return _BUILT[name](self)
+
+    def unknown(self, token: _Token, name: str) -> NoReturn:
+        if name in _UNSUPPORTED:
+            self.unsupported(token, name)
+        near = f"; did you mean {_FOREIGN[name]!r}?" if name in _FOREIGN else did_you_mean(name, _NAMES)
+        self.refuse(token, f"unknown type {token}", near)
+
+    def string(self) -> pa.DataType:
+        if self.accept("collate"):
+            token, collation = self.peek(), self.name("a collation's name")
+            if collation.lower() != "utf8_binary":
+                self.unsupported(token, f"string collate {collation}")
+        return pa.string()
+
+    def char(self) -> pa.DataType:
+        self.expect("(", "; it needs a length, as in 'varchar(10)'")
+        self.number("a length")
+        self.expect(")")
+        return self.string()
+
+    def number(self, meaning: str, low: int = 0, high: int = 2**31 - 1) -> int:
+        token = self.peek()
+        if not token.text.isdecimal() or not low <= int(token.text) <= high:
+            self.unexpected(f"{meaning} of {low} to {high}")
+        return int(self.take().text)
+
+    def decimal(self) -> pa.DataType:
+        if not self.accept("("):
+            return pa.decimal128(10, 0)
+        precision = self.number("a precision", 1, 38)
+        scale = self.number("a scale", 0, precision) if self.accept(",") else 0
+        self.expect(")")
+        return pa.decimal128(precision, scale)
+
+    def timestamp(self) -> pa.DataType:
+        if self.accept("without", "time", "zone"):
+            return _PLAIN["timestamp_ntz"]
+        self.accept("with", "local", "time", "zone")
+        return _PLAIN["timestamp_ltz"]
+
+    def time(self) -> pa.DataType:
+        if self.accept("("):
+            self.number("a precision", 0, 6)
+            self.expect(")")
+        self.accept("without", "time", "zone")
+        return pa.time64("ns")
+
+    def interval(self) -> pa.DataType:
+        first = self.peek()
+        if not first.says(*_UNITS):
+            name = f"interval {first.text}" if first.says("year", "month") else "interval"
+            self.unsupported(self.tokens[self.index - 1], name)
+        finer = _UNITS[_UNITS.index(self.take().text.lower()) + 1 :]
+        if finer and self.accept("to"):
+            if not self.peek().says(*finer):
+                self.unexpected(" or ".join(map(repr, finer)))
+            self.take()
+        return pa.duration("us")
+
+    def not_void(self, dtype: pa.DataType, meaning: str) -> None:
+        """Raise an error for a void that Spark accepts but neither Arrow nor any value can represent."""
+        if pa.types.is_null(dtype):
+            self.refuse(self.tokens[self.index - 1], f"expected {meaning}, got 'void'")
+
+    def array(self) -> pa.DataType:
+        self.expect("<")
+        element = self.type()
+        self.expect(">")
+        return pa.list_(pa.field("element", element))
+
+    def map(self) -> pa.DataType:
+        self.expect("<")
+        key = self.type()
+        self.not_void(key, "the type of a map's keys")
+        self.expect(",")
+        value = self.type()
+        self.expect(">")
+        return pa.map_(pa.field("key", key, nullable=False), pa.field("value", value))
+
+    def struct(self) -> pa.DataType:
+        if self.accept("<>") or self.accept("<", ">"):
+            return pa.struct([])
+        self.expect("<")
+        return pa.struct(self.fields(">"))
+
+
+_BUILT: dict[str, Callable[[_Reader], pa.DataType]] = {
+    name: getattr(_Reader, name)
+    for name in ("string", "char", "decimal", "timestamp", "time", "interval", "array", "map", "struct")
+}
+_NAMES = (*_PLAIN, *_BUILT, *_ALIASES)
+
 
 _UNQUOTED = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -37,7 +344,7 @@ _WRITTEN = (
     (pa.types.is_fixed_size_binary, "binary"),
     (pa.types.is_time64, "time(6)"),
     (pa.types.is_duration, "interval day to second"),
-    *((dtype.equals, name) for name, dtype in PLAIN.items()),
+    *((dtype.equals, name) for name, dtype in _PLAIN.items()),
 )
 
 
@@ -55,7 +362,7 @@ def parse_schema(ddl: str, *, what: str = "schema") -> pa.Schema:
     trade_id: int64 not null
     amount: decimal128(10, 2)
     """
-    return pa.schema(read_fields(ddl, what))
+    return pa.schema(_read_fields(ddl, what))
 
 
 def as_schema(declared: Any, what: str) -> pa.Schema:
@@ -79,8 +386,8 @@ def as_schema(declared: Any, what: str) -> pa.Schema:
     if hasattr(declared, "fields") and hasattr(declared, "simpleString"):
         # PySpark's types return their own DDL, so the engine accepts them without importing PySpark.
         fields = (
-            f"{back_quoted(each.name)} {each.dataType.simpleString()}{'' if each.nullable else ' NOT NULL'}"
-            for each in declared.fields
+            f"{back_quoted(field.name)} {field.dataType.simpleString()}{'' if field.nullable else ' NOT NULL'}"
+            for field in declared.fields
         )
         return parse_schema(", ".join(fields), what=what)
     msg = f"{what}: expected DDL such as 'trade_id long, tier string' or a StructType, got {declared!r}"
@@ -102,7 +409,10 @@ def parse_type(ddl: str, *, what: str = "type") -> pa.DataType:
     >>> parse_type("tier string, since timestamp")
     StructType(struct<tier: string, since: timestamp[us, tz=UTC]>)
     """
-    return read_type(ddl, what)
+    reader = _Reader(ddl, what)
+    dtype = pa.struct(reader.fields("")) if reader.begins_with_a_field() else reader.type()
+    reader.expect("")
+    return dtype
 
 
 def schema_to_ddl(schema: pa.Schema, *, what: str = "schema") -> str:
@@ -158,7 +468,7 @@ def _written_nested(dtype: pa.DataType, what: str) -> str | None:
 
 def is_tagged(struct: pa.StructType) -> bool:
     """Return whether this struct is Spark's representation of a variant, geometry or geography."""
-    tags = {name.encode() for name in UNSUPPORTED}
+    tags = {name.encode() for name in _UNSUPPORTED}
     return any(not tags.isdisjoint(field.metadata or ()) for field in struct)
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, get_args
 import pyarrow as pa
 
 from cojoin.engine.row_changes import DELETED
-from cojoin.engine.values.choices import check_word
+from cojoin.engine.values.arguments import check_word
 from cojoin.engine.values.types import parse_schema, schema_to_ddl
 from cojoin.errors import ConfigurationError, SchemaError
 from cojoin.kafka.formats.debezium import (

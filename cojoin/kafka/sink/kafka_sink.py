@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-    from cojoin.engine.time.durations import Duration
+    from cojoin.engine.values.arguments import Duration
     from cojoin.kafka.sink.serializers import RegistryFormat
     from cojoin.kafka.tokens import Token
 

@@ -18,7 +18,7 @@ import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import BinaryType
 
-from cojoin.engine.values.texts import back_quoted
+from cojoin.engine.values.rows import back_quoted
 from cojoin.engine.values.types import type_to_ddl
 from cojoin.errors import ConfigurationError, did_you_mean
 from cojoin.kafka.formats.record_formats import AvroFormat, JsonSchemaFormat, ProtobufFormat

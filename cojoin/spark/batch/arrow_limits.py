@@ -2,7 +2,7 @@
 
 Before each row, Spark checks whether an Arrow batch has reached its limit in bytes (64 MB), for which it adds up all
 columns. This is a third of the JVM's work in an as-of join. The check is not needed if all rows of a run so far are
-small: a thousand of them take at most 4 MB, and a thousand messages of packed rows (``ipc``) 128 MB.
+small: a thousand of them take at most 4 MB, and a thousand messages of packed rows (``codec``) 128 MB.
 
 Spark's limit in bytes remains
 

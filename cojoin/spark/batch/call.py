@@ -26,15 +26,15 @@ import pandas as pd
 import pyarrow as pa
 
 from cojoin.checkpoints.snapshot_row import SnapshotCadence, snapshot_row
-from cojoin.engine.inputs import stamped
+from cojoin.engine.callbacks import UserFrames
+from cojoin.engine.input_spec import stamped
 from cojoin.engine.key_groups import group_labels
 from cojoin.engine.local.key_group import KeyGroup, without_garbage_collection
 from cojoin.engine.operator import REJECTED, Batch
 from cojoin.engine.state.segments import SegmentContext
-from cojoin.engine.user_frames import UserFrames
 from cojoin.engine.values import codec
-from cojoin.engine.values.ipc import binary_column, read_message, write_messages
-from cojoin.engine.values.row_digest import add_digests, rows_digest
+from cojoin.engine.values.codec import binary_column, read_message, write_messages
+from cojoin.engine.values.hashes import add_digests, rows_digest
 from cojoin.engine.values.schema_evolution import evolve
 from cojoin.engine.values.tables import concat
 from cojoin.errors import CheckpointError

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from cojoin.comparison.key_group_difference import compare_key_group
-from cojoin.engine.values.ipc import binary_column, read_message, write_messages
+from cojoin.engine.values.codec import binary_column, read_message, write_messages
 from cojoin.engine.values.tables import concat
 from cojoin.spark.batch.packing import CONTROL_TAG, read_control
 

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from cojoin.engine.inputs import has_null_key
-from cojoin.engine.values.ipc import write_messages
-from cojoin.engine.values.xx_hashes import spark_xx_hashes
+from cojoin.engine.input_spec import has_null_key
+from cojoin.engine.key_groups import spark_xx_hashes
+from cojoin.engine.values.codec import write_messages
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -34,7 +34,7 @@ class Piece(NamedTuple):
     Attributes:
         group: The key group's number.
         rows: How many rows there are.
-        messages: The rows as messages (``engine.values.ipc``).
+        messages: The rows as messages (``engine.values.codec``).
     """
 
     group: int
@@ -48,7 +48,7 @@ class Grouping:
 
     Attributes:
         schema: The input's columns.
-        key: The names of the key columns, of types that ``engine.values.xx_hashes.is_hashed`` accepts.
+        key: The names of the key columns, of types that ``engine.key_groups.is_hashed`` accepts.
         key_groups: The number of key groups.
         spreading: The columns by whose hash rows with a null key are distributed, of such types too; none where these
             rows are rejected.

@@ -19,10 +19,10 @@ import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812
 
 from cojoin.engine.key_groups import group_labels
-from cojoin.engine.table_load import TableLoad
+from cojoin.engine.operator import TableLoad
 from cojoin.engine.time.watermarks import NONE
-from cojoin.engine.values.ipc import read_message
-from cojoin.engine.values.texts import back_quoted
+from cojoin.engine.values.codec import read_message
+from cojoin.engine.values.rows import back_quoted
 from cojoin.errors import CheckpointError
 from cojoin.session.sealed import for_workers
 from cojoin.spark.batch.packing import GROUP_COLUMN, LOADED_TAG, PACKED_DDL, Packer, key_group
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-    from cojoin.engine.inputs import InputSpec
+    from cojoin.engine.input_spec import InputSpec
 
 __all__ = ["LoadedRows", "closing_messages", "load_id", "packed_load"]
 

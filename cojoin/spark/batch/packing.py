@@ -22,13 +22,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import functions as F  # noqa: N812
 
-from cojoin.engine.observed import ObservedTimes
-from cojoin.engine.time.complete_reading import CompleteReading
-from cojoin.engine.time.control_rows import REPEATED, UNAVAILABLE, Control
+from cojoin.engine.input_spec import ObservedTimes
+from cojoin.engine.time.control_rows import REPEATED, UNAVAILABLE, CompleteReading, Control
 from cojoin.engine.time.watermarks import NONE
-from cojoin.engine.values.ipc import binary_column, read_message
-from cojoin.engine.values.rows import decode_column, decode_rows
-from cojoin.engine.values.texts import dump_json
+from cojoin.engine.values.codec import binary_column, read_message
+from cojoin.engine.values.rows import decode_column, decode_rows, dump_json
 from cojoin.spark.batch.batch_facts import check_places
 from cojoin.spark.batch.grouping import chunks, cut
 
@@ -37,7 +35,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column
 
-    from cojoin.engine.inputs import InputSpec
+    from cojoin.engine.input_spec import InputSpec
 
 __all__ = [
     "CONTROL_TAG",

@@ -18,7 +18,7 @@ from cojoin.checkpoints.control import CONTROL_DDL
 from cojoin.engine import rescaling
 from cojoin.engine.key_groups import group_labels
 from cojoin.engine.values import codec
-from cojoin.engine.values.ipc import binary_column
+from cojoin.engine.values.codec import binary_column
 from cojoin.errors import CheckpointError
 from cojoin.session.sealed import for_workers
 from cojoin.spark.batch.packing import key_group
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from cojoin.checkpoints.stored_state import StoredState
-    from cojoin.engine.inputs import InputSpec
+    from cojoin.engine.input_spec import InputSpec
     from cojoin.engine.operator import Operator
 
 __all__ = ["RestoredState", "is_restored_state", "state_messages"]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F  # noqa: N812
 
-from cojoin.engine.values.ipc import read_message
+from cojoin.engine.values.codec import read_message
 from cojoin.session.arrow_types import spark_schema
 from cojoin.session.sealed import for_workers
 from cojoin.spark.batch.batch_facts import check_places

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from cojoin.engine.values.ipc import read_message
+from cojoin.engine.values.codec import read_message
 from cojoin.engine.values.types import is_tagged
 from cojoin.errors import QueryFailedError
 from cojoin.session.kinds import adapter_of

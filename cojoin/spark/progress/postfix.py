@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from tqdm import tqdm
 
-from cojoin.engine.formats import format_span, format_time
+from cojoin.engine.display import format_span, format_time
 from cojoin.engine.time.watermarks import END_OF_TIME, NONE
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import traceback
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from cojoin.engine.user_frames import user_line
+from cojoin.engine.callbacks import user_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -30,7 +30,7 @@ from cojoin.checkpoints.state_claims import Claim
 from cojoin.checkpoints.state_table import StateTable
 from cojoin.engine.batch_report import BatchReport
 from cojoin.engine.operator import OUTPUT
-from cojoin.engine.values.row_digest import add_digests
+from cojoin.engine.values.hashes import add_digests
 from cojoin.errors import QueryFailedError
 from cojoin.session.failures import explain
 from cojoin.session.offset_log import source_offsets

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
-from cojoin.engine.formats import format_time
+from cojoin.engine.display import format_time
 from cojoin.errors import CheckpointError
 from cojoin.session.kinds import adapter_of
 from cojoin.session.offset_log import committed_batches, source_offsets

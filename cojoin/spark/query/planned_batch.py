@@ -16,7 +16,7 @@ import pyarrow as pa
 from cojoin.checkpoints.identity import check_description, note_last_batch, note_sources
 from cojoin.checkpoints.query_changes import added_columns
 from cojoin.engine.operator import OUTPUT
-from cojoin.engine.plan_settings import clock_needs, plan_settings, with_settings
+from cojoin.engine.plan import clock_needs, plan_settings, with_settings
 from cojoin.engine.values.types import parse_schema
 from cojoin.errors import CheckpointError
 from cojoin.session.offset_log import OFFSETS, newest_id, planned_batch

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812
 
-from cojoin.engine.validity import ends_too_early, overlapping
-from cojoin.engine.values.texts import back_quoted
+from cojoin.engine.row_changes import ends_too_early, overlapping
+from cojoin.engine.values.rows import back_quoted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from pyspark.sql import Column, DataFrame
 
-    from cojoin.engine.inputs import InputSpec
+    from cojoin.engine.input_spec import InputSpec
     from cojoin.spark.bound_input import BoundInput
 
 __all__ = ["check_present_validity", "check_rows_validity"]

@@ -8,8 +8,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from cojoin.engine.descriptions import describe_operation
 from cojoin.engine.display import Display
+from cojoin.engine.plan import describe_operation
 from cojoin.spark.progress.figures import Figures
 from cojoin.storage.locations import without_login
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from cojoin.checkpoints.checkpoint import Checkpoint
 from cojoin.checkpoints.snapshot_row import SnapshotCadence
+from cojoin.engine.functions import OutputTag
 from cojoin.engine.operator import OUTPUT, REJECTED
-from cojoin.engine.side_outputs import OutputTag
-from cojoin.engine.values.choices import check_flag
+from cojoin.engine.values.arguments import check_flag
 from cojoin.errors import ConfigurationError, did_you_mean
 from cojoin.spark.query.triggers import Trigger
 from cojoin.spark.restore.restoration import RestoreOptions
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from cojoin.engine.batch_report import BatchReport
     from cojoin.engine.plan import Plan
-    from cojoin.engine.time.durations import Duration
+    from cojoin.engine.values.arguments import Duration
     from cojoin.storage.store import Store
 
 __all__ = ["QueryOptions"]

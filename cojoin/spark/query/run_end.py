@@ -16,8 +16,8 @@ import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from cojoin.engine.formats import format_span
-from cojoin.engine.time.complete_reading import CompleteReading
+from cojoin.engine.display import format_span
+from cojoin.engine.time.control_rows import CompleteReading
 from cojoin.session.offset_log import OFFSETS, newest_id, source_offsets
 from cojoin.spark.query.history import is_read_through
 

@@ -35,7 +35,7 @@ from cojoin.checkpoints.segment_files import SegmentFolder, open_segments
 from cojoin.checkpoints.snapshot_row import SnapshotCadence
 from cojoin.engine.key_groups import group_labels
 from cojoin.engine.operator import REJECTED
-from cojoin.engine.plan_settings import plan_settings
+from cojoin.engine.plan import plan_settings
 from cojoin.engine.values.types import schema_to_ddl
 from cojoin.errors import CheckpointError, ConfigurationError, MissingRowsWarning, QueryFailedError
 from cojoin.session.failures import explain

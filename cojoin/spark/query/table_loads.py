@@ -29,7 +29,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import functions as F  # noqa: N812
 
 from cojoin.checkpoints.control import CONTROL_FOLDER
-from cojoin.engine.values.texts import back_quoted
+from cojoin.engine.values.rows import back_quoted
 from cojoin.errors import CheckpointError, ConfigurationError, QueryFailedError
 from cojoin.session import source_logs
 from cojoin.session.failures import explain
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from cojoin.engine.batch_report import BatchReport
-    from cojoin.engine.inputs import InputSpec
+    from cojoin.engine.input_spec import InputSpec
     from cojoin.spark.sources.delta_static import StaticTable, TableAt
     from cojoin.storage.store import Store
 

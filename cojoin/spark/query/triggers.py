@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from cojoin.engine.time.durations import Duration, milliseconds
-from cojoin.engine.values.choices import check_flag
+from cojoin.engine.values.arguments import Duration, check_flag, milliseconds
 from cojoin.errors import ConfigurationError
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from cojoin.checkpoints.manifest import Manifests
 from cojoin.checkpoints.snapshots import Snapshots
-from cojoin.engine.values.choices import check_flag
+from cojoin.engine.values.arguments import check_flag
 from cojoin.errors import CheckpointError, QueryFailedError
 from cojoin.session.offset_log import OFFSETS
 from cojoin.session.stores import open_store

@@ -29,10 +29,10 @@ from cojoin.checkpoints.written_state import WrittenState, check_free
 from cojoin.engine import rescaling
 from cojoin.engine.batch_report import BatchReport
 from cojoin.engine.key_groups import group_labels
-from cojoin.engine.state.touched import TouchedKeys
+from cojoin.engine.keyed_state_backend import TouchedKeys
 from cojoin.engine.time.control_rows import ONE_PARTITION
 from cojoin.engine.time.watermarks import NONE
-from cojoin.engine.values.entries import encode_entries
+from cojoin.engine.values.encoding import encode_entries
 from cojoin.engine.values.tables import take_rows
 from cojoin.errors import CheckpointError, ConfigurationError
 from cojoin.session.offset_log import committed_batches
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from cojoin.checkpoints.inspect.key_state import Values
     from cojoin.checkpoints.inspect.query_state import QueryState
     from cojoin.checkpoints.manifest import Manifest
-    from cojoin.engine.inputs import InputSpec
+    from cojoin.engine.input_spec import InputSpec
     from cojoin.storage.store import Store
 
 __all__ = ["erase", "without_partitions"]

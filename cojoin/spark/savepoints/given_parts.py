@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column
 
-    from cojoin.engine.inputs import InputSpec
+    from cojoin.engine.input_spec import InputSpec
     from cojoin.engine.state import StateDescriptor
 
 __all__ = ["GivenParts", "StateTarget"]
@@ -246,8 +246,8 @@ def _chosen(
     different = differences(given, asked, fixed=key)
     if different:
         msg = (
-            f"write_state: {what}: its columns are not those of the query: {'; '.join(different)} ('there' is the "
-            f"DataFrame, 'here' the query); cast them, nothing was written"
+            f"write_state: {what}: its columns are not those of the query: {'; '.join(different)} (from the "
+            f"DataFrame to the query); cast them, nothing was written"
         )
         raise ConfigurationError(msg)
     places = {name: names.index(name) for name in known if name in names}

@@ -15,8 +15,8 @@ from pyspark.sql import functions as F  # noqa: N812
 from cojoin.checkpoints.inspect.output_rows import spelled_values
 from cojoin.checkpoints.written_state import WrittenState
 from cojoin.engine.operator import OUTPUT, REJECTED
-from cojoin.engine.values.entries import encode_entries
-from cojoin.engine.values.texts import back_quoted
+from cojoin.engine.values.encoding import encode_entries
+from cojoin.engine.values.rows import back_quoted
 from cojoin.engine.values.types import parse_schema, type_to_ddl
 from cojoin.session.delta_tables import table_in_sql
 from cojoin.session.spark_errors import SPARK_ERRORS
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from cojoin.checkpoints.identity import SourceDescription
     from cojoin.checkpoints.inspect.key_state import Values
-    from cojoin.engine.inputs import InputSpec
+    from cojoin.engine.input_spec import InputSpec
     from cojoin.storage.store import Store
 
 __all__ = ["list_remains", "sql_literal"]

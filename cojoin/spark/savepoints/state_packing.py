@@ -20,10 +20,10 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from cojoin.checkpoints.inspect.key_state import BUFFERS, STATE
 from cojoin.engine import rescaling
-from cojoin.engine.formats import show_row
+from cojoin.engine.display import show_row
 from cojoin.engine.key_groups import group_labels
 from cojoin.engine.values import codec
-from cojoin.engine.values.ipc import binary_column
+from cojoin.engine.values.codec import binary_column
 from cojoin.engine.values.keys import encode_keys
 from cojoin.engine.values.rows import decode_rows
 from cojoin.engine.values.tables import event_micros, event_millis, take_rows
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from cojoin.engine.inputs import InputSpec
+    from cojoin.engine.input_spec import InputSpec
     from cojoin.spark.savepoints.state_shapes import PartShape
 
 __all__ = ["CONTENT_DDL", "Part", "assemble_group", "content_row", "largest_times", "pack_rows", "packed_contents"]

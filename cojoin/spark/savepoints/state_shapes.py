@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cojoin.checkpoints.inspect.key_state import BUFFERS, DOMAINS, PAIRED
-from cojoin.engine.formats import show_row
+from cojoin.engine.display import show_row
 from cojoin.engine.state.ttl import split_type
 from cojoin.engine.values.rows import decode_rows
 from cojoin.engine.values.schema_evolution import evolve

@@ -23,7 +23,7 @@ from cojoin.errors import ConfigurationError, did_you_mean
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from cojoin.engine.inputs import InputSpec
+    from cojoin.engine.input_spec import InputSpec
     from cojoin.engine.operator import Operator
     from cojoin.engine.plan import Plan
 

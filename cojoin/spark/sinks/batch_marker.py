@@ -29,7 +29,7 @@ class BatchMarker:
     Attributes:
         batch_id: The micro-batch, counted from 0 in each checkpoint.
         rows: The number of rows.
-        rows_digest: The digest of the rows, independent of their order (``row_digest``); None if only their number is
+        rows_digest: The digest of the rows, independent of their order (``hashes``); None if only their number is
             known.
         offsets: The digest of the source offsets at which the batch was planned to end, and of the files to which
             these offsets refer; None if it is not known.

@@ -24,8 +24,8 @@ from pyspark.sql.types import StringType
 
 from cojoin.checkpoints.table_transactions import TableTransactions
 from cojoin.delta.table_writer import NewTable, unknown_properties
-from cojoin.engine.inputs import REJECTED_SCHEMA, STAMPED_SCHEMA
-from cojoin.engine.values.texts import back_quoted
+from cojoin.engine.input_spec import REJECTED_SCHEMA, STAMPED_SCHEMA
+from cojoin.engine.values.rows import back_quoted
 from cojoin.errors import (
     CheckpointError,
     ConfigurationError,

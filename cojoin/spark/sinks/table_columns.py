@@ -28,7 +28,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from cojoin.engine.values.texts import back_quoted
+from cojoin.engine.values.rows import back_quoted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

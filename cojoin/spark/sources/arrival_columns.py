@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812
 
 from cojoin.engine.row_changes import COMMITTED_AT
-from cojoin.engine.values.texts import back_quoted
+from cojoin.engine.values.rows import back_quoted
 from cojoin.errors import ConfigurationError
 from cojoin.session.delta_tables import table_log
 from cojoin.session.kinds import active_session

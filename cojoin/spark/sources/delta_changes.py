@@ -21,9 +21,9 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from cojoin.checkpoints.delta_log import session_with_long_history
 from cojoin.engine.row_changes import COMMIT, COMMITTED_AT, DELETED, DELTA_FEED
-from cojoin.engine.time.complete_reading import CLOCK_SKEW_MS
-from cojoin.engine.time.durations import milliseconds
-from cojoin.engine.values.texts import back_quoted
+from cojoin.engine.time.control_rows import CLOCK_SKEW_MS
+from cojoin.engine.values.arguments import milliseconds
+from cojoin.engine.values.rows import back_quoted
 from cojoin.errors import CheckpointError, ConfigurationError
 from cojoin.session.delta_tables import read_table, table_in_sql
 from cojoin.session.kinds import active_session
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from cojoin.engine.row_changes import ChangeFeed
-    from cojoin.engine.time.durations import Duration
+    from cojoin.engine.values.arguments import Duration
 
 __all__ = ["DeltaChanges", "delta_changes"]
 

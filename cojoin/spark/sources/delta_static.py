@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from cojoin.engine.time.durations import Duration, milliseconds
+from cojoin.engine.values.arguments import Duration, milliseconds
 from cojoin.errors import CheckpointError, ConfigurationError
 from cojoin.session.arrow_types import arrow_type
 from cojoin.session.delta_tables import quoted_table, read_table
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from cojoin.engine.inputs import InputSpec
+    from cojoin.engine.input_spec import InputSpec
 
 __all__ = ["StaticTable", "TableAt", "static_table"]
 

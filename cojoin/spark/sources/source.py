@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-    from cojoin.engine.inputs import InputSpec
+    from cojoin.engine.input_spec import InputSpec
     from cojoin.engine.row_changes import ChangeFeed
     from cojoin.spark.batch.grouping import Grouping
     from cojoin.spark.sources.source_monitor import SourceMonitor

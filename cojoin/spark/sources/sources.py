@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from cojoin.engine.values.choices import check_flag
+from cojoin.engine.values.arguments import check_flag
 from cojoin.engine.values.types import as_schema, parse_schema, schema_to_ddl
 from cojoin.errors import ConfigurationError, did_you_mean
 from cojoin.spark.sources.format_options import as_options
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-    from cojoin.engine.time.durations import Duration
+    from cojoin.engine.values.arguments import Duration
 
 __all__ = ["PlacedAt", "Source", "delta", "files"]
 

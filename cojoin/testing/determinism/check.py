@@ -17,12 +17,11 @@ from difflib import SequenceMatcher
 from textwrap import fill, indent
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from cojoin.engine.formats import format_time
+from cojoin.engine.display import cells, format_table, format_time
 from cojoin.engine.operator import OUTPUT, REJECTED
 from cojoin.engine.plan import Plan
-from cojoin.engine.row_tables import cells, format_table
-from cojoin.engine.time.durations import Duration, milliseconds
 from cojoin.engine.time.watermarks import NONE
+from cojoin.engine.values.arguments import Duration, milliseconds
 from cojoin.engine.values.rows import decode_rows
 from cojoin.errors import ConfigurationError
 from cojoin.testing.determinism.deliveries import ASPECTS, Aspect, Delivery, draw_delivery, seeded

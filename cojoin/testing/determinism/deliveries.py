@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 import numpy as np
 import pyarrow as pa
 
+from cojoin.engine.display import cells
 from cojoin.engine.local.local_run import LocalRun
 from cojoin.engine.operator import REJECTED
-from cojoin.engine.row_tables import cells
 from cojoin.engine.time.control_rows import ONE_PARTITION, Control
 from cojoin.engine.time.watermark_strategies import WatermarkStrategy
 from cojoin.engine.time.watermarks import NONE
@@ -36,7 +36,7 @@ from cojoin.errors import CojoinError
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from cojoin.engine.local.emitted_rows import GroupOutput
+    from cojoin.engine.local.key_group import GroupOutput
     from cojoin.engine.operator import Sides
     from cojoin.engine.plan import Plan
 

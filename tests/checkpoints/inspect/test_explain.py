@@ -15,8 +15,8 @@ import cojoin as cj
 from cojoin.checkpoints.inspect.findings import Since, Wait, state_findings
 from cojoin.checkpoints.inspect.key_state import Found
 from cojoin.checkpoints.manifest import Manifests
-from cojoin.engine.formats import format_span
-from cojoin.engine.inputs import InputSpec
+from cojoin.engine.display import format_span
+from cojoin.engine.input_spec import InputSpec
 from cojoin.engine.time.watermarks import END_OF_TIME, NONE
 from cojoin.errors import ConfigurationError
 from cojoin.session.stores import open_store

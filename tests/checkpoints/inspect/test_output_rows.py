@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from cojoin.checkpoints.inspect.output_rows import Output, find_rejected
-from cojoin.engine.inputs import InputSpec, rejected_table
+from cojoin.engine.input_spec import InputSpec, rejected_table
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -18,7 +18,7 @@ from cojoin.checkpoints.inspect.key_state import find
 from cojoin.checkpoints.snapshots import Snapshots
 from cojoin.checkpoints.state_cleaner import StateCleaner
 from cojoin.checkpoints.state_table import StateTable
-from cojoin.engine.formats import format_time
+from cojoin.engine.display import format_time
 from cojoin.errors import CheckpointError, ConfigurationError, FunctionError
 from cojoin.session.stores import open_store
 from tests.checkpoints.lakes import CLOCK_FAR, asof_lake
@@ -87,7 +87,7 @@ def test_a_key_as_of_an_earlier_batch(spark: SparkSession, lake: Lake) -> None:
 
 def test_content_that_was_changed_is_refused_whoever_looks(spark: SparkSession, lake: Lake) -> None:
     stored = cj.read_state(spark, lake.checkpoint).stored
-    for content, told in ((b"", "they are truncated"), (b"no state of cojoin's", "this is no state of cojoin")):
+    for content, told in ((b"", "they are truncated"), (b"no state of cojoin's", "this is not a state of cojoin")):
         contents = spark.createDataFrame([(0, content)], "key_group int, content binary")
         damaged = replace(stored, contents=contents, fingerprints={0: "0"})
         with pytest.raises(CheckpointError, match=f"snapshot of batch 1, key group 0: .*{told}; restore another"):

@@ -11,7 +11,7 @@ import pytest
 
 import cojoin as cj
 from cojoin.checkpoints.inspect.rejected_rows import RejectedColumns
-from cojoin.engine.inputs import InputSpec, rejected_table
+from cojoin.engine.input_spec import InputSpec, rejected_table
 from tests.spark.data import Folders, asof, customers, rows, table, trades
 from tests.spark.refused import refused
 

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from cojoin.engine.inputs import InputSpec
+from cojoin.engine.input_spec import InputSpec
 from cojoin.engine.joins import IntervalJoin, interval
 from cojoin.engine.values.types import parse_schema
 from cojoin.errors import ConfigurationError, SchemaError

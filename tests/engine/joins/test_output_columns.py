@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import cojoin as cj
-from cojoin.engine.inputs import InputSpec
+from cojoin.engine.input_spec import InputSpec
 from cojoin.engine.joins.output_columns import JoinedColumns, joined_schema
 from cojoin.engine.joins.search import SortedRows
 from cojoin.engine.values.types import parse_schema, schema_to_ddl

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cojoin.engine.inputs import InputSpec
+from cojoin.engine.input_spec import InputSpec
 from cojoin.engine.joins import TemporalJoin
 from cojoin.engine.operator import Batch
 from cojoin.engine.time.control_rows import Control
@@ -136,7 +136,11 @@ def test_a_join_that_cannot_be_is_refused_before_it_starts(options: Any, said: s
     [
         (CUSTOMERS, {"deletes": "close"}, "input 'customers' has no column 'close'; did you mean 'closed'"),
         (CUSTOMERS, {"deletes": "tier"}, "expected a boolean column, got 'tier' of input 'customers', which is string"),
-        (replace(CUSTOMERS, key=("closed",)), {"deletes": "closed"}, "expected a column beside the key, got 'closed'"),
+        (
+            replace(CUSTOMERS, key=("closed",)),
+            {"deletes": "closed"},
+            "expected a column outside the key of input 'customers', got 'closed'",
+        ),
         (
             InputSpec("changes", parse_schema("id long, since timestamp, gone boolean"), ("id",), "since"),
             {"deletes": "gone", "null_payload_deletes": True},

@@ -13,7 +13,7 @@ import pyarrow as pa
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from cojoin.engine.inputs import InputSpec
+    from cojoin.engine.input_spec import InputSpec
     from cojoin.engine.joins import TemporalJoin
     from cojoin.engine.operator import Batch, Emission
 

@@ -13,13 +13,11 @@ import pyarrow as pa
 import pytest
 
 import cojoin as cj
-from cojoin.engine.keyed_process_operator import KeyedCoProcessOperator
-from cojoin.engine.local.emitted_rows import EmittedRow
-from cojoin.engine.local.group_states import decode_states, restored_operators
+from cojoin.engine.input_spec import control_of
+from cojoin.engine.keyed_process import KeyedCoProcessOperator
 from cojoin.engine.local.kept_tables import KeptTables
-from cojoin.engine.local.key_group import ConservationError
-from cojoin.engine.local.local_run import LocalRun
-from cojoin.engine.observed import control_of
+from cojoin.engine.local.key_group import ConservationError, EmittedRow
+from cojoin.engine.local.local_run import LocalRun, decode_states, restored_operators
 from cojoin.engine.values import codec
 from cojoin.errors import CojoinError, ConfigurationError, FunctionError
 from cojoin.testing import HarnessError

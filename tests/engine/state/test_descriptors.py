@@ -15,7 +15,7 @@ from cojoin.engine.state.descriptors import (
 )
 from cojoin.engine.state.ttl import StateTtlConfig
 from cojoin.errors import ConfigurationError, SchemaError
-from tests.engine.state.test_aggregating import Mean
+from tests.engine.state.test_keyed_state import Mean
 
 DAY = StateTtlConfig("1 day")
 

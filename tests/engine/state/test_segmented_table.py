@@ -1,8 +1,9 @@
-"""Rows at rest in segments are those of a dict, whatever is taken, put back, merged, expired and restored."""
+"""A table in a memtable and segments reads as one in memory."""
 
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 from unittest import mock
@@ -16,7 +17,17 @@ from hypothesis import strategies as st
 from cojoin.engine.state import StateTtlConfig
 from cojoin.engine.state import segmented_table as kept_module
 from cojoin.engine.state import segments as segments_module
-from cojoin.engine.state.segmented_table import SHADOWED, Expired, SegmentedTable, whole_tables
+from cojoin.engine.state.segmented_table import (
+    SHADOWED,
+    Expired,
+    SegmentedTable,
+    among,
+    attach,
+    flush,
+    ranges,
+    whole_tables,
+    with_fewer,
+)
 from cojoin.engine.state.segments import SegmentContext, SegmentOptions
 from cojoin.engine.state.ttl import timed_type
 from cojoin.engine.values import codec
@@ -27,6 +38,28 @@ from tests.segments import MemoryStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+HASHES = st.lists(st.integers(0, 9) | st.just((1 << 64) - 1), max_size=12)
+
+
+def array(values: list[int]) -> np.ndarray:
+    return np.array(values, dtype=np.uint64)
+
+
+@given(HASHES, HASHES)
+def test_oracle_they_are_those_of_python(some: list[int], others: list[int]) -> None:
+    assert among(array(some), array(sorted(set(others)))).tolist() == [each in others for each in some]
+    before, after = Counter(some + others), Counter(others)
+    fewer = with_fewer(array(some + others), array(others)).tolist()
+    assert fewer == sorted(each for each in before if after[each] < before[each])
+
+
+@given(st.lists(st.tuples(st.integers(0, 20), st.integers(1, 4)), min_size=1, max_size=6))
+def test_ranges_follow_each_other(pairs: list[tuple[int, int]]) -> None:
+    starts, lengths = (np.array(each) for each in zip(*pairs, strict=True))
+    wanted = [number for start, length in pairs for number in range(start, start + length)]
+    assert ranges(starts, starts + lengths).tolist() == wanted
+
 
 TIME = pa.timestamp("us", "UTC")
 SCHEMA = pa.schema([("id", pa.string()), ("zone", pa.int32()), ("at", TIME), ("text", pa.string())])
@@ -112,9 +145,11 @@ def colliding() -> Iterator[None]:
         yield
 
 
-ROWS = st.lists(st.tuples(st.integers(0, 30), st.sampled_from(["", "x", "long" * 20])), max_size=2)
+DRAWN_ROWS = st.lists(st.tuples(st.integers(0, 30), st.sampled_from(["", "x", "long" * 20])), max_size=2)
 CHANGES = st.tuples(
-    st.just("change"), st.lists(st.sampled_from(KEYS), min_size=1, max_size=4, unique=True), st.lists(ROWS, max_size=4)
+    st.just("change"),
+    st.lists(st.sampled_from(KEYS), min_size=1, max_size=4, unique=True),
+    st.lists(DRAWN_ROWS, max_size=4),
 )
 STEPS = st.lists(
     CHANGES
@@ -261,7 +296,7 @@ def test_a_segment_that_is_gone_cut_off_or_changed_is_told_by_its_name() -> None
             hand.kept.read_all()
         assert all(each in str(caught.value) for each in ("memory:/" + segment.name, *said, "restore a snapshot"))
 
-    refused(CheckpointError, f"{segment.bytes:,} bytes", "not there")
+    refused(CheckpointError, f"{segment.bytes:,} bytes", "missing")
     hand.store.files[segment.name] = content[:-8]
     refused(CodecError, f"expected {segment.bytes:,} bytes, got {segment.bytes - 8:,}", "cut off")
     hand.store.files[segment.name] = content[:300] + bytes([content[300] ^ 1]) + content[301:]
@@ -282,3 +317,30 @@ def test_a_digest_is_compared_once() -> None:
         hand.store.files[segment.name] = content[:300] + bytes([content[300] ^ 1]) + content[301:]
         with pytest.raises(CodecError, match="it was changed"):
             hand.kept.read_all()
+
+
+ROWS = pa.table({"id": [1, 2], "tier": ["gold", "none"]})
+
+
+def kept(rows: pa.Table = ROWS) -> dict[str, SegmentedTable]:
+    return {"versions": SegmentedTable(rows, ["id"], "versions")}
+
+
+def test_without_segments_it_is_the_tables_alone() -> None:
+    for segmenting in (None, SegmentContext(MemoryStore()), SegmentContext(MemoryStore(), SegmentOptions())):
+        flushed = flush(kept(), segmenting)
+        assert (flushed.described, flushed.tables, flushed.written) == ({}, {"versions": ROWS}, 0)
+
+
+def test_rows_in_segments_are_found_again() -> None:
+    store = MemoryStore()
+    flushed = flush(kept(), SegmentContext(store, SegmentOptions(0)))
+    assert flushed.tables.keys() == {"versions", SHADOWED + "versions"}
+    assert flushed.tables["versions"].num_rows == 0
+    assert flushed.written == sum(map(len, store.files.values())) > 0
+    again = kept(flushed.tables["versions"])
+    attach(again, flushed.described, flushed.tables, SegmentContext(store))
+    assert again["versions"].read_all() == whole_tables(flushed.described, flushed.tables, store)["versions"]
+    assert sorted(again["versions"].read_all().column("id").to_pylist()) == [1, 2]
+    with pytest.raises(CheckpointError, match="no segment store is configured; run the query with its own checkpoint"):
+        attach(kept(), flushed.described, flushed.tables, None)

@@ -29,7 +29,7 @@ def test_the_defaults_are_flinks() -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"ttl": "0 seconds"}, "ttl: expected a duration of more than nothing, got '0 seconds'"),
+        ({"ttl": "0 seconds"}, "ttl: must be longer than zero, got '0 seconds'"),
         ({"ttl": timedelta(days=-1)}, "ttl: expected a duration of zero or more"),
         ({"ttl": "5 parsecs"}, "ttl: unknown unit 'parsecs'"),
         ({"ttl": 5_000}, "ttl: expected a duration such as '5 seconds' or a timedelta, got 5000; write its unit"),

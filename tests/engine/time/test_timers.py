@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from cojoin.engine.time.timers import MAX_STALLED_TIMERS, Timers, TimerService
-from cojoin.engine.values.key_context import KeyContext
+from cojoin.engine.values.keys import KeyContext
 from cojoin.errors import FunctionError
 
 if TYPE_CHECKING:

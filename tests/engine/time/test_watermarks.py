@@ -1,4 +1,4 @@
-"""Watermarks that become one: minimum, statuses, and the two ways in which a channel may return."""
+"""The merged watermark is the minimum of the active channels, and only advances."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cojoin.engine.formats import format_time
-from cojoin.engine.time.watermarks import END_OF_TIME, NONE, WatermarkMerge
+from cojoin.engine.display import format_time
+from cojoin.engine.time.watermark_strategies import WatermarkStrategy
+from cojoin.engine.time.watermarks import END_OF_TIME, NONE, Idleness, IdlenessTimer, WatermarkMerge
+from cojoin.errors import ConfigurationError
 
 
 def merged(*watermarks: int, **options: Any) -> WatermarkMerge:
@@ -173,3 +175,36 @@ def test_the_order_in_which_active_channels_speak_within_a_batch_changes_nothing
 )
 def test_people_are_shown_utc(timestamp: int, shown: str) -> None:
     assert format_time(timestamp) == shown
+
+
+def test_silence_counts_from_the_first_look_that_finds_it() -> None:
+    timer = IdlenessTimer(10)
+    timer.activity()
+    assert [timer.is_idle(now) for now in (1, 6, 11, 16, 17)] == [False, False, False, False, True]
+    timer.activity()
+    assert [timer.is_idle(now) for now in (18, 19, 29, 30)] == [False, False, False, True]
+
+
+def test_silence_survives_a_restart_and_a_pause_forgets_it() -> None:
+    timer, other = IdlenessTimer(10), IdlenessTimer(10)
+    timer.is_idle(0)
+    other.restore(timer.snapshot())
+    assert other.is_idle(11)
+    other.restart()
+    assert not other.is_idle(12)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"timeout_ms": 0}, "idle timeout: expected milliseconds above zero, got 0"),
+        ({"timeout_ms": "1 s"}, "idle timeout: expected milliseconds above zero, got '1 s'"),
+        ({"timeout_ms": 1, "returning": "hld"}, "returning: expected 'hold' or 'skip', got 'hld'; did you mean 'hold'"),
+        ({"timeout_ms": 1, "even_if_silent": 1}, "even_if_silent: expected True or False, got 1"),
+    ],
+)
+def test_idleness_made_by_hand_is_checked_as_well(options: Any, said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        Idleness(**options)
+    with pytest.raises(ConfigurationError, match=r"idleness: expected an Idleness, got 5; write .with_idleness"):
+        WatermarkStrategy(idleness=5)  # type: ignore[arg-type]

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from cojoin.engine.values.encoding import encode_rows
 from cojoin.engine.values.json_values import row_from_json, row_to_json
-from cojoin.engine.values.rows import decode_column, decode_rows
-from cojoin.engine.values.texts import dump_json
+from cojoin.engine.values.rows import decode_column, decode_rows, dump_json
 from cojoin.engine.values.types import parse_schema
 from cojoin.errors import SchemaError
 
@@ -87,9 +86,9 @@ def test_maps_are_sorted_on_demand() -> None:
 @pytest.mark.parametrize(
     ("found", "told"),
     [
-        ({"day": 3}, "column 'day': 3 is no date32"),
-        ({"number": True}, "column 'number': True is no int64"),
-        ({"number": "1"}, "is no int64"),
+        ({"day": 3}, "column 'day': 3 is not of the type date32"),
+        ({"number": True}, "column 'number': True is not of the type int64"),
+        ({"number": "1"}, "is not of the type int64"),
         ({"moment": "2026-01-15T09:00:00"}, "column 'moment'"),
         ({"local": "2026-01-15T09:00:00Z"}, "column 'local'"),
         ({"double": "nan"}, "column 'double'"),

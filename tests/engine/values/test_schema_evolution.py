@@ -31,7 +31,7 @@ def test_a_type_may_be_widened_wherever_it_stands(shape: str) -> None:
         for two in NUMBERS:
             found = differences(parse_type(shape.format(one)), parse_type(shape.format(two)))
             assert (not found) is (one == two or (one, two) in WIDENS), (one, two)
-            assert all(f" is {one} there and {two} here" in text for text in found)
+            assert all(f" changes from {one} to {two}" in text for text in found)
 
 
 @pytest.mark.parametrize(
@@ -39,27 +39,27 @@ def test_a_type_may_be_widened_wherever_it_stands(shape: str) -> None:
     [
         ("a int, b string", "b string, c date, a int", []),
         ("a int NOT NULL", "a int", []),
-        ("a int", "a int NOT NULL", ["column 'a' may be null there and not here"]),
-        ("a int", "a int, b int NOT NULL", ["column 'b' is here and not there, and may not be null"]),
-        ("a int, b int", "A int, b int", ["column 'a' is there and not here"]),
-        ("t timestamp", "t timestamp_ntz", ["column 't' is timestamp there and timestamp_ntz here"]),
-        ("b boolean", "b int", ["column 'b' is boolean there and int here"]),
-        ("a array<int>", "a int", ["column 'a' is array<int> there and int here"]),
-        ("m map<int,int>", "m map<bigint,bigint>", ["a key of column 'm' is int there and bigint here"]),
-        ("m map<int,int>", "m map<int,string>", ["a value of column 'm' is int there and string here"]),
+        ("a int", "a int NOT NULL", ["column 'a' may no longer be null"]),
+        ("a int", "a int, b int NOT NULL", ["column 'b' is added and may not be null"]),
+        ("a int, b int", "A int, b int", ["column 'a' is removed"]),
+        ("t timestamp", "t timestamp_ntz", ["column 't' changes from timestamp to timestamp_ntz"]),
+        ("b boolean", "b int", ["column 'b' changes from boolean to int"]),
+        ("a array<int>", "a int", ["column 'a' changes from array<int> to int"]),
+        ("m map<int,int>", "m map<bigint,bigint>", ["a key of column 'm' changes from int to bigint"]),
+        ("m map<int,int>", "m map<int,string>", ["a value of column 'm' changes from int to string"]),
         (
             "s struct<x:int,y:array<struct<z:string>>>",
             "s struct<x:date,y:array<struct<w:int>>>",
             [
-                "field 'x' of column 's' is int there and date here",
-                "field 'z' of an element of field 'y' of column 's' is there and not here",
+                "field 'x' of column 's' changes from int to date",
+                "field 'z' of an element of field 'y' of column 's' is removed",
             ],
         ),
         ("s struct<x:int>", "s struct<y:string,x:bigint>", []),
         (
             "s struct<x:int>",
             "s struct<x:int,y:int NOT NULL>",
-            ["field 'y' of column 's' is here and not there, and may"],
+            ["field 'y' of column 's' is added and may not"],
         ),
     ],
 )
@@ -70,21 +70,19 @@ def test_columns_may_be_added_where_they_may_be_null(stored: str, asked: str, sa
 
 
 def test_a_type_alone_is_spoken_of_as_it() -> None:
-    assert differences(pa.int64(), pa.int32()) == ["it is bigint there and int here"]
-    assert differences(pa.list_(pa.int64()), pa.list_(pa.int32())) == ["an element is bigint there and int here"]
-    assert differences(pa.struct({"a": pa.int64()}), pa.struct({"b": pa.int64()})) == [
-        "field 'a' is there and not here"
-    ]
+    assert differences(pa.int64(), pa.int32()) == ["it changes from bigint to int"]
+    assert differences(pa.list_(pa.int64()), pa.list_(pa.int32())) == ["an element changes from bigint to int"]
+    assert differences(pa.struct({"a": pa.int64()}), pa.struct({"b": pa.int64()})) == ["field 'a' is removed"]
 
 
 def test_types_that_spark_spells_alike_or_not_at_all_are_spelled_as_arrow_does() -> None:
-    assert differences(pa.timestamp("ns"), pa.timestamp("us")) == ["it is timestamp[ns] there and timestamp[us] here"]
-    assert differences(pa.uint8(), pa.int16()) == ["it is uint8 there and int16 here"]
+    assert differences(pa.timestamp("ns"), pa.timestamp("us")) == ["it changes from timestamp[ns] to timestamp[us]"]
+    assert differences(pa.uint8(), pa.int16()) == ["it changes from uint8 to int16"]
 
 
 def test_a_fixed_column_keeps_its_type() -> None:
     stored, asked = parse_schema("k int NOT NULL, v int"), parse_schema("v bigint, k bigint")
-    said = "column 'k', which must keep its type, is int there and bigint here"
+    said = "column 'k', which must keep its type, changes from int to bigint"
     assert differences(stored, asked, fixed=("k",)) == [said]
     assert differences(stored, parse_schema("v bigint, k int"), fixed=("k",)) == []
     with pytest.raises(CheckpointError) as caught:
@@ -168,6 +166,6 @@ def test_the_widest_takes_in_all_others() -> None:
     with pytest.raises(CheckpointError) as caught:
         widest([two, one, parse_schema("a bigint")], "state 'total'")
     assert str(caught.value) == (
-        "state 'total': the checkpoint's key groups hold it in forms that can't become one: column 'a' is bigint there "
-        "and int here; restore a checkpoint that one query wrote, or start with a new one"
+        "state 'total': the checkpoint's key groups hold it in forms that can't become one: column 'a' changes from "
+        "bigint to int; restore a checkpoint that one query wrote, or start with a new one"
     )

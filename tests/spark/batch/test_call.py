@@ -13,12 +13,12 @@ from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 import cojoin as cj
-from cojoin.engine.inputs import REJECTED_SCHEMA, InputSpec
+from cojoin.engine.input_spec import REJECTED_SCHEMA, InputSpec
 from cojoin.engine.joins.asof import AsofJoin
 from cojoin.engine.key_groups import group_labels
 from cojoin.engine.keyed_process import KeyedCoProcess
 from cojoin.engine.plan import Plan
-from cojoin.engine.values.ipc import read_message, write_messages
+from cojoin.engine.values.codec import read_message, write_messages
 from cojoin.spark.batch.call import STATISTICS, StaticCall, StreamingCall
 
 TIME = pa.timestamp("us", "UTC")

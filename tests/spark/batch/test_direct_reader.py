@@ -19,10 +19,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as F  # noqa: N812
 
 import cojoin as cj
-from cojoin.engine.inputs import DIRECT
-from cojoin.engine.key_groups import group_labels
-from cojoin.engine.values.ipc import read_message
-from cojoin.engine.values.xx_hashes import spark_xx_hashes
+from cojoin.engine.input_spec import DIRECT
+from cojoin.engine.key_groups import group_labels, spark_xx_hashes
+from cojoin.engine.values.codec import read_message
 from cojoin.session.arrow_types import spark_schema
 from cojoin.session.failures import explain
 from cojoin.spark.batch.packing import CONTROL_TAG

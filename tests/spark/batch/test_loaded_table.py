@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from cojoin.engine.inputs import InputSpec
+from cojoin.engine.input_spec import InputSpec
 from cojoin.engine.key_groups import group_labels
 from cojoin.spark.batch.loaded_table import LoadedRows, closing_messages, load_id
 from cojoin.spark.batch.packing import CONTROL_TAG, GROUP_COLUMN, LOADED_TAG, Packer

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from cojoin.engine.counts import InputCounts
-from cojoin.engine.inputs import InputSpec
+from cojoin.engine.batch_report import InputCounts
+from cojoin.engine.input_spec import InputSpec
 from cojoin.engine.time.control_rows import REPEATED, UNAVAILABLE
 from cojoin.engine.time.watermark_strategies import WatermarkStrategy
-from cojoin.engine.values.ipc import read_message
+from cojoin.engine.values.codec import read_message
 from cojoin.spark.batch import grouping
 from cojoin.spark.batch.packing import (
     CONTROL_TAG,

@@ -22,7 +22,7 @@ from benchmarks.join.generate import Size
 from benchmarks.join.generate import generate as make_benchmark_data
 from benchmarks.join.oracle import find_faults
 from benchmarks.join.result import result_files
-from cojoin.engine.values.ipc import write_messages
+from cojoin.engine.values.codec import write_messages
 from cojoin.engine.values.types import parse_schema
 from cojoin.session.arrow_types import arrow_schema, spark_schema
 from cojoin.spark.batch.written_files import CallFiles, FileTarget, _Writer, can_be_written

@@ -13,13 +13,13 @@ import pytest
 
 import cojoin as cj
 from cojoin.checkpoints.identity import _FORM, claim_checkpoint, describe_query, note_sources, read_query
-from cojoin.engine.plan_settings import plan_settings
-from cojoin.engine.time.strategy_descriptions import as_written
+from cojoin.engine.plan import plan_settings
+from cojoin.engine.time.watermark_strategies import as_written
 from cojoin.spark.query.planned_batch import Transition
 from cojoin.storage.document_text import to_text
 from cojoin.storage.local_store import LocalStore
-from tests.engine.test_plan_settings import LEFT, PLAN
-from tests.engine.time.test_changed_strategies import Halved
+from tests.engine.test_plan import LEFT, PLAN
+from tests.engine.time.test_watermark_strategies import Halved
 from tests.spark.data import MORNING, SECOND, rows, table
 from tests.spark.refused import refused
 from tests.spark.saved import PAUSE
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from cojoin.engine.inputs import InputSpec
+    from cojoin.engine.input_spec import InputSpec
     from cojoin.engine.plan import Plan
     from cojoin.storage.store import Store
 

@@ -192,7 +192,7 @@ def refusals(story: Story) -> list[tuple[cj.Joined | None, dict[str, Any], tuple
             ("input 'trades': sequence= is ['position'] in the checkpoint and [] in the query",),
         ),
         (None, {"restore_from": state}, ("the operation is 'process' in the checkpoint and 'asof_join' in the query",)),
-        (new.function(Narrowed()), {"restore_from": state}, ("'customer'", "bigint there and int here")),
+        (new.function(Narrowed()), {"restore_from": state}, ("'customer'", "changes from bigint to int")),
         (new.function(Forgetful()), {"restore_from": state}, ("'customer'", "no longer declare")),
         (None, {"restore_from": cj.Checkpoint(new.checkpoint)}, ("give it another checkpoint",)),
     ]

@@ -174,7 +174,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_written(
         (
             join,
             {"versions": customers.withColumn("customer_id", F.col("customer_id").cast("string"))},
-            ("column 'customer_id', which must keep its type, is string there and bigint here",),
+            ("column 'customer_id', which must keep its type, changes from string to bigint",),
         ),
         (join, {"versions": folders.frames(spark)[1]}, ("got a stream",)),
         (join, {"buffered": {"trade": customers}}, ("no input 'trade'", "did you mean 'trades'")),

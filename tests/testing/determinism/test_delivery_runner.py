@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cojoin.engine.row_tables import cells
+from cojoin.engine.display import cells
 from cojoin.engine.values.rows import decode_rows
 from cojoin.testing.determinism.deliveries import ASPECTS, Delivery, DeliveryRunner, draw_delivery, seeded
 from cojoin.testing.determinism.processes import Clock, Laboratory, Run
