@@ -290,8 +290,8 @@ MUTANTS = (
     ),
     Mutant(
         "cleaning does not look whether a savepoint was written since it has ended others",
-        "cojoin.checkpoints.state_cleaner:StateCleaner._commit",
-        (("if ended is not None:", "if False:"),),
+        "cojoin.checkpoints.state_commits:_is_ended",
+        (("if last not in (ended.version, again.version):", "if False:"),),
         is_rare=True,
     ),
     Mutant(
@@ -302,8 +302,8 @@ MUTANTS = (
     ),
     Mutant(
         "a savepoint that was taken for interrupted commits its rows",
-        "cojoin.checkpoints.state_claims:end_savepoints",
-        (("_write(spark, path, claim)", "pass"),),
+        "cojoin.checkpoints.state_commits:StateCommits.end_savepoints",
+        (("self._claim(claim)", "pass"),),
         is_rare=True,
     ),
     Mutant(
@@ -314,8 +314,19 @@ MUTANTS = (
     ),
     Mutant(
         "a run that was taken over writes over the rows of its successor's snapshot",
-        "cojoin.spark.query.batch_protocol:BatchProtocol._snapshot",
-        (("check=check, claim=claim", "check=check"),),
+        "cojoin.checkpoints.state_claims:Claim.is_made",
+        (("last > self.version", "False"),),
+        is_rare=True,
+    ),
+    Mutant(
+        "a snapshot's rows are put beside those of an earlier attempt",
+        "cojoin.checkpoints.state_commits:StateCommits.replace",
+        (("if _partition(each)[0] == batch_id", "if False"),),
+    ),
+    Mutant(
+        "cleaning removes files that it has not noted",
+        "cojoin.checkpoints.state_commits:StateCommits.remove",
+        (("if each.path in paths]", "if _partition(each) in partitions]"),),
         is_rare=True,
     ),
     Mutant(

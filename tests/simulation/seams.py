@@ -229,16 +229,11 @@ _SEAMS: dict[str, dict[str, Any]] = {
     "cojoin.checkpoints.segment_files": {"KEPT_MANIFESTS": 3},
     # A savepoint is taken for interrupted while a driver still stands still.
     "cojoin.checkpoints.snapshots": {"time": SimulatedTime, "_SAFE_SECONDS": 60.0},
-    "cojoin.checkpoints.state_table": {"F": Functions},
-    "cojoin.checkpoints.state_claims": {
-        "table_log": DeltaTables.table_log,
-        "read_table": DeltaTables.read_table,
-        "commit_applications": DeltaTables.commit_applications,
-    },
-    "cojoin.checkpoints.state_cleaner": {
-        "table_log": DeltaTables.table_log,
-        "partition_files": DeltaTables.partition_files,
-        "commit_applications": DeltaTables.commit_applications,
+    "cojoin.checkpoints.state_commits": {
+        "place_of": lambda *_: "the simulated disk",
+        "adapter_of": lambda _: SimpleNamespace(encrypts_files=lambda: False),
+        "default_properties": lambda _: {},
+        "write_rows": simulated_join.write_snapshot,
     },
     "cojoin.checkpoints.savepoint": {
         "STATE_LOCK": _StateLock(),

@@ -70,7 +70,8 @@ class DeltaFrame:
     """
 
     def __init__(self, disk: Disk, rows: Callable[[], list[dict[str, Any]]]) -> None:
-        self._disk, self._rows = disk, rows
+        self.disk = self._disk = disk
+        self._rows = rows
         self._options: dict[str, Any] = {}
         self._mode = ""
         self._is_partitioned = False
@@ -196,10 +197,11 @@ def _may_hold(condition: _Condition, partition: Mapping[str, str | None]) -> boo
     return not condition.columns <= values.keys() or bool(condition.holds(values))
 
 
-def write_rows(disk: Disk, path: str, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Write a data file."""
+def write_rows(disk: Disk, path: str, rows: Sequence[Mapping[str, Any]]) -> bytes:
+    """Write a data file, and return its content."""
     content = json.dumps(list(rows)).encode()
     disk.operate("write rows", path, lambda: disk.put(path, content), error=Py4JError, torn=lambda: disk.torn_at(path))
+    return content
 
 
 def read_rows(disk: Disk, path: str) -> list[dict[str, Any]]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.errors import PySparkException
 
 from cojoin.checkpoints.snapshot_row import seal_of
+from cojoin.checkpoints.state_files import partition_folder
 from cojoin.delta_jvm.delta_files import WrittenFile
 from cojoin.engine.time.watermarks import END_OF_TIME
 from cojoin.errors import CheckpointError
@@ -21,12 +22,14 @@ from cojoin.spark.batch.call import SNAPSHOT
 from cojoin.spark.query.batch_protocol import Batch, BatchProtocol
 from tests.simulation.faults import INJECTED
 from tests.simulation.simulated_clock import scheduler
+from tests.simulation.simulated_delta import Row
 from tests.simulation.simulated_frames import DeltaFrame, write_rows
 from tests.simulation.simulated_spark import CONTROL, NOTHING, failed, files_read, log_offset, read_text
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
+    from cojoin.checkpoints.state_files import StateFolder
     from tests.simulation.simulated_disk import Disk
     from tests.simulation.simulated_spark import Emitted, Session
 
@@ -38,6 +41,7 @@ __all__ = [
     "read_state",
     "snapshot_rows",
     "value_of",
+    "write_snapshot",
 ]
 
 RIGHT_ROWS = 4
@@ -320,6 +324,17 @@ def _write(disk: Disk, operation: str, path: str, text: str) -> None:
 
 def _unique() -> str:
     return f"{scheduler().random.getrandbits(64):016x}"
+
+
+def write_snapshot(rows: DeltaFrame, folder: StateFolder, batch_id: int) -> list[Row]:
+    """Write a snapshot's rows as files, as ``state_files.write_rows`` does."""
+    found = []
+    for row in rows.collect():
+        name = f"{partition_folder(batch_id, row.segment)}/part-{_unique()}.parquet"
+        content = write_rows(rows.disk, f"{folder.path}/{name}", [row.asDict()])
+        about = {"name": name, "size": len(content), "rows": 1, "batch_id": batch_id, "modified": 0}
+        found.append(Row({**row.asDict(), "file": json.dumps(about)}))
+    return found
 
 
 def read_state(disk: Disk, root: str, batch_id: int) -> dict[str, Any]:
