@@ -120,7 +120,8 @@ class Side:
 
     def checkpoint(self, handle: Any, _: dict[str, Any]) -> None:
         found = self._log.newest()
-        if handle.is_open and found is not None and found.version == handle.version:
+        # That of a handle on a table that was deleted and made again would be a checkpoint of both.
+        if handle.is_open and found is not None and (found.version, found.table_id) == (handle.version, handle.table_id):
             handle.write_checkpoint()
 
     def delete_the_table(self, _: Any, __: dict[str, Any]) -> None:
