@@ -1,12 +1,13 @@
 """Makes the commits of a Delta table: creates it, appends, replaces and removes files, and fences it.
 
 ``deltalake`` makes each commit (put if absent, at the version after its handle's), the log's checkpoints and its
-cleaning. It compares neither an application's version nor a file with anything, so that is done here, by ``TableLog``
-at the very version of the handle on which the commit is made: the application ids that the caller compares, the table's
-columns, its NOT NULL columns, the partition values, that each file is there in its size. (For each id that it is asked
-for, the handle would read the commits since the last checkpoint: on an object store, dozens of requests.)
+cleaning (``deltalake_table``). It compares neither an application's version nor a file with anything, so that is done
+here, by ``TableLog`` at the very version of the handle on which the commit is made: the application ids that the caller
+compares, the table's columns, its NOT NULL columns, the partition values, that each file is there in its size. (For
+each id that it is asked for, the handle would read the commits since the last checkpoint: on an object store, dozens of
+requests.)
 
-No commit is repeated by ``deltalake`` on a newer version (``max_commit_retries=0``): with any commit in between, the
+No commit is repeated by ``deltalake`` on a newer version (``retries=0``): with any commit in between, the
 table is read and compared anew, at most five times. So an append beside another's DELETE, OPTIMIZE or new property is
 made on what these left, or refused by its name.
 
@@ -26,23 +27,19 @@ from __future__ import annotations
 
 import json
 import logging
-import time
 import uuid
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote
 
-from cojoin.delta.actions import DataFile
 from cojoin.delta.delta_errors import (
     LostCommitError,
     TableConflictError,
     TableRefusedError,
-    check_deltalake,
     explained_error,
     translated,
 )
+from cojoin.delta.deltalake_table import DeltalakeTable
 from cojoin.delta.file_checks import check_files, nullable_schema
-from cojoin.delta.place import place_of, why_unreachable
 from cojoin.delta.plainness import HARMLESS_PROPERTIES, why_not_plain, why_not_removable
 from cojoin.delta.table_log import LOG, TableLog, commit_name
 from cojoin.errors import QueryFailedError
@@ -54,6 +51,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from cojoin.delta.actions import DataFile
     from cojoin.delta.table_log import TableVersion
     from cojoin.storage.store import Store
 
@@ -151,14 +149,9 @@ class TableWriter:
     """
 
     def __init__(self, store: Store, folder: str = "", *, reads_back: bool | None = None) -> None:
-        check_deltalake()
-        place = place_of(store, folder)
         self._store, self._folder, self._path = store, folder.strip("/"), store.path(folder.strip("/"))
-        if place is None:
-            raise self._error(QueryFailedError, f"{why_unreachable(store, folder)}; Spark writes it")
-        self._place, self._reads_back = place, place.is_overwritten if reads_back is None else reads_back
-        self._handle: Any = None
-        self._log = TableLog(store, folder)
+        self._table, self._log = DeltalakeTable(store, folder), TableLog(store, folder)
+        self._reads_back = self._table.is_overwritten if reads_back is None else reads_back
         self._txn_id = ""
 
     def files(self) -> list[DataFile]:
@@ -198,7 +191,7 @@ class TableWriter:
                 return Committed("" if found is None else found.table_id, version, is_new=False)
             if failed is not None and version == tried:
                 # Nobody was first, so this was no conflict.
-                secrets = self._place.secrets
+                secrets = self._table.secrets
                 raise QueryFailedError(explained_error(failed, self._path, "written", secrets)) from None
             planned = change(self._files()) if callable(change) else change
             if planned is None:
@@ -246,36 +239,38 @@ class TableWriter:
         of all files. Otherwise the table may have been deleted and made again.
         """
         for _ in range(_TRIES):
-            if self._handle is not None and self._log.is_as_it_was():
-                with translated(self._path, "read", self._place.secrets):
-                    self._handle.update_incremental()
+            if self._table.is_open and self._log.is_as_it_was():
+                with translated(self._path, "read", self._table.secrets):
+                    self._table.update()
             else:
-                self._handle, self._log = self._opened(), TableLog(self._store, self._folder)
-            if self._handle is None:
+                self._open()
+                self._log = TableLog(self._store, self._folder)
+            if not self._table.is_open:
                 return None
-            version = int(self._handle.version())
+            version = self._table.version
             found = self._log.newest(version)
-            if found is not None and (found.version, found.table_id) == (version, str(self._handle.metadata().id)):
+            if found is not None and (found.version, found.table_id) == (version, self._table.table_id):
                 return found
             # Another commit came between the two looks, or another table.
-            self._handle = None
+            self._table.close()
         raise self._busy()
 
-    def _opened(self) -> Any:
-        from deltalake import DeltaTable  # noqa: PLC0415 - it takes a third of a second
-        from deltalake.exceptions import DeltaError  # noqa: PLC0415
+    def _open(self) -> None:
+        """Open the newest version; without a table, none is open."""
+        from deltalake.exceptions import DeltaError  # noqa: PLC0415 - it takes a third of a second
 
-        with translated(self._path, "opened", self._place.secrets):
+        with translated(self._path, "opened", self._table.secrets):
             for number in range(_TRIES):
                 try:
-                    return DeltaTable(self._place.url, storage_options=dict(self._place.options) or None)
+                    self._table.open()
                 except DeltaError as error:  # noqa: PERF203 - it costs nothing beside the opening
                     if self._is_missing(error):
-                        return None
+                        return
                     # Another writer may have been creating the table.
                     if number == _TRIES - 1:
                         raise
-        return None
+                else:
+                    return
 
     def _is_missing(self, error: Exception) -> bool:
         """Return whether there is no table that could be opened.
@@ -319,59 +314,31 @@ class TableWriter:
         return [each.path for each in removed if each.path not in there]
 
     def _files(self) -> list[DataFile]:
-        """Return the files of the handle's version; none where there is no table."""
-        import pyarrow as pa  # noqa: PLC0415
-
-        if self._handle is None:
-            return []
-        actions = pa.table(self._handle.get_add_actions())
-        columns = {"path", "size_bytes", "modification_time", "partition"}.intersection(actions.column_names)
-        return [
-            DataFile(
-                unquote(row["path"]),
-                int(row["size_bytes"]),
-                int(row["modification_time"]),
-                partition_values={name: _as_text(value) for name, value in (row.get("partition") or {}).items()},
-            )
-            for row in actions.select(sorted(columns)).to_pylist()
-        ]
+        """Return the files of the version that is open; none where there is no table."""
+        return self._table.files() if self._table.is_open else []
 
     def _put(self, version: int, change: Change, new: NewTable | None) -> Exception | None:
         """Make a commit on the handle's version; return the error of ``deltalake`` where it was not made."""
-        from deltalake import Schema, transaction  # noqa: PLC0415
         from deltalake.exceptions import DeltaError  # noqa: PLC0415
 
         self._txn_id = str(uuid.uuid4())
-        properties = _commit_properties(change, version, self._txn_id)
-        hooks = transaction.PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
-        actions = [
-            *(_removal(each, change) for each in change.removed),
-            *(_addition(each, change) for each in change.added),
-        ]
+        applications, info = change.applications, _commit_info(change, version, self._txn_id)
         try:
-            if self._handle is None:
-                assert new is not None
-                transaction.create_table_with_add_actions(
-                    self._place.url,
-                    Schema.from_json(json.dumps(nullable_schema(new.schema))),
-                    actions,
-                    partition_by=list(new.partition_by),
-                    configuration={**DEFAULT_PROPERTIES, **new.properties},
-                    storage_options=dict(self._place.options) or None,
-                    commit_properties=properties,
-                    post_commithook_properties=hooks,
-                )
+            if self._table.is_open:
+                files, changes = (change.added, change.removed), change.changes_data
+                self._table.commit(*files, changes_data=changes, applications=applications, info=info, retries=0)
             else:
-                self._handle.create_write_transaction(
-                    actions,
-                    mode="append",
-                    schema=self._handle.schema(),
-                    partition_by=list(self._handle.metadata().partition_columns),
-                    commit_properties=properties,
-                    post_commithook_properties=hooks,
+                assert new is not None
+                self._table.create(
+                    nullable_schema(new.schema),
+                    change.added,
+                    partition_by=new.partition_by,
+                    properties={**DEFAULT_PROPERTIES, **new.properties},
+                    applications=applications,
+                    info=info,
                 )
         except (DeltaError, OSError, ValueError) as error:
-            self._handle = None
+            self._table.close()
             return error
         return None
 
@@ -380,7 +347,7 @@ class TableWriter:
         if self._reads_back:
             content = self._store.read_bytes(self._log.name(commit_name(version)))
             if content is None or self._txn_id.encode() not in content:
-                self._handle = None
+                self._table.close()
                 raise self._lost(version, "gone" if content is None else "that of another writer")
         if found is None:
             made = self._current()
@@ -393,12 +360,12 @@ class TableWriter:
         """Write a checkpoint of the log, and clean it as the table's properties say."""
         try:
             found = self._current()
-            self._handle.create_checkpoint()
+            self._table.write_checkpoint()
             if found is not None and found.properties.get(_CLEANS, "true").lower() != "false":
-                self._handle.cleanup_metadata()
+                self._table.clean_log()
         except Exception as error:  # noqa: BLE001 - the commit was made, and the next checkpoint makes up for this one
             what = f"given a checkpoint of its log at version {version}"
-            _log.warning("%s", explained_error(error, self._path, what, self._place.secrets))
+            _log.warning("%s", explained_error(error, self._path, what, self._table.secrets))
 
 
 def _none(_: str) -> None:
@@ -414,23 +381,13 @@ def _refusal(found: TableVersion, *, removes: bool) -> str | None:
     return (why_not_removable if removes else why_not_plain)(found.protocol, found.metadata)
 
 
-def _as_text(value: Any) -> str | None:
-    """Return a partition's value as the log has it."""
-    if value is None:
-        return None
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
 def _interval(found: TableVersion) -> int:
     text = found.properties.get(_INTERVAL, "")
     return int(text) if text.isdigit() and int(text) > 0 else _DELTAS_INTERVAL
 
 
-def _commit_properties(change: Change, version: int, txn_id: str) -> Any:
-    """Return what ``deltalake`` writes beside the files: the application ids, and what the table's history shows."""
-    from deltalake import CommitProperties, Transaction  # noqa: PLC0415
-
-    now = int(1000 * time.time())
+def _commit_info(change: Change, version: int, txn_id: str) -> dict[str, Any]:
+    """Return what a commit shows in the table's history."""
     counts = {
         "numOutputRows": sum(each.rows or 0 for each in change.added),
         "numAddedFiles": len(change.added),
@@ -438,7 +395,7 @@ def _commit_properties(change: Change, version: int, txn_id: str) -> Any:
         "numRemovedFiles": len(change.removed),
     }
     epoch = next(iter(change.applications.values()), -1)
-    told: dict[str, Any] = {
+    info: dict[str, Any] = {
         "isBlindAppend": not change.removed,
         "isolationLevel": "Serializable",
         "operationMetrics": {name: str(count) for name, count in counts.items()},
@@ -446,21 +403,7 @@ def _commit_properties(change: Change, version: int, txn_id: str) -> Any:
         "txnId": txn_id,
     }
     if version >= 0:
-        told["readVersion"] = version
+        info["readVersion"] = version
     if change.metadata is not None:
-        told["userMetadata"] = change.metadata
-    written = [Transaction(app_id, each, now) for app_id, each in change.applications.items()]
-    return CommitProperties(custom_metadata=told, max_commit_retries=0, app_transactions=written)
-
-
-def _addition(file: DataFile, change: Change) -> Any:
-    from deltalake.transaction import AddAction  # noqa: PLC0415
-
-    values = dict(file.partition_values)
-    return AddAction(file.path, file.size, values, file.modified, change.changes_data, file.statistics or "{}")
-
-
-def _removal(file: DataFile, change: Change) -> Any:
-    from deltalake.transaction import RemoveAction  # noqa: PLC0415
-
-    return RemoveAction(file.path, change.changes_data, int(1000 * time.time()), file.size, dict(file.partition_values))
+        info["userMetadata"] = change.metadata
+    return info

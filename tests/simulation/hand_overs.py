@@ -5,9 +5,13 @@ from __future__ import annotations
 import json
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from cojoin.delta.table_batches import FENCE
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from tests.simulation.simulated_clock import Process, Task
     from tests.simulation.simulated_disk import Disk
 
@@ -82,6 +86,20 @@ class HandOvers:
                 if not each.operations and each.task is not None:
                     each.process.paused_until = running.now
                     running.let(each.task)
+
+    def note_commit(self, table: str, path: str, actions: Sequence[Mapping[str, Any]]) -> None:
+        """Note a commit of a run whose successor has begun.
+
+        Args:
+            table: The table's folder.
+            path: The commit's file.
+            actions: What it has.
+        """
+        ids = [each["txn"] for each in actions if "txn" in each]
+        epoch = next((each["version"] for each in ids if each["appId"].startswith(FENCE)), None)
+        begun = self._disk.begun.get(table, 0)
+        if epoch is not None and epoch < begun:
+            self.late_commits.append(f"epoch {epoch} has committed {path} after epoch {begun} began")
 
     def _woke(self, sleeper: _Sleeper) -> None:
         now = self._owners()

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import FunctionType
 
-__all__ = ["MUTANTS", "Mutant"]
+__all__ = ["DELTA_MUTANTS", "MUTANTS", "Mutant"]
 
 
 @dataclass(frozen=True)
@@ -364,3 +364,88 @@ MUTANTS = (
         is_rare=True,
     ),
 )
+
+
+DELTA_MUTANTS = (
+    Mutant(
+        "a commit does not write the versions of applications",
+        "cojoin.delta.table_writer:TableWriter._put",
+        (("applications, info = change.applications, ", "applications, info = {}, "),),
+    ),
+    Mutant(
+        "a commit is made on a later version than the one that was compared",
+        "cojoin.delta.table_writer:TableWriter._put",
+        (("if self._table.is_open:", "if self._table.is_open:\n            self._table.update()"),),
+    ),
+    Mutant(
+        "a commit is compared once, whatever was committed since",
+        "cojoin.delta.table_writer:TableWriter.commit",
+        (("if compare(", "if failed is None and compare("),),
+    ),
+    Mutant(
+        "deltalake repeats a commit after another's",
+        "cojoin.delta.table_writer:TableWriter._put",
+        (("retries=0", "retries=15"),),
+    ),
+    Mutant(
+        "a commit is not read back where others write over it",
+        "cojoin.delta.table_writer:TableWriter._made",
+        (("if self._reads_back:", "if False:"),),
+    ),
+    Mutant(
+        "a handle stays in use although the last commit is another one",
+        "cojoin.delta.table_writer:TableWriter._current",
+        (("self._log.is_as_it_was()", "True"),),
+    ),
+    Mutant(
+        "the version that is compared need not be the handle's",
+        "cojoin.delta.table_writer:TableWriter._current",
+        (("(found.version, found.table_id) == (version, self._table.table_id)", "True"),),
+    ),
+    Mutant(
+        "a conflict is taken for a failure of the store",
+        "cojoin.delta.table_writer:TableWriter.commit",
+        (("failed is not None and version == tried", "failed is not None"),),
+    ),
+    Mutant(
+        "files are removed that another writer has replaced",
+        "cojoin.delta.table_writer:TableWriter._gone",
+        (("if not removed:", "if True:"),),
+    ),
+    Mutant(
+        "a commit does not look whether the table takes it",
+        "cojoin.delta.table_writer:TableWriter._check",
+        (("if why is not None:", "if False:"),),
+    ),
+    Mutant(
+        "a commit does not look for its files",
+        "cojoin.delta.file_checks:check_files",
+        (("_check_sizes(store, folder, named, files)", "pass"),),
+    ),
+    Mutant(
+        "a batch's commit does not look whether the table has the batch",
+        "cojoin.delta.table_batches:TableBatches.append",
+        (("is_done(self._newest(version))", "self._newest(version) > 10**9"),),
+    ),
+    Mutant(
+        "a batch's commit does not look at the epoch",
+        "cojoin.delta.table_batches:TableBatches._newest",
+        (("epoch > self._epoch", "False"),),
+    ),
+    Mutant(
+        "a batch's commit does not write the epoch",
+        "cojoin.delta.table_batches:TableBatches.append",
+        (("{self.app_id: batch_id, **self._fence}", "{self.app_id: batch_id}"),),
+    ),
+    Mutant(
+        "a driver does not write its epoch before it reads",
+        "cojoin.delta.table_batches:TableBatches.fence",
+        (("if not self._fence or (", "if True or ("),),
+    ),
+    Mutant(
+        "a former driver writes its epoch after a later one's",
+        "cojoin.delta.table_batches:TableBatches.fence",
+        (("self._newest(version)", "pass"),),
+    ),
+)
+"""Steps of the commits without the JVM, which ``simulated_batches`` finds: the outputs do not yet go through them."""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from cojoin.checkpoints.control import CONTROL_DDL
 from cojoin.metrics.instruments import process_instruments
 from cojoin.storage import document_text
-from tests.simulation import simulated_join
+from tests.simulation import simulated_deltalake, simulated_join
 from tests.simulation.simulated_clock import SimulatedThreads, SimulatedTime, is_simulated, scheduler
 from tests.simulation.simulated_delta import DeltaTables
 from tests.simulation.simulated_frames import Functions, write_rows
@@ -257,6 +257,7 @@ _SEAMS: dict[str, dict[str, Any]] = {
     },
     "cojoin.checkpoints.progress_table:ProgressTable": {"_write_file": _write_progress},
     "cojoin.storage.document_text": {"json": _Json, "_content": _content},
+    "cojoin.delta.table_writer": simulated_deltalake.SEAMS,
     "cojoin.delta_jvm.transactions": {
         "table_log": DeltaTables.table_log,
         "append_files": DeltaTables.append_files,

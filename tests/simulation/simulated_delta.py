@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JError
 
-from cojoin.delta_jvm.newest_batch import FENCE
 from cojoin.delta_jvm.table_version import TableVersion
 
 if TYPE_CHECKING:
@@ -165,12 +164,7 @@ class _Transaction:
                 if path in disk.files:
                     return False
                 disk.put(path, content)
-                epochs = [
-                    each["txn"]["version"] for each in actions if each.get("txn", {}).get("appId", "").startswith(FENCE)
-                ]
-                if epochs and epochs[0] < disk.begun.get(table, 0):
-                    what = f"epoch {epochs[0]} has committed {path} after epoch {disk.begun[table]} began"
-                    disk.hand_overs.late_commits.append(what)
+                disk.hand_overs.note_commit(table, path, actions)
                 return True
 
             if disk.operate("delta commit", path, effect, error=Py4JError, torn=lambda p=path: disk.torn_at(p)):

@@ -43,6 +43,8 @@ class Disk:
         self.scheduler, self.swaps, self.loses_power = running, swaps, loses_power
         self.spark_writes = False
         """Whether Spark's own writer writes the rows of outputs, and not the workers."""
+        self.is_overwritten = False
+        """Whether others may look for a commit of a Delta table and then write it, as Spark does on S3 by default."""
         self.files: dict[str, File] = {}
         self._children: dict[str, Counter[str]] = {}
         """For each directory its names, each with the number of files there or below."""

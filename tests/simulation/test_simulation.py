@@ -15,7 +15,7 @@ import pytest
 from tests.seeds import SEED, drawn
 from tests.simulation.__main__ import run_seeds
 from tests.simulation.faults import FAULTS, OPERATIONS, can_strike
-from tests.simulation.mutants import MUTANTS, Mutant
+from tests.simulation.mutants import DELTA_MUTANTS, MUTANTS, Mutant
 from tests.simulation.plan import Action, Plan
 from tests.simulation.seams import simulated
 from tests.simulation.shrinking import checked, shortened
@@ -101,7 +101,7 @@ def test_each_broken_step_is_found(mutant: Mutant) -> None:
     sys.stdout.write(f"{mutant.name}: found by history {history.plan.seed - _FIRST + 1}: {history.broken[0]}\n")
 
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+@pytest.mark.parametrize("mutant", [*MUTANTS, *DELTA_MUTANTS], ids=lambda mutant: mutant.name)
 def test_each_broken_step_is_one_of_today(mutant: Mutant) -> None:
     """What a mutant changes is still there, and what it puts there knows each name that it uses."""
     with mutant() as function:
