@@ -93,6 +93,10 @@ class StandInSession:
     def read(self) -> StandInSession:
         return self
 
+    def format(self, name: str) -> StandInSession:
+        msg = f"[DATA_SOURCE_NOT_FOUND] Failed to find the data source: {name}"
+        raise PySparkException(msg)
+
     def schema(self, columns: Any) -> StandInSession:
         return StandInSession(columns)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -176,6 +177,17 @@ def test_rows_are_those_of_the_files_that_the_log_names(spark: Any, tmp_path: Pa
         assert writer.table.pinned(snapshot).has(snapshot)
         writer.cleaner.clean([3])
         assert not (tmp_path / name / "state" / "batch_id=3").exists()
+
+
+def test_a_table_that_only_spark_reads_is_named_where_there_is_no_delta(spark: Any, tmp_path: Path) -> None:
+    writer = Writer(spark, tmp_path)
+    snapshot = writer.write(3)
+    action = {"metaData": {"id": "x", "configuration": {"delta.columnMapping.mode": "name"}}}
+    (tmp_path / "state" / "_delta_log" / f"{1:020d}.json").write_text(json.dumps(action))
+    expected = r"its column mapping \(delta.columnMapping.mode = name\) makes Spark's reader of Delta necessary"
+    for read in (writer.table.headers, writer.table.contents):
+        with pytest.raises(CheckpointError, match=expected):
+            read(snapshot)
 
 
 def test_files_that_are_gone_or_damaged_are_named(spark: Any, tmp_path: Path) -> None:
