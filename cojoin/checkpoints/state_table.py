@@ -270,14 +270,33 @@ class StateTable:
             )
             raise _RowsGoneError(msg)
         files = _wanted_files(self._log.files(table.version), wanted)
-        if why_not_plain(table.protocol, table.metadata) or any(each.deletion_vector for each in files):
-            reader = self._spark.read.format("delta").option("versionAsOf", table.version)
-            return reader.load(self._path).where(_condition(wanted)).select(*columns)
+        why = why_not_plain(table.protocol, table.metadata)
+        if why is not None or any(each.deletion_vector for each in files):
+            return self._rows_by_delta(wanted, columns, why or "its deletion vectors")
         schema = spark_schema(pa.schema([STATE_SCHEMA.field(name) for name in columns]))
         if not files:
             return self._spark.createDataFrame([], schema)
         # Without the columns of the partitions, which the files do not have.
         return self._spark.read.schema(schema).parquet(*(literally(f"{self._path}/{each.path}") for each in files))
+
+    def _rows_by_delta(self, wanted: Wanted, columns: list[str], why: str) -> DataFrame:
+        # Of the newest version without its number: Delta refuses numbers of versions that are old.
+        options = {} if self._version is None else {"versionAsOf": self._version}
+        try:
+            return (
+                self._spark.read.format("delta")
+                .options(**options)
+                .load(self._path)
+                .where(_condition(wanted))
+                .select(*columns)
+            )
+        except SPARK_ERRORS as error:
+            msg = (
+                f"checkpoint {self._files.root}: {why} makes Spark's reader of Delta necessary for its table "
+                f"{STATE_TABLE}, and that failed: {str(error).strip().partition(chr(10))[0]}; see that the session has "
+                f"Delta (cojoin[delta]), or restore another checkpoint"
+            )
+            raise CheckpointError(msg) from error
 
     @contextlib.contextmanager
     def _errors_named(self, snapshot: Snapshot) -> Iterator[None]:

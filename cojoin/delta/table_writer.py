@@ -309,7 +309,7 @@ class TableWriter:
         return [each.path for each in removed if each.path not in there]
 
     def _files(self) -> list[DataFile]:
-        """Return the files of the handle's version; none where there is no table."""
+        """Return the files of the version that is open; none where there is no table."""
         return self._table.files() if self._table.is_open else []
 
     def _put(self, version: int, change: Change, new: NewTable | None) -> Exception | None:

@@ -1,7 +1,9 @@
-"""A session without Spark for the state table: its one job runs here, and its files are read by pyarrow."""
+"""Writers of snapshots, and a session without Spark for them: its jobs run here, and its files are read by pyarrow."""
 
 from __future__ import annotations
 
+import itertools
+import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,13 +16,23 @@ from pyspark.errors import PySparkException
 
 from cojoin.checkpoints import state_commits, state_files, state_table, stored_state
 from cojoin.checkpoints.snapshot_row import STATE_SCHEMA, snapshot_row
+from cojoin.checkpoints.snapshots import Snapshots
+from cojoin.checkpoints.state_claims import Claim
+from cojoin.checkpoints.state_cleaner import StateCleaner
+from cojoin.checkpoints.state_commits import StateCommits
+from cojoin.checkpoints.state_table import StateTable
+from cojoin.checkpoints.stored_state import StoredState
+from cojoin.storage.local_store import LocalStore
+from tests.checkpoints.reports import manifest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import pytest
 
-__all__ = ["Rows", "StandInSession", "rows_of_groups", "without_spark"]
+__all__ = ["Rows", "SnapshotWriter", "StandInSession", "rows_of_groups", "without_spark"]
+
+_EPOCHS = itertools.count(1)
 
 
 class _Row(dict[str, Any]):
@@ -81,6 +93,10 @@ class StandInSession:
     def read(self) -> StandInSession:
         return self
 
+    def format(self, name: str) -> StandInSession:
+        msg = f"[DATA_SOURCE_NOT_FOUND] Failed to find the data source: {name}"
+        raise PySparkException(msg)
+
     def schema(self, columns: Any) -> StandInSession:
         return StandInSession(columns)
 
@@ -94,6 +110,37 @@ class StandInSession:
 
     def createDataFrame(self, rows: pa.Table | list[Any], _: Any = None) -> Rows:  # noqa: N802 - Spark's name
         return Rows([rows] if rows else [])
+
+
+class SnapshotWriter:
+    """Writes snapshots of two key groups as a query would: group 0 changes with each, group 1 only in the first."""
+
+    def __init__(self, spark: Any, folder: Path) -> None:
+        self.spark = spark
+        self.files = LocalStore(str(folder))
+        self.table, self.snapshots = StateTable(spark, self.files), Snapshots(self.files)
+        self.commits = StateCommits(spark, self.files)
+        self.cleaner = StateCleaner(spark, self.files)
+        self.saved: list[Any] = [None, None]
+
+    def write(self, batch_id: int, groups: int = 2, kind: Any = "checkpoint", clock: int = 0, **how: Any) -> Any:
+        rows = []
+        for group in range(groups):
+            tables = {"versions": pa.table({"id": pa.array([group, batch_id if group == 0 else -1])})}
+            header = {"processing_time": clock + 60_000 * batch_id, "watermark": batch_id, "saved": self.saved[group]}
+            row, self.saved[group] = snapshot_row(group, batch_id, header, tables)
+            rows.append(row)
+        frame = self.spark.createDataFrame(pa.concat_tables(rows))
+        how.setdefault("claim", Claim.of_run(next(_EPOCHS), batch_id))
+        return self.table.write(frame, manifest(batch_id), kind, 2, remembered=True, **how)
+
+    def rows_of(self, batch_id: int) -> list[tuple[Any, ...]]:
+        snapshot = self.snapshots.read(batch_id)
+        assert snapshot is not None
+        self.table.check(snapshot)
+        state = StoredState.of_snapshot(self.table, snapshot)
+        assert [json.dumps(header["watermark"]) for header in state.headers] == [str(batch_id)] * 2
+        return sorted(tuple(row.asDict().values()) for row in state.rows("versions").collect())
 
 
 def without_spark(monkeypatch: pytest.MonkeyPatch) -> None:

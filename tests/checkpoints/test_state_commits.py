@@ -118,7 +118,7 @@ def test_a_commit_whose_answer_was_lost_is_found(writer: Writer, monkeypatch: py
 
     def put(self: TableWriter, *arguments: Any) -> Any:
         assert real(self, *arguments) is None
-        self._handle = None
+        self._table.close()
         return OSError("the answer was lost")
 
     writer.replace(3, Claim.of_run(1, 3))

@@ -2,67 +2,28 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
 import pytest
 
 from cojoin.checkpoints.lease import Lease
-from cojoin.checkpoints.snapshot_row import snapshot_row
 from cojoin.checkpoints.snapshots import BeingRemovedError, Snapshots
 from cojoin.checkpoints.state_claims import Claim
-from cojoin.checkpoints.state_cleaner import StateCleaner
-from cojoin.checkpoints.state_commits import StateCommits
 from cojoin.checkpoints.state_table import StateTable
-from cojoin.checkpoints.stored_state import StoredState
 from cojoin.errors import CheckpointError, QueryFailedError
-from cojoin.storage.local_store import LocalStore
 from tests.checkpoints.reports import manifest
+from tests.checkpoints.state_stand_ins import SnapshotWriter as Writer
 from tests.checkpoints.state_stand_ins import StandInSession, without_spark
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-_EPOCHS = itertools.count(1)
 
 
 @pytest.fixture
 def spark(monkeypatch: pytest.MonkeyPatch) -> Any:
     without_spark(monkeypatch)
     return StandInSession()
-
-
-class Writer:
-    """Writes snapshots of two key groups as a query would: group 0 changes with each, group 1 only in the first."""
-
-    def __init__(self, spark: Any, folder: Path) -> None:
-        self.spark = spark
-        self.files = LocalStore(str(folder))
-        self.table, self.snapshots = StateTable(spark, self.files), Snapshots(self.files)
-        self.commits = StateCommits(spark, self.files)
-        self.cleaner = StateCleaner(spark, self.files)
-        self.saved: list[Any] = [None, None]
-
-    def write(self, batch_id: int, groups: int = 2, kind: Any = "checkpoint", clock: int = 0, **how: Any) -> Any:
-        rows = []
-        for group in range(groups):
-            tables = {"versions": pa.table({"id": pa.array([group, batch_id if group == 0 else -1])})}
-            header = {"processing_time": clock + 60_000 * batch_id, "watermark": batch_id, "saved": self.saved[group]}
-            row, self.saved[group] = snapshot_row(group, batch_id, header, tables)
-            rows.append(row)
-        frame = self.spark.createDataFrame(pa.concat_tables(rows))
-        how.setdefault("claim", Claim.of_run(next(_EPOCHS), batch_id))
-        return self.table.write(frame, manifest(batch_id), kind, 2, remembered=True, **how)
-
-    def rows_of(self, batch_id: int) -> list[tuple[Any, ...]]:
-        snapshot = self.snapshots.read(batch_id)
-        assert snapshot is not None
-        self.table.check(snapshot)
-        state = StoredState.of_snapshot(self.table, snapshot)
-        assert [json.dumps(header["watermark"]) for header in state.headers] == [str(batch_id)] * 2
-        return sorted(tuple(row.values()) for row in state.rows("versions").collect())
 
 
 def test_a_snapshot_of_a_query_that_was_taken_over_does_not_count(spark: Any, tmp_path: Path) -> None:
@@ -216,6 +177,17 @@ def test_rows_are_those_of_the_files_that_the_log_names(spark: Any, tmp_path: Pa
         assert writer.table.pinned(snapshot).has(snapshot)
         writer.cleaner.clean([3])
         assert not (tmp_path / name / "state" / "batch_id=3").exists()
+
+
+def test_a_table_that_only_spark_reads_is_named_where_there_is_no_delta(spark: Any, tmp_path: Path) -> None:
+    writer = Writer(spark, tmp_path)
+    snapshot = writer.write(3)
+    action = {"metaData": {"id": "x", "configuration": {"delta.columnMapping.mode": "name"}}}
+    (tmp_path / "state" / "_delta_log" / f"{1:020d}.json").write_text(json.dumps(action))
+    expected = r"its column mapping \(delta.columnMapping.mode = name\) makes Spark's reader of Delta necessary"
+    for read in (writer.table.headers, writer.table.contents):
+        with pytest.raises(CheckpointError, match=expected):
+            read(snapshot)
 
 
 def test_files_that_are_gone_or_damaged_are_named(spark: Any, tmp_path: Path) -> None:
