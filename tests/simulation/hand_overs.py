@@ -21,6 +21,7 @@ _REFUSALS = (
     ("fenced off", "refused by the lease"),
     ("another query runs on it", "refused by the lease"),
     ("Concurrent", "refused by Delta, as a conflict"),
+    ("others commit to it at the same time", "refused by Delta, as a conflict"),
     ("CONCURRENT_STREAM_LOG_UPDATE", "refused by Spark's log"),
 )
 

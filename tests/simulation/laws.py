@@ -49,6 +49,7 @@ _TOLD = (
     "ConcurrentTransactionException",
     "ConcurrentAppendException",
     "MetadataChangedException",
+    "others commit to it at the same time",
     "so another run has gone on meanwhile",
     "is already a query's own",
     "was removing the former snapshot",

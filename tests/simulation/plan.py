@@ -79,7 +79,8 @@ class Plan:
         cadence: After how many batches a snapshot is due.
         actions: What the operator does.
         faults: What goes wrong.
-        spark_writes: Whether Spark's own writer writes the output, as it does where the workers have no path to it.
+        spark_writes: Whether Spark's own writer writes the output and the state table, as where it encrypts its files.
+            It also does where the store has no compare-and-swap, as on HDFS.
     """
 
     seed: int

@@ -19,8 +19,8 @@ from cojoin.metrics.query_metrics import process_instruments
 from cojoin.storage import document_text
 from tests.simulation import simulated_deltalake, simulated_join
 from tests.simulation.simulated_clock import SimulatedThreads, SimulatedTime, is_simulated, scheduler
-from tests.simulation.simulated_delta import DeltaTables
-from tests.simulation.simulated_frames import Functions, write_rows
+from tests.simulation.simulated_delta import COLUMNS
+from tests.simulation.simulated_frames import Functions, write_rows, write_state_rows
 from tests.simulation.simulated_join import RIGHT_ROWS, SimulatedBatchWriter
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from cojoin.checkpoints.state_table import StateTable
     from tests.simulation.simulated_spark import Session
+    from tests.simulation.simulated_store import SimulatedStore
 
 __all__ = ["simulated"]
 
@@ -116,8 +117,9 @@ def _process_started(pid: int) -> str | None:
     return None
 
 
-def _open_store(session: Session, root: str, what: str = "checkpoint") -> Any:
-    return session.store(root, what)
+def _why_unreachable(store: SimulatedStore, folder: str = "") -> str | None:
+    del folder
+    return None if store.swaps else "only Hadoop's file systems reach it"
 
 
 def _open_control(session: Session, files: Any, labels: Any, tag: int, *, has_loads: bool) -> str:
@@ -142,9 +144,9 @@ class _HistoryHolds:
 
 class _FileTarget:
     @staticmethod
-    def at(session: Session, location: str, schema: Any) -> Any:
-        del schema
-        return None if session.disk.spark_writes else SimpleNamespace(folder=location)
+    def at(session: Session, location: str, *_: Any) -> Any:
+        # The workers' files are on the simulated disk, where the commit alone looks for them.
+        return None if session.disk.spark_writes else SimpleNamespace(folder=location, is_local=False)
 
 
 class _StoredState:
@@ -178,15 +180,12 @@ class _Messages:
             lambda: [disk.remove(each) for each in disk.all_below(path)],
         )
         message = {"at": headers[0]["at"], "counters": total, "waiting": sorted(waiting)}
-        write_rows(disk, f"{path}/part-{uuid.uuid4()}.parquet", [message])
+        write_rows(disk, path, f"part-{uuid.uuid4()}.parquet", [message])
 
 
 def _write_progress(table: Any, rows: Any) -> Any:
-    from cojoin.storage.written_file import WrittenFile
-
-    name = f"part-{uuid.uuid4()}.parquet"
-    table._files.write_bytes(f"progress/{name}", json.dumps(rows).encode())
-    return WrittenFile(name, len(rows), 1, 0, "{}")
+    name, folder = f"part-{uuid.uuid4()}.parquet", table._path
+    return write_rows(table._files._disk, folder, name, rows)
 
 
 _REAL_UUID4 = uuid.uuid4
@@ -224,22 +223,11 @@ _SEAMS: dict[str, dict[str, Any]] = {
     "cojoin.session.offset_log": {
         "planned_entry": lambda *_: json.dumps({"batchTimestampMs": int(1000 * scheduler().now)}),
     },
-    "cojoin.checkpoints.outputs": {"read_table": DeltaTables.read_table, "open_store": _open_store},
     # Few manifests and small groups, so that cleaning happens within short histories.
     "cojoin.checkpoints.segment_files": {"KEPT_MANIFESTS": 3},
     # A savepoint is taken for interrupted while a driver still stands still.
     "cojoin.checkpoints.snapshots": {"time": SimulatedTime, "_SAFE_SECONDS": 60.0},
-    "cojoin.checkpoints.state_table": {"F": Functions},
-    "cojoin.checkpoints.state_claims": {
-        "table_log": DeltaTables.table_log,
-        "read_table": DeltaTables.read_table,
-        "commit_applications": DeltaTables.commit_applications,
-    },
-    "cojoin.checkpoints.state_cleaner": {
-        "table_log": DeltaTables.table_log,
-        "partition_files": DeltaTables.partition_files,
-        "commit_applications": DeltaTables.commit_applications,
-    },
+    "cojoin.checkpoints.state_commits": {"write_rows": write_state_rows},
     "cojoin.checkpoints.savepoint": {
         "STATE_LOCK": _StateLock(),
         "os": _System,
@@ -251,10 +239,6 @@ _SEAMS: dict[str, dict[str, Any]] = {
         "time": SimulatedTime,
         "threading": SimulatedThreads,
         "F": Functions,
-        "table_log": DeltaTables.table_log,
-        "append_files": DeltaTables.append_files,
-        "is_loaded": lambda _: True,
-        "plain_defaults": lambda _: True,
         "encode_rows": lambda rows, *_: rows,
         "progress_row": lambda manifest: {"batch_id": manifest.batch_id},
         "_GROUP_BATCHES": 4,
@@ -262,49 +246,30 @@ _SEAMS: dict[str, dict[str, Any]] = {
     },
     "cojoin.checkpoints.progress_table:ProgressTable": {"_write_file": _write_progress},
     "cojoin.storage.document_text": {"json": _Json, "_content": _content},
-    "cojoin.delta.table_writer": simulated_deltalake.SEAMS,
-    "cojoin.delta_jvm.transactions": {
-        "table_log": DeltaTables.table_log,
-        "append_files": DeltaTables.append_files,
-        "commit_applications": DeltaTables.commit_applications,
+    "cojoin.delta.place": {"why_unreachable": _why_unreachable},
+    "cojoin.delta.file_checks": {"nullable_schema": lambda _: COLUMNS},
+    "cojoin.delta.table_batches": {"why_unreachable": _why_unreachable},
+    "cojoin.delta.table_writer": {**simulated_deltalake.SEAMS, "nullable_schema": lambda _: COLUMNS},
+    "cojoin.session.classic_session:ClassicSession": {
+        "open_store": lambda adapter, root, what: adapter.spark.store(root, what),
+        "encrypts_files": lambda adapter: adapter.spark.disk.spark_writes,
+        "setting_names": lambda _: [],
     },
-    "cojoin.delta_jvm.newest_batch": {
-        "table_log": DeltaTables.table_log,
-        "has_no_log": lambda *_: False,
-        "open_store": _open_store,
-    },
-    "cojoin.spark.sinks.sink": {"open_store": _open_store},
-    "cojoin.spark.sinks.delta_sink": {
-        "has_no_log": lambda *_: False,
-        "append_files": DeltaTables.append_files,
-        "table_log": DeltaTables.table_log,
-        "read_table": DeltaTables.read_table,
-        "plain_defaults": lambda _: True,
-        "plain_shape": lambda _: "plain",
-        "shape_of": lambda _: "plain",
-        "FileTarget": _FileTarget,
-        # The workers' files are on the simulated disk.
-        "check_seen": lambda *_: None,
-    },
-    "cojoin.spark.sinks.stored_markers": {"find_commit": DeltaTables.find_commit},
-    "cojoin.spark.restore.restoration": {"open_store": _open_store},
+    "cojoin.spark.sinks.delta_sink": {"FileTarget": _FileTarget},
     "cojoin.session.source_logs": {"compact_interval": lambda _: 10},
     "cojoin.spark.restore.restore": {
-        "open_store": _open_store,
         "state_messages": _Messages,
         "StoredState": _StoredState,
         "_check_states": _emptied,
     },
     "cojoin.spark.query.batch_protocol": {"time": SimulatedTime, "threading": SimulatedThreads},
     "cojoin.spark.query.cleaning": {"threading": SimulatedThreads, "STATE_LOCK": _StateLock()},
-    "cojoin.spark.query.output_places": {"open_store": _open_store, "read_table": DeltaTables.read_table},
     "cojoin.spark.query.query": {
         "time": SimulatedTime,
         "threading": SimulatedThreads,
         "_STARTING": contextlib.nullcontext(),
     },
     "cojoin.spark.query.start": {
-        "open_store": _open_store,
         "open_control": _open_control,
         "open_segments": _open_segments,
         "runs_python": lambda _: False,

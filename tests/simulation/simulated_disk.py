@@ -42,7 +42,7 @@ class Disk:
     def __init__(self, running: Scheduler, *, swaps: bool, loses_power: bool) -> None:
         self.scheduler, self.swaps, self.loses_power = running, swaps, loses_power
         self.spark_writes = False
-        """Whether Spark's own writer writes the rows of outputs, and not the workers."""
+        """Whether Spark's own writer writes the rows of outputs and the state table, as where it encrypts its files."""
         self.is_overwritten = False
         """Whether others may look for a commit of a Delta table and then write it, as Spark does on S3 by default."""
         self.files: dict[str, File] = {}
@@ -59,8 +59,6 @@ class Disk:
         self.history: list[tuple[float, str, str, str, str]] = []
         self.on_rival: Callable[[], None] = lambda: None
         self.on_put: Callable[[str, bytes], None] = lambda *_: None
-        self.begun: dict[str, int] = {}
-        """For each Delta table the epoch of the newest run that has opened it."""
         self.hand_overs = HandOvers(self)
         self.lost_power = False
         self.was_stale = self.was_paused = False

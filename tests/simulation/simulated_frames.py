@@ -1,67 +1,39 @@
-"""Rows with as much of Spark's DataFrames as the driver's code uses, on simulated Delta tables.
-
-A condition on the columns by which a table is partitioned chooses the files that are read, as Delta does: a reader is
-not hurt by files of other partitions that were deleted meanwhile.
-"""
+"""Rows with as much of Spark's DataFrames as the driver's code uses, and Spark's writer of simulated Delta tables."""
 
 from __future__ import annotations
 
 import json
+import re
 import uuid
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
 
 from py4j.protocol import Py4JError
 
-from tests.simulation.simulated_delta import NO_SEGMENT, DeltaLog, Row, active_files, commit
+from cojoin.checkpoints.state_files import partition_folder
+from cojoin.storage.written_file import WrittenFile
+from tests.simulation.simulated_clock import scheduler
+from tests.simulation.simulated_delta import Row, Transaction, active_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from cojoin.checkpoints.state_files import StateFolder
     from tests.simulation.simulated_disk import Disk
 
-__all__ = ["DeltaFrame", "Functions", "TableFrame", "read_rows", "write_rows"]
+__all__ = ["Frame", "Functions", "TableFrame", "delete_rows", "read_rows", "write_rows", "write_state_rows"]
 
-
-class _Condition:
-    """A condition on a row, as ``pyspark.sql.functions`` builds them.
-
-    Args:
-        columns: The columns that it looks at.
-        holds: Return whether it holds for a row, or what a column has.
-    """
-
-    def __init__(self, columns: frozenset[str], holds: Callable[[Mapping[str, Any]], Any]) -> None:
-        self.columns, self.holds = columns, holds
-
-    def __eq__(self, other: object) -> _Condition:  # type: ignore[override]
-        return _Condition(self.columns, lambda row: self.holds(row) == other)
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def __and__(self, other: _Condition) -> _Condition:
-        return _Condition(self.columns | other.columns, lambda row: self.holds(row) and other.holds(row))
-
-    def __or__(self, other: _Condition) -> _Condition:
-        return _Condition(self.columns | other.columns, lambda row: self.holds(row) or other.holds(row))
-
-    def isin(self, values: Sequence[Any]) -> _Condition:
-        return _Condition(self.columns, lambda row: self.holds(row) in values)
+_PARTITION = re.compile(r"batch_id = (\d+) AND segment (?:= (\d+)|IS NULL)")
 
 
 class Functions:
-    """What the state table uses of ``pyspark.sql.functions``."""
-
-    @staticmethod
-    def col(name: str) -> _Condition:
-        return _Condition(frozenset((name,)), lambda row: row[name])
+    """What the progress table uses of ``pyspark.sql.functions``."""
 
     @staticmethod
     def max(name: str) -> Callable[[list[dict[str, Any]]], Any]:
         return lambda rows: max((row[name] for row in rows), default=None)
 
 
-class DeltaFrame:
+class Frame:
     """Rows, with as much of a DataFrame as the code uses of it.
 
     Args:
@@ -71,55 +43,29 @@ class DeltaFrame:
 
     def __init__(self, disk: Disk, rows: Callable[[], list[dict[str, Any]]]) -> None:
         self._disk, self._rows = disk, rows
-        self._options: dict[str, Any] = {}
-        self._mode = ""
-        self._is_partitioned = False
 
     @property
-    def write(self) -> DeltaFrame:
-        return DeltaFrame(self._disk, self._rows)
+    def write(self) -> _Writer:
+        return _Writer(self._disk, self._rows)
 
     @property
     def schema(self) -> Any:
         return Row({"fields": []})
 
-    def format(self, _: str) -> DeltaFrame:
+    def limit(self, count: int) -> Frame:
+        return Frame(self._disk, lambda: self._rows()[:count] if count else [])
+
+    def coalesce(self, _: int) -> Frame:
         return self
 
-    def mode(self, mode: str) -> DeltaFrame:
-        self._mode = mode
+    def drop(self, *_: str) -> Frame:
         return self
 
-    def partitionBy(self, *_: str) -> DeltaFrame:  # noqa: N802
-        self._is_partitioned = True
-        return self
-
-    def option(self, name: str, value: Any) -> DeltaFrame:
-        self._options[name] = value
-        return self
-
-    def options(self, **values: Any) -> DeltaFrame:
-        self._options |= values
-        return self
-
-    def where(self, condition: _Condition) -> DeltaFrame:
-        return DeltaFrame(self._disk, lambda: [each for each in self._rows() if condition.holds(each)])
-
-    def drop(self, *names: str) -> DeltaFrame:
-        return DeltaFrame(
-            self._disk, lambda: [{k: v for k, v in each.items() if k not in names} for each in self._rows()]
-        )
-
-    def select(self, *names: str) -> DeltaFrame:
-        return DeltaFrame(self._disk, lambda: [{name: each[name] for name in names} for each in self._rows()])
-
-    def mapInArrow(self, *_: Any) -> DeltaFrame:  # noqa: N802
+    def mapInArrow(self, *_: Any) -> Frame:  # noqa: N802
         """Return the rows that the check of a snapshot expects: each content is whole where it can be read."""
-        return DeltaFrame(
-            self._disk, lambda: [{"key_group": each["key_group"], "fault": None} for each in self._rows()]
-        )
+        return Frame(self._disk, lambda: [{"key_group": each["key_group"], "fault": None} for each in self._rows()])
 
-    def agg(self, largest: Callable[[list[dict[str, Any]]], Any]) -> DeltaFrame:
+    def agg(self, largest: Callable[[list[dict[str, Any]]], Any]) -> Frame:
         self._largest = largest
         return self
 
@@ -129,77 +75,116 @@ class DeltaFrame:
     def collect(self) -> list[Row]:
         return [Row(each) for each in self._rows()]
 
+
+class _Writer:
+    """Spark's writer of Delta tables: each save is a transaction of Delta's."""
+
+    def __init__(self, disk: Disk, rows: Callable[[], list[dict[str, Any]]]) -> None:
+        self._disk, self._rows = disk, rows
+        self._options: dict[str, Any] = {}
+        self._partition_by: tuple[str, ...] = ()
+
+    def format(self, _: str) -> _Writer:
+        return self
+
+    def mode(self, _: str) -> _Writer:
+        return self
+
+    def partitionBy(self, *names: str) -> _Writer:  # noqa: N802
+        self._partition_by = names
+        return self
+
+    def option(self, name: str, value: Any) -> _Writer:
+        self._options[name] = value
+        return self
+
+    def options(self, **values: Any) -> _Writer:
+        self._options |= values
+        return self
+
     def save(self, path: str) -> None:
-        """Append the rows to a table in a transaction, or replace those of one batch."""
-        log = DeltaLog(self._disk, path)
-        transaction = log.startTransaction()
-        actions: list[dict[str, Any]] = []
-        if transaction.readVersion() < 0:
-            actions.append({"metaData": {"id": str(uuid.uuid4())}})
-        applications = {}
+        """Append the rows, or replace those of some partitions, unless the application has written that version."""
+        transaction, applications = Transaction(self._disk, path, self._partition_by), dict[str, int]()
         if "txnAppId" in self._options:
             app_id, version = self._options["txnAppId"], int(self._options["txnVersion"])
-            if transaction.txnVersion(app_id) >= version:
+            if transaction.application(app_id) >= version:
                 return
             applications = {app_id: version}
         if "replaceWhere" in self._options:
-            batch_id = int(str(self._options["replaceWhere"]).rpartition("=")[2])
-            transaction.touches = {batch_id}
-            active = active_files(self._disk, log.table, transaction.readVersion())
-            actions += [{"remove": {"path": name}} for name in active if name.startswith(f"batch_id={batch_id}/")]
-            parts = [(_partition(row), [row]) for row in self._rows()]
+            transaction.touches = _folders(self._options["replaceWhere"])
+        rows = self._rows()
+        if self._partition_by:
+            parts = [_state_part(each) for each in rows]
         else:
-            rows = self._rows()
-            # Without rows, Spark writes a file of none, but no partition.
-            parts = [] if self._is_partitioned and not rows else [({}, rows)]
-        for values, rows in parts:
-            folder = "".join(f"{name}={NO_SEGMENT if value is None else value}/" for name, value in values.items())
-            name = f"{folder}part-{uuid.uuid4()}.parquet"
-            write_rows(self._disk, f"{log.table}/{name}", rows)
-            actions.append({"add": {"path": quote(name, safe="/="), "partitionValues": values, "dataChange": True}})
-        commit(transaction, applications, "", self._options.get("userMetadata"), actions)
+            # Without rows, Spark writes a file of none.
+            parts = [("", {}, rows)]
+        added = []
+        for folder, values, part in parts:
+            file = write_rows(self._disk, transaction.table, f"{folder}part-{uuid.uuid4()}.parquet", part)
+            about = {"path": file.name, "size": file.size, "modificationTime": file.modified, "stats": file.statistics}
+            added.append({"add": {**about, "partitionValues": values, "dataChange": True}})
+        transaction.commit(applications, self._options.get("userMetadata"), [*transaction.removals(), *added])
 
 
-class TableFrame(DeltaFrame):
+class TableFrame(Frame):
     """The rows of a Delta table; the files are looked up at each action.
 
     Args:
         disk: The disk.
         path: The table.
-        conditions: What was asked of the rows.
     """
 
-    def __init__(self, disk: Disk, path: str, *conditions: _Condition) -> None:
-        super().__init__(disk, self._read)
-        self._path, self._conditions = path, conditions
+    def __init__(self, disk: Disk, path: str) -> None:
+        def read() -> list[dict[str, Any]]:
+            return [row for name in active_files(disk, path) for row in read_rows(disk, f"{path}/{name}")]
 
-    def where(self, condition: _Condition) -> TableFrame:
-        return TableFrame(self._disk, self._path, *self._conditions, condition)
-
-    def _read(self) -> list[dict[str, Any]]:
-        rows = [
-            row
-            for name, action in active_files(self._disk, self._path).items()
-            if all(_may_hold(each, action["partitionValues"]) for each in self._conditions)
-            for row in read_rows(self._disk, f"{self._path}/{name}")
-        ]
-        return [row for row in rows if all(each.holds(row) for each in self._conditions)]
+        super().__init__(disk, read)
 
 
-def _partition(row: Mapping[str, Any]) -> dict[str, str | None]:
-    """Return the values of a row's partition, as Delta's log has them."""
-    return {name: None if row[name] is None else str(row[name]) for name in ("batch_id", "segment")}
+def delete_rows(disk: Disk, statement: str) -> None:
+    """Delete the rows of some partitions of the state table, as Delta's ``DELETE`` does."""
+    transaction = Transaction(disk, statement.split("`")[1])
+    transaction.touches = _folders(statement)
+    gone = transaction.removals()
+    if gone:
+        transaction.commit({}, None, gone)
 
 
-def _may_hold(condition: _Condition, partition: Mapping[str, str | None]) -> bool:
-    values = {column: None if value is None else int(value) for column, value in partition.items()}
-    return not condition.columns <= values.keys() or bool(condition.holds(values))
+def _folders(condition: str) -> tuple[str, ...]:
+    """Return the folders of the partitions that a condition names."""
+    found = _PARTITION.findall(condition)
+    if not found:
+        return (f"batch_id={condition.rpartition('= ')[2]}/",)
+    return tuple(f"{partition_folder(int(batch), int(segment) if segment else None)}/" for batch, segment in found)
 
 
-def write_rows(disk: Disk, path: str, rows: Sequence[Mapping[str, Any]]) -> None:
+def _state_part(row: Mapping[str, Any]) -> tuple[str, dict[str, str | None], list[Mapping[str, Any]]]:
+    """Return the folder of a row of the state table, the values of its partition, and the row."""
+    values = {name: None if row[name] is None else str(row[name]) for name in ("batch_id", "segment")}
+    return f"{partition_folder(row['batch_id'], row['segment'])}/", values, [row]
+
+
+def write_state_rows(rows: Frame, folder: StateFolder, batch_id: int) -> list[Row]:
+    """Write a snapshot's rows as ``state_files.write_rows`` does; a row with content has a file of its own."""
+    found = rows.collect()
+    parts = [[each] for each in found if each.segment is not None]
+    parts += [some] if (some := [each for each in found if each.segment is None]) else []
+    written = []
+    for part in parts:
+        name = f"{partition_folder(batch_id, part[0].segment)}/part-{uuid.uuid4()}.snappy.parquet"
+        file = write_rows(rows._disk, folder.path, name, [each.asDict() for each in part])
+        about = {"name": name, "size": file.size, "rows": len(part), "batch_id": batch_id, "modified": file.modified}
+        written += [Row({**each.asDict(), "file": json.dumps(about)}) for each in part]
+    return written
+
+
+def write_rows(disk: Disk, folder: str, name: str, rows: Sequence[Mapping[str, Any]]) -> WrittenFile:
     """Write a data file."""
-    content = json.dumps(list(rows)).encode()
+    path, content = f"{folder}/{name}", json.dumps(list(rows)).encode()
     disk.operate("write rows", path, lambda: disk.put(path, content), error=Py4JError, torn=lambda: disk.torn_at(path))
+    ids = [row["batch_id"] for row in rows if "batch_id" in row]
+    statistics = {"numRecords": len(rows), **({"maxValues": {"batch_id": max(ids)}} if ids else {})}
+    return WrittenFile(name, len(rows), len(content), int(1000 * scheduler().now), json.dumps(statistics))
 
 
 def read_rows(disk: Disk, path: str) -> list[dict[str, Any]]:

@@ -18,15 +18,15 @@ from cojoin.engine.time.watermarks import END_OF_TIME
 from cojoin.errors import CheckpointError
 from cojoin.spark.batch.call import SNAPSHOT
 from cojoin.spark.query.batch_protocol import Batch, BatchProtocol
-from cojoin.storage.written_file import WrittenFile
 from tests.simulation.faults import INJECTED
 from tests.simulation.simulated_clock import scheduler
-from tests.simulation.simulated_frames import DeltaFrame, write_rows
+from tests.simulation.simulated_frames import Frame, write_rows
 from tests.simulation.simulated_spark import CONTROL, NOTHING, failed, files_read, log_offset, read_text
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
+    from cojoin.storage.written_file import WrittenFile
     from tests.simulation.simulated_disk import Disk
     from tests.simulation.simulated_spark import Emitted, Session
 
@@ -106,14 +106,12 @@ class _JoinBatch(Batch):
             rows = self._rows[kind]
             files[kind] = []
             if rows:
-                name = f"part-{_unique()}.parquet"
-                write_rows(disk, f"{target.folder}/{name}", rows)
-                files[kind].append(WrittenFile(name, len(rows), 1, now, "{}"))
+                files[kind].append(write_rows(disk, target.folder, f"part-{_unique()}.parquet", rows))
         return statistics, files
 
     def rows(self, kind: int, schema: Any) -> Any:
         del schema
-        return DeltaFrame(self._emitted.stream.session.disk, lambda: self._rows[kind])
+        return Frame(self._emitted.stream.session.disk, lambda: self._rows[kind])
 
     def release(self) -> None:
         pass
@@ -359,7 +357,7 @@ def _segment(session: Session, files: Any, batch_id: int, name: str) -> list[int
 
 def snapshot_rows(
     session: Session, files: Any, batch_id: int, as_of: int, key_groups: int, there: Collection[tuple[int, int]]
-) -> DeltaFrame:
+) -> Frame:
     """Return the rows of a snapshot of Spark's own state, as ``spark_state_store.snapshot_rows`` does."""
     del key_groups
 
@@ -384,4 +382,4 @@ def snapshot_rows(
             found.append(_snapshot_row(as_of, int(number), header, None if points else content, holder, fingerprint))
         return found
 
-    return DeltaFrame(session.disk, rows)
+    return Frame(session.disk, rows)

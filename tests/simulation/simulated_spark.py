@@ -16,7 +16,7 @@ from pyspark.errors import PySparkException
 
 from cojoin.errors import CheckpointError
 from tests.simulation.simulated_clock import SimulatedThreads, scheduler
-from tests.simulation.simulated_frames import DeltaFrame, TableFrame, read_rows
+from tests.simulation.simulated_frames import Frame, TableFrame, delete_rows, read_rows
 from tests.simulation.simulated_store import SimulatedStore
 
 if TYPE_CHECKING:
@@ -82,15 +82,24 @@ class Session:
     def format(self, _: str) -> Session:
         return self
 
-    def parquet(self, *paths: str) -> DeltaFrame:
-        return DeltaFrame(self.disk, lambda: [row for path in paths for row in read_rows(self.disk, path)])
+    def parquet(self, *paths: str) -> Frame:
+        """Return the rows of files, which are looked for now and read at each action."""
+        gone = self.disk.operate("exists", paths[0], lambda: [each for each in paths if each not in self.disk.files], error=failed)
+        if gone:
+            msg = f"[PATH_NOT_FOUND] Path does not exist: {gone[0]}"
+            raise PySparkException(msg)
+        return Frame(self.disk, lambda: [row for path in paths for row in read_rows(self.disk, path)])
 
     def load(self, path: str) -> TableFrame:
         """Return the rows of a Delta table."""
         return TableFrame(self.disk, path)
 
-    def createDataFrame(self, rows: list[dict[str, Any]], _: Any) -> DeltaFrame:  # noqa: N802
-        return DeltaFrame(self.disk, lambda: rows)
+    def createDataFrame(self, rows: list[dict[str, Any]], _: Any = None) -> Frame:  # noqa: N802
+        return Frame(self.disk, lambda: rows)
+
+    def sql(self, statement: str) -> None:
+        """Delete rows of the state table, the one statement that a history has."""
+        delete_rows(self.disk, statement)
 
     def store(self, root: str, what: str = "checkpoint") -> SimulatedStore:
         return SimulatedStore(self.disk, root, what)

@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING, Any
 import cojoin as cj
 from cojoin.checkpoints.manifest import Manifests
 from cojoin.checkpoints.savepoint import take_savepoint
+from cojoin.delta.table_batches import FENCE
 from cojoin.spark.query.query_options import QueryOptions
 from cojoin.spark.query.start import start_query
 from cojoin.spark.query.triggers import Trigger
 from tests.simulation.simulated_clock import Process, Scheduler, StuckError
+from tests.simulation.simulated_delta import COMMIT
+from tests.simulation.simulated_deltalake import actions_of
 from tests.simulation.simulated_disk import Disk
 from tests.simulation.simulated_query import FIRST, SECOND, bound_inputs, plan_of
 from tests.simulation.simulated_spark import Lake, Session, Stream
@@ -53,8 +56,9 @@ class World:
         self.zombies: list[BaseException] = []
         self.savepoints: list[int] = []
         self._processes = 0
-        self.disk.on_rival, self.disk.on_put = self._rival, self._note_drain
+        self.disk.on_rival, self.disk.on_put = self._rival, self._note
         self._begun: dict[str, int] = {}
+        """The epoch of the newest run that has begun, by its checkpoint and by its output's table."""
         self._promised: set[str] = set()
         self.late_drains: list[str] = []
         """The drains that were promised after a later run had begun."""
@@ -104,7 +108,7 @@ class World:
                 # From here on, no earlier run may commit to the output.
                 record = json.loads(self.disk.files[f"{place.checkpoint}/lease.json"].content)["content"]
                 if record["owner"] in process.owners:
-                    self.disk.begun[place.output] = self._begun[place.checkpoint] = process.epoch = record["epoch"]
+                    self._begun[place.output] = self._begun[place.checkpoint] = process.epoch = record["epoch"]
                 return Stream(session, place.checkpoint, plan.key_groups, cadence)
 
             try:
@@ -133,6 +137,20 @@ class World:
             self.zombies.append(error)
         else:
             self.errors.append((process.name, error))
+
+    def _note(self, path: str, content: bytes) -> None:
+        commit = COMMIT.fullmatch(path)
+        if commit is None:
+            self._note_drain(path, content)
+        elif commit[1] in self._begun:
+            self._note_commit(path, content, self._begun[commit[1]])
+
+    def _note_commit(self, path: str, content: bytes, newest: int) -> None:
+        written = [each["txn"] for each in actions_of(content) if "txn" in each]
+        epochs = [each["version"] for each in written if each["appId"].startswith(FENCE)]
+        if epochs and epochs[0] < newest:
+            what = f"epoch {epochs[0]} has committed {path} after epoch {newest} began"
+            self.disk.hand_overs.late_commits.append(what)
 
     def _note_drain(self, path: str, content: bytes) -> None:
         root, _, name = path.removeprefix("/").partition("/control/")
