@@ -184,7 +184,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_written(
         (
             arrivals,
             {"states": {"customer": spark.sql("select 1L customer_id, array('gold') value")}},
-            ("state 'customer' (a value state)", "column 'value' is array<string> there"),
+            ("state 'customer' (a value state)", "column 'value' changes from array<string> to struct"),
         ),
         (arrivals, {"states": {"customer": spark.sql(f"select '1' customer_id, {entry[16:]}")}}, ("'customer_id'",)),
         (function, {"states": {"tier": spark.sql(f"select {entry}")}}, ("no column 'last_access'",)),
