@@ -232,7 +232,7 @@ def read_until(process: subprocess.Popen[bytes], text: str | None) -> str:
 @pytest.mark.parametrize(
     ("more", "options", "told"),
     [
-        (["--set=trades=typed-trade"], "", "no topic 'typed-trade'; did you mean 'typed-"),
+        (["--set=trades=typed-trade"], "", "topic 'typed-trade' does not exist; did you mean 'typed-"),
         (["--set=since=5000"], "", "from_ is beyond the end"),
         (["--set=since=yesterday"], "", "got 'yesterday'"),
         (["--set=since=2026-03-20", "--set=to=2026-03-02"], "", "from_ is after to"),

@@ -99,7 +99,7 @@ def test_what_is_not_there_is_told_before_the_start(spark: SparkSession, broker:
     servers = make(broker, "source-there-l", "source-there-r")
     there = inputs(servers, "source-there-l", "source-there-r")
     for topics, parts in (
-        ({"topics": "source-there-ll"}, ("no topic 'source-there-ll'", "did you mean 'source-there-l'")),
+        ({"topics": "source-there-ll"}, ("topic 'source-there-ll' does not exist", "did you mean 'source-there-l'")),
         ({"topic_pattern": "source-nothing-.*"}, ("no topic matches 'source-nothing-.*'",)),
         ({"partitions": {"source-there-l": [0, 3]}}, ("topic 'source-there-l' has no partition 3; it has [0]",)),
     ):

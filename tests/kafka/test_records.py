@@ -428,7 +428,7 @@ def test_a_topic_that_may_not_be_read_is_not_one_that_is_not_there(broker: Broke
     allow_and_wait(broker, "fetching-seen", AclOperation.DESCRIBE)
     asked = Cluster(ClusterOptions(broker.login_servers, LOGIN), WHAT)
     wanted = "grant it READ and DESCRIBE on the topic"
-    with refused(WHAT, "do not let this user read topic 'fetching-hidden', or there is none", wanted):
+    with refused(WHAT, "do not let this user read topic 'fetching-hidden', or it does not exist", wanted):
         asked.partitions(["fetching-hidden"])
     with refused("do not let this user read topic 'fetching-hidden'", wanted):
         asked.latest([("fetching-hidden", 0)])

@@ -136,7 +136,7 @@ def _failing() -> str:
     [
         (lambda: "tok-1-secret\n", "expected the token's text, got one that is empty, or has blanks"),
         (lambda: b"tok-1-secret", "expected the token's text, got a bytes"),
-        (_failing, r"the function _failing failed: OSError: .*client_secret=\*\*\*.* \(in test_schema_lookup.py"),
+        (_failing, r"the function _failing failed: OSError: .*client_secret=\*\*\*.* \(in test_registry.py"),
     ],
 )
 def test_a_token_function_that_fails_is_told_without_its_secrets(function: Any, said: str) -> None:

@@ -157,7 +157,7 @@ def test_a_subjects_schema_says_which_columns_are_written(registry: RegistryServ
     assert (newest.schema.number, newest.schema.columns.names) == (second, ["id"])
     assert newest.encode(rows.slice(0, 1)) == [b"\0" + second.to_bytes(4, "big") + b"\x0a\0"]
     assert avro_values(registry, "chosen", rows, schema=1).schema.number == first
-    with pytest.raises(cj.QueryFailedError, match=r"a row can't be avro_values with schema \d+ of subject 'chosen'"):
+    with pytest.raises(cj.QueryFailedError, match=r"a row can't be written with schema \d+ of subject 'chosen'"):
         newest.encode(rows)
     with pytest.raises(cj.ConfigurationError, match="subject 'chosen' has no version 9; it has 1, 2"):
         avro_values(registry, "chosen", rows, schema=9)
