@@ -75,6 +75,7 @@ def test_a_table_begun_by_spark_goes_on_here_and_back(spark: SparkSession, tmp_p
     assert by_delta(spark, tmp_path).count() == 0
 
 
+@pytest.mark.slow  # Two snapshots by Spark; that the feature is seen, test_plainness shows.
 def test_a_table_with_deletion_vectors_is_sparks(spark: SparkSession, tmp_path: Path) -> None:
     writer = SnapshotWriter(spark, tmp_path)
     writer.write(3)

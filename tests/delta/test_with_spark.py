@@ -89,13 +89,15 @@ def test_a_table_made_here_is_sparks_too(spark: SparkSession, tmp_path: Path) ->
     ("made_with", "why"),
     [
         ("", None),
-        ("'delta.enableChangeDataFeed' = 'true'", None),
-        ("'delta.appendOnly' = 'true'", None),
-        ("'delta.checkpointPolicy' = 'v2'", None),
-        ("'delta.enableDeletionVectors' = 'true'", None),
+        pytest.param("'delta.enableChangeDataFeed' = 'true'", None, marks=pytest.mark.slow),
+        pytest.param("'delta.appendOnly' = 'true'", None, marks=pytest.mark.slow),
+        pytest.param("'delta.checkpointPolicy' = 'v2'", None, marks=pytest.mark.slow),
+        pytest.param("'delta.enableDeletionVectors' = 'true'", None, marks=pytest.mark.slow),
         ("'delta.columnMapping.mode' = 'name'", "its column mapping (delta.columnMapping.mode = name)"),
-        ("'delta.enableRowTracking' = 'true'", "its feature 'domainMetadata'"),
-        ("'delta.enableInCommitTimestamps' = 'true'", "its feature 'inCommitTimestamp'"),
+        pytest.param("'delta.enableRowTracking' = 'true'", "its feature 'domainMetadata'", marks=pytest.mark.slow),
+        pytest.param(
+            "'delta.enableInCommitTimestamps' = 'true'", "its feature 'inCommitTimestamp'", marks=pytest.mark.slow
+        ),
         ("'delta.enableTypeWidening' = 'true'", "its feature 'typeWidening'"),
     ],
 )

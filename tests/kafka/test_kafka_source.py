@@ -119,6 +119,7 @@ def test_what_is_not_there_is_told_before_the_start(spark: SparkSession, broker:
     del spark
 
 
+@pytest.mark.slow  # Empty topics and ranges; what they give is of the reader alone.
 def test_topics_without_records_are_no_error(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
     servers = make(broker, "source-empty-l", "source-empty-r")
     query = run(join(servers, "source-empty-l", "source-empty-r"), tmp_path)

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
     from tests.servers.broker import Broker
 
-pytestmark = [pytest.mark.spark, pytest.mark.kafka]
+# What it gives is in the push by the replays of tests/kafka; this is the one that is measured.
+pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.slow]
 
 
 @pytest.mark.skipif(spark_version() != "4.2", reason="cojoin.kafka needs PySpark 4.2")

@@ -82,6 +82,7 @@ def query(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> str:
     return f"{folder}/checkpoint"
 
 
+@pytest.mark.slow  # Three runs of a query.
 @pytest.mark.spark
 def test_rows_that_were_processed_again_are_a_set_of_ids(spark: SparkSession, query: str, tmp_path: Path) -> None:
     found = cj.read_rejected(spark, query, "trades")
