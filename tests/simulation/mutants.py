@@ -28,7 +28,7 @@ class Mutant:
         name: What is wrong.
         where: The function: its module, a colon, and its name within the module.
         changes: Pairs of what its source says, exactly once, and what it says instead.
-        is_rare: Whether random histories meet it too seldom, so that only its own plan in ``test_found_defects`` does.
+        is_rare: Whether random histories of whole queries meet it too seldom.
     """
 
     name: str
@@ -100,18 +100,8 @@ MUTANTS = (
     ),
     Mutant(
         "a driver that takes over does not fence the table",
-        "cojoin.delta_jvm.transactions:TableTransactions.fence",
+        "cojoin.checkpoints.table_transactions:TableTransactions.fence",
         (("if self._epoch is None:", "if True:"),),
-    ),
-    Mutant(
-        "a commit does not look whether the table has the batch",
-        "cojoin.delta_jvm.transactions:TableTransactions.append",
-        (("if is_done(NO_BATCH if seen is None else seen.newest):", "if False:"),),
-    ),
-    Mutant(
-        "a commit does not look at the fence",
-        "cojoin.delta_jvm.newest_batch:NewestBatch.look_in",
-        (("found.epoch > self._epoch", "False"),),
     ),
     Mutant(
         "segments are deleted one batch too early",
@@ -290,8 +280,8 @@ MUTANTS = (
     ),
     Mutant(
         "cleaning does not look whether a savepoint was written since it has ended others",
-        "cojoin.checkpoints.state_cleaner:StateCleaner._commit",
-        (("if ended is not None:", "if False:"),),
+        "cojoin.checkpoints.state_commits:StateCommits.remove",
+        (("None if ended is None else Claim.above_savepoints(ended.version)", "None"),),
         is_rare=True,
     ),
     Mutant(
@@ -302,8 +292,8 @@ MUTANTS = (
     ),
     Mutant(
         "a savepoint that was taken for interrupted commits its rows",
-        "cojoin.checkpoints.state_claims:end_savepoints",
-        (("_write(spark, path, claim)", "pass"),),
+        "cojoin.checkpoints.state_commits:StateCommits.end_savepoints",
+        (("self._claim(claim)", "pass"),),
         is_rare=True,
     ),
     Mutant(
@@ -314,8 +304,8 @@ MUTANTS = (
     ),
     Mutant(
         "a run that was taken over writes over the rows of its successor's snapshot",
-        "cojoin.spark.query.batch_protocol:BatchProtocol._snapshot",
-        (("check=check, claim=claim", "check=check"),),
+        "cojoin.checkpoints.state_commits:StateCommits.replace",
+        (("writer.commit(change, claim.is_made,", "writer.commit(change, lambda _: False,"),),
         is_rare=True,
     ),
     Mutant(
@@ -437,4 +427,4 @@ DELTA_MUTANTS = (
         (("self._newest(version)", "pass"),),
     ),
 )
-"""Steps of the commits without the JVM, which ``simulated_batches`` finds: the outputs do not yet go through them."""
+"""Steps of the commits to one table, each of which ``simulated_batches`` finds; the rare ones it alone does."""

@@ -216,8 +216,8 @@ class BatchWorld:
     def strange(self) -> None:
         """Commit as a stranger, some times: a row, a property, or a constraint that is dropped again."""
         kinds = ("constrain", "drop") if self.plan.kind == "constrained" else ("append", "append", "property")
-        for _ in range(6):
-            scheduler().sleep(self.scheduler.random.random())
+        for _ in range(12):
+            scheduler().sleep(self.scheduler.random.random() / 2)
             self._commit_as_stranger(self.scheduler.random.choice(kinds))
 
     def _commit_as_stranger(self, kind: str) -> None:
@@ -256,8 +256,8 @@ class BatchWorld:
 
     def disturb(self) -> None:
         """Delete the table, or overwrite its newest commit, while no driver is using it."""
-        for _ in range(4):
-            scheduler().sleep(2 * self.scheduler.random.random())
+        for _ in range(12):
+            scheduler().sleep(self.scheduler.random.random())
             commits = self.commits()
             if self._busy or len(commits) < 2 or self.is_healed:
                 continue

@@ -4,31 +4,32 @@ from __future__ import annotations
 
 import json
 import random
-import shutil
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
-from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
-from pyspark.sql import functions as F  # noqa: N812
 
 from cojoin.checkpoints.snapshot_row import SnapshotCadence
 from cojoin.checkpoints.table_transactions import TableTransactions
+from cojoin.delta.table_log import TableLog
 from cojoin.errors import QueryFailedError
 from cojoin.session.arrow_types import spark_schema
+from cojoin.session.spark_errors import SPARK_ERRORS, names_missing_file
+from cojoin.storage.local_store import LocalStore
 from cojoin.storage.written_file import WrittenFile
 from tests.seeds import SEED
 from tests.simulation import simulated_clock
 from tests.simulation.seams import simulated
 from tests.simulation.simulated_clock import Process, Scheduler
 from tests.simulation.simulated_disk import Disk
-from tests.simulation.simulated_frames import Functions
+from tests.simulation.simulated_frames import write_rows
 from tests.simulation.simulated_spark import Lake, Session, Stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -39,10 +40,25 @@ _QUERY = "a query"
 
 
 class Tables:
-    """Drivers of several epochs that commit to one Delta table."""
+    """Drivers of several epochs that commit to one Delta table, where its log is committed to without the JVM.
 
-    def __init__(self, session: Any, location: str) -> None:
+    Args:
+        session: The session.
+        location: The table.
+        put: Writes a file of one byte.
+    """
+
+    def __init__(self, session: Any, location: str, put: Callable[[str], None]) -> None:
         self._drivers = [TableTransactions(session, location, "cojoin-x-output", epoch) for epoch in (1, 2, 3)]
+        self._location, self._put = location, put
+
+    def append(self, driver: int, batch_id: int, is_done: Callable[[int], bool]) -> tuple[int, bool]:
+        """Append a file as a batch; return the table's version, and whether that was new."""
+        name = f"part-{driver}-{batch_id}.parquet"
+        self._put(f"{self._location}/{name}")
+        files, told = [WrittenFile(name, 1, 1, 0, "{}")], {"query_id": _QUERY, "metadata": f"{driver}"}
+        made = self._drivers[driver].append(_SCHEMA, files, batch_id, **told, is_done=is_done)
+        return made.version, made.is_new
 
     def do(self, operation: str, driver: int, batch_id: int) -> Any:
         """Return what an operation answers; ids of tables differ, so they are left out."""
@@ -56,17 +72,14 @@ class Tables:
             if operation == "metadata":
                 commit = transactions.commit_of(batch_id)
                 return None if commit is None else commit.user_metadata
-            file = WrittenFile(f"part-{batch_id}.parquet", 1, 1, 0, "{}")
-            return transactions.append(
-                _SCHEMA,
-                [file],
-                batch_id,
-                query_id=_QUERY,
-                metadata=f"{driver}",
-                is_done=lambda newest: newest >= batch_id,
-            )
+            return self.append(driver, batch_id, lambda newest: newest >= batch_id)
         except QueryFailedError as error:
             return str(error).partition(": ")[2]
+
+
+def put_really(path: str) -> None:
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    Path(path).write_bytes(b"x")
 
 
 def in_simulation(do: Callable[[Disk], Any]) -> Any:
@@ -89,96 +102,116 @@ def in_simulation(do: Callable[[Disk], Any]) -> Any:
 
 
 @pytest.mark.parametrize("number", range(4))
-def test_delta_answers_the_same(spark: SparkSession, tmp_path: Path, number: int) -> None:
+def test_a_table_answers_the_same(spark: SparkSession, tmp_path: Path, number: int) -> None:
     draw = random.Random(f"{SEED} {number}")
-    steps = [
-        (
-            draw.choice(("append", "append", "append", "look", "fence", "metadata")),
-            draw.randint(0, 2),
-            draw.randint(0, 5),
-        )
-        for _ in range(25)
-    ]
+    operations = ("append", "append", "append", "look", "fence", "metadata")
+    steps = [(draw.choice(operations), draw.randint(0, 2), draw.randint(0, 5)) for _ in range(25)]
 
-    def answers(session: Any, location: str) -> list[Any]:
-        tables = Tables(session, location)
+    def answers(session: Any, location: str, put: Callable[[str], None]) -> list[Any]:
+        tables = Tables(session, location, put)
         return [tables.do(*step) for step in steps]
 
-    real = answers(spark, f"{tmp_path}/table")
-    made = in_simulation(lambda disk: answers(Session(disk, Lake()), "/lake/table"))
+    real = answers(spark, f"{tmp_path}/table", put_really)
+    made = in_simulation(
+        lambda disk: answers(Session(disk, Lake()), "/lake/table", lambda path: disk.put(path, b"x"))  # type: ignore[arg-type, return-value]
+    )
     told = [str(each).replace("/lake/table", "T") for each in made]
     assert told == [str(each).replace(f"{tmp_path}/table", "T") for each in real], steps
 
 
-def test_of_two_transactions_on_one_application_one_fails(spark: SparkSession, tmp_path: Path) -> None:
+def test_of_two_commits_of_one_application_one_looks_again(spark: SparkSession, tmp_path: Path) -> None:
     """Each begins before the other commits; the second looks again and finds the batch."""
 
-    def both(session: Any, location: str) -> list[Any]:
-        first, second = (TableTransactions(session, location, "cojoin-x-output", epoch) for epoch in (1, 1))
-        file = WrittenFile("part-0.parquet", 1, 1, 0, "{}")
-
-        def append(transactions: TableTransactions, batch_id: int, is_done: Callable[[int], bool]) -> int:
-            return transactions.append(_SCHEMA, [file], batch_id, query_id=_QUERY, metadata="m", is_done=is_done)
-
+    def both(session: Any, location: str, put: Callable[[str], None]) -> list[Any]:
+        first, second = (Tables(session, location, put) for _ in range(2))
         seen = []
 
         def other_first(newest: int) -> bool:
             seen.append(newest)
             if len(seen) == 1:
-                append(second, 1, lambda now: now >= 1)
+                second.append(0, 1, lambda now: now >= 1)
             return newest >= 1
 
-        append(first, 0, lambda now: now >= 0)
-        return [append(first, 1, other_first), seen, second.look()[1]]
+        first.append(0, 0, lambda now: now >= 0)
+        return [first.append(0, 1, other_first), seen, second.do("look", 0, 0)]
 
-    real = both(spark, f"{tmp_path}/table")
-    assert real == in_simulation(lambda disk: both(Session(disk, Lake()), "/lake/table")) == [1, [0, 1], 1]
+    real = both(spark, f"{tmp_path}/table", put_really)
+    made = in_simulation(lambda disk: both(Session(disk, Lake()), "/lake/table", lambda path: disk.put(path, b"x")))
+    assert real == made == [(1, False), [0, 1], (False, 1)]
 
 
 _PARTS = pa.schema([("batch_id", pa.int64()), ("segment", pa.int32()), ("row", pa.int64())])
+_APPS = ("runs", "savepoints")
 
 
-def read_beside_gone_files(session: Any, functions: Any, location: str, remove: Callable[[str], None]) -> list[Any]:
-    """Return what conditions find in a partitioned table of which the files of one partition are gone."""
-    rows = [(0, None, 1), (0, 0, 2), (1, 0, 3), (1, 1, 4), (2, None, 5)]
-    for batch_id in range(3):
-        written = [dict(zip(_PARTS.names, row, strict=True)) for row in rows if row[0] == batch_id]
-        frame = session.createDataFrame(written, spark_schema(_PARTS))
-        writer = frame.write.format("delta").mode("overwrite").partitionBy("batch_id", "segment")
-        writer.option("replaceWhere", f"batch_id = {batch_id}").save(location)
-    remove("batch_id=1/segment=0")
-    batch, segment, row = (functions.col(name) for name in _PARTS.names)
-
-    def read(condition: Any) -> list[int] | None:
-        try:
-            answer = session.read.format("delta").load(location).where(condition).select("row").collect()
-        except (PySparkException, Py4JError):
-            return None
-        return sorted(each.row for each in answer)
-
-    conditions = (
-        batch == 0,
-        batch == 1,
-        (batch == 1) & segment.isin([1]),
-        (batch == 0) & segment.isin([0, 1]) | (batch == 2) & segment.isin([0]),
-        segment.isin([0]),
-        row == 3,
-    )
-    return [read(each) for each in conditions]
+def written_by_spark(session: Any, location: str, draw: random.Random, log: TableLog) -> list[Any]:
+    """Return the rows and the versions of applications after each of some random writes of Spark's own writer."""
+    found: list[Any] = []
+    for number in range(12):
+        batch_id, segment, app_id = draw.randint(0, 2), draw.randint(0, 1), draw.choice(_APPS)
+        operation, version = draw.choice(("replace", "replace", "claim", "delete")), draw.randint(0, 6)
+        if operation == "delete" and number:
+            where = f"(batch_id = {batch_id} AND segment = {segment}) OR (batch_id = 2 AND segment IS NULL)"
+            session.sql(f"DELETE FROM delta.`{location}` WHERE {where}")
+        elif operation == "claim" and number:
+            rows = session.read.format("delta").load(location).limit(0)
+            writer = rows.write.format("delta").mode("append").partitionBy("batch_id", "segment")
+            writer.option("txnAppId", app_id).option("txnVersion", str(version)).save(location)
+        else:
+            values = [(batch_id, each, number) for each in (None, *range(segment + 1))]
+            written = [dict(zip(_PARTS.names, row, strict=True)) for row in values]
+            writer = session.createDataFrame(written, spark_schema(_PARTS)).write.format("delta").mode("overwrite")
+            writer = writer.partitionBy("batch_id", "segment").option("replaceWhere", f"batch_id = {batch_id}")
+            writer.option("txnAppId", app_id).option("txnVersion", str(version)).save(location)
+        there = session.read.format("delta").load(location).collect()
+        table = log.newest()
+        assert table is not None
+        rows_there = sorted((each.batch_id, -1 if each.segment is None else each.segment, each.row) for each in there)
+        found.append((operation, rows_there, [table.transaction(each) for each in _APPS]))
+    return found
 
 
-def test_a_condition_on_partitions_reads_their_files_alone(spark: SparkSession, tmp_path: Path) -> None:
-    """What a query deletes of other batches does not hurt a reader."""
+@pytest.mark.parametrize("number", range(3))
+def test_spark_writes_the_state_table_the_same(spark: SparkSession, tmp_path: Path, number: int) -> None:
+    def draw() -> random.Random:
+        return random.Random(f"written by Spark {SEED} {number}")
 
     def made(disk: Disk) -> list[Any]:
-        def remove(folder: str) -> None:
-            for path in [each for each in disk.files if f"/{folder}/" in each]:
-                del disk.files[path]
+        session = Session(disk, Lake())
+        return written_by_spark(session, "/lake/table", draw(), TableLog(session.store("/lake/table")))
 
-        return read_beside_gone_files(Session(disk, Lake()), Functions, "/lake/table", remove)
+    real = written_by_spark(spark, f"{tmp_path}/table", draw(), TableLog(LocalStore(f"{tmp_path}/table", "table")))
+    assert real == in_simulation(made)
 
-    real = read_beside_gone_files(spark, F, f"{tmp_path}/table", lambda name: shutil.rmtree(tmp_path / "table" / name))
-    assert real == in_simulation(made) == [[1, 2], None, [4], [2], None, None]
+
+def read_beside_gone_files(session: Any, folder: str, remove: Callable[[str], None]) -> list[Any]:
+    """Return how the reading of two files by their paths ends where one goes afterwards, and where it is gone before."""
+
+    def end_of(read: Callable[[], Any]) -> Any:
+        try:
+            return read()
+        except SPARK_ERRORS as error:
+            return names_missing_file(error)
+
+    reader, paths = session.read.schema(spark_schema(_SCHEMA)), [f"{folder}/1.parquet", f"{folder}/2.parquet"]
+    both = reader.parquet(*paths)
+    whole = sorted(each.id for each in both.collect())
+    rows = reader.parquet(*paths)
+    remove(paths[1])
+    return [whole, end_of(rows.collect), end_of(lambda: reader.parquet(*paths))]
+
+
+def test_files_are_looked_for_when_they_are_named_and_read_later(spark: SparkSession, tmp_path: Path) -> None:
+    for number in (1, 2):
+        pq.write_table(pa.table({"id": [number]}, schema=_SCHEMA), tmp_path / f"{number}.parquet")
+
+    def made(disk: Disk) -> list[Any]:
+        for number in (1, 2):
+            write_rows(disk, "/lake", f"{number}.parquet", [{"id": number}])
+        return read_beside_gone_files(Session(disk, Lake()), "/lake", disk.remove)
+
+    real = read_beside_gone_files(spark, f"{tmp_path}", lambda path: Path(path).unlink())
+    assert real == in_simulation(made) == [[1, 2], True, True]
 
 
 class RealStream:
