@@ -191,7 +191,8 @@ class BatchWorld:
                 raise QueryFailedError(msg)
             return newest >= batch_id
 
-        version = self._in(lambda: batches.append(_SCHEMA, [file], batch_id, query_id="x", is_done=is_done))
+        done = self._in(lambda: batches.append(_SCHEMA, [file], batch_id, query_id="x", is_done=is_done))
+        version = done.version
         newest = max(_ids(each).get(_APP, -1) for each in self.commits(version))
         if newest < batch_id:
             self.broken.append(f"version: batch {batch_id} is not in version {version}, which its commit returned")
