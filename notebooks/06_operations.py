@@ -993,9 +993,9 @@ refusal(count_one, "string", 2_000, old)
 #
 # On local disks and on object stores a takeover is a compare-and-swap of `lease.json`: of two that try, one succeeds. A
 # driver that stood still and was replaced is fenced off: it stops at its next look, can't overwrite a manifest or a
-# snapshot of its successor, and its commits to Delta are refused within Delta's own transaction. Where Spark itself
-# writes a Delta output (on object stores and HDFS, with partitions or writer options), and for parquet and callables,
-# the lease is compared right before instead. A topic is fenced by its producer's epoch. On HDFS, which has no
+# snapshot of its successor, and its commits to Delta are refused, as each compares the epoch on the version on which it is made. Where Spark itself
+# writes a Delta output (`query.progress.written_by_spark`), and for parquet and callables, the lease is compared right
+# before instead. A topic is fenced by its producer's epoch. On HDFS, which has no
 # compare-and-swap, two that take over within the same moment may both run until their next look.
 #
 # ## How do I keep a query on S3?
@@ -1133,7 +1133,7 @@ table("\n".join(["setting | here | why", *(f"{name} | {values[name]} | {why}" fo
 # | command | for | adds |
 # |---|---|---|
 # | `pip install cojoin` | joins in memory, `diff`, `lateness`, the harness | numpy 1.26, pyarrow 18, or later |
-# | `pip install "cojoin[spark]"` | everything on Spark; `start()` with a PySpark that Delta has a build for, up to 4.2 | PySpark 4.0.1, pandas 2.2, tqdm, obstore (for object stores) |
+# | `pip install "cojoin[spark]"` | everything on Spark but Delta sources, and tables that only Spark writes | PySpark 4.0.1, pandas 2.2, deltalake 1.6, tqdm, obstore (for object stores) |
 # | `pip install "cojoin[delta]"` | the same with a PySpark that fits; an archive of topics in Delta | the same, delta-spark 4.4 |
 # | `cojoin[kafka]`, `[registry]`, `[metrics]`, `[connect]` | topics, schemas of a registry, OpenTelemetry, Spark Connect | the same as `[spark]`, and a client |
 # | `cojoin[plots]` | pictures | matplotlib |
@@ -1148,8 +1148,22 @@ table("\n".join(["setting | here | why", *(f"{name} | {values[name]} | {why}" fo
 # | below 4.0.1 | nothing on Spark; refused |
 # | 4.0.1 to 4.1 | all but `cojoin.kafka` |
 # | 4.2 | all |
-# | 4.3 | `to_dataframe()` of files and other sources without Delta, in Spark's own sinks. Delta has no build for it yet, so its sources and tables are refused, and `start()`, whose checkpoint has such tables. `cojoin.kafka` is untried |
+# | 4.3 | all but Delta sources and tables that only Spark writes, for Delta has no build for it yet; they are refused before a query starts. `cojoin.kafka` is untried |
 # | later | as 4.3; a warning says what is untested |
+#
+# A Delta output is *plain* where the workers may write its files and the driver commits them, without Delta's jars:
+#
+# | of the table, or of the session | who writes |
+# |---|---|
+# | nothing special, a change data feed, `appendOnly`, `timestamp_ntz`, deletion vectors, v2 checkpoints | the workers |
+# | partitions, NOT NULL or other columns than the output's, writer options, `autoCompact` | Spark |
+# | CHECK constraints, generated columns, column mapping, defaults, identity, row tracking, type widening, clustering, in-commit timestamps, collations, a feature that cojoin does not know | Spark |
+# | a table by name that is not there yet; defaults of the session for new tables other than Delta's plain ones | Spark |
+# | local and shared disks, S3, and what speaks its protocol | the workers; on Azure and Google the same, untried |
+# | HDFS and other places that only Hadoop reaches, `spark.cojoin.storage=hadoop`, `spark.cojoin.output=spark` | Spark |
+# | Spark Connect with a local path | Spark |
+#
+# The checkpoint's tables follow the same rules. A table that both write stays exact: each looks for the other's batches.
 #
 # Java is 17 or later, but not 25.0.0 to 25.0.2, which give wrong data (SPARK-55852) and are refused. Of executors on
 # other hosts, and of a Spark Connect server, the Java is not looked at.
@@ -1165,8 +1179,8 @@ table("\n".join(["setting | here | why", *(f"{name} | {values[name]} | {why}" fo
 # before the start. Paths of inputs and outputs are given in full. If the first process dies, the query goes on until
 # another start takes its lease over. `stop` ends the process beside the server in the midst of a batch, which the next
 # start executes again. If the server is gone, PySpark tries to reach it for ten minutes before the query ends. A batch
-# takes about two seconds longer, since Spark writes each table itself and Delta's log is read as files. A checkpoint may
-# go on in a session of the other kind.
+# takes about two seconds longer, since Spark writes each output table itself. A checkpoint may go on in a session of the
+# other kind.
 #
 # | | a session in this process | Spark Connect | Databricks, by its documentation |
 # |---|---|---|---|
@@ -1177,7 +1191,7 @@ table("\n".join(["setting | here | why", *(f"{name} | {values[name]} | {why}" fo
 # | `read_state`, `read_progress`, `explain`, `cojoin checkpoints` | yes | yes; the commands in a session of their own | where the checkpoint is on a volume |
 # | `cojoin.kafka` | yes | yes, the brokers reached from both sides | where Spark is 4.2 |
 # | `debug`, `capture` | yes | yes, with a temporary folder that both reach | not with a folder of this machine |
-# | output to Delta | workers write, fenced in Delta's transaction | Spark writes, the lease compared right before | as with Spark Connect |
+# | output to Delta | workers write, fenced within the commit | Spark writes, the lease compared right before; on object stores as on the left | as with Spark Connect |
 # | output to parquet, to a callable | yes; a callable in this process | yes; a callable is sent to the server | as with Spark Connect |
 # | a large table's first snapshot | time follows the files' statistics | time waits until all of it is read | as with Spark Connect |
 # | places of inputs that are DataFrames | compared with the outputs' | not known, so not compared | as with Spark Connect |
