@@ -51,7 +51,7 @@ FOUND = {
         switching=0.02,
         cadence=1,
         actions=(Action("rows", 9), Action("drive", 0), Action("wait", 3), Action("drive", 1), Action("own savepoint")),
-        faults=(Fault("pause", "size", 6, 65, wakes=60),),
+        faults=(Fault("pause", "replace", 3, 65, wakes=100),),
     ),
     # A savepoint that stood still pointed to content that was gone: its batch still had that of another key group
     # (365982018).
