@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from cojoin.checkpoints.snapshot_row import STATE_SCHEMA
 from cojoin.checkpoints.state_claims import SAVEPOINTS, Claim, ClaimGoneError
 from cojoin.checkpoints.state_files import PARTITIONS, STATE_TABLE, StateFolder, data_files, write_rows
+from cojoin.delta.delta_errors import TableRefusedError
 from cojoin.delta.place import place_of
 from cojoin.delta.plainness import why_not_removable
 from cojoin.delta.table_log import TableLog
@@ -119,7 +120,12 @@ class StateCommits:
             former = [each for each in there if _partition(each)[0] == batch_id]
             return Change(dict([claim]), STATE_SCHEMA, added, former)
 
-        done = writer.commit(change, claim.is_made, new=self._new())
+        try:
+            done = writer.commit(change, claim.is_made, new=self._new())
+        except TableRefusedError:
+            # A cleaning that has ended the claim since it was compared deletes the files; this says so.
+            claim.is_made(self._claimed)
+            raise
         return written if done.is_new else None
 
     def files(self) -> dict[str, tuple[int, int | None]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from cojoin.checkpoints import state_commits
 from cojoin.checkpoints.snapshot_row import STATE_SCHEMA
 from cojoin.checkpoints.state_claims import SAVEPOINTS, Claim, ClaimGoneError
 from cojoin.checkpoints.state_commits import StateCommits
+from cojoin.delta.delta_errors import TableRefusedError
 from cojoin.delta.file_checks import nullable_schema
 from cojoin.delta.table_log import TableLog
 from cojoin.delta.table_writer import TableWriter
@@ -111,6 +113,27 @@ def test_a_savepoint_of_the_same_batch_that_comes_first_is_replaced(
     before_the_next_commit(monkeypatch, lambda: other.replace(3, other.commits.next_savepoint(), clock=7))
     writer.replace(3, Claim.of_run(1, 3), clock=5)
     assert writer.clocks() == {2: [0, 0], 3: [5, 5]}
+
+
+@pytest.mark.parametrize("is_over", [True, False])
+def test_files_that_a_cleaning_has_deleted_are_no_ones_disk(
+    writer: Writer, monkeypatch: pytest.MonkeyPatch, *, is_over: bool
+) -> None:
+    """The cleaning comes between the look at the claim and that for the files."""
+    real, other = TableWriter._check, Writer(writer.folder)
+    writer.replace(2, Claim.of_run(1, 2))
+
+    def check(self: TableWriter, *arguments: Any) -> None:
+        monkeypatch.setattr(TableWriter, "_check", real)
+        if is_over:
+            other.commits.end_savepoints()
+        shutil.rmtree(writer.folder / "state" / "batch_id=3")
+        real(self, *arguments)
+
+    monkeypatch.setattr(TableWriter, "_check", check)
+    with pytest.raises(ClaimGoneError if is_over else TableRefusedError):
+        writer.replace(3, writer.commits.next_savepoint())
+    assert writer.clocks() == {2: [0, 0]}
 
 
 def test_a_commit_whose_answer_was_lost_is_found(writer: Writer, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -297,6 +297,12 @@ MUTANTS = (
         is_rare=True,
     ),
     Mutant(
+        "a savepoint whose files are deleted does not look whether its claim is over",
+        "cojoin.checkpoints.state_commits:StateCommits.replace",
+        (("claim.is_made(self._claimed)", "pass"),),
+        is_rare=True,
+    ),
+    Mutant(
         "a start does not look again where a former run has counted a batch meanwhile",
         "cojoin.spark.query.start:_last_counted",
         (("if manifests.last() == last:", "if True:"),),

@@ -254,6 +254,7 @@ _SEAMS: dict[str, dict[str, Any]] = {
         "open_store": lambda adapter, root, what: adapter.spark.store(root, what),
         "encrypts_files": lambda adapter: adapter.spark.disk.spark_writes,
         "setting_names": lambda _: [],
+        "check_delta": lambda _: None,
     },
     "cojoin.spark.sinks.delta_sink": {"FileTarget": _FileTarget},
     "cojoin.session.source_logs": {"compact_interval": lambda _: 10},

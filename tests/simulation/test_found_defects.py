@@ -23,6 +23,10 @@ _SAVEPOINT_LATER = (
     *(Action("savepoint", 0), Action("drive", 1), Action("await", 12), Action("rows", 12), Action("drive", 1)),
     Action("await", 12),
 )
+_SAVEPOINT_INTERRUPTED = (
+    *(Action("rows", 9), Action("drive", 0), Action("await", 0), Action("rows", 5), Action("savepoint", 0)),
+    *(Action("wait", 150), Action("rows", 12), Action("drive", 1), Action("await", 12), Action("wait", 40)),
+)
 
 FOUND = {
     # A start that stood still wrote its own id over that of the query that had begun: all rows again, or none any more.
@@ -31,7 +35,7 @@ FOUND = {
     ),
     # A savepoint had rows in the folder of its batch's former snapshot, which a cleaning that stood still would remove.
     "a savepoint does not look whether the batch's former snapshot is being removed": Plan(
-        1, switching=0.05, cadence=1, actions=_SAVEPOINT_BESIDE, faults=(Fault("pause", "size", 0, 190),)
+        1, switching=0.02, cadence=1, actions=_SAVEPOINT_BESIDE, faults=(Fault("pause", "delete", 0, 81),)
     ),
     # A driver that stood still wrote a snapshot whose rows its successor had removed, so that it could not be restored.
     "a snapshot stays that a run has written after another has taken over": Plan(
@@ -43,11 +47,11 @@ FOUND = {
     ),
     # A driver that ran a batch again, which another had committed meanwhile, made a plain snapshot of its savepoint.
     "a savepoint is no longer one once its batch has run again": Plan(
-        1,
+        17,
         switching=0.02,
         cadence=1,
         actions=(Action("rows", 9), Action("drive", 0), Action("wait", 3), Action("drive", 1), Action("own savepoint")),
-        faults=(Fault("pause", "size", 1, 150, wakes=60),),
+        faults=(Fault("pause", "replace", 3, 65, wakes=100),),
     ),
     # A savepoint that stood still pointed to content that was gone: its batch still had that of another key group
     # (365982018).
@@ -141,17 +145,19 @@ FOUND = {
     ),
     # It was taken for interrupted, and then committed files that were deleted: the table could not be read any more.
     "a savepoint that was taken for interrupted commits its rows": Plan(
-        400008903,
+        1,
         switching=0.0,
-        actions=(
-            *(Action("rows", 9), Action("drive", 0), Action("await", 0), Action("rows", 5), Action("savepoint", 0)),
-            *(Action("await", 4), Action("live", 2)),
-        ),
-        faults=(
-            Fault("pause", "write rows", 1, 291, "savepoint", 279),
-            Fault("pause", "list", 21, 42),
-            Fault("pause", "make directory", 3, 235),
-        ),
+        cadence=50,
+        actions=_SAVEPOINT_INTERRUPTED,
+        faults=(Fault("pause", "delta commit", 1, 85, "savepoint"),),
+    ),
+    # It stood still right before it looked for its files, and said that the workers have another disk than the driver.
+    "a savepoint whose files are deleted does not look whether its claim is over": Plan(
+        1,
+        switching=0.0,
+        cadence=50,
+        actions=_SAVEPOINT_INTERRUPTED,
+        faults=(Fault("pause", "size", 0, 85, "savepoint"),),
     ),
     # A cleaning deleted the rows of a savepoint that counted between its last look and the deletion (865000187).
     "cleaning does not tell savepoints that are being taken that their rows are removed": Plan(
@@ -178,7 +184,7 @@ FOUND = {
             *(Action("left rows", 12), Action("rows", 9), Action("drive", 0), Action("wait", 4), Action("drive", 1)),
             Action("await", 12),
         ),
-        faults=(Fault("pause", "delta look", 8, 120, "stream"),),
+        faults=(Fault("pause", "write rows", 1, 120, "stream"),),
     ),
     # A drain that stood still wrote that all inputs end after its successor had begun, which went on without an end.
     "a drain that stood still ends the inputs of its successor": Plan(
@@ -295,7 +301,7 @@ FOUND = {
     ),
     # A former driver counted a batch between the successor's looks at the manifests and at Spark's logs.
     "a start does not look again where a former run has counted a batch meanwhile": Plan(
-        14,
+        7,
         switching=0.02,
         retained=1,
         cadence=3,
@@ -303,7 +309,7 @@ FOUND = {
             *(Action("rows", 9), Action("live", 1), Action("wait", 2), Action("drive", 0), Action("await", 12)),
             Action("restore", 0),
         ),
-        faults=(Fault("pause", "replace", 5, 207, wakes=86),),
+        faults=(Fault("pause", "replace", 5, 207, wakes=82),),
     ),
 }
 _SEEDS = 40
