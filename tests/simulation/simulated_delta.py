@@ -131,7 +131,9 @@ class Transaction:
             if name.startswith(self.touches)
         ]
 
-    def commit(self, applications: Mapping[str, int], metadata: str | None, actions: Sequence[Mapping[str, Any]]) -> None:
+    def commit(
+        self, applications: Mapping[str, int], metadata: str | None, actions: Sequence[Mapping[str, Any]]
+    ) -> None:
         """Write the next version that is free, unless a commit since the read is in conflict."""
         disk = self._disk
         written = [{"txn": {"appId": app_id, "version": version}} for app_id, version in applications.items()]

@@ -113,11 +113,8 @@ class _Writer:
         if "replaceWhere" in self._options:
             transaction.touches = _folders(self._options["replaceWhere"])
         rows = self._rows()
-        if self._partition_by:
-            parts = [_state_part(each) for each in rows]
-        else:
-            # Without rows, Spark writes a file of none.
-            parts = [("", {}, rows)]
+        # Without rows, Spark writes a file of none, but no partition.
+        parts = [_state_part(each) for each in rows] if self._partition_by else [("", {}, rows)]
         added = []
         for folder, values, part in parts:
             file = write_rows(self._disk, transaction.table, f"{folder}part-{uuid.uuid4()}.parquet", part)

@@ -84,7 +84,9 @@ class Session:
 
     def parquet(self, *paths: str) -> Frame:
         """Return the rows of files, which are looked for now and read at each action."""
-        gone = self.disk.operate("exists", paths[0], lambda: [each for each in paths if each not in self.disk.files], error=failed)
+        gone = self.disk.operate(
+            "exists", paths[0], lambda: [each for each in paths if each not in self.disk.files], error=failed
+        )
         if gone:
             msg = f"[PATH_NOT_FOUND] Path does not exist: {gone[0]}"
             raise PySparkException(msg)

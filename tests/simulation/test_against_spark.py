@@ -185,7 +185,7 @@ def test_spark_writes_the_state_table_the_same(spark: SparkSession, tmp_path: Pa
 
 
 def read_beside_gone_files(session: Any, folder: str, remove: Callable[[str], None]) -> list[Any]:
-    """Return how the reading of two files by their paths ends where one goes afterwards, and where it is gone before."""
+    """Return how the reading of two files ends where one goes after they are named, and where it is gone before."""
 
     def end_of(read: Callable[[], Any]) -> Any:
         try:
