@@ -27,6 +27,12 @@ _SAVEPOINT_INTERRUPTED = (
     *(Action("rows", 9), Action("drive", 0), Action("await", 0), Action("rows", 5), Action("savepoint", 0)),
     *(Action("wait", 150), Action("rows", 12), Action("drive", 1), Action("await", 12), Action("wait", 40)),
 )
+_SAVEPOINT_OF_CONTENT = (
+    *(Action("rows", 12), Action("drive", 0), Action("await", 12), Action("rows", 6), Action("savepoint", 0)),
+    *(Action("drive", 1), Action("await", 12), Action("left rows", 12), Action("drive", 1), Action("await", 12)),
+    Action("wait", 260),
+)
+"""The savepoint's batch has content to which snapshots point, until there are left rows that wait."""
 
 FOUND = {
     # A start that stood still wrote its own id over that of the query that had begun: all rows again, or none any more.
@@ -161,19 +167,11 @@ FOUND = {
     ),
     # A cleaning deleted the rows of a savepoint that counted between its last look and the deletion (865000187).
     "cleaning does not tell savepoints that are being taken that their rows are removed": Plan(
-        865000187,
-        switching=0.02,
-        retained=1,
+        22,
+        switching=0.0,
         cadence=1,
-        actions=(
-            *(Action("rows", 12), Action("drive", 0), Action("await", 0), Action("rows", 12), Action("savepoint", 0)),
-            *(Action("drive", 0), Action("await", 0), Action("savepoint", 0)),
-        ),
-        faults=(
-            Fault("pause", "exists", 2, 74, "savepoint", 14),
-            Fault("answer lost", "write rows", 21, 2),
-            Fault("answer lost", "plan batch", 1, 2),
-        ),
+        actions=_SAVEPOINT_OF_CONTENT,
+        faults=(Fault("pause", "read", 2, 60, "savepoint"), Fault("pause", "list", 40, 100, "thread")),
     ),
     # A driver that stood still replaced the rows of a snapshot that its successor had written, or removed again.
     "a run that was taken over writes over the rows of its successor's snapshot": Plan(
