@@ -241,19 +241,11 @@ FOUND = {
     # A savepoint began after the cleaning had ended all others, and wrote rows in the place of content that no snapshot
     # needed any more, before the cleaning had listed it (600006271).
     "cleaning does not look whether a savepoint was written since it has ended others": Plan(
-        600006271,
-        loses_power=True,
-        switching=0.05,
+        22,
+        switching=0.0,
         cadence=1,
-        actions=(
-            *(Action("left rows", 12), Action("rows", 3), Action("drive", 0), Action("await", 0), Action("rows", 12)),
-            *(Action("savepoint", 0), Action("drive", 0), Action("await", 0), Action("drive", 0)),
-        ),
-        faults=(
-            Fault("pause", "read state", 2, 85, "savepoint", 203),
-            Fault("crash before", "make directory", 8, 4),
-            Fault("rival", "write", 5, 3),
-        ),
+        actions=_SAVEPOINT_OF_CONTENT,
+        faults=(Fault("pause", "read", 2, 60, "savepoint"), Fault("pause", "list", 46, 100, "thread")),
     ),
     # A driver stood still before the manifest of its third batch, while its successor had already read those of the
     # first two (1700017358).
