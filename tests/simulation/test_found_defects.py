@@ -79,20 +79,15 @@ FOUND = {
     ),
     # Without compare-and-swap, a cleaning removed a snapshot that had just become a savepoint (365911812).
     "those who write the index of a snapshot do not wait for each other where there is no compare-and-swap": Plan(
-        14,
+        140892,
         swaps=False,
-        switching=0.0,
+        switching=0.15,
         cadence=1,
         actions=(
             *(Action("rows", 12), Action("drive", 1), Action("await", 12), Action("rows", 12), Action("savepoint", 1)),
-            *(Action("drive", 0), Action("await", 12), Action("drain", 4), Action("own savepoint", 1)),
-            Action("left rows", 11),
+            *(Action("drive", 0), Action("await", 12), Action("wait", 40)),
         ),
-        faults=(
-            Fault("pause", "read", 1, 109, "savepoint", 152),
-            Fault("fails", "commit batch", 0, 1),
-            Fault("pause", "delta commit", 5, 58, wakes=110),
-        ),
+        faults=(Fault("pause", "read", 3, 200, "savepoint", 158),),
     ),
     # A savepoint that stood still pointed to content that was removed (365914996), or would, killed in its last steps.
     "cleaning does not keep the content to which a savepoint may point that is being taken": Plan(
