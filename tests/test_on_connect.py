@@ -20,14 +20,14 @@ PROJECT = Path(__file__).parents[1]
 MORE = [
     "tests/spark/test_joins.py",
     "tests/spark/test_side_outputs.py",
-    "tests/spark/restore/test_restore.py",
+    "tests/spark/savepoints/test_restore.py",
     "tests/checkpoints/inspect",
 ]
 """Tests of ordinary sessions that must pass there, too."""
 
 NOT_THERE = [
     # It changes a table with Delta's own package, which needs an extension of the server.
-    "tests/spark/restore/test_restore.py::test_a_snapshot_that_was_changed_is_refused",
+    "tests/spark/savepoints/test_restore.py::test_a_snapshot_that_was_changed_is_refused",
 ]
 
 

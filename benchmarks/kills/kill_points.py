@@ -92,8 +92,8 @@ _LOCAL, _OBJECTS = "cojoin.storage.local_store:LocalStore", "cojoin.storage.obje
 _REPLACES = (f"{_LOCAL}._put_in_place", f"{_OBJECTS}.write_bytes", f"{_OBJECTS}.replace")
 _WRITES = (f"{_LOCAL}.write", f"{_OBJECTS}.write")
 _DELETES = (f"{_LOCAL}.delete", f"{_OBJECTS}.delete")
-_CONTROL, _RESTORE, _START = "cojoin.checkpoints.control", "cojoin.spark.restore.restore", "cojoin.spark.query.start"
-_RESTORATION = "cojoin.spark.restore.restoration:Restoration.write"
+_CONTROL, _RESTORE, _START = "cojoin.checkpoints.control", "cojoin.spark.savepoints.restore", "cojoin.spark.query.start"
+_RESTORATION = "cojoin.spark.savepoints.restore:Restoration.write"
 
 
 def _at(phase: str, **defaults: Any) -> Any:

@@ -100,7 +100,7 @@ def connect(
         embedded = EmbeddedExecution.of(left, right)
         return ConnectedInputs(embedded, 1, time)
     check_packages("connect()", "spark")
-    from cojoin.spark.binding import bind_inputs  # noqa: PLC0415 - rows in memory are joined without Spark
+    from cojoin.spark.spark_execution import bind_inputs  # noqa: PLC0415 - rows in memory are joined without Spark
 
     execution, groups, sentences = bind_inputs(left, right, key_groups)
     for warning in sentences:

@@ -349,7 +349,7 @@ class Joined:
             )
             raise ConfigurationError(msg)
         from cojoin.spark.query.query_options import QueryOptions  # noqa: PLC0415 - rows in memory need no Spark
-        from cojoin.spark.restore.restoration import RestoreOptions  # noqa: PLC0415
+        from cojoin.spark.savepoints.restore import RestoreOptions  # noqa: PLC0415
 
         options = QueryOptions(
             output=output,

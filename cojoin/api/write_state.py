@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from cojoin.checkpoints.checkpoint import Checkpoint
-    from cojoin.spark.savepoints.written_header import WatermarkLike
+    from cojoin.spark.savepoints.new_savepoint import WatermarkLike
     from cojoin.storage.locations import Location
 
 __all__ = ["write_state"]

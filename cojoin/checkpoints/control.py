@@ -2,7 +2,7 @@
 
 The control input is a folder of Parquet files in the checkpoint, which Spark reads as a stream. Each row is a message
 to one key group or to all of them: the state that a restored query begins with, rows of a table that is a static side
-(``spark.batch.loaded_table``), that the inputs were read to their ends (``engine.time.control_rows``), a call to
+(``spark.batch.control_input``), that the inputs were read to their ends (``engine.time.control_rows``), a call to
 look at the clock, or the end of all inputs.
 
 A restored query's first batch, a drain's last batch and that of a run that has read all there is are planned by cojoin:

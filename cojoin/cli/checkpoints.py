@@ -25,7 +25,7 @@ from cojoin.cli.run_report import say, tell
 from cojoin.engine.display import format_bytes, format_time, text_table
 from cojoin.engine.values.rows import decode_rows, dump_json
 from cojoin.errors import CheckpointError, ConfigurationError, did_you_mean
-from cojoin.spark.sources.secrets import without_login
+from cojoin.spark.sources.options import without_login
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -111,7 +111,7 @@ def wait_for(query: Query, *, total: int | None = None, history: bool = False) -
         QueryFailedError: An error stopped the query.
         KeyboardInterrupt: The user pressed Ctrl-C, and the query has stopped.
     """
-    from cojoin.spark.progress.line import ProgressLine  # noqa: PLC0415 - it needs tqdm, which comes with Spark
+    from cojoin.spark.query.progress import ProgressLine  # noqa: PLC0415 - it needs tqdm, which comes with Spark
 
     wait = query.await_history if history else query.await_termination
     with ProgressLine(query, enabled=True, total=total, span=lambda: query.span) as line:

@@ -32,7 +32,7 @@ from cojoin.api.joined import Joined
 from cojoin.cli.run_report import say
 from cojoin.engine.callbacks import user_line
 from cojoin.errors import CojoinError, ConfigurationError, did_you_mean
-from cojoin.spark.sources.secrets import without_login
+from cojoin.spark.sources.options import without_login
 from cojoin.storage.locations import is_path
 
 if TYPE_CHECKING:

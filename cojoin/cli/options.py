@@ -24,7 +24,7 @@ from cojoin.cli.jobs import Output, parse_job
 from cojoin.engine.values.arguments import milliseconds
 from cojoin.errors import ConfigurationError
 from cojoin.spark.query.triggers import Trigger
-from cojoin.spark.sources.secrets import Secrets, logins
+from cojoin.spark.sources.options import Secrets, logins
 from cojoin.storage.secret_names import may_be_secret
 
 if TYPE_CHECKING:

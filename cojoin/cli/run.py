@@ -25,7 +25,7 @@ from cojoin.cli.run_report import say, tell
 from cojoin.comparison.difference import difference_text
 from cojoin.engine.plan import describe_operation
 from cojoin.errors import ConfigurationError
-from cojoin.spark.sources.secrets import without_login
+from cojoin.spark.sources.options import without_login
 from cojoin.storage.file_statistics import columns_with_statistics
 
 if TYPE_CHECKING:

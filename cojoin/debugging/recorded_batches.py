@@ -47,7 +47,7 @@ from cojoin.session.failures import explain
 from cojoin.session.kinds import adapter_of
 from cojoin.session.offset_log import NOTHING_READ, plan_interrupted
 from cojoin.session.stores import open_store
-from cojoin.spark.query.history import snapshot_of
+from cojoin.spark.query.input_progress import snapshot_of
 from cojoin.storage.locations import literally
 
 if TYPE_CHECKING:

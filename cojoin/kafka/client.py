@@ -32,7 +32,7 @@ from cojoin.kafka.refusals import (
     protocol_problem,
     setting_problem,
 )
-from cojoin.spark.sources.secrets import Secrets
+from cojoin.spark.sources.options import Secrets
 
 with contextlib.suppress(ImportError):  # an optional dependency: ``check_installed`` reports it
     from confluent_kafka import (

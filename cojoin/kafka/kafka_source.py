@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from cojoin.kafka.records import Record
     from cojoin.kafka.tasks import Gap
     from cojoin.kafka.tokens import Token
-    from cojoin.spark.batch.grouping import Grouping
+    from cojoin.spark.batch.packing import Grouping
     from cojoin.spark.sources.sources import PlacedAt
 
 __all__ = ["DataLoss", "KafkaSource", "Tombstones", "Undecodable", "source"]

@@ -26,9 +26,7 @@ from cojoin.kafka.formats.arrow_json import is_settled_type, narrowed, parsed_js
 from cojoin.kafka.records import DECODED, DECODED_KEY, FAULT, KEY, MARK, NEWEST, TIME, VALUE
 from cojoin.session.kinds import active_session
 from cojoin.session.session_settings import is_left_to_spark
-from cojoin.spark.batch.arrow_limits import limits_bytes
-from cojoin.spark.batch.grouping import CHUNK_BYTES, CHUNK_ROWS, cut
-from cojoin.spark.batch.packing import READY_COLUMNS
+from cojoin.spark.batch.packing import CHUNK_BYTES, CHUNK_ROWS, READY_COLUMNS, cut, limits_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -38,7 +36,7 @@ if TYPE_CHECKING:
 
     from cojoin.engine.input_spec import InputSpec
     from cojoin.kafka.record_columns import RecordColumn, RecordDescription
-    from cojoin.spark.batch.grouping import Grouping
+    from cojoin.spark.batch.packing import Grouping
 
 __all__ = ["Json", "PackedRecords", "Part", "why_through_spark"]
 

@@ -30,7 +30,7 @@ from cojoin.storage.secret_names import may_be_secret
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from cojoin.spark.sources.secrets import Secrets
+    from cojoin.spark.sources.options import Secrets
 
 __all__ = [
     "Token",

@@ -1,8 +1,17 @@
-"""An input whose rows come through Spark: its source opened, its columns checked, its rows packed for the call."""
+"""An input whose rows come through Spark: its source opened, its columns checked, its rows packed for the call.
+
+The workers read parquet files themselves (``batch.direct_reader``) where that gives the same rows as Spark's reader,
+which is decided before the start: for ``cojoin.sources.files(..., "parquet")`` of a local or mounted folder, with
+columns of plain types, and with options and settings that do not change how a file is read. A few of the files that are
+there are looked at, too. Both ways have the same offsets, so a checkpoint goes on with either.
+"""
 
 from __future__ import annotations
 
 import copy
+import itertools
+import os
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -14,18 +23,18 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructTy
 
 from cojoin.engine.input import Advice, InputColumns, check_names
 from cojoin.engine.input_spec import DIRECT
-from cojoin.engine.key_groups import group_labels
+from cojoin.engine.key_groups import group_labels, is_hashed
 from cojoin.engine.values.arguments import Duration, milliseconds
 from cojoin.engine.values.rows import back_quoted
+from cojoin.engine.values.types import parse_schema, type_to_ddl
 from cojoin.errors import ConfigurationError, SchemaError
 from cojoin.session.arrow_types import arrow_type
 from cojoin.session.failures import explain
-from cojoin.session.kinds import active_session
+from cojoin.session.kinds import active_session, adapter_of
 from cojoin.session.sealed import for_workers
-from cojoin.session.session_settings import check_full, check_session
+from cojoin.session.session_settings import check_full, check_session, is_left_to_spark
 from cojoin.session.spark_errors import JAVA_ERRORS
-from cojoin.spark.batch.direct_reader import DirectReader, file_ranges
-from cojoin.spark.batch.grouping import Grouping
+from cojoin.spark.batch.direct_reader import DirectReader, file_ranges, folders_with_values, is_plain, misfit
 from cojoin.spark.batch.packing import (
     GROUP_COLUMN,
     MARK_COLUMN,
@@ -34,20 +43,142 @@ from cojoin.spark.batch.packing import (
     NOW_COLUMN,
     PACKED_DDL,
     READY_COLUMNS,
+    Grouping,
     Packer,
     key_group,
 )
-from cojoin.spark.direct_reading import is_parquet, root_of, why_through_spark
 from cojoin.spark.sources.delta_static import StaticTable
-from cojoin.spark.sources.sources import Source
+from cojoin.spark.sources.source import Source
+from cojoin.storage.parquet_footers import read_footer
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
+    from pyspark.sql import SparkSession
+
     from cojoin.engine.input import Input, Kind
     from cojoin.engine.input_spec import InputSpec
 
-__all__ = ["BoundInput", "SparkAdvice"]
+__all__ = ["BoundInput", "SparkAdvice", "why_through_spark"]
+
+_OF_STREAMS = {
+    "maxfilespertrigger",
+    "maxbytespertrigger",
+    "maxfileage",
+    "maxcachedfiles",
+    "discardcachedinputratio",
+    "latestfirst",
+    "filenameonly",
+    "cleansource",
+    "sourcearchivedir",
+    "pathglobfilter",
+    "modifiedbefore",
+    "modifiedafter",
+}
+"""Options, in lower case, that say which files are read when, and not how."""
+
+_AS_EXPECTED = {
+    "spark.sql.caseSensitive": "false",
+    "spark.sql.files.ignoreCorruptFiles": "false",
+    "spark.sql.files.ignoreMissingFiles": "false",
+    "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
+    "spark.sql.parquet.int96RebaseModeInRead": "CORRECTED",
+    "spark.sql.parquet.int96TimestampConversion": "false",
+    "spark.sql.parquet.int96AsTimestamp": "true",
+}
+"""Settings of Spark's that change what is read of a file, with the values for which the workers read the same."""
+
+_PATTERN = re.compile(r"[\[\]{}*?\\]")
+_SAMPLES, _LISTED = 3, 10_000
+
+
+def _is_parquet(source: Any) -> bool:
+    """Return whether a source is a folder of parquet files, made by ``cojoin.sources.files``."""
+    return type(source) is Source and source.format.lower() == "parquet"
+
+
+def _root_of(session: SparkSession, source: Source) -> str | None:
+    """Return the folder of a source as a path that the workers reach; None if it is none."""
+    if _PATTERN.search(str(source.location)):
+        return None
+    return adapter_of(session).local_path(str(source.location))
+
+
+def why_through_spark(source: Source, frame: DataFrame, spec: InputSpec, *, is_computed: bool) -> str | None:
+    """Return why an input's parquet files are read by Spark, in words; None where the workers read them.
+
+    Args:
+        source: The source, for which ``_is_parquet`` is true.
+        frame: The source, opened.
+        spec: The input.
+        is_computed: Whether its event time is an expression.
+    """
+    session, schema = frame.sparkSession, spec.source_schema
+    if is_left_to_spark(session, "spark.cojoin.parquet"):
+        return "spark.cojoin.parquet is spark"
+    if not adapter_of(session).shares_paths:
+        return "the session is one of Spark Connect"
+    if is_computed:
+        return "its event time is an expression"
+    return (
+        _why_by_options(source)
+        or _why_by_settings(session)
+        or _why_by_schema(source, schema, spec)
+        or _why_by_files(_root_of(session, source), schema)
+    )
+
+
+def _why_by_options(source: Source) -> str | None:
+    others = [name for name in source.options if name.lower() not in _OF_STREAMS]
+    return f"it has the option {others[0]}" if others else None
+
+
+def _why_by_settings(session: SparkSession) -> str | None:
+    for name, expected in _AS_EXPECTED.items():
+        value = str(session.conf.get(name, expected))
+        if value.lower() != expected.lower():
+            return f"{name} is {value}"
+    return None
+
+
+def _why_by_schema(source: Source, schema: pa.Schema, spec: InputSpec) -> str | None:
+    declared = parse_schema(str(source.schema), what="schema").names
+    if declared != schema.names:
+        added = [name for name in schema.names if name not in declared]
+        return f"its columns are not those of its schema: {', '.join(added or schema.names)}"
+    for field in schema:
+        if not is_plain(field.type):
+            return f"its column {field.name!r} is of the type {type_to_ddl(field.type)}"
+        if "." in field.name or field.name.lower() == "_metadata":
+            return f"its column is named {field.name!r}"
+        if field.name in spec.key and not is_hashed(field.type):
+            return f"its key {field.name!r} is of the type {type_to_ddl(field.type)}"
+    return None
+
+
+def _why_by_files(root: str | None, schema: pa.Schema) -> str | None:
+    """Look at a few of the files that are there."""
+    if root is None:
+        return "its files are on no disk that the workers reach by a path"
+    try:
+        with os.scandir(root) as listed:
+            entries = sorted(itertools.islice(listed, _LISTED), key=lambda each: each.name)
+    except OSError as error:
+        return f"its folder can't be listed: {error.strerror}"
+    folders = [each.name for each in entries if each.is_dir()]
+    named = [each for folder in folders for each in folders_with_values(f"{root}/{folder}/", root)]
+    if named:
+        return f"its folder {named[0]!r} has a column's value"
+    files = [each for each in entries if each.is_file() and not each.name.startswith(("_", "."))]
+    for each in files[:: max(1, -(-len(files) // _SAMPLES))] + files[-1:]:
+        try:
+            with pa.OSFile(each.path) as stored:
+                why = misfit(read_footer(stored), schema)
+        except (OSError, pa.ArrowException) as error:
+            why = f"it can't be opened: {str(error).partition(chr(10))[0]}"
+        if why is not None:
+            return f"of its file {each.name}: {why}"
+    return None
 
 
 _TIMES: Mapping[Kind, str] = {
@@ -135,7 +266,7 @@ class BoundInput:
         if isinstance(defaults, StaticTable):
             self._check_static(declared.event_time)
             self.spec = replace(self.spec, static=True, refreshes=defaults.refresh_ms is not None)
-        if is_parquet(self.source):
+        if _is_parquet(self.source):
             is_computed = isinstance(declared.event_time, Column)
             why = why_through_spark(defaults, self.frame, self.spec, is_computed=is_computed)
             self.spec = replace(self.spec, reading=why or DIRECT)
@@ -293,7 +424,7 @@ class BoundInput:
         grouping = Grouping(self.spec.source_schema, self.spec.key, key_groups, spreading)
         frame, others = self.frame, self._marker_columns
         if self.source is not None and self.spec.reading == DIRECT:
-            if is_parquet(self.source):
+            if _is_parquet(self.source):
                 return self._packed_directly(self.source, grouping)
             frame, others = self.source.open_packed(grouping), [*others, *READY_COLUMNS]
         keys = [frame[back_quoted(name)] for name in self.spec.key]
@@ -328,7 +459,7 @@ class BoundInput:
     def _packed_directly(self, source: Source, grouping: Grouping) -> DataFrame:
         """Return the same of parquet files that the workers read."""
         clock = () if self.spec.max_ahead_ms is None else (_clock(),)
-        root = str(root_of(self.frame.sparkSession, source))
+        root = str(_root_of(self.frame.sparkSession, source))
         reader = DirectReader(self._what, root, grouping)
         packer = Packer(self.spec, self.tag, group_labels(grouping.key_groups))
 

@@ -1,7 +1,9 @@
 """The comparison of two versions over inputs of Spark: one reading, one shuffle, and both versions in each key group.
 
-Only counts and differing rows leave the key groups. They are persisted on the executors' disks, so that the differing
-rows can be looked at without running both versions again, until the difference is garbage-collected.
+A grouped function runs both versions of a plan over one key group, inside ``applyInArrow``, on the packed rows that
+``StaticCall`` takes. It emits rows of ``(kind, payload)``: of kind 0 the counts of all outputs as JSON, of the kinds
+from 1 on Arrow messages of the differing rows of each output. These are persisted on the executors' disks, so that the
+differing rows can be looked at without running both versions again, until the difference is garbage-collected.
 """
 
 from __future__ import annotations
@@ -18,16 +20,17 @@ from pyspark.storagelevel import StorageLevel
 
 from cojoin.comparison.comparison import changed_settings
 from cojoin.comparison.difference import Counts, Difference, OutputDifference, changed_columns, examples_of
+from cojoin.comparison.key_group_difference import compare_key_group
 from cojoin.engine.input import Input
+from cojoin.engine.values.codec import binary_column, read_message, write_messages
 from cojoin.engine.values.hashes import add_digests, rows_digest
 from cojoin.engine.values.rows import back_quoted
+from cojoin.engine.values.tables import concat
 from cojoin.errors import ConfigurationError, QueryFailedError
 from cojoin.session.failures import explain
 from cojoin.session.kinds import adapter_of
 from cojoin.session.sealed import for_workers
-from cojoin.spark.batch.comparing_call import COUNTS, DIFFERING_DDL, OTHER_CONTROL_TAG, ComparingCall
-from cojoin.spark.batch.packing import CONTROL_TAG
-from cojoin.spark.batch.unpacking import unpack
+from cojoin.spark.batch.packing import CONTROL_TAG, read_control, unpack
 from cojoin.spark.bound_input import BoundInput
 
 if TYPE_CHECKING:
@@ -36,10 +39,65 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from cojoin.comparison.comparison import ComparedOutput, Comparison
+    from cojoin.comparison.key_group_difference import KeyGroupDifference
     from cojoin.engine.input_spec import InputSpec
+    from cojoin.engine.time.control_rows import Control
     from cojoin.spark.spark_execution import SparkExecution
 
 __all__ = ["spark_difference"]
+
+_DIFFERING_DDL = "kind int, payload binary"
+_COUNTS = 0
+"""The kind of the counts; the outputs are numbered from 1 on, as ``Comparison.outputs`` has them."""
+
+_OTHER_CONTROL_TAG = -1
+"""The tag of control rows that are for version b alone."""
+
+_SCHEMA = pa.schema([("kind", pa.int32()), ("payload", pa.binary())])
+
+
+@dataclass(frozen=True)
+class _ComparingCall:
+    """Runs two versions over one key group's rows.
+
+    Attributes:
+        comparison: What is compared.
+        own: The numbers of the inputs of which version b has control rows of its own.
+    """
+
+    comparison: Comparison
+    own: frozenset[int] = frozenset()
+
+    def __call__(self, packed: pa.Table) -> pa.Table:
+        """Compare both versions over all packed rows of a key group; return rows of ``(kind, payload)``."""
+        specs = self.comparison.a.inputs
+        tables = [[spec.schema.empty_table()] for spec in specs]
+        a: list[Control] = []
+        b: list[Control] = []
+        for tag, payload in zip(packed.column("tag").to_pylist(), packed.column("payload"), strict=True):
+            buffer = payload.as_buffer()
+            if tag in (CONTROL_TAG, _OTHER_CONTROL_TAG):
+                control = read_control(buffer.to_pybytes())
+                assert control is not None
+                if tag == CONTROL_TAG:
+                    a.append(control)
+                if (tag == _OTHER_CONTROL_TAG) == (control.input in self.own):
+                    b.append(control)
+            else:
+                rows = read_message(buffer, specs[tag - 1].schema)
+                tables[tag - 1].append(pa.Table.from_batches([rows]))
+        left, right = (concat(each) for each in tables)
+        return self._emitted(compare_key_group(self.comparison, (left, right), (a, b)))
+
+    def _emitted(self, differences: dict[str, KeyGroupDifference]) -> pa.Table:
+        counts = {name: [each.counts, each.by_column] for name, each in differences.items()}
+        kinds, payloads = [_COUNTS], [json.dumps(counts).encode()]
+        for kind, output in enumerate(self.comparison.outputs, start=1):
+            rows = differences[output.name].rows
+            messages = [*write_messages(rows)] if rows.num_rows else []
+            kinds += [kind] * len(messages)
+            payloads += [message.to_pybytes() for message in messages]
+        return pa.Table.from_arrays([pa.array(kinds, pa.int32()), binary_column(payloads)], schema=_SCHEMA)
 
 
 def spark_difference(comparison: Comparison, a: SparkExecution, b: SparkExecution) -> Difference:
@@ -70,13 +128,13 @@ def spark_difference(comparison: Comparison, a: SparkExecution, b: SparkExecutio
     for mine, theirs in own:
         # Version b's view of time over the same rows; its rows are not packed a second time.
         controls = _static(mine.frame, theirs, mine.tag).packed(one.key_groups).where(F.col("tag") == CONTROL_TAG)
-        packed.append(controls.withColumn("tag", F.lit(OTHER_CONTROL_TAG).cast("tinyint")))
+        packed.append(controls.withColumn("tag", F.lit(_OTHER_CONTROL_TAG).cast("tinyint")))
     rows = packed[0]
     for each in packed[1:]:
         rows = rows.union(each)
-    call = ComparingCall(comparison, frozenset(mine.tag for mine, _ in own))
+    call = _ComparingCall(comparison, frozenset(mine.tag for mine, _ in own))
 
-    emitted = rows.groupBy("key_group").applyInArrow(for_workers(call), DIFFERING_DDL).persist(StorageLevel.DISK_ONLY)
+    emitted = rows.groupBy("key_group").applyInArrow(for_workers(call), _DIFFERING_DDL).persist(StorageLevel.DISK_ONLY)
     try:
         return _difference(comparison, emitted)
     except PySparkException as error:
@@ -85,12 +143,12 @@ def spark_difference(comparison: Comparison, a: SparkExecution, b: SparkExecutio
 
 
 def _difference(comparison: Comparison, emitted: DataFrame) -> Difference:
-    payloads = emitted.where(F.col("kind") == COUNTS).select("payload").toArrow().column(0).to_pylist()
-    found = [json.loads(payload) for payload in payloads]
+    payloads = emitted.where(F.col("kind") == _COUNTS).select("payload").toArrow().column(0).to_pylist()
+    counted = [json.loads(payload) for payload in payloads]
     kept = _Kept(emitted)
     outputs, examples = {}, []
     for kind, output in enumerate(comparison.outputs, start=1):
-        groups = [each[output.name] for each in found]
+        groups = [each[output.name] for each in counted]
         counts = Counts.of(output, (each for each, _ in groups), (each for _, each in groups))
         rows = unpack(emitted, kind, output.differing)
         name = Difference.name_of(output)
@@ -188,7 +246,7 @@ def _static(frame: DataFrame, spec: InputSpec, tag: Any) -> BoundInput:
 
 
 def _seen(spec: InputSpec) -> tuple[Any, ...]:
-    """Return what decides what the map tasks see of time."""
+    """Return the settings that decide on the times that the map tasks observe."""
     return spec.event_time, spec.partition, spec.watermark
 
 
@@ -200,10 +258,12 @@ def _check_rows(name: str, a: DataFrame, b: DataFrame, schema: pa.Schema) -> Non
     """
     one, other = _digest(a, schema), _digest(b, schema)
     if one != other:
-        told = f"{one[0]:,} rows in a and {other[0]:,} in b" if one[0] != other[0] else "other rows in b than in a"
+        difference = (
+            f"{one[0]:,} rows in a and {other[0]:,} in b" if one[0] != other[0] else "other rows in b than in a"
+        )
         msg = (
-            f"input {name!r} has {told}; diff compares two versions over the same history, so connect both to the same "
-            f"DataFrame or source"
+            f"input {name!r} has {difference}; diff compares two versions over the same history, so connect both to "
+            f"the same DataFrame or source"
         )
         raise ConfigurationError(msg)
 
@@ -218,5 +278,5 @@ def _digest(frame: DataFrame, schema: pa.Schema) -> tuple[int, int]:
 
     # Columns are renamed by position: mapInArrow fails on names with a dot or a backtick.
     plain = frame.toDF(*(f"c{at}" for at in range(len(schema))))
-    found = plain.mapInArrow(for_workers(digest), "rows bigint, digest string").toArrow().to_pydict()
-    return sum(found["rows"]), add_digests(*map(int, cast("list[str]", found["digest"])))
+    digests = plain.mapInArrow(for_workers(digest), "rows bigint, digest string").toArrow().to_pydict()
+    return sum(digests["rows"]), add_digests(*map(int, cast("list[str]", digests["digest"])))

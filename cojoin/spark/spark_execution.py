@@ -1,46 +1,167 @@
-"""A plan on Spark: as a DataFrame, and as a query.
+"""A plan on Spark: its two inputs checked together, and executed as a DataFrame and as a query.
 
 Both inputs are packed into one DataFrame of tagged messages, which is grouped by key group and passed to one call.
+
+A static DataFrame is lazy, so the number of rows that it rejects is known only after an action on it. Spark counts them
+beside the rows that it makes (``observe``), from the statistics of the calls, so nothing runs a second time. A listener
+of the session's actions finds the counts of the first one, and warns as if at the line that made the DataFrame. The
+counts are those of that action: one that needs a few rows, such as ``show()``, may process a part. It costs one
+listener in a session, which the JVM calls after each action there, for a fraction of a millisecond beside the user's
+thread, and a line of text for each of the last ``_MOST`` DataFrames that had no action yet.
 """
 
 from __future__ import annotations
 
+import atexit
+import contextlib
+import sys
+import uuid
+import warnings
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import reduce
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args
+from weakref import WeakKeyDictionary
 
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.state import GroupStateTimeout
 from pyspark.sql.types import StructType
 
+from cojoin.engine.batch_report import rejections
+from cojoin.engine.input import check_pair
+from cojoin.engine.input_spec import Reason
 from cojoin.engine.operator import REJECTED
-from cojoin.errors import ConfigurationError
+from cojoin.engine.values.arguments import milliseconds
+from cojoin.errors import ConfigurationError, MissingRowsWarning, SchemaError
 from cojoin.session.arrow_types import arrow_schema
+from cojoin.session.kinds import active_session, adapter_of
 from cojoin.session.pickling import check_picklable
 from cojoin.session.sealed import for_workers
 from cojoin.session.session_settings import is_left_to_spark, pipeline_refusals
-from cojoin.spark.batch.call import EMITTED_DDL, STATE_DDL, StaticCall, StreamingCall
-from cojoin.spark.batch.unpacking import unpack
+from cojoin.session.warming import warm_up
+from cojoin.spark.batch.call import EMITTED_DDL, STATE_DDL, STATISTICS, StaticCall, StreamingCall
+from cojoin.spark.batch.packing import unpack
 from cojoin.spark.batch.written_files import OUTPUT_SETTING
-from cojoin.spark.observed_rejections import with_rejections_told
-from cojoin.spark.query.present_validity import check_present_validity
+from cojoin.spark.bound_input import BoundInput, SparkAdvice
+from cojoin.spark.query.input_checks import check_present_validity
 from cojoin.spark.query.start import start_query
 from cojoin.spark.sinks.delta_sink import DeltaSink
+from cojoin.spark.sources.source import Source
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from collections.abc import Iterator, Mapping
+
+    from pyspark.sql import Column, DataFrame, SparkSession
 
     from cojoin.checkpoints.segment_files import SegmentFolder
     from cojoin.checkpoints.snapshot_row import SnapshotCadence
     from cojoin.engine.functions import KeyedCoProcessFunction
+    from cojoin.engine.input import Input
     from cojoin.engine.input_spec import InputSpec
     from cojoin.engine.plan import Plan
-    from cojoin.spark.bound_input import BoundInput
     from cojoin.spark.query.query import Query
     from cojoin.spark.query.query_options import QueryOptions
     from cojoin.spark.query.triggers import Phase
 
-__all__ = ["SparkExecution"]
+__all__ = ["SparkExecution", "bind_inputs"]
+
+_MOST = 32
+_AT_EXIT_MS = 500
+"""The milliseconds for which the end of the process waits for the counts of an action that has just ended."""
+
+
+class _Waiting(NamedTuple):
+    """A DataFrame without an action: its inputs' names, and the user's line as ``warn_explicit`` takes it."""
+
+    names: Sequence[str]
+    line: Mapping[str, Any]
+
+
+class _Warner:
+    """Warns of the DataFrames of one session, in the thread in which the JVM calls a listener."""
+
+    def __init__(self) -> None:
+        self.waiting: dict[str, _Waiting] = {}
+
+    def add(self, each: _Waiting) -> str:
+        """Add a DataFrame, and return the name under which its counts are found."""
+        name = f"cojoin-{uuid.uuid4().hex}"
+        self.waiting[name] = each
+        for oldest in list(self.waiting)[:-_MOST]:
+            self.waiting.pop(oldest, None)
+        return name
+
+    def awaited(self) -> list[str]:
+        """Return the names under which counts are awaited."""
+        return list(self.waiting)
+
+    def take(self, name: str, counts: Mapping[str, int | None]) -> None:
+        """Warn of what an action has counted."""
+        each = self.waiting.pop(name, None)
+        if each is not None:
+            _tell(counts, each)
+
+
+_WARNERS: WeakKeyDictionary[SparkSession, _Warner] = WeakKeyDictionary()
+
+
+def _with_rejection_warnings(emitted: DataFrame, names: Sequence[str], depth: int) -> DataFrame:
+    """Return the rows that the calls emit such that the first action on it warns of the rows that it has rejected.
+
+    With Spark Connect it does not warn: its ``toPandas`` attaches what is observed to the user's DataFrame.
+
+    Args:
+        emitted: The emitted rows of ``(kind, payload)``.
+        names: The inputs' names.
+        depth: How many calls are between this one and the user's line.
+    """
+    session = emitted.sparkSession
+    if not adapter_of(session).has_listeners:
+        return emitted
+    frame = sys._getframe(depth + 1)  # noqa: SLF001 - as warnings finds the user's line
+    line = {
+        "filename": frame.f_code.co_filename,
+        "lineno": frame.f_lineno,
+        "registry": frame.f_globals.setdefault("__warningregistry__", {}),
+        "module": frame.f_globals.get("__name__"),
+    }
+    return emitted.observe(_warner(session).add(_Waiting(tuple(names), line)), *_sums())
+
+
+def _warner(session: SparkSession) -> _Warner:
+    if session not in _WARNERS:
+        warner = _Warner()
+        adapter_of(session).add_listener(warner.awaited, warner.take)
+        _WARNERS[session] = warner
+    return _WARNERS[session]
+
+
+def _sums() -> list[Column]:
+    """Return the counts that Spark makes of the calls' statistics."""
+    text = F.when(F.col("kind") == F.lit(STATISTICS), F.col("payload").cast("string"))
+    names = ["rows_in", *(f"rejected.{reason}" for reason in get_args(Reason))]
+    places = [f"inputs[{side}].{name}" for side in (0, 1) for name in names]
+    return [F.sum(F.get_json_object(text, f"$.{place}").cast("bigint")).alias(place) for place in places]
+
+
+def _tell(metrics: Mapping[str, int | None], each: _Waiting) -> None:
+    inputs = []
+    for side, name in enumerate(each.names):
+        counts = {reason: metrics.get(f"inputs[{side}].rejected.{reason}") for reason in get_args(Reason)}
+        rejected = {reason: count for reason, count in counts.items() if count}
+        inputs.append((name, metrics.get(f"inputs[{side}].rows_in") or 0, rejected))
+    warning = rejections(inputs, 'to_dataframe("rejected")')
+    if warning is not None:
+        warnings.warn_explicit(warning, MissingRowsWarning, **each.line)
+
+
+@atexit.register
+def _wait() -> None:
+    for session, warner in list(_WARNERS.items()):
+        # The session may have been stopped.
+        with contextlib.suppress(Exception):
+            if warner.waiting:
+                adapter_of(session).await_listeners(_AT_EXIT_MS)
 
 
 class SparkExecution:
@@ -109,7 +230,7 @@ class SparkExecution:
             check_present_validity(self.bound)
             emitted = self.emitted(plan) if self.is_streaming else self._emitted_once(plan)
             if not self.is_streaming and name != REJECTED:
-                emitted = with_rejections_told(emitted, [spec.name for spec in plan.inputs], depth=2)
+                emitted = _with_rejection_warnings(emitted, [spec.name for spec in plan.inputs], depth=2)
             return unpack(emitted, *plan.outputs[name])
 
     def start(self, plan: Plan, options: QueryOptions) -> Query:
@@ -132,7 +253,7 @@ class SparkExecution:
         resumed_at: frozenset[int] = frozenset(),
         cadence: SnapshotCadence | None = None,
         segments: SegmentFolder | None = None,
-        told_by: str | None = None,
+        facts_setting: str | None = None,
         phase: Phase = "main",
     ) -> DataFrame:
         """Return the stream of ``(kind, payload)`` that the calls emit.
@@ -143,10 +264,10 @@ class SparkExecution:
             resumed_at: The ids of the micro-batches before which the query was stopped.
             cadence: When a snapshot is due.
             segments: The store of flushed segments; None keeps all rows in Spark's state.
-            told_by: The setting by which the calls learn of their micro-batch; None where local properties say it.
+            facts_setting: The setting that carries the facts of a micro-batch; None where local properties do.
             phase: For what the stream is made.
         """
-        run = for_workers(StreamingCall(plan, resumed_at, cadence, segments, told_by), _function_of(plan))
+        run = for_workers(StreamingCall(plan, resumed_at, cadence, segments, facts_setting), _function_of(plan))
 
         timeout = GroupStateTimeout.ProcessingTimeTimeout if plan.has_timeouts else GroupStateTimeout.NoTimeout
         execution = self._without_end() if phase == "live" else self
@@ -183,3 +304,154 @@ class SparkExecution:
 def _function_of(plan: Plan) -> object:
     """Return the user's function that a plan runs, whose module workers import; None for a ready join."""
     return getattr(plan.operation, "function", None)
+
+
+_KEY_GROUPS = 32
+"""The number of key groups if the user names none; for static inputs the largest."""
+
+_BYTES_FOR_GROUP = 256 << 10
+"""The bytes of static inputs that make a key group worth its cost; with fewer, one call is quicker than two."""
+
+_CALL_MS = 1.5, 4.0
+"""The lower and the usual upper bound of what a key group costs per micro-batch, in milliseconds, even without rows."""
+
+_LONG_SECONDS = 5
+"""The estimated seconds per micro-batch from which the user is warned."""
+
+
+def bind_inputs(left: Input, right: Input, key_groups: int | None) -> tuple[SparkExecution, int, list[str]]:
+    """Return the execution of two inputs of Spark, the number of key groups, and warnings for the user.
+
+    Args:
+        left: The left input.
+        right: The right input.
+        key_groups: The number of key groups that the user named, or None.
+
+    Raises:
+        ConfigurationError: An input can't be opened, or the inputs do not fit together.
+        SchemaError: A column does not exist or has the wrong type, or the types of the keys differ.
+    """
+    session = active_session()
+    if session is not None:
+        warm_up(session)
+    left, right = _together(left, right)
+    with pipeline_refusals("connect()"):
+        first, second = BoundInput(left, "left", 1), BoundInput(right, "right", 2)
+    _check(first, second)
+    groups = _KEY_GROUPS if key_groups is None else key_groups
+    if not first.is_streaming:
+        groups = min(groups, 1 + sum(_size(each) for each in (first, second)) // _BYTES_FOR_GROUP)
+    padded = [f"key: {told.format('only texts that fill it match')}" for told, _ in _padded(first, second)]
+    return SparkExecution(first, second), groups, [*_changed_columns(first, second), *padded, *_cost(groups, first)]
+
+
+def _size(bound: BoundInput) -> int:
+    """Return the size of a static input in bytes, as Spark estimates it; of an unknown one, Spark says the largest."""
+    return adapter_of(bound.frame.sparkSession).plan_bytes(bound.frame)
+
+
+def _check(left: BoundInput, right: BoundInput) -> None:
+    one, two = left.spec, right.spec
+    if one.static and not left.is_streaming and right.is_streaming:
+        msg = (
+            f"input {one.name!r} is a static side, and it is on the left: its rows would be looked up in the stream "
+            f"{two.name!r}, which never ends; make the stream the left input, and the table the right one"
+        )
+        raise ConfigurationError(msg)
+    beside = left.is_streaming and two.static
+    if left.is_streaming != right.is_streaming and one.name != two.name and not beside:
+        stream, static = (one.name, two.name) if left.is_streaming else (two.name, one.name)
+        msg = (
+            f"input {stream!r} is a stream, input {static!r} is static; both must be of one kind: "
+            f"read {static!r} with spark.readStream, or {stream!r} with spark.read; or have the stream on the left, "
+            f"and on the right a Delta table of which one version is pinned: cojoin.sources.delta(..., static=True)"
+        )
+        raise ConfigurationError(msg)
+    for each in (one, two):
+        if each.refreshes and not beside:
+            msg = f"refresh: input {each.name!r} is not beside a stream, so it is read once; leave refresh= out"
+            raise ConfigurationError(msg)
+    for told, never in _padded(left, right):
+        if never:
+            msg = f"the key types differ: {told.format('no two keys would be equal')}"
+            raise SchemaError(msg)
+    check_pair(one, two, (SparkAdvice(), SparkAdvice()))
+
+
+def _padded(left: BoundInput, right: BoundInput) -> Iterator[tuple[str, bool]]:
+    """Yield a message for each key column that one side pads with blanks as the other does not, and whether none match.
+
+    Spark's own joins pad the shorter of two ``char`` columns; they compare a ``char`` with other texts as it is.
+    """
+    for one, two in zip(left.spec.key, right.spec.key, strict=False):
+        types = left.length_type(one), right.length_type(two)
+        if types[0] == types[1] or not any(each.startswith("char") for each in types):
+            continue
+        padded = [int(each[5:-1]) for each in types if each.startswith("char")]
+        limit = next((int(each[8:-1]) for each in types if each.startswith("varchar")), padded[0])
+        cures = dict.fromkeys((_trimmed(left, one), _trimmed(right, two)))
+        yield (
+            (
+                f"{one!r} of input {left.spec.name!r} is {types[0]}, {two!r} of input {right.spec.name!r} is "
+                f"{types[1]}, and a char(n) is padded with blanks to n characters: {{}}; leave the blanks out on both "
+                f"sides: "
+                f"{' and '.join(cures)}"
+            ),
+            len(padded) > 1 or limit < padded[0],
+        )
+
+
+def _trimmed(bound: BoundInput, column: str) -> str:
+    if bound.source is None:
+        return f"df.withColumn({column!r}, F.rtrim({column!r}))"
+    return f"ALTER TABLE ... ALTER COLUMN {column} TYPE string"
+
+
+def _together(left: Input, right: Input) -> tuple[Input, Input]:
+    """Return both inputs with sources that know of their inputs and of each other, since Kafka's are read in step."""
+    left, right = _told(left, "left"), _told(right, "right")
+    one, two = getattr(left, "source", None), getattr(right, "source", None)
+    if not (isinstance(one, Source) and isinstance(two, Source)):
+        return left, right
+    return replace(left, source=one.together_with(two)), replace(right, source=two.together_with(one))
+
+
+def _told(declared: Input, default_name: str) -> Input:
+    """Return an input whose source knows its name, its key and ``max_ahead``."""
+    source = getattr(declared, "source", None)
+    if not isinstance(source, Source):
+        return declared
+    key = [declared.key] if isinstance(declared.key, str) else declared.key
+    # What is no name is refused once the columns are known.
+    names = key if isinstance(key, Sequence) else ()
+    source = source.of_input(declared.name or default_name)
+    source = source.with_key(tuple(each for each in names if isinstance(each, str)))
+    if declared.max_ahead is not None:
+        source = source.with_max_ahead(milliseconds(declared.max_ahead, "max_ahead"))
+    return replace(declared, source=source)
+
+
+def _changed_columns(*inputs: BoundInput) -> Iterator[str]:
+    """Yield a warning for each column whose collation is lost."""
+    for each in inputs:
+        for name, collation in each.collated.items():
+            yield (
+                f"input {each.spec.name!r}: column {name!r} has the collation {collation}, which results and state do "
+                f"not keep: its texts stay as they are, and come out as UTF8_BINARY; collate the result anew where it "
+                f"matters"
+            )
+
+
+def _cost(key_groups: int, left: BoundInput) -> Iterator[str]:
+    """Yield a warning if the calls of all key groups, with or without rows, take long."""
+    if key_groups * max(_CALL_MS) < 1000 * _LONG_SECONDS:
+        return
+    cores = adapter_of(left.frame.sparkSession).parallel_tasks()
+    low, high = (key_groups * each / cores / 1000 for each in _CALL_MS)
+    if high >= _LONG_SECONDS:
+        yield (
+            f"key_groups={key_groups}: {'each micro-batch' if left.is_streaming else 'a run'} will take {low:,.0f} to "
+            f"{high:,.0f} seconds on {cores} cores however few its rows are, since a key group costs some "
+            f"milliseconds; results do not depend on their number, and a few for each core are right, such as "
+            f"key_groups={min(key_groups, max(32, 4 * cores))}"
+        )

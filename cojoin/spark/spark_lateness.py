@@ -4,6 +4,12 @@ The rows' times are kept on the executors' disks, and cut by arrival into ranges
 The largest timestamps of each partition in each range, which are few, give the largest one before each range; that is
 added to the range as a first row, which is not counted. Then each task sorts its ranges, on disk if need be, and counts
 them in one pass. Rows with one arrival are in one range, however many.
+
+Rows arrive in the order of a column: the offset, a file's time, or the time of a Delta commit. The commit that wrote a
+row of a Delta table is known by the row's file: the log has it as added in that commit. It is not known for a file that
+was added without a change of data, as OPTIMIZE does, nor where the commit has left the log. Of a file that was added
+several times, as with deletion vectors, it is the first. It costs the reading of the log's commits, and a join of the
+rows with the names of their files. (Delta's protocol, "Add File and Remove File".)
 """
 
 from __future__ import annotations
@@ -19,27 +25,93 @@ from pyspark.storagelevel import StorageLevel
 
 from cojoin.engine.input import Input
 from cojoin.engine.lateness import Lateness, LatenessCounter, arrival_order
+from cojoin.engine.row_changes import COMMITTED_AT
 from cojoin.engine.values.rows import back_quoted
 from cojoin.errors import ConfigurationError, QueryFailedError
+from cojoin.session.delta_tables import table_log
 from cojoin.session.failures import explain
-from cojoin.session.kinds import adapter_of
+from cojoin.session.kinds import active_session, adapter_of
 from cojoin.session.sealed import for_workers
 from cojoin.session.session_settings import check_session
 from cojoin.session.spark_errors import JAVA_ERRORS
 from cojoin.spark.bound_input import BoundInput
-from cojoin.spark.sources.arrival_columns import with_arrival
 from cojoin.spark.sources.source import Source
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
+    from cojoin.delta.table_log import TableLog
     from cojoin.engine.input_spec import InputSpec
     from cojoin.engine.lateness import ArrivalOrder
     from cojoin.engine.values.arguments import Duration
 
 __all__ = ["spark_lateness"]
+
+_FILE_TIME = "_file_modification_time"
+_FILE = "__cojoin_file"
+
+
+def _with_arrival(source: Source, arrival: Any, what: str) -> tuple[DataFrame, Any]:
+    """Return the present rows of a source, and the column by which they arrived, which is added if need be.
+
+    Args:
+        source: The source.
+        arrival: The column that the user names; None is the source's own.
+        what: What is read, for messages.
+
+    Raises:
+        ConfigurationError: The source has no end.
+    """
+    endless = source.why_endless()
+    if endless is not None:
+        msg = f"{what} has no end: {endless}"
+        raise ConfigurationError(msg)
+    frame = source.open(streaming=False)
+    own = _own_arrival(source)
+    if arrival not in (None, own) or own in frame.columns:
+        return frame, own if arrival is None else arrival
+    if own == _FILE_TIME:
+        return frame.select("*", F.col("_metadata.file_modification_time").alias(_FILE_TIME)), own
+    if own == COMMITTED_AT:
+        return _with_commit_time(frame, source), own
+    return frame, own
+
+
+def _own_arrival(source: Source) -> str:
+    if source.format == "delta":
+        return COMMITTED_AT
+    return source.sequence[0] if source.sequence else _FILE_TIME
+
+
+def _with_commit_time(frame: DataFrame, source: Source) -> DataFrame:
+    """Return the rows of a Delta table with the time of the commit that wrote each."""
+    spark = active_session()
+    assert spark is not None
+    log = table_log(spark, str(source.location))
+    assert log is not None
+    names = [F.col(back_quoted(name)) for name in frame.columns]
+    files = _commit_times(spark, log)
+    rows = frame.select(*names, F.col("_metadata.file_name").alias(_FILE))
+    return rows.join(F.broadcast(files), _FILE, "left").select(*names, COMMITTED_AT)
+
+
+def _commit_times(spark: SparkSession, log: TableLog) -> DataFrame:
+    """Return the names of a table's files, with the times of the commits that added them."""
+    latest, times = -1, dict[str, int]()
+    for version in log.versions():
+        commit = log.commit(version)
+        if commit.timestamp is None:
+            continue
+        # As Delta does it: a commit that a slow clock dates before the former one is a millisecond after that.
+        latest = max(latest + 1, commit.timestamp)
+        for file in commit.added:
+            if file.changes_data:
+                times.setdefault(file.path.rpartition("/")[2], latest)
+    rows = pa.table({_FILE: pa.array(list(times), pa.string()), "millis": pa.array(list(times.values()), pa.int64())})
+    return spark.createDataFrame(rows).select(_FILE, F.timestamp_millis("millis").alias(COMMITTED_AT))
+
 
 _NAME, _WHAT = "source", "input 'source'"
 _RANGE_ROWS, _MOST_RANGES, _SAMPLED = 1_000_000, 256, 1_000
@@ -67,7 +139,7 @@ def spark_lateness(
     """
     if isinstance(source, Source):
         try:
-            frame, arrival = with_arrival(source.of_input(_NAME), arrival, _WHAT)
+            frame, arrival = _with_arrival(source.of_input(_NAME), arrival, _WHAT)
         except JAVA_ERRORS as error:
             msg = f"{_WHAT}: {source.title} can't be read: {explain(error)}"
             raise ConfigurationError(msg) from error
@@ -129,8 +201,10 @@ def _counted(rows: DataFrame, spec: InputSpec, order: ArrivalOrder) -> Lateness:
     counted = rows.where("reason IS NULL").select("p", "a", "t")
     counter = LatenessCounter()
     if known:
-        found = _by_range(counted, known).mapInArrow(for_workers(_count), _COUNTS_DDL).toArrow().to_pydict()
-        for lateness, number, largest in zip(found["lateness"], found["rows"], found["largest"], strict=True):
+        counted_ranges = _by_range(counted, known).mapInArrow(for_workers(_count), _COUNTS_DDL).toArrow().to_pydict()
+        for lateness, number, largest in zip(
+            counted_ranges["lateness"], counted_ranges["rows"], counted_ranges["largest"], strict=True
+        ):
             counter.merge({lateness: number}, largest)
     names = ("null_event_time", "null_arrival", "too_far_ahead")
     return Lateness(

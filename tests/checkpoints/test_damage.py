@@ -28,7 +28,7 @@ from cojoin.cli.options import parse_arguments, secrets_of
 from cojoin.session.hadoop_store import HadoopStore
 from cojoin.session.offset_log import check_offsets, source_offsets
 from cojoin.session.stores import open_store
-from cojoin.spark.restore.restoration import Restoration, unfinished
+from cojoin.spark.savepoints.restore import Restoration, unfinished
 from tests.checkpoints.damages import DAMAGES, SEED, changed, told_of
 from tests.spark.refused import refused
 

@@ -22,8 +22,8 @@ from cojoin.errors import CheckpointError
 from cojoin.session.offset_log import check_offsets
 from cojoin.session.source_logs import check_logs
 from cojoin.spark.batch.batch_facts import check_state
-from cojoin.spark.batch.restored_state import RestoredState
-from cojoin.spark.restore.restoration import unfinished
+from cojoin.spark.batch.control_input import RestoredState
+from cojoin.spark.savepoints.restore import unfinished
 from cojoin.spark.sinks.parquet_sink import ParquetSink, ParquetWriter
 from cojoin.spark.sinks.sink import OutputId
 from cojoin.storage.local_store import LocalStore

@@ -31,7 +31,7 @@ from cojoin.engine.input_spec import InputSpec
 from cojoin.engine.state.segments import SegmentContext, write_segment
 from cojoin.engine.values import codec
 from cojoin.session.source_logs import LogDigests
-from cojoin.spark.restore.restoration import Restoration
+from cojoin.spark.savepoints.restore import Restoration
 from cojoin.spark.sinks.parquet_sink import _FORM as _OWNER_FORM
 from cojoin.storage.documents import write_document
 from cojoin.storage.local_store import LocalStore

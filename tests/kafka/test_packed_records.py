@@ -16,12 +16,12 @@ from cojoin.kafka.packed_records import PackedRecords, why_through_spark
 from cojoin.kafka.record_columns import RecordDescription
 from cojoin.kafka.records import FAULT, KEY, MARK, NEWEST, TIME, TOMBSTONE, VALUE
 from cojoin.kafka.topics import Topics
-from cojoin.spark.batch.grouping import Grouping
 from cojoin.spark.batch.packing import (
     CONTROL_TAG,
     GROUP_COLUMN,
     MARKER_COLUMNS,
     READY_COLUMNS,
+    Grouping,
     Packer,
     key_group,
     read_control,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import cojoin as cj
-from cojoin.spark.query import run_end
+from cojoin.spark.query import input_progress
 from tests.kafka.replayed import join, pairs, row, run, start, version, write
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ DAY = 86_400_000
 def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """A clock that stands still, from which the moments of runs are read."""
     clock = SimpleNamespace(now=1_800_000_000_000)
-    monkeypatch.setattr(run_end, "time", SimpleNamespace(time=lambda: clock.now / 1_000))
+    monkeypatch.setattr(input_progress, "time", SimpleNamespace(time=lambda: clock.now / 1_000))
     return clock
 
 

@@ -23,7 +23,7 @@ import cojoin as cj
 from cojoin.checkpoints.manifest import Manifests
 from cojoin.kafka.positions import positions_of
 from cojoin.session.stores import open_store
-from cojoin.spark.query import monitoring
+from cojoin.spark.query import observers
 from tests.kafka.lags import committed, lags, log_ends, set_offsets
 from tests.kafka.replayed import START, join, make, row, version, write
 from tests.servers import free_ports
@@ -109,7 +109,7 @@ def test_lag_metrics_and_progress_of_a_query(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(monitoring, "_AGAIN_SECONDS", 0.2)
+    monkeypatch.setattr(observers, "_AGAIN_SECONDS", 0.2)
     servers = make(broker, LEFT, RIGHT, partitions=2)
     write_in_transactions(servers, LEFT, [row(each, each, each % 2) for each in range(12)])
     write_in_transactions(servers, RIGHT, [version(each, each - 0.5, each % 2) for each in range(12)])

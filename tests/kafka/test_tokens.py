@@ -14,7 +14,7 @@ import cojoin as cj
 from cojoin.kafka import Token
 from cojoin.kafka.client import ClusterOptions
 from cojoin.kafka.tokens import TokenFunction, Tokens
-from cojoin.spark.sources.secrets import Secrets
+from cojoin.spark.sources.options import Secrets
 from tests.kafka.logins import unsigned_token
 from tests.spark.refused import refused
 

@@ -18,7 +18,7 @@ from prometheus_client import REGISTRY, generate_latest
 from cojoin.engine.time.watermarks import END_OF_TIME, NONE
 from cojoin.metrics.metric_names import EXPECTED_REASONS, METRICS
 from cojoin.metrics.query_metrics import Instruments, QueryMetrics
-from tests.spark.progress.runs import NOON, report
+from tests.spark.query.runs import NOON, report
 
 if TYPE_CHECKING:
     from cojoin.engine.batch_report import BatchReport

@@ -17,7 +17,7 @@ from cojoin.engine.time.watermarks import END_OF_TIME, NONE
 from cojoin.engine.values.encoding import encode_rows
 from cojoin.plots import plot_watermarks
 from tests.plots.drawn import legend
-from tests.spark.progress.runs import HOUR, NOON, report
+from tests.spark.query.runs import HOUR, NOON, report
 
 if TYPE_CHECKING:
     import pyarrow as pa

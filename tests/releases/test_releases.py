@@ -20,7 +20,7 @@ from cojoin.checkpoints.lease_liveness import is_live
 from cojoin.checkpoints.manifest import Manifests
 from cojoin.checkpoints.snapshots import Snapshots
 from cojoin.session.stores import open_store
-from cojoin.spark.restore.restoration import Restoration
+from cojoin.spark.savepoints.restore import Restoration
 from tests.checkpoints.damages import DAMAGES, SEED, told_of
 from tests.releases import queries
 from tests.releases.queries import CASES, DRAIN, Case, Place

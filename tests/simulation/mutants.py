@@ -144,7 +144,7 @@ MUTANTS = (
     ),
     Mutant(
         "a snapshot is removed although it has become a savepoint",
-        "cojoin.spark.query.cleaning:Cleaning._remove",
+        "cojoin.spark.query.batch_protocol:Cleaning._remove",
         (("savepoints_too=False", "savepoints_too=True"),),
     ),
     Mutant(
@@ -339,12 +339,12 @@ MUTANTS = (
     ),
     Mutant(
         "a restoration that stood still writes down how far it has come",
-        "cojoin.spark.restore.restoration:Restoration.write",
+        "cojoin.spark.savepoints.restore:Restoration.write",
         (('int(content.get("epoch", 0))', "0"),),
     ),
     Mutant(
         "a restoration does not look whether its snapshot was removed while it was read",
-        "cojoin.spark.restore.restore:write_restoration",
+        "cojoin.spark.savepoints.restore:write_restoration",
         (("table.check_unchanged(snapshot)", "pass"),),
         is_rare=True,
     ),

@@ -258,13 +258,16 @@ _SEAMS: dict[str, dict[str, Any]] = {
     },
     "cojoin.spark.sinks.delta_sink": {"FileTarget": _FileTarget},
     "cojoin.session.source_logs": {"compact_interval": lambda _: 10},
-    "cojoin.spark.restore.restore": {
+    "cojoin.spark.savepoints.restore": {
         "state_messages": _Messages,
         "StoredState": _StoredState,
         "_check_states": _emptied,
     },
-    "cojoin.spark.query.batch_protocol": {"time": SimulatedTime, "threading": SimulatedThreads},
-    "cojoin.spark.query.cleaning": {"threading": SimulatedThreads, "STATE_LOCK": _StateLock()},
+    "cojoin.spark.query.batch_protocol": {
+        "time": SimulatedTime,
+        "threading": SimulatedThreads,
+        "STATE_LOCK": _StateLock(),
+    },
     "cojoin.spark.query.query": {
         "time": SimulatedTime,
         "threading": SimulatedThreads,

@@ -101,10 +101,10 @@ class World:
                 resumed: Any,
                 cadence: Any,
                 segments: Any,
-                told_by: None,
+                facts_setting: None,
                 phase: str,
             ) -> Stream:
-                del inputs, control, resumed, segments, told_by, phase
+                del inputs, control, resumed, segments, facts_setting, phase
                 # From here on, no earlier run may commit to the output.
                 record = json.loads(self.disk.files[f"{place.checkpoint}/lease.json"].content)["content"]
                 if record["owner"] in process.owners:

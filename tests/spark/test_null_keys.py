@@ -12,8 +12,7 @@ import pytest
 from pyspark.sql import functions as F  # noqa: N812
 
 import cojoin as cj
-from cojoin.spark.batch.grouping import Grouping
-from cojoin.spark.batch.packing import key_group
+from cojoin.spark.batch.packing import Grouping, key_group
 from tests.seeds import SEED
 from tests.spark.data import FIVE_SECONDS, Folders, Streams, asof, enriched_rows, generate
 from tests.spark.saved import DRAIN, Saved

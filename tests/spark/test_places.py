@@ -9,7 +9,7 @@ import pytest
 import cojoin as cj
 from cojoin.session.shared_places import SharedPlaces, begun
 from cojoin.session.stores import open_store
-from cojoin.spark.query.output_places import shared_places
+from cojoin.spark.query.outputs import shared_places
 from cojoin.storage.place_tokens import Place
 from tests.spark.data import Folders, asof, connect
 

@@ -30,7 +30,7 @@ from cojoin.kafka.sink.topic_producer import TopicConnection, TopicTarget
 from cojoin.kafka.sink.topic_transactions import NO_BATCH, RETIRED, TopicMarker, TopicTransactions, layouts_since
 from cojoin.kafka.sink.topic_writer import TopicWriter
 from cojoin.spark.sinks.sink import OutputId, Sink
-from cojoin.spark.sources.format_options import as_options
+from cojoin.spark.sources.options import as_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -1,7 +1,7 @@
-"""What a call learns from the driver about its micro-batch, and the check of the state that the batch begins with.
+"""The facts of a micro-batch that the driver passes to the calls, and the check of the state with which it begins.
 
-The driver says it in local properties of Spark's jobs, or in a setting of the session where these do not reach the
-workers (Spark Connect).
+They are in local properties of Spark's jobs, or in a setting of the session where these do not reach the workers (Spark
+Connect).
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ __all__ = [
 ]
 
 FILES_PROPERTY = "cojoin.files"
-"""The local property of a micro-batch's jobs with where calls may write the rows of outputs (``written_files``)."""
+"""The local property with the places where calls may write the rows of outputs (``written_files``)."""
 
 HOLDS_PROPERTY = "cojoin.holds"
-"""The local property of a micro-batch's jobs with the limits of the inputs' watermarks (``spark.query.history``)."""
+"""The local property with the limits of the inputs' watermarks (``spark.query.input_progress``)."""
 
 LOADS_PROPERTY = "cojoin.loads"
 """The local property of a micro-batch's jobs with how far tables' snapshots are read (``Loads``)."""
@@ -55,7 +55,7 @@ _FOUND: set[str] = set()
 
 @dataclass(frozen=True)
 class Loads:
-    """How far a micro-batch is in the snapshots with which streams of Delta tables begin, by the input's number.
+    """The progress of a micro-batch in the snapshots with which streams of Delta tables begin, by the input's number.
 
     Attributes:
         snapshots: The version that is the snapshot of a change feed; only where the batch may have rows of it.
@@ -71,15 +71,15 @@ class Loads:
         return {"snapshots": dict(self.snapshots), "rows": {number: list(rows) for number, rows in self.rows.items()}}
 
     @classmethod
-    def read(cls, told: Mapping[str, Any]) -> Loads:
+    def read(cls, stored: Mapping[str, Any]) -> Loads:
         """Return what ``as_dict`` returned; nothing for nothing."""
-        rows = {int(number): (int(read), int(total)) for number, (read, total) in told.get("rows", {}).items()}
-        return cls(_holds(told.get("snapshots", {})), rows)
+        rows = {int(number): (int(read), int(total)) for number, (read, total) in stored.get("rows", {}).items()}
+        return cls(_holds(stored.get("snapshots", {})), rows)
 
 
 @dataclass(frozen=True)
 class BatchFacts:
-    """What the calls need to know of their micro-batch.
+    """The facts of a micro-batch for its calls.
 
     Attributes:
         batch_id: Its id.
@@ -101,25 +101,25 @@ class BatchFacts:
 
     def to_json(self) -> str:
         """Return them as a text, which ``read`` reads."""
-        told = {"batch_id": self.batch_id, "holds": self.holds, "state": self.state, "loads": self.loads.as_dict()}
-        return json.dumps(told | ({} if self.places is None else {"places": self.places}))
+        facts = {"batch_id": self.batch_id, "holds": self.holds, "state": self.state, "loads": self.loads.as_dict()}
+        return json.dumps(facts | ({} if self.places is None else {"places": self.places}))
 
     @classmethod
     def read(cls, text: str) -> BatchFacts:
         """Read a text that ``to_json`` returned."""
-        told = json.loads(text)
-        loads, places = Loads.read(told["loads"]), told.get("places")
-        return cls(int(told["batch_id"]), _holds(told["holds"]), told["state"], loads, places=places)
+        stored = json.loads(text)
+        loads, places = Loads.read(stored["loads"]), stored.get("places")
+        return cls(int(stored["batch_id"]), _holds(stored["holds"]), stored["state"], loads, places=places)
 
 
-def batch_facts(told_by: str | None) -> BatchFacts:
-    """Return what the driver says of the micro-batch; its id is -1 outside of a query, as in tests."""
-    if told_by is not None:
-        told = _property(told_by)
-        if told is None:
-            msg = f"the setting {told_by} of the micro-batch's session did not reach the workers; start the query again"
+def batch_facts(setting: str | None) -> BatchFacts:
+    """Return the facts of the micro-batch; its id is -1 outside of a query, as in tests."""
+    if setting is not None:
+        text = _property(setting)
+        if text is None:
+            msg = f"the setting {setting} of the micro-batch's session did not reach the workers; start the query again"
             raise QueryFailedError(msg)
-        return BatchFacts.read(told)
+        return BatchFacts.read(text)
     batch_id = _property(BATCH_ID_PROPERTY)
     names = (HOLDS_PROPERTY, STATE_PROPERTY, LOADS_PROPERTY, FILES_PROPERTY)
     holds, state, loads, files = (json.loads(_property(name) or "{}") for name in names)
@@ -127,29 +127,29 @@ def batch_facts(told_by: str | None) -> BatchFacts:
     return BatchFacts(-1 if batch_id is None else int(batch_id), _holds(holds), state, Loads.read(loads), places)
 
 
-def check_places(told: str | None = None) -> None:
+def check_places(text: str | None = None) -> None:
     """Check, at a Python process's first task of a query, that it sees the places that the driver sees.
 
     Args:
-        told: The driver's tokens; None reads them from Spark's local properties, which have them if they must be
+        text: The driver's tokens; None reads them from Spark's local properties, which have them if they must be
             checked.
 
     Raises:
         CheckpointError: This host has other places.
     """
-    told = _property(PLACES_PROPERTY) if told is None else told
-    if not told or told in _FOUND:
+    text = _property(PLACES_PROPERTY) if text is None else text
+    if not text or text in _FOUND:
         return
-    tokens, own = Tokens.read(told), uuid.uuid4().hex
+    tokens, own = Tokens.read(text), uuid.uuid4().hex
     faults = tokens.look(own)
     tokens.forget(own)
     if faults:
         raise CheckpointError(told_faults(faults, tokens.driver))
-    _FOUND.add(told)
+    _FOUND.add(text)
 
 
-def _holds(told: Mapping[str, int]) -> dict[int, int]:
-    return {int(number): until for number, until in told.items()}
+def _holds(stored: Mapping[str, int]) -> dict[int, int]:
+    return {int(number): until for number, until in stored.items()}
 
 
 def _property(name: str) -> str | None:
@@ -176,11 +176,11 @@ def check_state(written: Any, group: int, expected: Mapping[str, Any]) -> None:
         is_right = written[0] == group and is_query and (called is None or written[1] >= called)
     if is_right:
         return
-    found = "there is none that says so" if written is None else f"got key group, batch and query {written}"
+    got = "there is none that says so" if written is None else f"got key group, batch and query {written}"
     known = "" if called is None else f" after batch {called} or a later one, as the manifests say"
     msg = (
         f"spark/state of the checkpoint, Spark's own state store: expected the state of key group {group} of the query "
-        f"{query_id}{known}; {found}: its files were exchanged or are former ones; put the checkpoint back from a "
+        f"{query_id}{known}; {got}: its files were exchanged or are former ones; put the checkpoint back from a "
         f"backup, or restore a snapshot into a new one with restore_from="
     )
     raise CheckpointError(msg)

@@ -39,9 +39,8 @@ from cojoin.engine.values.schema_evolution import evolve
 from cojoin.engine.values.tables import concat
 from cojoin.errors import CheckpointError
 from cojoin.spark.batch.batch_facts import BatchFacts, batch_facts, check_places, check_state
-from cojoin.spark.batch.loaded_table import LoadedRows
+from cojoin.spark.batch.control_input import LoadedRows, RestoredState, is_restored_state
 from cojoin.spark.batch.packing import CONTROL_TAG, LOADED_TAG, read_control
-from cojoin.spark.batch.restored_state import RestoredState, is_restored_state
 from cojoin.spark.batch.written_files import CallFiles, FileTarget
 
 if TYPE_CHECKING:
@@ -83,7 +82,7 @@ class StreamingCall:
         resumed_at: The ids of the first micro-batches after a restart.
         cadence: When a snapshot is due.
         segments: The store of flushed segments; None keeps all rows in the state value.
-        told_by: The setting of the session by which the driver says what the calls need to know of the micro-batch
+        facts_setting: The session's setting that carries the facts of the micro-batch
             (``BatchFacts``); None where Spark's local properties say it.
     """
 
@@ -93,9 +92,9 @@ class StreamingCall:
         resumed_at: frozenset[int] = frozenset(),
         cadence: SnapshotCadence | None = None,
         segments: SegmentStore | None = None,
-        told_by: str | None = None,
+        facts_setting: str | None = None,
     ) -> None:
-        self._plan, self._segments, self._told_by = plan, segments, told_by
+        self._plan, self._segments, self._facts_setting = plan, segments, facts_setting
         self._resumed_at = resumed_at
         self._cadence = cadence or SnapshotCadence()
         self._numbers = {label: number for number, label in enumerate(group_labels(plan.key_groups))}
@@ -112,7 +111,7 @@ class StreamingCall:
         Yields:
             Rows of ``(kind, payload)``.
         """
-        facts = batch_facts(self._told_by)
+        facts = batch_facts(self._facts_setting)
         check_places(facts.places)
         stamp = (facts.batch_id, state.getCurrentProcessingTimeMs()) if self._plan.stamps_rejected else None
         emitted = _Emitted(self._outputs, facts.files, stamp, self._plan.emitted_columns)
@@ -197,7 +196,7 @@ class StreamingCall:
 
 
 class _Emitted:
-    """What a call emits: the rows of an output in a file of the call's own where there are many, otherwise as messages.
+    """A call's emissions: the rows of an output in a file of the call's own if there are many, otherwise as messages.
 
     Args:
         outputs: The kind and the columns of each output, by name.

@@ -4,6 +4,11 @@ Spark lists the files, keeps the log of what is read, and splits them into tasks
 reads only the numbers of every 8,192nd row, without any column: so a task learns which rows of which files are its own,
 reads them with pyarrow, and hashes the keys as Spark does. The same rows then come to the packer in the same order.
 
+Columns are found by name as in Spark: whatever their case, and null where the file has none. A column must have the
+input's own type, a narrower integer or a float for a double; times may be the older INT96 of Spark itself. A file that
+only Spark's reader reads rightly (dates of the Julian calendar, INT96 of other writers, wider decimals) is refused with
+its name and column (``misfit``).
+
 A task has one file open, and holds the rows of one chunk (``packing``) and the columns of one row group. The map stage
 takes about 0.6 of the CPU that it takes where Spark reads the rows and turns them into Arrow
 (``benchmarks.join.waterfall``).
@@ -12,33 +17,292 @@ takes about 0.6 of the CPU that it takes where Spark reads the rows and turns th
 from __future__ import annotations
 
 import contextlib
+import itertools
+import json
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql import functions as F  # noqa: N812
 
+from cojoin.engine.values.types import type_to_ddl
 from cojoin.errors import QueryFailedError
 from cojoin.spark.batch.packing import GROUP_COLUMN, NOW_COLUMN
-from cojoin.spark.batch.parquet_columns import StoredFile, misfit, rows_between
+from cojoin.storage.parquet_footers import check_not_encrypted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from pyspark.sql import Column, DataFrame
 
-    from cojoin.spark.batch.grouping import Grouping
+    from cojoin.spark.batch.packing import Grouping
 
-__all__ = ["CURE", "DirectReader", "file_ranges", "folders_with_values"]
+__all__ = [
+    "CURE",
+    "DirectReader",
+    "StoredFile",
+    "file_ranges",
+    "folders_with_values",
+    "is_plain",
+    "misfit",
+    "rows_between",
+]
+
+_ROWS_AT_ONCE, _BYTES_AT_ONCE = 32_768, 32 << 20
+_WRITER = b"org.apache.spark.version"
+_FIRST_NEW, _FIRST_NEW_INT96 = (3, 0), (3, 1)
+"""The versions of Spark since which dates and times, and those of INT96, are of the Gregorian calendar throughout."""
+
+_OLD_DATES = b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96"
+_MILLIS, _MICROS = "milliseconds", "microseconds"
+_TEXTS = (None, "String")
+
+
+def is_plain(dtype: pa.DataType) -> bool:
+    """Return whether columns of a type can be read by pyarrow as Spark does.
+
+    >>> is_plain(pa.timestamp("us", "UTC")), is_plain(pa.list_(pa.string()))
+    (True, False)
+    """
+    types = pa.types
+    is_time = types.is_timestamp(dtype) and dtype.unit == "us" and dtype.tz in (None, "UTC")
+    is_number = types.is_signed_integer(dtype) or types.is_float32(dtype) or types.is_float64(dtype)
+    is_text = types.is_string(dtype) or types.is_binary(dtype)
+    others = types.is_boolean(dtype) or types.is_date32(dtype) or types.is_decimal128(dtype)
+    return bool(is_time or is_number or is_text or others)
+
+
+class StoredFile(pq.ParquetFile):  # type: ignore[misc]
+    """A file that is open for ``rows_between``.
+
+    Pages that have a checksum, as those that Spark writes, are compared with it. The file is read as its rows are
+    needed: pyarrow would otherwise hold the columns of all its row groups.
+
+    Args:
+        place: The file's path, or the file itself.
+        settings: How else pyarrow reads it.
+
+    Raises:
+        OSError: It can't be read, or is encrypted.
+    """
+
+    def __init__(self, place: Any, **settings: Any) -> None:
+        super().__init__(
+            place,
+            coerce_int96_timestamp_unit="us",
+            page_checksum_verification=True,
+            pre_buffer=False,
+            **settings,
+        )
+        self.place = place
+        try:
+            with pa.OSFile(place) if isinstance(place, str) else contextlib.nullcontext(place) as stored:
+                check_not_encrypted(stored, self.metadata)
+        except OSError:
+            self.close()
+            raise
+
+
+def misfit(metadata: pq.FileMetaData, schema: pa.Schema) -> str | None:
+    """Return why a file must be read by Spark, in words; None where pyarrow reads the same rows.
+
+    Args:
+        metadata: The file's.
+        schema: The columns to read, which ``is_plain`` accepts.
+    """
+    columns = _columns(metadata)
+    for field in schema:
+        found = columns.get(field.name.lower(), [])
+        if len(found) > 1:
+            return f"it has columns {' and '.join(repr(each.name) for each in found)}, which are one to Spark"
+        if found and not _fits(found[0], field.type):
+            return f"its column {found[0].name!r} is {_shown(found[0])}, and {type_to_ddl(field.type)} is expected"
+    dated = [each for each in schema if pa.types.is_date32(each.type) or pa.types.is_timestamp(each.type)]
+    version = _spark_version(metadata)
+    stored = [same[0] for each in dated if (same := columns.get(each.name.lower()))]
+    older = next((each for each in stored if each.physical == "INT96"), None)
+    if older is not None and version is None:
+        # Writers differ in times before 1970, and the setting of Spark's reader applies to them.
+        return f"its column {older.name!r} is INT96, and the file was not written by Spark"
+    first_new = _FIRST_NEW if older is None else _FIRST_NEW_INT96
+    if dated and version is not None and (version < first_new or any(each in metadata.metadata for each in _OLD_DATES)):
+        return "it was written by Spark with dates of the Julian calendar"
+    return None
+
+
+def rows_between(file: StoredFile, schema: pa.Schema, begin: int, end: int) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a file from one number up to another, in the types of a schema.
+
+    Args:
+        file: The file, which fits the schema.
+        schema: The columns.
+        begin: The number of the first row; it need not be the first of a row group.
+        end: The number after the last row; the file may have fewer.
+    """
+    metadata = file.metadata
+    columns_by_name = _columns(metadata)
+    names = {
+        each.name: columns_by_name[each.name.lower()][0] for each in schema if each.name.lower() in columns_by_name
+    }
+    groups, first = [], None
+    start = size = 0
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        if start < end and start + group.num_rows > begin:
+            first = start if first is None else first
+            groups.append(number)
+            bytes_each = sum(group.column(each.at).total_uncompressed_size for each in names.values())
+            size = max(size, bytes_each // max(1, group.num_rows))
+        start += group.num_rows
+    at = first or 0
+    size = max(size, _longest_texts(file, groups, names))
+    most = min(_ROWS_AT_ONCE, max(1, _BYTES_AT_ONCE // max(1, size)))
+    columns = [each.name for each in names.values()]
+    for batch in file.iter_batches(most, groups, columns, use_threads=False):
+        low, high = max(begin - at, 0), min(end - at, batch.num_rows)
+        at += batch.num_rows
+        if low < high:
+            yield _in_types(batch.slice(low, high - low), schema, names)
+        if at >= end:
+            return
+
+
+def _longest_texts(file: StoredFile, groups: list[int], names: dict[str, _Column]) -> int:
+    """Return the sum of the lengths of each column's longest text in a dictionary; 0 where there are no dictionaries.
+
+    A file has a text of a dictionary once, and a batch of rows has it as often as it occurs.
+    """
+    coded: dict[int, list[str]] = {}
+    for number in groups:
+        group = file.metadata.row_group(number)
+        coded[number] = [
+            each.name
+            for each in names.values()
+            if each.physical == "BYTE_ARRAY"
+            and each.logical.get("Type") in _TEXTS
+            and group.column(each.at).has_dictionary_page
+        ]
+    every = sorted({name for columns in coded.values() for name in columns})
+    if not every:
+        return 0
+    size = 0
+    with StoredFile(file.place, metadata=file.metadata, read_dictionary=every) as dictionaries:
+        for number, columns in coded.items():
+            for first in itertools.islice(dictionaries.iter_batches(1, [number], columns, use_threads=False), 1):
+                longest = (pc.max(pc.binary_length(each.dictionary)).as_py() for each in first.columns)
+                size = max(size, sum(each or 0 for each in longest))
+    return size
+
+
+def _in_types(batch: pa.RecordBatch, schema: pa.Schema, names: dict[str, _Column]) -> pa.RecordBatch:
+    columns = []
+    for field in schema:
+        if field.name not in names:
+            columns.append(pa.nulls(batch.num_rows, field.type))
+            continue
+        column = batch.column(batch.schema.get_field_index(names[field.name].name))
+        columns.append(column if column.type == field.type else _cast(column, field.type))
+    return pa.RecordBatch.from_arrays(columns, names=[f"c{at}" for at in range(len(schema))])
+
+
+def _cast(column: pa.Array, dtype: pa.DataType) -> pa.Array:
+    if pa.types.is_timestamp(column.type) and pa.types.is_timestamp(dtype):
+        # Spark takes a time as it is stored, whether or not it says that it is in UTC.
+        return column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64()).cast(dtype)
+    return column.cast(dtype)
+
+
+class _Column:
+    """A column at the top of a file's schema, as far as a reader must know it."""
+
+    def __init__(self, column: Any, at: int) -> None:
+        self.is_nested = column.path != column.name or column.max_repetition_level > 0
+        # The name of a column that is not nested may itself have a dot.
+        self.name = column.path.partition(".")[0] if self.is_nested else column.name
+        self.at, self._stored = at, column
+        self.physical = str(column.physical_type)
+
+    @cached_property
+    def logical(self) -> dict[str, Any]:
+        """The meaning of its values; empty where the file has none."""
+        logical = json.loads(self._stored.logical_type.to_json())
+        return {} if logical["Type"] == "None" else logical
+
+
+def _columns(metadata: pq.FileMetaData) -> dict[str, list[_Column]]:
+    """Return the columns of a file by their names in lower case."""
+    columns: dict[str, list[_Column]] = {}
+    for at in range(metadata.num_columns):
+        column = _Column(metadata.schema.column(at), at)
+        same = columns.setdefault(column.name.lower(), [])
+        if not column.is_nested or all(each.name != column.name for each in same):
+            same.append(column)
+    return columns
+
+
+def _fits(column: _Column, dtype: pa.DataType) -> bool:
+    types, logical, physical = pa.types, column.logical, column.physical
+    kind = logical.get("Type")
+    if column.is_nested:
+        return False
+    if types.is_integer(dtype):
+        is_signed = physical in ("INT32", "INT64") and kind in (None, "Int") and logical.get("isSigned", True)
+        return bool(is_signed) and int(logical.get("bitWidth", physical[3:])) <= dtype.bit_width
+    if types.is_timestamp(dtype):
+        return _fits_time(column, is_utc=dtype.tz is not None)
+    if types.is_decimal(dtype):
+        return kind == "Decimal" and (logical["precision"], logical["scale"]) == (dtype.precision, dtype.scale)
+    expected = {
+        types.is_boolean: (("BOOLEAN", None),),
+        types.is_float32: (("FLOAT", None),),
+        types.is_float64: (("DOUBLE", None), ("FLOAT", None)),
+        types.is_string: (("BYTE_ARRAY", "String"),),
+        types.is_binary: (("BYTE_ARRAY", None),),
+        types.is_date32: (("INT32", "Date"),),
+    }
+    return any(is_kind(dtype) and (physical, kind) in pairs for is_kind, pairs in expected.items())
+
+
+def _fits_time(column: _Column, *, is_utc: bool) -> bool:
+    if column.physical == "INT96":
+        return is_utc
+    logical = column.logical
+    if column.physical != "INT64" or logical.get("Type") != "Timestamp":
+        return False
+    return logical["timeUnit"] in (_MILLIS, _MICROS) and (is_utc or not logical["isAdjustedToUTC"])
+
+
+def _shown(column: _Column) -> str:
+    if column.is_nested:
+        return "nested"
+    details = ", ".join(
+        f"{name} {value}".lower()
+        for name, value in column.logical.items()
+        if name != "Type" and not isinstance(value, bool)
+    )
+    kind = column.logical.get("Type")
+    return column.physical + (f" ({kind}{': ' + details if details else ''})" if kind else "")
+
+
+def _spark_version(metadata: pq.FileMetaData) -> tuple[int, ...] | None:
+    """Return the version of Spark that wrote a file, as two numbers; None where another program did."""
+    stored = metadata.metadata or {}
+    if _WRITER not in stored:
+        return None
+    version = stored[_WRITER].decode(errors="replace").split(".")
+    return tuple(int(each) if each.isdigit() else 0 for each in version[:2])
+
 
 CURE = (
     "set spark.cojoin.parquet=spark in the session and connect the inputs again: Spark then reads the files, and the "
     "query goes on from the same checkpoint"
 )
-"""What to do where the workers can't read a file and Spark may."""
+"""The advice where the workers can't read a file and Spark may."""
 
 _RANGE_ROWS = 8192
 _PATH, _SIZE, _ROW = "__cojoin_path", "__cojoin_size", "__cojoin_row"
@@ -136,9 +400,9 @@ class DirectReader:
 
 def _check_size(place: str, expected: int) -> None:
     """Check that a file was not replaced since Spark has counted its rows, as fewer than it has now might be read."""
-    found = Path(place).stat().st_size
-    if found != expected:
-        msg = f"it has {found:,} bytes now, and had {expected:,} when its rows were counted"
+    size = Path(place).stat().st_size
+    if size != expected:
+        msg = f"it has {size:,} bytes now, and had {expected:,} when its rows were counted"
         raise OSError(msg)
 
 

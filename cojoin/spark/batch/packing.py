@@ -1,43 +1,60 @@
 """The map side of an input: splits its rows by key group and packs them into Arrow messages.
 
-It takes the input's columns with the key group that Spark computed, and emits ``(key_group, tag, payload)``: messages
-of rows with the input's tag, and at the end of the task one control row (tag 0) for every key group, with the largest
-timestamp of each source partition and the number of rows sent to that key group.
+It takes the input's columns with each row's key group, and emits ``(key_group, tag, payload)``: messages of rows with
+the input's tag, and at the end of the task one control row (tag 0) for every key group, with the largest timestamp of
+each source partition and the number of rows sent to that key group. So the shuffle moves a few large binary rows
+whatever the inputs' schemas, and every key group receives the timestamps of every partition. It costs one sort of small
+integers and one copy of the rows. ``unpack`` makes columns of a DataFrame from such messages again.
 
-So the shuffle moves a few large binary rows whatever the inputs' schemas, and every key group receives the timestamps
-of every partition. It costs one sort of small integers and one copy of the rows.
+A key group is Spark's hash of the key, modulo the number of groups. Spark computes it, or a worker does
+(``Grouping``), with the same result. Rows with a null key that are emitted without a match are spread by the hash of
+their content.
+
+Spark's Arrow batches are limited by their number of rows alone where rows are known to be small
+(``counted_by_rows``). For its limit in bytes (64 MB) Spark adds up all columns before each row, a third of the JVM's
+work in an as-of join. A thousand small rows take at most 4 MB, and a thousand messages of packed rows 128 MB. Spark's
+limit remains until both inputs have had rows, if the state is so large that the rows of a snapshot are large, if a
+Python function processes an input's rows first, and if the user has set a limit.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 from functools import reduce
 from operator import or_
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.errors import PySparkException
 from pyspark.sql import functions as F  # noqa: N812
 
-from cojoin.engine.input_spec import ObservedTimes
+from cojoin.engine.input_spec import ObservedTimes, has_null_key
+from cojoin.engine.key_groups import spark_xx_hashes
 from cojoin.engine.time.control_rows import REPEATED, UNAVAILABLE, CompleteReading, Control
 from cojoin.engine.time.watermarks import NONE
-from cojoin.engine.values.codec import binary_column, read_message
+from cojoin.engine.values.codec import binary_column, read_message, write_messages
 from cojoin.engine.values.rows import decode_column, decode_rows, dump_json
+from cojoin.session.arrow_types import spark_schema
+from cojoin.session.kinds import adapter_of
+from cojoin.session.sealed import for_workers
 from cojoin.spark.batch.batch_facts import check_places
-from cojoin.spark.batch.grouping import chunks, cut
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from pyspark.sql import Column
+    from numpy.typing import NDArray
+    from pyspark.sql import Column, DataFrame, SparkSession
 
     from cojoin.engine.input_spec import InputSpec
 
 __all__ = [
+    "CHUNK_BYTES",
+    "CHUNK_ROWS",
     "CONTROL_TAG",
     "FAULT_COLUMN",
     "GROUP_COLUMN",
@@ -48,10 +65,110 @@ __all__ = [
     "NOW_COLUMN",
     "PACKED_DDL",
     "READY_COLUMNS",
+    "Grouping",
     "Packer",
+    "Piece",
+    "RowSizes",
+    "chunks",
+    "counted_by_rows",
+    "cut",
     "key_group",
+    "limits_bytes",
     "read_control",
+    "runs_python",
+    "unpack",
 ]
+
+# Larger chunks cost less; these limits bound a map task's memory.
+CHUNK_ROWS, CHUNK_BYTES = 131_072, 64 << 20
+
+
+class Piece(NamedTuple):
+    """Some rows of a key group.
+
+    Attributes:
+        group: The key group's number.
+        rows: How many rows there are.
+        messages: The rows as messages (``engine.values.codec``).
+    """
+
+    group: int
+    rows: int
+    messages: Sequence[pa.Buffer]
+
+
+@dataclass(frozen=True)
+class Grouping:
+    """The distribution of an input's rows to key groups by the Python workers.
+
+    Attributes:
+        schema: The input's columns.
+        key: The names of the key columns, of types that ``engine.key_groups.is_hashed`` accepts.
+        key_groups: The number of key groups.
+        spreading: The columns by whose hash rows with a null key are distributed, of such types too; none where these
+            rows are rejected.
+    """
+
+    schema: pa.Schema
+    key: tuple[str, ...]
+    key_groups: int
+    spreading: tuple[str, ...] = ()
+
+    def groups(self, rows: pa.RecordBatch | pa.Table) -> NDArray[np.int32]:
+        """Return each row's key group.
+
+        Args:
+            rows: Rows with the input's columns.
+        """
+        keys = self._columns(rows, self.key)
+        hashes = spark_xx_hashes(keys)
+        if self.spreading:
+            is_null = has_null_key(keys, keys.column_names)
+            if is_null.any():
+                hashes = np.where(is_null, spark_xx_hashes(self._columns(rows, self.spreading)), hashes)
+        return np.mod(hashes, self.key_groups).astype(np.int32)
+
+    def _columns(self, rows: pa.RecordBatch | pa.Table, names: Sequence[str]) -> pa.Table:
+        places = [self.schema.get_field_index(name) for name in names]
+        return pa.table([rows.column(at) for at in places], names=[str(at) for at in places])
+
+
+def cut(rows: pa.Table, groups: NDArray[np.int32]) -> Iterator[Piece]:
+    """Yield rows by key group, the groups in ascending order.
+
+    Args:
+        rows: The rows.
+        groups: Their key groups.
+    """
+    order = np.argsort(groups, kind="stable")
+    sorted_rows = rows.take(pa.array(order))
+    present, starts = np.unique(groups[order], return_index=True)
+    bounds = [*starts.tolist(), len(order)]
+    for group, start, stop in zip(present.tolist(), bounds, bounds[1:], strict=False):
+        yield Piece(group, stop - start, list(write_messages(sorted_rows.slice(start, stop - start))))
+
+
+def chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """Yield rows in chunks of limited rows and bytes; none exceeds twice the bytes, unless it is a single row."""
+    waiting: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in batches:
+        is_huge = batch.nbytes > 2 * CHUNK_BYTES
+        most = max(1, batch.num_rows * CHUNK_BYTES // batch.nbytes) if is_huge else max(1, batch.num_rows)
+        for begin in range(0, batch.num_rows, most):
+            piece = batch.slice(begin, most)
+            if waiting and size + piece.nbytes > 2 * CHUNK_BYTES:
+                yield pa.Table.from_batches(waiting)
+                waiting, rows, size = [], 0, 0
+            waiting.append(piece)
+            rows += piece.num_rows
+            size += piece.nbytes
+            if rows >= CHUNK_ROWS or size >= CHUNK_BYTES:
+                yield pa.Table.from_batches(waiting)
+                waiting, rows, size = [], 0, 0
+    if waiting:
+        yield pa.Table.from_batches(waiting)
+
 
 PACKED_DDL = "key_group int, tag tinyint, payload binary"
 CONTROL_TAG, LOADED_TAG = 0, 3
@@ -161,8 +278,8 @@ class Packer:
         known = [dict(zip(named.values(), each, strict=True)) for each in decode_rows(faulty.select(list(named)), str)]
         groups = faulty.column(GROUP_COLUMN).to_pylist()
         for group, fault, row in zip(groups, faulty.column(FAULT_COLUMN).to_pylist(), known, strict=True):
-            reason, _, found = fault.partition(": ")
-            seen.faults[group].append((reason, dump_json({**row, "error": found})))
+            reason, _, description = fault.partition(": ")
+            seen.faults[group].append((reason, dump_json({**row, "error": description})))
         seen.tombstones.update(repeated.column(GROUP_COLUMN).to_pylist())
         seen.unavailable.update(nulled.column(GROUP_COLUMN).to_pylist())
         is_row = [pc.is_null(each) for each in markers]
@@ -257,7 +374,7 @@ def read_control(payload: bytes) -> Control | None:
 
 
 def _ready_or_not(chunk: pa.Table) -> tuple[pa.Table | None, pa.Table]:
-    """Return what is packed already, None if nothing is, and the other rows."""
+    """Return the packed rows, None if there are none, and the other rows."""
     if READY_PAYLOAD not in chunk.column_names:
         return None, chunk
     is_ready = pc.is_valid(chunk.column(READY_PAYLOAD))
@@ -268,3 +385,82 @@ def _ready_or_not(chunk: pa.Table) -> tuple[pa.Table | None, pa.Table]:
 def _packed(labels: Sequence[int], tag: int, payloads: pa.Array) -> pa.RecordBatch:
     tags = np.full(len(payloads), tag, dtype=np.int8)
     return pa.RecordBatch.from_arrays([pa.array(labels, pa.int32()), pa.array(tags), payloads], schema=_PACKED_SCHEMA)
+
+
+@dataclass(frozen=True)
+class _Unpacker:
+    schema: pa.Schema
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        check_places()
+        for batch in batches:
+            for payload in batch.column(0):
+                yield read_message(payload.as_buffer(), self.schema)
+
+
+def unpack(emitted: DataFrame, kind: int, schema: pa.Schema) -> DataFrame:
+    """Return the rows of one output as a DataFrame.
+
+    Args:
+        emitted: The emitted rows of ``(kind, payload)``.
+        kind: The output's kind in ``Plan.outputs``, or ``SNAPSHOT``.
+        schema: The columns of that output.
+    """
+    payloads = emitted.where(F.col("kind") == F.lit(kind)).select("payload")
+    return payloads.mapInArrow(for_workers(_Unpacker(schema)), spark_schema(schema))
+
+
+_SMALL_ROW_BYTES, _SMALL_STATE_BYTES = 4096, 256 << 20
+_ROWS_AT_ONCE, _NO_LIMIT = 1024, (1 << 31) - 1
+_MAX_ROWS, _MAX_BYTES = "spark.sql.execution.arrow.maxRecordsPerBatch", "spark.sql.execution.arrow.maxBytesPerBatch"
+
+
+class RowSizes:
+    """The sizes of rows and of the state that a run has seen so far."""
+
+    def __init__(self) -> None:
+        self._largest = (0, 0)
+        self._state_bytes = 0
+
+    def observe(self, calls: Sequence[Mapping[str, Any]]) -> None:
+        """Add the statistics of a batch's calls."""
+        for call in calls:
+            left, right = call["row_bytes"]
+            self._largest = max(left, self._largest[0]), max(right, self._largest[1])
+        if calls:
+            self._state_bytes = sum(call["state_bytes"] for call in calls)
+
+    @property
+    def are_small(self) -> bool:
+        """Whether the next batch's Arrow batches may be limited by rows alone."""
+        are_known = min(self._largest) > 0
+        return are_known and max(self._largest) <= _SMALL_ROW_BYTES and self._state_bytes <= _SMALL_STATE_BYTES
+
+
+@contextlib.contextmanager
+def counted_by_rows(session: SparkSession) -> Iterator[None]:
+    """Limit Arrow batches by rows alone in a stream's own session during the block, unless the user has set a limit."""
+    rows_before = int(str(session.conf.get(_MAX_ROWS)))
+    if adapter_of(session).is_set(_MAX_BYTES):
+        yield
+        return
+    try:
+        session.conf.set(_MAX_ROWS, min(rows_before, _ROWS_AT_ONCE) if rows_before > 0 else _ROWS_AT_ONCE)
+        session.conf.set(_MAX_BYTES, _NO_LIMIT)
+        yield
+    finally:
+        session.conf.set(_MAX_ROWS, rows_before)
+        session.conf.unset(_MAX_BYTES)
+
+
+def limits_bytes(session: SparkSession) -> bool:
+    """Return whether this version of Spark limits Arrow batches by bytes at all."""
+    try:
+        return bool(session.conf.get(_MAX_BYTES))
+    except PySparkException:
+        return False
+
+
+def runs_python(frame: DataFrame) -> bool:
+    """Return whether the plan of a DataFrame contains a Python function; with Spark Connect it is taken for granted."""
+    return adapter_of(frame.sparkSession).runs_python(frame)

@@ -59,7 +59,7 @@ _OWN_FILE_ROWS = 50_000
 """From how many rows on, emitted at once, a call writes a file of its own."""
 
 _LINE = b"{"
-"""How a file's line of JSON begins; an Arrow message begins with other bytes."""
+"""The first byte of a file's line of JSON; an Arrow message begins with other bytes."""
 
 _PLAIN = (
     pa.types.is_integer,

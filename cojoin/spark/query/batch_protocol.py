@@ -9,6 +9,9 @@ have it with the same fingerprint (``batch_marker``; cf. Delta's ``txnAppId`` an
 changed nothing gets no manifest. The lease is checked before each write to an output, the snapshots or the manifests,
 and before each removal that belongs to a batch, so a fenced-off run stops.
 
+Snapshots and segment files that are no longer needed are removed in a thread beside the batches (``Cleaning``). What
+can't be removed is tried again after the next snapshot, so an error is only logged, and the query continues.
+
 ``batch_writer`` has the batches of Spark. The tests run these same steps on a simulated store and clock
 (``tests/simulation``).
 """
@@ -16,6 +19,7 @@ and before each removal that belongs to a batch, so a fenced-off run stops.
 from __future__ import annotations
 
 import contextlib
+import logging
 import re
 import threading
 import time
@@ -24,9 +28,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from cojoin.checkpoints.manifest import Manifest
+from cojoin.checkpoints.segment_files import SegmentCleaner
 from cojoin.checkpoints.snapshot_row import STATE_SCHEMA
 from cojoin.checkpoints.snapshots import Snapshots
 from cojoin.checkpoints.state_claims import Claim
+from cojoin.checkpoints.state_cleaner import STATE_LOCK, StateCleaner
 from cojoin.checkpoints.state_table import StateTable
 from cojoin.engine.batch_report import BatchReport
 from cojoin.engine.operator import OUTPUT
@@ -36,7 +42,6 @@ from cojoin.session.failures import explain
 from cojoin.session.offset_log import source_offsets
 from cojoin.session.source_logs import LogDigests
 from cojoin.spark.batch.call import SNAPSHOT
-from cojoin.spark.query.cleaning import Cleaning
 from cojoin.spark.sinks.batch_marker import BatchMarker, offsets_digest
 
 if TYPE_CHECKING:
@@ -52,7 +57,74 @@ if TYPE_CHECKING:
     from cojoin.spark.sinks.sink import Sink, SinkWriter
     from cojoin.storage.written_file import WrittenFile
 
-__all__ = ["Batch", "BatchProtocol", "OpenOutput"]
+__all__ = ["Batch", "BatchProtocol", "Cleaning", "OpenOutput"]
+
+_LOG = logging.getLogger(__name__)
+
+_LOOKED_EVERY = 100
+"""A query that takes no snapshots looks for interrupted savepoints at its first and then at every so many batches."""
+
+
+class Cleaning:
+    """Removes what a checkpoint no longer needs.
+
+    Args:
+        checkpoint: The checkpoint.
+        retained: How many snapshots are kept, not counting savepoints.
+    """
+
+    def __init__(self, checkpoint: ClaimedCheckpoint, retained: int) -> None:
+        self._files, self._lease, self._retained = checkpoint.files, checkpoint.lease, retained
+        self._segments = SegmentCleaner(checkpoint.files, checkpoint.manifests)
+        self._thread: threading.Thread | None = None
+        self._newest: int | None = None
+        self._until_looked = 0
+
+    def after(self, manifest: Manifest, session: SparkSession, *, has_snapshot: bool) -> None:
+        """Start to remove what is no longer needed after a batch.
+
+        Args:
+            manifest: The batch's manifest, once it is written.
+            session: The batch's session.
+            has_snapshot: Whether the batch wrote a snapshot.
+        """
+        segments = self._segments.take(manifest)
+        if segments or has_snapshot or not self._until_looked:
+            self._until_looked = _LOOKED_EVERY
+            self.finish()
+            self._newest = manifest.batch_id if has_snapshot else self._newest
+            self._thread = threading.Thread(target=self._remove, args=(session, segments), daemon=True)
+            self._thread.start()
+        self._until_looked -= 1
+
+    def finish(self) -> None:
+        """Wait until a removal that has started is finished."""
+        if self._thread is not None:
+            self._thread.join()
+
+    def _remove(self, session: SparkSession, segments: Sequence[str]) -> None:
+        try:
+            with STATE_LOCK:
+                # A run that was taken over would remove what its successor writes.
+                self._lease.check()
+                self._segments.remove(segments)
+                snapshots = Snapshots(self._files)
+                obsolete = snapshots.obsolete(self._retained)
+                # A crash may have left removals unfinished.
+                if obsolete or snapshots.removed():
+                    known = self._known(snapshots)
+                    cleaner = StateCleaner(session, self._files)
+                    cleaner.clean(obsolete, savepoints_too=False, known=known, check=self._lease.check)
+        except Exception as error:  # noqa: BLE001 - the next cleaning tries again
+            _LOG.warning("checkpoint %s: old snapshots could not be removed: %s", self._files.root, explain(error))
+
+    def _known(self, snapshots: Snapshots) -> int | None:
+        """Return the newest snapshot that must be in every listing from now on; None where none is known."""
+        listed = max(snapshots.batch_ids(), default=None)
+        if self._newest is None or (listed is not None and listed > self._newest):
+            return listed
+        # A snapshot that lacked a key group's row has no index.
+        return self._newest if snapshots.read(self._newest) is not None else listed
 
 
 @dataclass(frozen=True)
@@ -197,7 +269,7 @@ class BatchProtocol:
         self._cleaning.after(manifest, batch.session, has_snapshot=bool(snapshot_batch_ids))
 
     def state_before(self, batch_id: int) -> dict[str, Any]:
-        """Return what is known of the state that a batch begins with, for its calls (``STATE_PROPERTY``)."""
+        """Return the facts of the state that a batch begins with, for its calls (``STATE_PROPERTY``)."""
         return {"called": self.called_before(batch_id), "query_id": self._checkpoint.query_id}
 
     def called_before(self, batch_id: int) -> int | None:
@@ -349,15 +421,15 @@ def _check_count(files: list[WrittenFile] | None, marker: BatchMarker, output: s
 
 def _settings(plan: Plan) -> dict[str, str]:
     """Return the settings that determine which rows are emitted when, for the error about a batch that differs."""
-    found = {"what idle inputs do to time": str(plan.time)}
+    settings = {"what idle inputs do to time": str(plan.time)}
     for spec in plan.inputs:
         # The default text of an object has its address in memory, which differs from run to run.
-        found[f"the watermark of {spec.name!r}"] = re.sub(r" at 0x[0-9a-f]+", "", str(spec.watermark))
-        found[f"late= of {spec.name!r}"] = str(spec.late)
-        found[f"max_ahead= of {spec.name!r}"] = "None" if spec.max_ahead_ms is None else f"{spec.max_ahead_ms} ms"
+        settings[f"the watermark of {spec.name!r}"] = re.sub(r" at 0x[0-9a-f]+", "", str(spec.watermark))
+        settings[f"late= of {spec.name!r}"] = str(spec.late)
+        settings[f"max_ahead= of {spec.name!r}"] = "None" if spec.max_ahead_ms is None else f"{spec.max_ahead_ms} ms"
         if spec.null_key != "reject":
-            found[f"null_key= of {spec.name!r}"] = spec.null_key
-    return found
+            settings[f"null_key= of {spec.name!r}"] = spec.null_key
+    return settings
 
 
 def _is_unchanged(report: BatchReport, last: BatchReport | None) -> bool:

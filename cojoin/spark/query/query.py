@@ -1,7 +1,7 @@
 """A running query: its phases, its progress, and how it ends.
 
-A bounded run ends by itself. A last batch without rows applies what the run knows of time by then (``run_end``) and the
-processing time, where the query depends on one of them; with ``drain``, a last batch finishes all inputs instead
+A bounded run ends by itself. A last batch without rows applies the inputs' complete reading (``input_progress``) and
+the processing time, where the query depends on one of them; with ``drain``, a last batch finishes all inputs instead
 (``checkpoints.control``). With ``then``, the run goes on without an end. The phases follow each other in a thread, so a
 query ends even if no caller waits for it. ``await_termination`` raises the error that stopped it.
 """
@@ -27,8 +27,7 @@ from cojoin.session.kinds import adapter_of
 from cojoin.session.offset_log import committed_batches, plan_look_at_the_clock
 from cojoin.session.source_logs import compact_interval
 from cojoin.session.spark_errors import JAVA_ERRORS, has_own_class, names_other_run
-from cojoin.spark.progress.line import ProgressLine
-from cojoin.spark.query.query_display import query_display
+from cojoin.spark.query.progress import ProgressLine, query_display
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -42,8 +41,8 @@ if TYPE_CHECKING:
     from cojoin.engine.batch_report import BatchReport
     from cojoin.engine.display import Display
     from cojoin.engine.plan import Plan
-    from cojoin.spark.query.outside import Outside
-    from cojoin.spark.query.run_end import RunEnd
+    from cojoin.spark.query.input_progress import RunEnd
+    from cojoin.spark.query.observers import Outside
     from cojoin.spark.query.triggers import Trigger
 
 __all__ = ["Query", "Streams"]
@@ -130,7 +129,7 @@ class Query:
 
     @property
     def batches(self) -> int:
-        """How many batches this run has finished."""
+        """The number of batches that this run has finished."""
         return self._batches
 
     @property

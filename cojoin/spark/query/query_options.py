@@ -13,8 +13,8 @@ from cojoin.engine.operator import OUTPUT, REJECTED
 from cojoin.engine.values.arguments import check_flag
 from cojoin.errors import ConfigurationError, did_you_mean
 from cojoin.spark.query.triggers import Trigger
-from cojoin.spark.restore.restoration import RestoreOptions
-from cojoin.spark.sinks.sinks import Sink, as_sink, delta
+from cojoin.spark.savepoints.restore import RestoreOptions
+from cojoin.spark.sinks.sinks import as_sink, delta
 from cojoin.storage.locations import as_location
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from cojoin.engine.batch_report import BatchReport
     from cojoin.engine.plan import Plan
     from cojoin.engine.values.arguments import Duration
+    from cojoin.spark.sinks.sink import Sink
     from cojoin.storage.store import Store
 
 __all__ = ["QueryOptions"]

@@ -45,25 +45,23 @@ from cojoin.session.sealed import for_workers
 from cojoin.session.shared_places import begun
 from cojoin.session.source_logs import check_logs
 from cojoin.session.stores import open_store
-from cojoin.spark.batch.arrow_limits import runs_python
-from cojoin.spark.batch.packing import CONTROL_TAG
-from cojoin.spark.query.batch_writer import BatchWriter
-from cojoin.spark.query.feed_positions import check_feeds
-from cojoin.spark.query.history import HistoryHolds, InputStreams
-from cojoin.spark.query.opened_outputs import open_outputs
-from cojoin.spark.query.output_places import check_places, check_unchanged, shared_places
-from cojoin.spark.query.outside import Outside
-from cojoin.spark.query.passed_over import files_passed_over
+from cojoin.spark.batch.packing import CONTROL_TAG, runs_python
+from cojoin.spark.query.batch_writer import BatchWriter, RemoteWriter, setting_of
+from cojoin.spark.query.input_checks import check_feeds, check_present_validity, check_source_columns, files_passed_over
+from cojoin.spark.query.input_progress import HistoryHolds, InputStreams, RunEnd
+from cojoin.spark.query.observers import Outside
+from cojoin.spark.query.outputs import check_places, check_unchanged, open_outputs, shared_places
 from cojoin.spark.query.planned_batch import Transition
-from cojoin.spark.query.present_validity import check_present_validity
 from cojoin.spark.query.query import Query, Streams
-from cojoin.spark.query.remote_writer import RemoteWriter, setting_of
-from cojoin.spark.query.run_end import RunEnd
-from cojoin.spark.query.source_columns import check_source_columns
 from cojoin.spark.query.table_loads import StaticSide, TableLoads
-from cojoin.spark.restore.new_query import NewQuery
-from cojoin.spark.restore.restoration import Restoration, unfinished
-from cojoin.spark.restore.restore import check_restore, finish_restoration, write_restoration
+from cojoin.spark.savepoints.restore import (
+    NewQuery,
+    Restoration,
+    check_restore,
+    finish_restoration,
+    unfinished,
+    write_restoration,
+)
 from cojoin.spark.sources.delta_static import StaticTable
 from cojoin.storage.document_text import IDENTITY
 
@@ -80,7 +78,7 @@ if TYPE_CHECKING:
     from cojoin.spark.query.query_options import QueryOptions
     from cojoin.spark.query.triggers import Phase, Trigger
     from cojoin.spark.sinks.sink import Sink
-    from cojoin.spark.sources.sources import Source
+    from cojoin.spark.sources.source import Source
     from cojoin.storage.store import Store
 
 __all__ = ["start_query"]
@@ -198,14 +196,14 @@ def _described(plan: Plan, files: Store, options: QueryOptions) -> dict[str, Any
     Raises:
         CheckpointError: It has changed in another way.
     """
-    found = describe_query(
+    described = describe_query(
         plan.operation.describe(), plan.inputs, plan.output, plan.key_groups, needs_clock=plan.needs_clock
     )
     if options.evolve and files.exists(IDENTITY):
         stored = read_query(files)["query"]
-        check_same_query(stored, found, files.root, evolve=True)
+        check_same_query(stored, described, files.root, evolve=True)
         check_output_meaning(stored, plan, files.root)
-    return found
+    return described
 
 
 def _check_outputs(
@@ -253,7 +251,7 @@ def _check_sources(new: NewQuery, inputs: Sequence[BoundInput], *, is_new: bool)
 def _looked_ahead(
     sources: Sequence[Source | None], trigger: Trigger
 ) -> tuple[tuple[int, int] | None, tuple[bool, ...]]:
-    """Return what a bounded run will read, and warn of what it leaves.
+    """Return the range that a bounded run will read, and warn of rows that it leaves.
 
     Returns:
         The range of event time in epoch milliseconds; None if no source knows it, and for a live run, which has no end.
@@ -334,9 +332,9 @@ def _remote(
     checkpoint: ClaimedCheckpoint,
     side: StaticSide | None,
 ) -> RemoteWriter:
-    """Return what the server executes and writes the batches with."""
+    """Return the writer that the server executes and writes the batches with."""
     begins_at = None if checkpoint.begins_at is None else tuple(checkpoint.begins_at)
-    found = RemoteWriter(
+    writer = RemoteWriter(
         new.plan,
         new.sinks,
         new.files.root,
@@ -348,8 +346,8 @@ def _remote(
         checkpoint.described,
         side,
     )
-    found.check()
-    return found
+    writer.check()
+    return writer
 
 
 def _after_planned(
@@ -417,18 +415,18 @@ def _run_planned(
     # The planned batch is the first of no run that starts now.
     resumed = starts if plan.follows_clock else frozenset()
     writer: BatchWriter | None = None
-    told_by: str | None = None
+    facts_setting: str | None = None
     if not adapter_of(new.spark).runs_batches:
         side = _static_side(plan, new.sources[1], options)
         batch: Any = for_workers(_remote(new, streams, options, checkpoint, side))
-        told_by = setting_of(checkpoint.query_id)
+        facts_setting = setting_of(checkpoint.query_id)
     else:
         retained, take = options.retained_checkpoints, query.take_batch
         writer = BatchWriter(
             plan, checkpoint, outputs, take, retained, row_limit_only=False, cadence=cadence, places=places
         )
         batch = HistoryHolds(streams, files, checkpoint.begins_at).around(writer.and_then(None))
-    emitted = emit(plan, inputs, control, resumed, cadence, open_segments(files), told_by, "main")
+    emitted = emit(plan, inputs, control, resumed, cadence, open_segments(files), facts_setting, "main")
     try:
         _run_alone(emitted.writeStream.foreachBatch(batch).option("checkpointLocation", files.path("spark")))
     finally:
@@ -464,7 +462,7 @@ def _run(
         writer = BatchWriter(plan, checkpoint, outputs, query.take_batch, retained, rows_only, cadence, places)
     resumed = starts if plan.follows_clock else frozenset()
     control = _control_input(new)
-    told_by = setting_of(checkpoint.query_id) if writer is None else None
+    facts_setting = setting_of(checkpoint.query_id) if writer is None else None
 
     def written(phase: Phase = "main") -> DataStreamWriter:
         own, own_loads = side, loads
@@ -477,7 +475,7 @@ def _run(
             if writer is None
             else HistoryHolds(streams, files, checkpoint.begins_at).around(writer.and_then(own_loads))
         )
-        emitted = emit(plan, inputs, control, resumed, cadence, open_segments(files), told_by, phase)
+        emitted = emit(plan, inputs, control, resumed, cadence, open_segments(files), facts_setting, phase)
         return emitted.writeStream.foreachBatch(batch).option("checkpointLocation", files.path("spark"))
 
     stream = written()

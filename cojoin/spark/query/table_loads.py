@@ -3,7 +3,7 @@
 The driver writes a load between two micro-batches, where Spark plans nothing: before the query starts, or after a batch
 counted. So the next batch that is planned reads all of it. Spark's log of what the control input has read pins the
 files, and a batch that runs again reads the same ones. A load is a folder ``control/load-<number>-<id>`` with the
-packed rows, and beside it the file with the closing messages, written last (``spark.batch.loaded_table``).
+packed rows, and beside it the file with the closing messages, written last (``spark.batch.control_input``).
 
 The first load is the newest version at the first start, or the one that the source names. A refresh is due once so much
 time has passed since the batch that took the last load: by the processing times of the micro-batches, as Spark logged
@@ -35,8 +35,8 @@ from cojoin.session import source_logs
 from cojoin.session.failures import explain
 from cojoin.session.offset_log import COMMITS, SOURCES, newest_id
 from cojoin.session.spark_errors import JAVA_ERRORS
-from cojoin.spark.batch.loaded_table import closing_messages, packed_load
-from cojoin.spark.query.present_validity import check_rows_validity
+from cojoin.spark.batch.control_input import closing_messages, packed_load
+from cojoin.spark.query.input_checks import check_rows_validity
 from cojoin.storage.locations import literally
 
 if TYPE_CHECKING:
@@ -270,17 +270,17 @@ def _repeated(frame: DataFrame, spec: InputSpec, version: int) -> list[str]:
     names = [f"k{at}" for at in range(len(key))]
     keyed = frame.select(*key).dropna()
     several = keyed.groupBy(*names).count().where("count > 1")
-    found = several.agg(
+    counts = several.agg(
         F.count(F.lit(1)).alias("keys"), F.max_by(F.struct(*names), "count").alias("key"), F.max("count").alias("most")
     )
-    row: Any = found.first()
+    row: Any = counts.first()
     if not row["keys"]:
         return []
     shown = ", ".join(f"{name}={value!r}" for name, value in zip(spec.key, row["key"], strict=True))
     several_keys = "1 key has" if row["keys"] == 1 else f"{row['keys']:,} keys have"
-    told = (
+    note = (
         f"input {spec.name!r}: {several_keys} several rows in version {version} of the table, such as "
         f"{shown} with {row['most']:,}: without event time the last in the order of their content is in force. Name "
         f"the column that says which is newer as event_time=, or leave one row a key in the table"
     )
-    return [told]
+    return [note]

@@ -1,1 +1,1 @@
-"""Savepoints that no query has taken: made from DataFrames, or from a checkpoint without some keys."""
+"""Savepoints: a query begins with one, or one is made without a query, from DataFrames or without some keys."""

@@ -37,11 +37,11 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from cojoin.engine.input_spec import InputSpec
-    from cojoin.spark.savepoints.state_shapes import PartShape
+    from cojoin.spark.savepoints.state_parts import PartShape
 
 __all__ = ["CONTENT_DDL", "Part", "assemble_group", "content_row", "largest_times", "pack_rows", "packed_contents"]
 
-CONTENT_DDL = "key_group int, content binary, told string"
+CONTENT_DDL = "key_group int, content binary, statistics string"
 """A key group's number, its tables as bytes, and JSON: ``faults``, the rows of each table, and the largest times."""
 
 _PIECE_DDL, _FAULTS = "label int, name string, payload binary", "@faults"
@@ -128,14 +128,16 @@ def pack_rows(numbered: pa.Table, shape: PartShape, labels: Sequence[int]) -> pa
         faults = shape.faults(rows)
     if faults:
         return _batch([labels[0]], [_FAULTS], [json.dumps(faults).encode()])
-    found: list[tuple[int, str, bytes]] = []
+    pieces: list[tuple[int, str, bytes]] = []
     order = np.argsort(groups, kind="stable")
     in_order = take_rows(rows, order)
     bounds = np.searchsorted(groups[order], np.arange(len(labels) + 1)).tolist()
     for group, (start, stop) in enumerate(pairwise(bounds)):
         tables = shape.tables(in_order.slice(start, stop - start)) if stop > start else {}
-        found += [(labels[group], name, codec.encode({}, {"": each})) for name, each in tables.items() if each.num_rows]
-    return _batch([label for label, _, _ in found], [name for _, name, _ in found], [rows for *_, rows in found])
+        pieces += [
+            (labels[group], name, codec.encode({}, {"": each})) for name, each in tables.items() if each.num_rows
+        ]
+    return _batch([label for label, _, _ in pieces], [name for _, name, _ in pieces], [rows for *_, rows in pieces])
 
 
 def _batch(labels: list[int], names: list[str], payloads: list[bytes]) -> pa.RecordBatch:
@@ -185,21 +187,21 @@ def assemble_group(
 def largest_times(tables: Mapping[str, pa.Table], inputs: tuple[InputSpec, InputSpec]) -> list[int | None]:
     """Return the largest timestamp of each input's rows, in epoch milliseconds; None where there is none."""
     owners = {name: side for name, (side, _) in BUFFERS.items()} | {"versions": 1}
-    found: list[int | None] = [None, None]
+    largest: list[int | None] = [None, None]
     for name, side in owners.items():
         spec = inputs[side]
         if name in tables and tables[name].num_rows and spec.event_time is not None:
             newest = int(event_millis(event_micros(tables[name], spec.event_time)).max())
-            found[side] = max(newest, newest if found[side] is None else int(found[side]))  # type: ignore[arg-type]
-    return found
+            largest[side] = max(newest, newest if largest[side] is None else int(largest[side]))  # type: ignore[arg-type]
+    return largest
 
 
-def content_row(group: int, tables: Mapping[str, pa.Table], faults: Mapping[str, int], **told: Any) -> pa.Table:
+def content_row(group: int, tables: Mapping[str, pa.Table], faults: Mapping[str, int], **statistics: Any) -> pa.Table:
     """Return a key group's row of ``CONTENT_DDL``."""
     rows = {name: table.num_rows for name, table in tables.items()}
-    text = json.dumps({"faults": dict(faults), "rows": rows, **told})
+    text = json.dumps({"faults": dict(faults), "rows": rows, **statistics})
     content = codec.encode({}, {} if faults else tables)
     return pa.table(
         [pa.array([group], pa.int32()), pa.array([content], pa.binary()), [text]],
-        names=["key_group", "content", "told"],
+        names=["key_group", "content", "statistics"],
     )

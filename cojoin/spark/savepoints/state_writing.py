@@ -21,11 +21,19 @@ from cojoin.checkpoints.written_state import WrittenState, check_free
 from cojoin.engine import rescaling
 from cojoin.errors import CheckpointError, ConfigurationError, FunctionError
 from cojoin.session.stores import open_store
-from cojoin.spark.savepoints.given_parts import GivenParts, StateTarget
-from cojoin.spark.savepoints.new_savepoint import NewSavepoint, Positions, keep, told_of
+from cojoin.spark.savepoints.new_savepoint import (
+    NewSavepoint,
+    Positions,
+    WatermarkLike,
+    group_headers,
+    keep,
+    moments,
+    new_watermark,
+    told_of,
+    written_report,
+)
 from cojoin.spark.savepoints.state_packing import Part, packed_contents
-from cojoin.spark.savepoints.state_shapes import PartShape
-from cojoin.spark.savepoints.written_header import WatermarkLike, group_headers, moments, new_watermark, written_report
+from cojoin.spark.savepoints.state_parts import GivenParts, PartShape, StateTarget
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -42,7 +50,7 @@ __all__ = ["StateParts", "write_parts"]
 
 @dataclass(frozen=True)
 class StateParts:
-    """What a user gives of a state; None leaves a part as it is in the state that is followed, or empty.
+    """The parts of a state that a user gives; None leaves one as it is in the state that is followed, or empty.
 
     Attributes:
         versions: The versions of the right input.
@@ -91,7 +99,7 @@ def write_parts(
             # As if these versions had come, and were in force since.
             header["counts"][1]["done"] = sum(each.get("versions", 0) for each in facts.rows.values())
         batch_id = 0 if existing is None else existing.batch_id
-        header = header | {"watermark": new_watermark(plan, given, _largest(facts.told), header["watermark"])}
+        header = header | {"watermark": new_watermark(plan, given, _largest(facts.statistics), header["watermark"])}
         told = plan.create_operator()
         told.load_parts(header, {}, keeps_counts=True)
         names = (plan.left.name, plan.right.name)
@@ -160,26 +168,26 @@ def _begin(
 
 def _parts(target: StateTarget, parts: StateParts, existing: QueryState | None) -> list[Part]:
     """Return all parts of the state: those that are given, and the others of the state that is followed."""
-    given, found = GivenParts(target), []
+    given, parts_of_state = GivenParts(target), []
     replaced: set[str] = set()
     if parts.versions is not None:
-        found.append(given.versions(parts.versions))
+        parts_of_state.append(given.versions(parts.versions))
         replaced.add("versions")
     for name, frame in parts.buffered.items():
         part = given.buffered(name, frame)
-        found.append(part)
+        parts_of_state.append(part)
         # An operator that has no rows of a kind may have had them before.
         replaced |= {"held1", "waiting", "left"} if part.shape.table == "0" else {"held2", "right"}
     for name, state in parts.states.items():
         replaced.add(STATE + name)
         if state is not None:
-            found.append(given.state(name, state))
+            parts_of_state.append(given.state(name, state))
     if parts.timers is not None:
-        found.append(given.timers(parts.timers))
+        parts_of_state.append(given.timers(parts.timers))
         replaced |= {"timers", "processing_timers"}
     if existing is not None:
-        found += [_kept(target, existing, name) for name in existing.stored.tables if name not in replaced]
-    return found
+        parts_of_state += [_kept(target, existing, name) for name in existing.stored.tables if name not in replaced]
+    return parts_of_state
 
 
 def _kept(target: StateTarget, existing: QueryState, name: str) -> Part:
@@ -203,9 +211,9 @@ def _check_kept(plan: Plan, header: Mapping[str, Any], parts: Sequence[Part]) ->
             operator.close()
 
 
-def _largest(told: Mapping[int, Mapping[str, Any]]) -> list[int | None]:
+def _largest(statistics: Mapping[int, Mapping[str, Any]]) -> list[int | None]:
     """Return the largest timestamp of each input's rows in the state, in epoch milliseconds."""
-    both = [[each["largest"][side] for each in told.values()] for side in (0, 1)]
+    both = [[each["largest"][side] for each in statistics.values()] for side in (0, 1)]
     return [max((time for time in times if time is not None), default=None) for times in both]
 
 

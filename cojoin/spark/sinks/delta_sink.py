@@ -2,13 +2,20 @@
 
 Every commit first looks up which batches the table has (``table_transactions``), so a batch takes effect once: also
 after a crash, with a second driver that still runs, and with a checkpoint that was restored from a backup. A batch that
-the table already has is skipped if its second execution is the same, by the commit's marker (``stored_markers``).
-Otherwise the batch fails. It also fails if the table has later batches than the checkpoint knows.
+the table already has is skipped if the commit's marker has the same source offsets and the same digest of the rows
+(``batch_marker``). Otherwise the batch fails, with what has changed. It also fails if the table has later batches than
+the checkpoint knows.
 
 If the table is plain and on a file system that every worker reaches by a path, the workers write its parquet files
 themselves (``written_files``), and the driver commits them without the JVM. Otherwise Spark writes and commits the
 rows. If another application changes the table's columns between the writing of the files and the commit, the batch
 fails and is run again.
+
+An output's columns are compared with an existing table before the query starts (``misfits``), since Delta itself
+reports a misfit only at the first rows. By path, Delta appends columns of the table's own types, and integers of up to
+32 bits to wider ones of these. By name, Spark casts to the table's types what it can cast. A column that the table
+lacks is refused, unless Delta merges schemas. One that the output lacks becomes null, where the table allows that.
+Names are compared without their case. Values are not checked, such as a null in a column that is NOT NULL.
 
 A table of rejected rows that a former version has made lacks the columns of the batch. It gets them with the first
 batch that has rows, by Spark's writer. Where that is not possible, a warning at the start says so.
@@ -20,41 +27,192 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql.types import StringType
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    ByteType,
+    DataType,
+    DateType,
+    IntegerType,
+    MapType,
+    NullType,
+    NumericType,
+    ShortType,
+    StringType,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
 
 from cojoin.checkpoints.table_transactions import TableTransactions
 from cojoin.delta.table_writer import NewTable, unknown_properties
 from cojoin.engine.input_spec import REJECTED_SCHEMA, STAMPED_SCHEMA
 from cojoin.engine.values.rows import back_quoted
-from cojoin.errors import (
-    CheckpointError,
-    ConfigurationError,
-    EnvironmentSetupError,
-    QueryFailedError,
-    did_you_mean,
-)
+from cojoin.errors import CheckpointError, ConfigurationError, EnvironmentSetupError, QueryFailedError, did_you_mean
 from cojoin.session.arrow_types import spark_schema
 from cojoin.session.delta_tables import columns_of, default_properties, read_table, table_in_sql
 from cojoin.session.kinds import adapter_of
 from cojoin.session.spark_errors import SPARK_ERRORS
 from cojoin.spark.batch.written_files import FileTarget, check_seen
+from cojoin.spark.sinks.batch_marker import BatchMarker
 from cojoin.spark.sinks.sink import OutputId, Position, Sink, SinkWriter
-from cojoin.spark.sinks.stored_markers import StoredMarkers
-from cojoin.spark.sinks.table_columns import misfits
 from cojoin.storage.locations import is_path
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     import pyarrow as pa
     from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
+    from pyspark.sql.types import StructField
 
     from cojoin.delta.table_log import TableVersion
     from cojoin.delta.table_writer import Committed
-    from cojoin.spark.sinks.batch_marker import BatchMarker
     from cojoin.storage.written_file import WrittenFile
 
-__all__ = ["DeltaSink", "DeltaWriter"]
+__all__ = ["DeltaSink", "DeltaWriter", "misfits"]
+
+_SMALL = (ByteType, ShortType, IntegerType)
+"""The integers that Parquet stores as 32 bits, the narrower ones first."""
+
+_TIMES = (DateType, TimestampType, TimestampNTZType)
+_FILLED = ("CURRENT_DEFAULT", "delta.generationExpression", "delta.identity.start")
+"""The metadata of a column for which Delta makes a value."""
+
+
+def misfits(table: StructType, output: StructType, where: str, *, casts: bool, merges: bool) -> Iterator[str]:
+    """Yield what in an output does not fit a table, each with what to do.
+
+    Args:
+        table: The table's columns.
+        output: The output's columns.
+        where: The table, as SQL names it.
+        casts: Whether Spark casts the output to the table's types, as it does for a table by name.
+        merges: Whether Delta adds missing columns, and widens types.
+    """
+    there = {field.name.lower(): field for field in table.fields}
+    missing = [field for field in output.fields if field.name.lower() not in there]
+    if missing and not merges:
+        added = ", ".join(f"{back_quoted(field.name)} {field.dataType.simpleString()}" for field in missing)
+        names = f"column{'s' * (len(missing) > 1)} {', '.join(repr(field.name) for field in missing)}"
+        yield (
+            f'the table has no {names}: give the sink options={{"mergeSchema": "true"}}, or run: '
+            f"ALTER TABLE {where} ADD COLUMNS ({added})"
+        )
+    for field in output.fields:
+        column = there.pop(field.name.lower(), None)
+        if column is not None and not _fits(column.dataType, field.dataType, casts=casts, merges=merges):
+            yield (
+                f"column {field.name!r} is {column.dataType.simpleString()} in the table and "
+                f"{field.dataType.simpleString()} in the output: cast it before the join, or write to another table"
+            )
+    for field in there.values():
+        if not field.nullable and not _is_filled(field):
+            name = back_quoted(field.name)
+            yield (
+                f"column {field.name!r} of the table is NOT NULL, and the output has none of the name: "
+                f"ALTER TABLE {where} ALTER COLUMN {name} DROP NOT NULL"
+            )
+
+
+def _is_filled(field: StructField) -> bool:
+    return any(mark in field.metadata for mark in _FILLED)
+
+
+def _fits(table: DataType, output: DataType, *, casts: bool, merges: bool) -> bool:
+    if isinstance(output, NullType):
+        return True
+    if isinstance(table, StructType) and isinstance(output, StructType):
+        return not any(misfits(table, output, "", casts=casts, merges=merges))
+    if isinstance(table, ArrayType) and isinstance(output, ArrayType):
+        return _fits(table.elementType, output.elementType, casts=casts, merges=merges)
+    if isinstance(table, MapType) and isinstance(output, MapType):
+        pairs = ((table.keyType, output.keyType), (table.valueType, output.valueType))
+        return all(_fits(*pair, casts=casts, merges=merges) for pair in pairs)
+    return _is_like(table, output) or _widens(table, output, merges=merges) or (casts and _is_cast(table, output))
+
+
+def _is_like(table: DataType, output: DataType) -> bool:
+    return table == output or (isinstance(table, StringType) and isinstance(output, StringType))
+
+
+def _widens(table: DataType, output: DataType, *, merges: bool) -> bool:
+    """Return whether both are integers that Delta takes for one, or numbers that it may widen."""
+    if merges and isinstance(table, NumericType) and isinstance(output, NumericType):
+        return True
+    if not isinstance(table, _SMALL) or not isinstance(output, _SMALL):
+        return False
+    return _SMALL.index(type(output)) <= _SMALL.index(type(table))
+
+
+def _is_cast(table: DataType, output: DataType) -> bool:
+    """Return whether Spark can cast the output's type to the table's; single values may still fail."""
+    nested = (StructType, ArrayType, MapType)
+    if isinstance(table, StringType):
+        return True
+    if isinstance(table, nested) or isinstance(output, nested):
+        return False
+    numbers = (NumericType, BooleanType)
+    if isinstance(output, (StringType, *numbers)) and isinstance(table, (BinaryType, TimestampType, *numbers)):
+        return True
+    if isinstance(output, TimestampType) and isinstance(table, numbers):
+        return True
+    return isinstance(output, StringType) or (isinstance(table, _TIMES) and isinstance(output, _TIMES))
+
+
+class _StoredMarkers:
+    """The markers of one output of a query in a Delta table.
+
+    Args:
+        transactions: The output's commits to the table.
+
+    Attributes:
+        cure: What to do where a batch is from another execution, as the end of a sentence.
+    """
+
+    def __init__(self, transactions: TableTransactions) -> None:
+        self._transactions = transactions
+        self.cure = "start the query again"
+
+    def is_there(self, newest: int, marker: BatchMarker) -> bool:
+        """Return whether the table has a batch from the same execution.
+
+        Raises:
+            QueryFailedError: The table has the batch from a different execution, or later batches.
+        """
+        if newest < marker.batch_id:
+            return False
+        if newest > marker.batch_id:
+            msg = (
+                f"the table has the query's batches up to {newest} already, so another run has gone on meanwhile; "
+                f"nothing was written"
+            )
+            raise QueryFailedError(msg)
+        self.compare(marker)
+        return True
+
+    def compare(self, marker: BatchMarker) -> None:
+        """Raise an error if the batch's rows in the table are not those of this execution."""
+        stored = self._stored(marker.batch_id)
+        if stored is None:
+            msg = (
+                f"the table has the query's batch {marker.batch_id} already, and its log no longer says with which "
+                f"rows; nothing was written: {self.cure}"
+            )
+            raise QueryFailedError(msg)
+        refusal = marker.refusal(stored, "the table", self.cure)
+        if refusal is not None:
+            raise QueryFailedError(refusal)
+
+    def _stored(self, batch_id: int) -> BatchMarker | None:
+        """Return the marker of a batch in the table; None if the table's log no longer has it."""
+        commit = self._transactions.commit_of(batch_id)
+        if commit is None:
+            return None
+        # Release 0.5.0 wrote no markers, but Delta counted the rows.
+        legacy = None if commit.rows is None else BatchMarker(batch_id, commit.rows, None, None)
+        return BatchMarker.from_json(commit.user_metadata) or legacy
+
 
 _STAMPS = tuple(name for name in STAMPED_SCHEMA.names if name not in REJECTED_SCHEMA.names)
 _AUTO_COMPACT = "spark.databricks.delta.autoCompact.enabled"
@@ -164,9 +322,9 @@ class DeltaSink(Sink):
         if there is None:
             return
         name = table_in_sql(session, self.location)
-        found = list(misfits(there, spark_schema(schema), name, casts=not is_path(self.location), merges=merges))
-        if found:
-            msg = f"{role}: {self.describe()}: the output does not fit the table that is there: {'; '.join(found)}"
+        faults = list(misfits(there, spark_schema(schema), name, casts=not is_path(self.location), merges=merges))
+        if faults:
+            msg = f"{role}: {self.describe()}: the output does not fit the table that is there: {'; '.join(faults)}"
             raise ConfigurationError(msg)
 
 
@@ -176,7 +334,7 @@ class DeltaWriter(SinkWriter):
     def __init__(self, session: SparkSession, sink: DeltaSink, output: OutputId) -> None:
         self._session, self._sink, self._output = session, sink, output
         self._transactions = TableTransactions(session, sink.location, output.app_id, output.epoch)
-        self._markers = StoredMarkers(self._transactions)
+        self._markers = _StoredMarkers(self._transactions)
         self._newest = -1
         self._folder: str | None = None
         # The columns that an older table of rejected rows gets with its next rows, and those that it can't get. A batch
@@ -239,12 +397,12 @@ class DeltaWriter(SinkWriter):
         """Return the warnings about an older table of rejected rows."""
         if not self._left_out:
             return []
-        told = (
+        note = (
             f"output {self._output.name!r}, Delta table {self._sink.location}: it gets no column "
             f"{' and '.join(self._left_out)}, since the sink has mergeSchema=false, or its own column of that name has "
             f"another type; leave the option out, or rename the column"
         )
-        return [told]
+        return [note]
 
     def _found_instead(self, known: int, table_id: str | None, known_id: str | None) -> str | None:
         """Return how the table differs from the one to which a batch was written; None if it is that table."""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from cojoin.spark.batch.written_files import FileTarget
     from cojoin.spark.sinks.batch_marker import BatchMarker
-    from cojoin.spark.sources.sources import Source
+    from cojoin.spark.sources.source import Source
     from cojoin.storage.written_file import WrittenFile
 
 __all__ = ["OutputId", "Position", "Sink", "SinkWriter"]

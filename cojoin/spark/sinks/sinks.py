@@ -30,7 +30,7 @@ from cojoin.errors import ConfigurationError
 from cojoin.spark.sinks.delta_sink import DeltaSink
 from cojoin.spark.sinks.parquet_sink import ParquetSink
 from cojoin.spark.sinks.sink import Sink, SinkWriter
-from cojoin.spark.sources.format_options import as_options
+from cojoin.spark.sources.options import as_options
 from cojoin.storage.locations import Location, as_location
 
 if TYPE_CHECKING:

@@ -5,16 +5,23 @@ the *snapshot*, then every change after it, in order, none twice and none left o
 stream. The stream's column ``_change_type`` becomes ``_deleted``. The former state of an updated row counts as deleted,
 too: it is superseded by the row's new state, unless the update changed the key (``engine.row_changes``).
 
+A position inside a commit is the number of the last file that was read, from 0 on. Of a table's rows the stream numbers
+the added files, of its changes the files of changes, or where the commit has none, the added and the removed ones;
+files that OPTIMIZE and the like rewrote do not count. After the whole commit, the position is the next version; only
+after a commit with files of changes it stays at the last file. So the log alone shows whether a commit is read to its
+end. (Delta's ``DeltaSource`` and ``DeltaSourceCDCSupport``.)
+
 A change needs its commit, and the files that the commit wrote or removed. Delta deletes commits after
-``delta.logRetentionDuration`` (30 days unless the table says otherwise), and VACUUM the files after a week unless it is
-told otherwise. (Delta's documentation, "Change data feed".)
+``delta.logRetentionDuration`` (30 days unless the table has another), and VACUUM the files after a week, oldest first.
+So a binary search finds which files are gone; a file that something else has deleted fails the query where it is read.
+(Delta's documentation, "Change data feed", and protocol, "Change Data Files".)
 """
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F  # noqa: N812
@@ -25,9 +32,9 @@ from cojoin.engine.time.control_rows import CLOCK_SKEW_MS
 from cojoin.engine.values.arguments import milliseconds
 from cojoin.engine.values.rows import back_quoted
 from cojoin.errors import CheckpointError, ConfigurationError
-from cojoin.session.delta_tables import read_table, table_in_sql
-from cojoin.session.kinds import active_session
-from cojoin.spark.sources.changed_files import files_in_commit, vacuumed_versions
+from cojoin.session.delta_tables import read_table, table_in_sql, table_log
+from cojoin.session.kinds import active_session, adapter_of
+from cojoin.session.stores import open_store
 from cojoin.spark.sources.source import NewestCommit, Source
 from cojoin.storage.locations import is_path
 
@@ -36,10 +43,113 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
+    from cojoin.delta.actions import Commit
+    from cojoin.delta.table_log import TableLog
     from cojoin.engine.row_changes import ChangeFeed
     from cojoin.engine.values.arguments import Duration
 
-__all__ = ["DeltaChanges", "delta_changes"]
+__all__ = ["DeltaChanges", "delta_changes", "files_in_commit"]
+
+
+class _Mortal(NamedTuple):
+    """A file that VACUUM may delete.
+
+    Attributes:
+        since: The version from which on it may be deleted, once that is old enough.
+        path: Its path below the table's folder.
+        needed_by: The versions whose changes it holds.
+    """
+
+    since: int
+    path: str
+    needed_by: tuple[int, ...]
+
+
+def files_in_commit(spark: SparkSession, location: str, version: int, *, is_feed: bool) -> int | None:
+    """Return how many files a stream of a table numbers in a commit.
+
+    An entry of the log never changes, so the answer is the same as long as there is one.
+
+    Args:
+        spark: The session.
+        location: The table's path, with a ``/``, or its name.
+        version: The commit's version.
+        is_feed: Whether the stream reads the table's changes.
+
+    Returns:
+        The number; None where the commit is gone from the log, or a session of Spark Connect does not reach the log.
+
+    Raises:
+        CheckpointError: The log could not be read.
+    """
+    try:
+        log = table_log(spark, location)
+    except CheckpointError:
+        if adapter_of(spark).shares_paths:
+            raise
+        return None
+    if log is None or version not in log.versions():
+        return None
+    return _count_files(log.commit(version), is_feed=is_feed)
+
+
+def _count_files(commit: Commit, *, is_feed: bool) -> int:
+    """Return how many files a stream of a table numbers in a commit.
+
+    Args:
+        commit: The commit.
+        is_feed: Whether the stream reads the table's changes.
+    """
+    if is_feed and commit.changes:
+        return len(commit.changes)
+    return sum(file.changes_data for file in (*commit.added, *(commit.removed if is_feed else ())))
+
+
+def _vacuumed_versions(spark: SparkSession, location: str, first: int) -> list[int]:
+    """Return the versions of a table whose changes are gone with their files, oldest first.
+
+    Args:
+        spark: The session.
+        location: The table's path, with a ``/``, or its name.
+        first: The first version whose changes are needed; all from there on must be in the log.
+    """
+    log = table_log(spark, location)
+    if log is None:
+        return []
+    files, store = sorted(_mortal_files(log, first)), open_store(spark, log.path, "Delta table")
+    gone, there = 0, len(files)
+    if files and store.exists(files[0].path):
+        return []
+    while gone < there:
+        middle = (gone + there) // 2
+        if store.exists(files[middle].path):
+            there = middle
+        else:
+            gone = middle + 1
+    return sorted({version for file in files[:gone] for version in file.needed_by})
+
+
+def _mortal_files(log: TableLog, first: int) -> list[_Mortal]:
+    """Return the files that hold changes from a version on, and that the newest version does not have any more."""
+    commits = [log.commit(version) for version in log.versions() if version >= first]
+    removed: dict[str, int] = {}
+    for commit in commits:
+        removed |= {file.path: commit.version for file in commit.removed}
+        # A file that gets a deletion vector is removed and added by one commit, and stays.
+        for file in commit.added:
+            removed.pop(file.path, None)
+    needed: dict[tuple[int, str], list[int]] = {}
+    for commit in commits:
+        if commit.changes:
+            mortal = [(commit.version, file.path) for file in commit.changes]
+        else:
+            files = [file for file in (*commit.added, *commit.removed) if file.changes_data]
+            mortal = [(removed[file.path], file.path) for file in files if file.path in removed]
+        for version_and_path in mortal:
+            needed.setdefault(version_and_path, []).append(commit.version)
+    # Files of a shallow clone are another table's.
+    return [_Mortal(*named, tuple(versions)) for named, versions in needed.items() if "://" not in named[1]]
+
 
 _CHANGE, _FEED = "_change_type", "delta.enableChangeDataFeed"
 _DELETES = ("delete", "update_preimage")
@@ -87,12 +197,12 @@ class DeltaChanges(Source):
             return None
         try:
             history = spark.sql(f"DESCRIBE HISTORY {table_in_sql(spark, str(self.location))} LIMIT 1")
-            found = history.select("version", F.unix_millis("timestamp")).first()
+            newest = history.select("version", F.unix_millis("timestamp")).first()
         except PySparkException:
             # The stream's own error is clearer about a table that can't be read.
             return None
         skew = CLOCK_SKEW_MS if self.clock_skew_ms is None else self.clock_skew_ms
-        return None if found is None else NewestCommit(int(found[0]), int(found[1]), skew)
+        return None if newest is None else NewestCommit(int(newest[0]), int(newest[1]), skew)
 
     def why_endless(self) -> str | None:
         """Return why a static read of the source is not what a stream of it reads, and what to do."""
@@ -143,7 +253,7 @@ class DeltaChanges(Source):
         return frame.select("*", F.expr("false").alias(DELETED), version, time)
 
     def lost_since(self, spark: SparkSession, what: str, offset: str | None) -> list[str]:
-        """Return what the source no longer has after a position: a description of each loss.
+        """Return the losses of the source after a position: a description of each.
 
         Args:
             spark: The session.
@@ -204,7 +314,7 @@ class DeltaChanges(Source):
                 f"{_ANEW}"
             )
             raise CheckpointError(msg) from error
-        vacuumed = vacuumed_versions(spark, str(self.location), first)
+        vacuumed = _vacuumed_versions(spark, str(self.location), first)
         if vacuumed:
             listed = ", ".join(map(str, vacuumed[:_SHOWN])) + (", ..." if len(vacuumed) > _SHOWN else "")
             which = f"version {listed}" if len(vacuumed) == 1 else f"{len(vacuumed):,} versions ({listed})"

@@ -18,7 +18,7 @@ from cojoin.session.arrow_types import arrow_type
 from cojoin.session.delta_tables import quoted_table, read_table
 from cojoin.session.kinds import active_session
 from cojoin.session.spark_errors import JAVA_ERRORS
-from cojoin.spark.sources.format_options import as_options
+from cojoin.spark.sources.options import as_options
 from cojoin.spark.sources.source import Source
 from cojoin.storage.locations import without_login
 
@@ -241,11 +241,11 @@ def static_table(location: str, options: Any, refresh: Duration | None) -> Stati
     if refresh is not None and milliseconds(refresh, "refresh") == 0:
         msg = f"{what}: refresh: expected a time above zero, such as '1 hour', got {refresh!r}"
         raise ConfigurationError(msg)
-    found = StaticTable(
+    source = StaticTable(
         "delta", location, None, given, refresh_ms=None if refresh is None else milliseconds(refresh, "refresh")
     )
     try:
-        is_pinned = found.pinned is not None
+        is_pinned = source.pinned is not None
     except ValueError:
         is_pinned = None
     if is_pinned is None:
@@ -254,4 +254,4 @@ def static_table(location: str, options: Any, refresh: Duration | None) -> Stati
     if is_pinned and refresh is not None:
         msg = f"{what}: versionAsOf pins one version, and refresh= takes the newest; leave one of them out"
         raise ConfigurationError(msg)
-    return found
+    return source

@@ -1,18 +1,26 @@
 """``Source``: the description of where an input's rows come from, which the sources of every format extend.
 
 A source is opened by cojoin itself, as a stream or as a static DataFrame.
+
+A position in it is a line of Spark's offset log. Rows that the source no longer has after a position are a loss,
+reported with its size, which the user may accept; ``with_losses_accepted`` then moves the position to the earliest
+available one. A source with which the query can't continue at all, such as a table that was created again, is an error.
 """
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeAlias
+from urllib.parse import unquote
 
-from cojoin.errors import ConfigurationError
+from cojoin.checkpoints.delta_log import session_with_long_history
+from cojoin.errors import CheckpointError, ConfigurationError
+from cojoin.session.delta_tables import table_log
 from cojoin.session.kinds import active_session, adapter_of
+from cojoin.session.spark_errors import SPARK_ERRORS
 from cojoin.session.stores import open_store
-from cojoin.spark.sources.secrets import without_login
-from cojoin.spark.sources.source_positions import check_position, with_losses_accepted
+from cojoin.spark.sources.options import without_login
 from cojoin.storage.locations import is_path
 
 if TYPE_CHECKING:
@@ -23,10 +31,173 @@ if TYPE_CHECKING:
 
     from cojoin.engine.input_spec import InputSpec
     from cojoin.engine.row_changes import ChangeFeed
-    from cojoin.spark.batch.grouping import Grouping
-    from cojoin.spark.sources.source_monitor import SourceMonitor
+    from cojoin.spark.batch.packing import Grouping
 
-__all__ = ["NewestCommit", "PlacedAt", "Source"]
+__all__ = ["NewestCommit", "PlacedAt", "Source", "SourceMonitor", "check_position"]
+
+_NOTHING_READ = ("", "-", "null")
+
+
+def check_position(
+    spark: SparkSession,
+    what: str,
+    format: str,  # noqa: A002 - Spark's word
+    location: str | None,
+    offset: str | None,
+) -> list[str]:
+    """Check whether a source still has the rows after a position, and return the losses.
+
+    Args:
+        spark: The session.
+        what: The source, for messages, such as ``"input 'trades'"``.
+        format: Spark's name of its format.
+        location: A path or a table's name.
+        offset: The line of Spark's offset log; None or ``-`` if nothing was read yet.
+
+    Returns:
+        A description of each loss, which the user may accept; none if nothing is lost.
+
+    Raises:
+        CheckpointError: The query can't continue with this source.
+    """
+    if offset is None or offset.strip() in _NOTHING_READ:
+        return []
+    if format == "delta":
+        first, earliest = _delta_versions(spark, what, str(location), offset)
+        if earliest > first:
+            which = f"version {first} is" if earliest == first + 1 else f"versions {first} to {earliest - 1} are"
+            return [f"{what}: Delta table {location}: {which} gone from the log"]
+    # A file source needs only the files that are still to come.
+    return []
+
+
+def _moved_past_losses(
+    spark: SparkSession,
+    what: str,
+    format: str,  # noqa: A002 - Spark's word
+    location: str | None,
+    offset: str | None,
+) -> str | None:
+    """Return the position moved past all losses, to the earliest one that is available.
+
+    Args:
+        spark: The session.
+        what: The source, for messages.
+        format: Spark's name of its format.
+        location: A path or a table's name.
+        offset: The line of Spark's offset log.
+
+    Returns:
+        A line of the same form; the same line if nothing is lost.
+
+    Raises:
+        CheckpointError: The query can't continue with this source.
+    """
+    if offset is None or not check_position(spark, what, format, location, offset):
+        return offset
+    _, earliest = _delta_versions(spark, what, str(location), offset)
+    position = {"sourceVersion": 1, "reservoirVersion": earliest, "index": -1, "isStartingVersion": False}
+    return json.dumps(json.loads(offset) | position, separators=(",", ":"))
+
+
+def _delta_versions(spark: SparkSession, what: str, location: str, offset: str) -> tuple[int, int]:
+    """Return the version to read next, and the earliest one, at or after it, from which all versions are available."""
+    position, log = _parsed(what, offset), table_log(spark, location)
+    table = None if log is None else log.newest()
+    where = f"{what}: Delta table {location}"
+    if log is None or table is None:
+        msg = f"{where}: there is no such table, and the checkpoint has read it; start a new query"
+        raise CheckpointError(msg)
+    newest, table_id = table.version, table.table_id
+    first = int(position["reservoirVersion"])
+    if table_id != position["reservoirId"] or first > newest + 1:
+        got = f"id {table_id}, version {newest}"
+        msg = (
+            f"{where}: the checkpoint has read a table of the id {position['reservoirId']} up to version {first}; "
+            f"got {got}: it was replaced by another; start a new query"
+        )
+        raise CheckpointError(msg)
+    in_snapshot = bool(position["isStartingVersion"])
+    if in_snapshot:
+        _check_snapshot(spark, where, location, first)
+        first += 1
+    there = set(log.versions())
+    earliest = newest + 1
+    while earliest > first and earliest - 1 in there:
+        earliest -= 1
+    if in_snapshot and earliest > first:
+        # No position is both inside the table's snapshot and after the missing versions.
+        msg = (
+            f"{where}: the checkpoint has read a part of its version {first - 1}, and the versions {first} to "
+            f"{earliest - 1} are gone from the log; start a new query"
+        )
+        raise CheckpointError(msg)
+    return first, earliest
+
+
+def _check_snapshot(spark: SparkSession, where: str, location: str, version: int) -> None:
+    """Check that the rest of a table's initial snapshot can be read: its version, and the files removed since then."""
+    by_path = is_path(location)
+    try:
+        with session_with_long_history(spark) as session:
+            now, then = session.read.format("delta"), session.read.format("delta").option("versionAsOf", version)
+            files_now = {*(now.load if by_path else now.table)(location).inputFiles()}
+            files_then = {*(then.load if by_path else then.table)(location).inputFiles()}
+        gone = [file for file in sorted(files_then - files_now) if not _exists(spark, file)]
+        why = f"{len(gone):,} of its {len(files_then):,} files" if gone else None
+    except SPARK_ERRORS:
+        why = "its commits"
+    if why is not None:
+        msg = (
+            f"{where}: the checkpoint has read a part of its version {version}, and {why} are gone, so the rest can't "
+            f"be read; start a new query"
+        )
+        raise CheckpointError(msg)
+
+
+def _exists(spark: SparkSession, file: str) -> bool:
+    # Spark names files by encoded URLs.
+    folder, _, name = unquote(file).rpartition("/")
+    return open_store(spark, folder).exists(name)
+
+
+def _parsed(what: str, offset: str) -> dict[str, Any]:
+    try:
+        position = json.loads(offset)
+    except ValueError:
+        position = None
+    if not isinstance(position, dict):
+        msg = f"{what}: the checkpoint's position is not in the form of Spark's offset log; got {offset[:60]!r}"
+        raise CheckpointError(msg)
+    return position
+
+
+class SourceMonitor(Protocol):
+    """A view of a source from beside the query. It never steers what is read, and one thread uses it."""
+
+    @property
+    def commits(self) -> bool:
+        """Whether positions are to be committed."""
+
+    def commit(self, position: str) -> None:
+        """Commit a position for others to see.
+
+        Args:
+            position: The line of Spark's offset log after the last batch that counts.
+
+        Raises:
+            CojoinError: It was refused, or there was no answer.
+        """
+
+    def unread(self, position: str) -> int:
+        """Return how many offsets there are between a position and the present end of the source.
+
+        Raises:
+            CojoinError: There was no answer.
+        """
+
+    def close(self) -> None:
+        """Close the connections; a second call does nothing."""
 
 
 class NewestCommit(NamedTuple):
@@ -86,7 +257,7 @@ class Source:
         return f"{type(self).__name__}({self.title})"
 
     def identity(self, spark: SparkSession) -> dict[str, str | None]:
-        """Return what identifies the source, independent of spelling and without options, which may contain secrets.
+        """Return the source's identity, independent of spelling and without options, which may contain secrets.
 
         Args:
             spark: The session, whose file systems make paths absolute.
@@ -160,7 +331,7 @@ class Source:
         """
 
     def lost_since(self, spark: SparkSession, what: str, offset: str | None) -> list[str]:
-        """Return what the source no longer has after a position: a description of each loss.
+        """Return the losses of the source after a position: a description of each.
 
         Args:
             spark: The session.
@@ -174,7 +345,7 @@ class Source:
 
     def with_losses_accepted(self, spark: SparkSession, what: str, offset: str | None) -> str | None:
         """Return the position moved past what ``lost_since`` returns for the same arguments."""
-        return with_losses_accepted(spark, what, self.format, self.location, offset)
+        return _moved_past_losses(spark, what, self.format, self.location, offset)
 
     def between(self, what: str, begin: str | None, ends: Sequence[str]) -> tuple[DataFrame, PlacedAt] | None:
         """Return the rows between positions as a static DataFrame, if the source can tell which row is where.
@@ -201,7 +372,7 @@ class Source:
         return self.open(streaming=False) if type(self) is Source else None
 
     def monitor(self, what: str) -> SourceMonitor | None:
-        """Return what sees from outside how far a query has read the source; None if nothing does.
+        """Return a monitor of how far a query has read the source; None for most sources.
 
         Args:
             what: The input, for messages.
@@ -214,7 +385,7 @@ class Source:
         return None
 
     def held_back(self) -> list[str]:
-        """Return what a run over what is there must leave for the next one, in words; nothing for most sources."""
+        """Return what a bounded run must leave for the next one, in words; nothing for most sources."""
         return []
 
     @property
@@ -272,7 +443,7 @@ class Source:
 
     @property
     def max_apart_ms(self) -> int | None:
-        """How far record timestamps may be after the rows' event times, in milliseconds; None if it has none."""
+        """The milliseconds by which record timestamps may be after the rows' event times; None if it has none."""
         return None
 
     @property

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from cojoin.engine.values.arguments import check_flag
 from cojoin.engine.values.types import as_schema, parse_schema, schema_to_ddl
 from cojoin.errors import ConfigurationError, did_you_mean
-from cojoin.spark.sources.format_options import as_options
+from cojoin.spark.sources.options import as_options
 from cojoin.spark.sources.source import PlacedAt, Source
 from cojoin.storage.locations import Location, as_location
 

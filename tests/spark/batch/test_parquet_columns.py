@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cojoin.spark.batch.parquet_columns import StoredFile, is_plain, misfit, rows_between
+from cojoin.spark.batch.direct_reader import StoredFile, is_plain, misfit, rows_between
 from tests.seeds import SEED
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 import cojoin as cj
-from cojoin.spark.query.query_display import query_display
-from tests.spark.progress.runs import HOUR, NOON, report
+from cojoin.spark.query.progress import query_display
+from tests.spark.query.runs import HOUR, NOON, report
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from cojoin.spark.query.history import snapshot_of
+from cojoin.spark.query.input_progress import snapshot_of
 
 
 def line(version: int, index: int = -1, *, snapshot: bool = False) -> str:

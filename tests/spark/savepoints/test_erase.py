@@ -17,7 +17,7 @@ from cojoin.__main__ import main
 from cojoin.checkpoints.lease import Lease
 from cojoin.session.stores import open_store
 from cojoin.spark.savepoints import new_savepoint
-from cojoin.spark.savepoints.remains import sql_literal
+from cojoin.spark.savepoints.erase import sql_literal
 from tests.spark.refused import refused
 from tests.spark.saved import DRAIN, PAUSE
 from tests.spark.savepoints.decompressed import places_with

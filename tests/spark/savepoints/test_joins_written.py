@@ -15,9 +15,9 @@ from cojoin.checkpoints.inspect.key_state import BUFFERS, PAIRED
 from cojoin.engine import rescaling
 from cojoin.engine.joins import AsofJoin, IntervalJoin, TemporalJoin
 from cojoin.engine.plan import Plan
+from cojoin.spark.savepoints.new_savepoint import group_headers, new_watermark
 from cojoin.spark.savepoints.state_packing import assemble_group, largest_times, pack_rows
-from cojoin.spark.savepoints.state_shapes import MATCHED, WAITS_FOR, PartShape, waits
-from cojoin.spark.savepoints.written_header import group_headers, new_watermark
+from cojoin.spark.savepoints.state_parts import MATCHED, WAITS_FOR, PartShape, waits
 from tests.spark.savepoints.test_state_packing import GROUPS, group_of
 from tests.streams import Outcome, assert_conserved, deliveries, map_side, streams
 

@@ -21,7 +21,7 @@ from cojoin.engine.state import (
 from cojoin.engine.time.watermarks import NONE
 from cojoin.spark.savepoints.erase import without_partitions
 from cojoin.spark.savepoints.state_packing import assemble_group, largest_times, pack_rows
-from cojoin.spark.savepoints.state_shapes import (
+from cojoin.spark.savepoints.state_parts import (
     DOMAIN,
     MATCHED,
     TIMESTAMP,

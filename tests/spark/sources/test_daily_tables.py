@@ -129,7 +129,7 @@ def position(checkpoint: Path) -> tuple[int, int]:
     return found["reservoirVersion"], found["index"]
 
 
-@pytest.mark.slow  # The five days of ``tests/spark/query/test_run_end.py`` have a MERGE on every push.
+@pytest.mark.slow  # The five days of ``tests/spark/query/test_input_progress.py`` have a MERGE on every push.
 def test_a_table_with_a_merge_each_day_lets_each_days_rows_out(spark: SparkSession, tmp_path: Path) -> None:
     """The plainest job there is."""
     table = DailyTable(spark, tmp_path)

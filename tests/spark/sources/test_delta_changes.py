@@ -264,7 +264,7 @@ def test_a_table_whose_columns_change_is_told(spark: SparkSession, tmp_path: Pat
     savepoint, built = cj.savepoint(spark, table.folder / "kept"), table.joined(COMMITTED, 2)
     add_column(table)
     with refused(
-        "columns have changed since the query was built: more (missing then, string now)", "connect them anew"
+        "columns have changed since the query was built: more (missing then, string now)", "connect them again"
     ):
         table.run(built, "kept", drain=False)
     goes_on_not(table, "input 'customers' has the column 'more' more; start(..., evolve=True)", "drop it")

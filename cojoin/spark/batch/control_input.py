@@ -1,0 +1,355 @@
+"""Messages of the control input that carry rows: the initial state of a restored query, and the loads of a table.
+
+Spark computes the key group of a row as for any input. The initial state is one message for all key groups, with the
+header (watermarks, counters) and the columns of the tables, and messages with rows of a table for one key group. The
+query's first batch reads these messages and nothing else.
+
+A load's rows are cut and packed as those of an input (``packing``). Each message begins with the load's id and a
+checksum of the rest: Arrow rows, or a key group's closing message as JSON. A key group takes a load when its closing
+message has come, and only with as many rows as that message counts. Rows of another load are left out: a run that was
+fenced off may have written them. A load costs a copy of the table's rows in the checkpoint until they are in the state.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+import zlib
+from collections import Counter
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql import functions as F  # noqa: N812
+
+from cojoin.checkpoints.control import CONTROL_DDL
+from cojoin.engine import rescaling
+from cojoin.engine.key_groups import group_labels
+from cojoin.engine.operator import TableLoad
+from cojoin.engine.time.watermarks import NONE
+from cojoin.engine.values import codec
+from cojoin.engine.values.codec import binary_column, read_message
+from cojoin.engine.values.rows import back_quoted
+from cojoin.errors import CheckpointError
+from cojoin.session.sealed import for_workers
+from cojoin.spark.batch.packing import GROUP_COLUMN, LOADED_TAG, PACKED_DDL, Packer, key_group
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    import numpy as np
+    from numpy.typing import NDArray
+    from pyspark.sql import DataFrame, SparkSession
+
+    from cojoin.checkpoints.stored_state import StoredState
+    from cojoin.engine.input_spec import InputSpec
+    from cojoin.engine.operator import Operator
+
+__all__ = [
+    "LoadedRows",
+    "RestoredState",
+    "closing_messages",
+    "is_restored_state",
+    "load_id",
+    "packed_load",
+    "state_messages",
+]
+
+_HEADER, _FOR = "restored", "for"
+"""The header's entries: the state's header; and whom the message is for: the query, the label, and its own id."""
+_MAGIC = codec.encode({}, {})[:6]
+_MESSAGE = pa.schema([("key_group", pa.int32()), ("payload", pa.binary())])
+
+
+def is_restored_state(message: pa.Buffer) -> bool:
+    """Return whether a message of the control input carries restored state; the others are JSON."""
+    return bool(message.slice(0, min(message.size, len(_MAGIC))).to_pybytes() == _MAGIC)
+
+
+class RestoredState:
+    """The restored state of one key group, collected from messages; it is true once it has a message.
+
+    Args:
+        label: The key group's label.
+        query_id: The query that is restored; None where that is not known.
+    """
+
+    def __init__(self, label: int | None = None, query_id: str | None = None) -> None:
+        self._label, self._query_id = label, query_id
+        self._header: dict[str, Any] | None = None
+        self._pieces: list[dict[str, pa.Table]] = []
+        self._ids: set[str | None] = set()
+
+    def __bool__(self) -> bool:
+        return bool(self._pieces)
+
+    def add(self, message: pa.Buffer) -> None:
+        """Add a message.
+
+        Raises:
+            CodecError: The message is truncated or damaged.
+            CheckpointError: It is for another query or another key group, or was added already.
+        """
+        header, tables = codec.decode(message.to_pybytes())
+        query_id, label, own_id = header.get(_FOR, (None, None, None))
+        is_other = self._query_id is not None and query_id not in (None, self._query_id)
+        is_other |= self._label is not None and label not in (None, self._label)
+        if is_other or (own_id is not None and own_id in self._ids):
+            msg = (
+                f"control/restored of the checkpoint: expected messages for the key group with the label {self._label} "
+                f"of the query {self._query_id}, each once, got one for {label} of {query_id}: its files were changed "
+                f"or exchanged; restore once more with restore_from= into an empty directory"
+            )
+            raise CheckpointError(msg)
+        self._ids.add(own_id)
+        self._header = header.get(_HEADER, self._header)
+        self._pieces.append(tables)
+
+    def load_into(self, operator: Operator, *, keeps_counts: bool) -> None:
+        """Load the state into an operator.
+
+        Args:
+            operator: A new operator.
+            keeps_counts: Whether it gets the counters of done and rejected rows; exactly one key group must.
+
+        Raises:
+            CheckpointError: The header is missing, or the query can't use this state; the message says which.
+        """
+        # Release 0.5.0 wrote messages without ids; of one restoration all have one or none has.
+        if self._header is None or (None in self._ids and len(self._ids) > 1):
+            what = "the message with the header is missing" if self._header is None else "some are of another kind"
+            msg = (
+                f"control/restored of the checkpoint: {what}: its files were changed or exchanged; restore once more "
+                f"with restore_from= into an empty directory"
+            )
+            raise CheckpointError(msg)
+        operator.load_parts(self._header, rescaling.assemble(self._pieces), keeps_counts=keeps_counts)
+        operator.check_states()
+
+
+def state_messages(
+    spark: SparkSession,
+    state: StoredState,
+    inputs: tuple[InputSpec, InputSpec],
+    key_groups: int,
+    query_id: str | None = None,
+) -> DataFrame:
+    """Return a state as messages of the control input (``CONTROL_DDL``): one header, and the rows per key group.
+
+    Args:
+        spark: The session.
+        state: The state.
+        inputs: The inputs of the restored query.
+        key_groups: The number of its key groups.
+        query_id: Its id, which each message carries.
+    """
+    labels = group_labels(key_groups)
+    columns = {name: table.schema for name, table in state.tables.items()}
+    header = _header_message(rescaling.merged_header(state.headers), columns, query_id)
+    messages = spark.createDataFrame(pa.table([pa.array([None], pa.int32()), pa.array([header])], schema=_MESSAGE))
+    for name, table in state.tables.items():
+        if table.rows:
+            messages = messages.unionByName(_pieces(state, name, inputs, labels, query_id))
+    return messages
+
+
+def _pieces(
+    state: StoredState,
+    name: str,
+    inputs: tuple[InputSpec, InputSpec],
+    labels: tuple[int, ...],
+    query_id: str | None,
+) -> DataFrame:
+    schema = state.tables[name].schema
+    # Columns are named by position, since names may have dots or differ only in case.
+    numbered = state.rows(name).toDF(*(f"c{position}" for position in range(len(schema))))
+    hashed, spread = (
+        [F.col(f"c{schema.names.index(column)}") for column in columns]
+        for columns in (rescaling.key_columns(name, inputs), rescaling.spreading_columns(name, inputs, schema))
+    )
+    group = key_group(hashed, len(labels), spread).alias("group")
+
+    def pack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return _pack(batches, name, schema, inputs, labels, query_id)
+
+    return numbered.select("*", group).mapInArrow(for_workers(pack), CONTROL_DDL)
+
+
+def _pack(
+    batches: Iterable[pa.RecordBatch],
+    name: str,
+    schema: pa.Schema,
+    inputs: tuple[InputSpec, InputSpec],
+    labels: tuple[int, ...],
+    query_id: str | None,
+) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        rows = pa.Table.from_batches([batch]).select(range(len(schema))).rename_columns(schema.names).cast(schema)
+        groups: NDArray[np.int64] = batch.column(batch.num_columns - 1).to_numpy()
+        pieces = rescaling.cut({name: rows}, inputs, partial(_known, groups), len(labels))
+        filled = {labels[at]: piece[name] for at, piece in enumerate(pieces) if piece[name].num_rows}
+        messages = binary_column(
+            [codec.encode({_FOR: [query_id, label, uuid.uuid4().hex]}, {name: rows}) for label, rows in filled.items()]
+        )
+        yield pa.RecordBatch.from_arrays([pa.array([*filled], pa.int32()), messages], names=_MESSAGE.names)
+
+
+def _known(groups: NDArray[np.int64], _: pa.Table) -> NDArray[np.int64]:
+    return groups
+
+
+def _header_message(header: Mapping[str, Any], columns: Mapping[str, pa.Schema], query_id: str | None) -> bytes:
+    """Return the message for all key groups.
+
+    Args:
+        header: The merged header of the old key groups.
+        columns: The columns of each table.
+        query_id: The restored query.
+    """
+    empty = {name: schema.empty_table() for name, schema in columns.items()}
+    return codec.encode({_HEADER: dict(header), _FOR: [query_id, None, uuid.uuid4().hex]}, empty)
+
+
+_ID_BYTES, _HEAD_BYTES = 16, 24
+_SCHEMA = pa.schema(
+    [
+        ("key_group", pa.int32()),
+        ("payload", pa.binary()),
+        ("tag", pa.int8()),
+        ("load", pa.binary()),
+        ("checksum", pa.int64()),
+    ]
+)
+
+
+def load_id(name: str) -> bytes:
+    """Return the id in a load's name, with which its messages begin.
+
+    >>> load_id("load-3-" + "0a" * 16).hex()
+    '0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a'
+    """
+    return bytes.fromhex(name.rpartition("-")[2])
+
+
+def packed_load(frame: DataFrame, spec: InputSpec, key_groups: int, name: str) -> DataFrame:
+    """Return a version's rows as messages of a load (``LOADED_DDL``), and in ``note`` what each task has counted.
+
+    Args:
+        frame: The version's rows.
+        spec: The input.
+        key_groups: The number of key groups.
+        name: The load's name.
+    """
+    keys = [frame[back_quoted(each)] for each in spec.key]
+    columns = [frame[back_quoted(each)].alias(f"c{at}") for at, each in enumerate(spec.source_schema.names)]
+    packer = Packer(spec, LOADED_TAG, group_labels(key_groups))
+
+    packed = frame.select(*columns, key_group(keys, key_groups).alias(GROUP_COLUMN)).mapInArrow(
+        for_workers(packer), PACKED_DDL
+    )
+    is_row = F.col("tag") == F.lit(LOADED_TAG)
+    return packed.select(
+        "key_group",
+        F.when(is_row, F.col("payload")).alias("payload"),
+        "tag",
+        F.when(is_row, F.lit(load_id(name))).alias("load"),
+        F.when(is_row, F.crc32("payload")).alias("checksum"),
+        F.when(~is_row, F.col("payload").cast("string")).alias("note"),
+    )
+
+
+def closing_messages(
+    name: str, table_id: str, version: int, key_groups: int, notes: Iterable[tuple[int, str]]
+) -> pa.Table:
+    """Return the closing messages of a load, one for each key group (``LOADED_DDL``).
+
+    Args:
+        name: The load's name.
+        table_id: The table's id.
+        version: The table's version.
+        key_groups: The number of key groups.
+        notes: What the tasks have counted: the label of a key group, and the control row for it.
+    """
+    rows: Counter[int] = Counter()
+    times: set[int] = set()
+    for label, note in notes:
+        counted = json.loads(note)
+        rows[label] += counted["rows"]
+        # Rows without event time have none to tell.
+        times.update(each for each in counted["partitions"].values() if each > NONE)
+    load = {"load": name, "table_id": table_id, "version": version, "largest": max(times, default=None)}
+    labels = list(group_labels(key_groups))
+    payloads = [json.dumps({**load, "rows": rows[label]}).encode() for label in labels]
+    return pa.table(
+        [
+            pa.array(labels, pa.int32()),
+            pa.array(payloads, pa.binary()),
+            pa.array([LOADED_TAG] * len(labels), pa.int8()),
+            pa.array([load_id(name)] * len(labels), pa.binary()),
+            pa.array([zlib.crc32(payload) for payload in payloads], pa.int64()),
+        ],
+        schema=_SCHEMA,
+    )
+
+
+class LoadedRows:
+    """The messages of loads that a call has met in its micro-batch.
+
+    Args:
+        spec: The right input.
+        batch_id: The micro-batch.
+        schema: The columns with which the messages were written; None where they are the input's.
+    """
+
+    def __init__(self, spec: InputSpec, batch_id: int, schema: pa.Schema | None = None) -> None:
+        self._spec, self._batch_id, self._schema = spec, batch_id, spec.schema if schema is None else schema
+        self._pieces: dict[bytes, list[pa.RecordBatch]] = {}
+        self._closed: dict[bytes, TableLoad] = {}
+
+    def add(self, message: pa.Buffer) -> None:
+        """Add a message.
+
+        Raises:
+            CheckpointError: It is damaged.
+        """
+        head, body = bytes(memoryview(message)[:_HEAD_BYTES]), message.slice(min(message.size, _HEAD_BYTES))
+        own_id, checksum = head[:_ID_BYTES], int.from_bytes(head[_ID_BYTES:], "big")
+        if not body.size or zlib.crc32(body) != checksum:
+            raise self._changed(own_id, "a message with another checksum")
+        if body.slice(0, 1).to_pybytes() == b"{":
+            self._closed[own_id] = TableLoad(**json.loads(body.to_pybytes()), batch_id=self._batch_id)
+        else:
+            rows = read_message(body, self._schema)
+            self._pieces.setdefault(own_id, []).append(rows)
+
+    def take(self) -> tuple[TableLoad | None, list[pa.RecordBatch]]:
+        """Return the load that the batch brings, and its rows; None where it brings none.
+
+        Raises:
+            CheckpointError: The load lacks rows or has too many.
+        """
+        if not self._closed:
+            return None, []
+        # Of two, which only runs at the same moment write, the later one holds.
+        own_id, load = max(self._closed.items(), key=lambda each: (_number(each[1].load), each[0]))
+        pieces = self._pieces.get(own_id, [])
+        rows = sum(piece.num_rows for piece in pieces)
+        if rows != load.rows:
+            raise self._changed(own_id, f"{rows:,} rows in place of {load.rows:,}")
+        return load, pieces
+
+    def _changed(self, own_id: bytes, instead: str) -> CheckpointError:
+        return CheckpointError(
+            f"control/ of the checkpoint: the load {own_id.hex()} of input {self._spec.name!r} is not the one that was "
+            f"written: got {instead}; its files were changed; put the checkpoint back from a backup, or start a new "
+            f"query"
+        )
+
+
+def _number(name: str) -> int:
+    """Return the number in a load's name.
+
+    >>> _number("load-3-0a")
+    3
+    """
+    return int(name.split("-")[1])

@@ -1,1 +1,0 @@
-"""How far a query has come, drawn while somebody waits for it."""

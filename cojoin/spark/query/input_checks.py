@@ -1,0 +1,315 @@
+"""Checks of the inputs before a query starts: columns, change feeds, files that Spark skips, and spans of validity.
+
+A table may be altered between ``connect`` and ``start``; Spark's stream would find that inside a batch. A query that
+goes on needs the changes of its tables from its position on, which costs a look into each table's log; another query's
+positions are checked when it is restored (``savepoints.restore``).
+
+Spark's source of files skips files of two kinds without a message, so a warning names them. Files that come late, with
+times long before the newest file that was read (``maxFileAge``), are never read; they are those of the folder that are
+not in the source's log, so they are counted. With ``ignoreMissingFiles`` a file that is gone by the time of its reading
+is left out with all its rows; only those of a batch that is planned can be counted. It costs a reading of the log, and
+a listing of the folder that ends after a second: some 100,000 local files, 10,000 of an object store, 2,000 of HDFS. Of
+a larger one the number is a lower bound. Nothing is counted where Spark's own rules would have to be repeated, for a
+pattern in the path or ``pathGlobFilter``, nor in local folders with Spark Connect, whose server may have other ones.
+
+Of rows with a span of validity, none may end early and none overlap another, in a static DataFrame, a version of a
+static side before it is loaded, or the present rows of a table that is going to be streamed. Later rows are checked
+where they are read: a row that ends before it begins is rejected, and of rows that overlap the one that begins last is
+valid. It costs one pass over the keys and the two columns, sorted by key.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
+
+from pyspark.sql import Window
+from pyspark.sql import functions as F  # noqa: N812
+
+from cojoin.engine.display import format_time
+from cojoin.engine.row_changes import ends_too_early, overlapping
+from cojoin.engine.values.rows import back_quoted
+from cojoin.errors import CheckpointError, ConfigurationError
+from cojoin.session.kinds import adapter_of
+from cojoin.session.offset_log import COMMITS, committed_batches, newest_id, source_offsets
+from cojoin.session.source_logs import entries
+from cojoin.session.spark_errors import JAVA_ERRORS, SPARK_ERRORS
+from cojoin.session.stores import open_store
+from cojoin.spark.query.input_progress import InputStreams
+from cojoin.spark.sources.source import Source
+from cojoin.storage.local_store import LocalStore
+from cojoin.storage.locations import unpatterned
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+    from cojoin.engine.input_spec import InputSpec
+    from cojoin.spark.bound_input import BoundInput
+    from cojoin.storage.store import Store
+
+__all__ = ["check_feeds", "check_present_validity", "check_rows_validity", "check_source_columns", "files_passed_over"]
+
+
+def check_source_columns(inputs: Sequence[BoundInput]) -> None:
+    """Check the tables that are streamed; a static side's columns are checked when it is loaded.
+
+    Args:
+        inputs: Both inputs.
+
+    Raises:
+        ConfigurationError: A table has other columns by now.
+    """
+    for bound in inputs:
+        if not isinstance(bound.source, Source) or bound.source.format != "delta" or not bound.is_streaming:
+            continue
+        try:
+            then, now = _columns(bound.frame.schema), _columns(bound.source.open().schema)
+        except JAVA_ERRORS:
+            # The stream's own error is clearer about a table that can't be read any more.
+            continue
+        if bound.spec.event_time not in now:
+            # An event time that is an expression is a column of the query alone.
+            then.pop(str(bound.spec.event_time), None)
+        changed = [name for name in {**then, **now} if then.get(name) != now.get(name)]
+        if changed:
+            each = [f"{name} ({then.get(name, 'missing')} then, {now.get(name, 'missing')} now)" for name in changed]
+            msg = (
+                f"input {bound.spec.name!r}: {bound.source.title}: columns have changed since the query was built: "
+                f"{', '.join(each)}; make the inputs and connect them again"
+            )
+            raise ConfigurationError(msg)
+
+
+def _columns(schema: StructType) -> dict[str, str]:
+    return {each.name: each.dataType.simpleString() for each in schema.fields}
+
+
+def check_feeds(files: Store, inputs: Sequence[BoundInput]) -> None:
+    """Check that each change feed has what comes after the last micro-batch that Spark has committed.
+
+    Args:
+        files: The query's checkpoint.
+        inputs: Both inputs.
+
+    Raises:
+        CheckpointError: Changes are gone, were not recorded, or are those of another table.
+    """
+    newest = newest_id(files, COMMITS)
+    if newest is None or not any(each.source is not None and each.source.begins_with_snapshot for each in inputs):
+        return
+    lines, counts = source_offsets(files, newest)[:-1], InputStreams.of(inputs).lines
+    if len(lines) != sum(counts):
+        return
+    for bound, count in zip(inputs, counts, strict=True):
+        own, lines = lines[:count], lines[count:]
+        if bound.source is not None and bound.source.begins_with_snapshot:
+            bound.source.lost_since(bound.frame.sparkSession, f"input {bound.spec.name!r}", own[0])
+
+
+_AGE, _USUAL_AGE = "maxfileage", "7d"
+_MISSING, _MISSING_SETTING = "ignoremissingfiles", "spark.sql.files.ignoreMissingFiles"
+_SPAN = re.compile(r"\s*(\d+)\s*([a-z]*)\s*")
+_MILLIS = {"": 1, "ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+_LIMITS = ("maxfilespertrigger", "maxbytespertrigger")
+_GLOB, _RECURSIVE = "pathglobfilter", "recursivefilelookup"
+_SECONDS = 1.0
+"""The seconds for which a folder is listed, and planned files are looked for."""
+
+
+def files_passed_over(
+    spark: SparkSession, files: Store, inputs: Sequence[BoundInput], lines: Sequence[int]
+) -> Iterator[str]:
+    """Yield the warnings about each input that is a folder of files.
+
+    Args:
+        spark: The session.
+        files: The checkpoint.
+        inputs: Both inputs.
+        lines: How many lines of Spark's offset log belong to each input.
+    """
+    for at, bound in enumerate(inputs):
+        source = bound.source
+        # A source that is read twice has two lines and one log.
+        if type(source) is not Source or not source.has_log or lines[at] != 1:
+            continue
+        what, options = f"input {bound.spec.name!r}", {name.lower(): each for name, each in source.options.items()}
+        number = sum(lines[:at])
+        known = entries(files, number)
+        if _is_true(options.get(_MISSING, spark.conf.get(_MISSING_SETTING, "false"))):
+            yield _missing(what, known if adapter_of(spark).shares_paths else [], _planned_from(files, number))
+        if known and not _reads_any_age(options):
+            warning = _too_old(spark, source, what, known, options)
+            if warning is not None:
+                yield warning
+
+
+def _is_true(value: Any) -> bool:
+    return str(value).lower() == "true"
+
+
+def _reads_any_age(options: Mapping[str, str]) -> bool:
+    """Return whether Spark ignores ``maxFileAge``: it reads the newest files first, or compares names alone."""
+    newest_first = _is_true(options.get("latestfirst")) and any(each in options for each in _LIMITS)
+    return newest_first or _is_true(options.get("filenameonly"))
+
+
+def _planned_from(files: Store, number: int) -> int:
+    """Return the first id of the log that no committed batch has read."""
+    committed = committed_batches(files)
+    before = source_offsets(files, committed[-1]) if committed else []
+    position = re.search(r'"logOffset":\s*(\d+)', before[number]) if number < len(before) else None
+    return 0 if position is None else int(position[1]) + 1
+
+
+def _missing(what: str, known: Sequence[Mapping[str, Any]], planned_from: int) -> str:
+    planned = (_path(each["path"]) for each in known if each["batchId"] >= planned_from and _is_local(each["path"]))
+    gone = [each for each in _for_a_second(planned) if not Path(each).exists()]
+    count = f". Of the batch that is planned {len(gone):,} are gone, such as {gone[0]}" if gone else ""
+    return (
+        f"{what}: with ignoreMissingFiles Spark passes over files that are gone when it reads them, and does not count "
+        f"their rows{count}; leave it out, so that such a batch fails and can run again once the file is back"
+    )
+
+
+def _too_old(
+    spark: SparkSession, source: Source, what: str, known: Sequence[Mapping[str, Any]], options: Mapping[str, str]
+) -> str | None:
+    """Return a warning with the number of files that are too old; None if there is none, or if it is not known."""
+    age = options.get(_AGE, _USUAL_AGE)
+    span = _SPAN.fullmatch(age.lower())
+    if span is None or span[2] not in _MILLIS:
+        return None
+    oldest = max(int(each["timestamp"]) for each in known) - int(span[1]) * _MILLIS[span[2]]
+    read, listed = {_path(each["path"]) for each in known}, _listed(spark, source, options)
+    passed_over: dict[str, int] = {}
+    is_whole = False
+    # Spark says what is wrong with the folder when it reads it.
+    with contextlib.suppress(CheckpointError, *SPARK_ERRORS):
+        passed_over |= {path: at for path, at in _for_a_second(listed) if at < oldest and path not in read}
+        is_whole = next(listed, None) is None
+    if not passed_over:
+        return None
+    example = max(passed_over, key=lambda path: passed_over[path])
+    which = "1 file" if len(passed_over) == 1 else f"{len(passed_over):,} files"
+    return (
+        f"{what}: Spark passes over {which if is_whole else f'at least {which}'} of {source.location}, such as "
+        f"{example} of {format_time(passed_over[example])}: they came when newer ones were read already, and are older "
+        f"than these by more than maxFileAge, which is {age}. To have them read, give them new times, or the source "
+        f'options={{"maxFileAge": "3650d"}}'
+    )
+
+
+def _listed(spark: SparkSession, source: Source, options: Mapping[str, str]) -> Iterator[tuple[str, int]]:
+    """Yield the path and the time in epoch milliseconds of each file that Spark lists."""
+    location = str(source.location)
+    if _GLOB in options or unpatterned(location) != location:
+        return
+    store = open_store(spark, location, "source")
+    if not isinstance(store, LocalStore) or adapter_of(spark).shares_paths:
+        # Of the folders in it Spark reads those that are named by a column's value.
+        is_recursive = _is_true(options.get(_RECURSIVE))
+        listed = store.times(lambda name: (is_recursive or "=" in name) and not _is_hidden(name))
+        yield from (each for each in listed if not _is_hidden(each[0].rpartition("/")[2]))
+
+
+def _for_a_second(items: Iterable[Any]) -> Iterator[Any]:
+    """Yield items until a second is over."""
+    deadline = time.monotonic() + _SECONDS
+    for each in items:
+        yield each
+        if time.monotonic() > deadline:
+            return
+
+
+def _is_hidden(name: str) -> bool:
+    """Return whether Spark does not read a file or folder of a name."""
+    return name.startswith(".") or (name.startswith("_") and "=" not in name)
+
+
+def _is_local(url: str) -> bool:
+    return urlsplit(url).scheme == "file"
+
+
+def _path(url: str) -> str:
+    """Return the path of a file in Spark's log without scheme and host, as a listing has it."""
+    return unquote(urlsplit(url).path)
+
+
+_WRONG, _OVERLAPS = 1, 2
+
+
+def check_present_validity(inputs: Iterable[BoundInput]) -> None:
+    """Check the rows with a span of validity that are there now.
+
+    Args:
+        inputs: The inputs; those without such rows, and streams whose present rows are not known, are left out.
+
+    Raises:
+        ConfigurationError: Rows end before they begin, or rows of a key overlap.
+    """
+    for bound in inputs:
+        frame = bound.present_rows() if _has_validity(bound.spec) else None
+        if frame is not None:
+            check_rows_validity(frame, bound.spec)
+
+
+def check_rows_validity(frame: DataFrame, spec: InputSpec) -> None:
+    """Check the rows of a static DataFrame, if they have a span of validity.
+
+    Args:
+        frame: All rows of the input.
+        spec: The input.
+
+    Raises:
+        ConfigurationError: Rows end before they begin, or rows of a key overlap.
+    """
+    if not _has_validity(spec):
+        return
+    assert spec.changes is not None
+    valid_from, valid_to = str(spec.changes.valid_from), str(spec.changes.valid_to)
+    # Columns are renamed by position, since a user's may have any name.
+    keys = [f"k{place}" for place in range(len(spec.key))]
+    chosen = [frame[back_quoted(name)].alias(alias) for name, alias in zip(spec.key, keys, strict=True)]
+    times = frame[back_quoted(valid_from)].alias("begins"), frame[back_quoted(valid_to)].alias("ends")
+    rows = frame.select(*chosen, *times).where(_all(F.col(name).isNotNull() for name in (*keys, "begins")))
+    rows = rows.where(F.col("ends").isNull() | (F.col("ends") != F.col("begins")))
+    by_key = Window.partitionBy(*keys).orderBy("begins", "ends")
+    before = F.lag(F.struct("begins", "ends", F.expr("true").alias("is_one"))).over(by_key)
+    rows = rows.withColumn("before", before)
+    is_open = F.col("before.ends").isNull() | (F.col("before.ends") > F.col("begins"))
+    fault = F.when(F.col("ends") < F.col("begins"), _WRONG).when(F.col("before.is_one") & is_open, _OVERLAPS)
+    first = F.min(F.struct(*keys, "begins", "ends", "before"))
+    faulty = rows.withColumn("found", fault).where("found IS NOT NULL").groupBy("found")
+    by_kind = {row.found: row for row in faulty.agg(F.count("*").alias("rows"), first.alias("example")).collect()}
+    if _WRONG in by_kind:
+        row = by_kind[_WRONG]
+        raise ends_too_early(spec, row.rows, _shown(spec, row.example, row.example))
+    if _OVERLAPS in by_kind:
+        row = by_kind[_OVERLAPS]
+        one, other = (_shown(spec, row.example, times) for times in (row.example.before, row.example))
+        raise overlapping(spec, row.rows, one, other)
+
+
+def _has_validity(spec: InputSpec) -> bool:
+    return spec.changes is not None and spec.changes.valid_from is not None
+
+
+def _shown(spec: InputSpec, keys: Any, times: Any) -> str:
+    assert spec.changes is not None
+    values = [(name, keys[f"k{place}"]) for place, name in enumerate(spec.key)]
+    values += [(str(spec.changes.valid_from), str(times["begins"])), (str(spec.changes.valid_to), times["ends"])]
+    return f"Row({', '.join(f'{name}={value if value is None else str(value)!r}' for name, value in values)})"
+
+
+def _all(conditions: Iterable[Column]) -> Column:
+    condition = F.expr("true")
+    for each in conditions:
+        condition &= each
+    return condition

@@ -1,0 +1,470 @@
+"""How far each input is read, as the driver knows it: a watermark's limit inside a table's history, and a run's end.
+
+Delta reads a table's first snapshot in the order of its files, a limited number per batch (``maxFilesPerTrigger``,
+1,000 by default), whatever their event times, and a commit that is too large for a batch in the same way. Rows of the
+first files would advance the watermark past rows of the other files, which would then be late. So files that are still
+unread hold the input's watermark back (``HistoryHolds``), and only rows that were read advance it.
+
+Spark's offset log has the table's position after each batch. Inside a snapshot, the input's watermark stays below the
+smallest event time of the files that are still unread, according to the statistics in the Delta log: where files follow
+each other in time, nothing waits for long. Where there are no such statistics (a column without statistics, a computed
+event time, a user's own DataFrame), and inside a commit, the watermark does not advance until all of it is read.
+A position with a commit's version may be after the whole commit (``sources.delta_changes``); the log is read once for
+each such commit. If that can't be had, the watermark waits for the next commit, and the driver's log says so.
+
+Of a table whose changes are read (``delta(..., changes=True)``), the watermark does not advance until all of the
+snapshot is read: the other input's rows wait until the table is in the state. The snapshot's version is in the offset
+log, too: Delta itself takes, for a first batch that ends after it, the version before the batch's end.
+
+A batch that is run again has the same offsets and the same Delta log, so it gets the same limits. They are passed to
+the calls in a local property of the batch's jobs, and are stored as part of the state. In a session of Spark Connect,
+whose driver can't set one, they are passed in a setting of the session (``batch_writer``), and the watermark does not
+advance until all of a table's snapshot is read.
+
+A bounded run fixes its end once, by the clock (``RunEnd``): before Spark asks the sources for their ends, and before a
+table is asked for its newest version. So all that the run reads was there at this moment or later, and all else came
+after it. The moment counts only once all was read, and is then stored with the plan of the last batch
+(``checkpoints.control``): a run that fails, or is stopped, leaves nothing of it. An input has such a complete reading
+where something depends on it: its strategy has an idleness, or its event time is that of its table's commits. Of a
+table, Spark's offset log must also show that the version was read to its end.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+import warnings
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import functions as F  # noqa: N812
+
+from cojoin.engine.display import format_span
+from cojoin.engine.time.control_rows import CompleteReading
+from cojoin.engine.time.watermarks import END_OF_TIME, NONE
+from cojoin.session.delta_tables import table_log
+from cojoin.session.kinds import adapter_of
+from cojoin.session.offset_log import NOTHING_READ, OFFSETS, newest_id, source_offsets
+from cojoin.spark.batch.batch_facts import HOLDS_PROPERTY, LOADS_PROPERTY, Loads
+from cojoin.spark.sources.delta_changes import files_in_commit
+from cojoin.storage.locations import is_path
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from numpy.typing import NDArray
+    from pyspark.sql import DataFrame, SparkSession
+
+    from cojoin.session.session_adapter import StreamSource
+    from cojoin.spark.bound_input import BoundInput
+    from cojoin.spark.sources.source import NewestCommit
+    from cojoin.storage.store import Store
+
+__all__ = ["HistoryHolds", "InputStreams", "RunEnd", "snapshot_of"]
+
+_LOG = logging.getLogger(__name__)
+
+_MAPPING = "delta.columnMapping.mode"
+_NOTHING_READ = (NOTHING_READ, "null")
+_DELTA_FIELDS = {"reservoirId", "reservoirVersion", "index", "isStartingVersion"}
+
+
+@dataclass(frozen=True)
+class InputStreams:
+    """The streams of a query's inputs, as far as their watermarks may have to wait for them.
+
+    Attributes:
+        tables: The Delta table of each input, and its event-time column; None where the input is no plain Delta table,
+            or its event time no column.
+        lines: How many lines of Spark's offset log belong to each input.
+        feeds: Which inputs are the changes of a table.
+        logs: The Delta table of each of these lines, and whether its changes are read; None where it is not known.
+    """
+
+    tables: tuple[tuple[str | None, str | None], ...]
+    lines: tuple[int, ...]
+    feeds: tuple[bool, ...] = (False, False)
+    logs: tuple[tuple[str, bool] | None, ...] = ()
+
+    @classmethod
+    def of(cls, inputs: Sequence[BoundInput]) -> InputStreams:
+        """Return the streams of two inputs."""
+        tables = tuple((_table(each), _time_column(each)) for each in inputs)
+        logs = [_logs(each) for each in inputs]
+        return cls(tables, tuple(map(len, logs)), tuple(map(_is_feed, inputs)), (*logs[0], *logs[1]))
+
+
+class HistoryHolds:
+    """Limits the watermarks of a query's inputs in each micro-batch.
+
+    Args:
+        streams: What the two inputs read.
+        files: The query's checkpoint.
+        begins_at: For a query that was restored: the source offsets after its first batch, one JSON line each.
+    """
+
+    def __init__(self, streams: InputStreams, files: Store, begins_at: Sequence[str] | None = None) -> None:
+        self._files, self._begins_at = files, begins_at
+        self._tables = [_Table(*table, is_feed=feed) for table, feed in zip(streams.tables, streams.feeds, strict=True)]
+        self._lines, self._logs = streams.lines, streams.logs
+        self._files_in: dict[tuple[str, bool], tuple[int, int | None]] = {}
+        self._reads_no_table = False
+
+    def around(self, write: Callable[[DataFrame, int], None]) -> Callable[[DataFrame, int], None]:
+        """Return a function that processes a micro-batch as ``write`` does, and passes the limits to its calls."""
+
+        def write_held(emitted: DataFrame, batch_id: int) -> None:
+            session = emitted.sparkSession
+            holds, loads = self.after(session, batch_id)
+            session.sparkContext.setLocalProperty(HOLDS_PROPERTY, json.dumps(holds))
+            session.sparkContext.setLocalProperty(LOADS_PROPERTY, json.dumps(loads.as_dict()))
+            write(emitted, batch_id)
+
+        return write_held
+
+    def after(self, session: SparkSession, batch_id: int) -> tuple[dict[int, int], Loads]:
+        """Return the limits of the inputs' watermarks in a batch that Spark has planned, and how far tables are loaded.
+
+        Args:
+            session: The session.
+            batch_id: The batch.
+
+        Returns:
+            The limits in epoch milliseconds, by the input's number; ``NONE`` where the watermark must not advance. An
+            input without a limit is left out. And how far the inputs' snapshots are read.
+        """
+        if self._reads_no_table:
+            return {}, Loads()
+        if batch_id == 0 and self._begins_at is not None:
+            # The batch reads only the restored state, which belongs to the offsets of the old query's sources.
+            lines = [*self._begins_at]
+        else:
+            lines = source_offsets(self._files, batch_id)[:-1]
+        ends = [_End.read(line) for line in lines]
+        # A source with an offset of another kind is not a Delta table, and does not become one.
+        self._reads_no_table = all(
+            end is None and line not in _NOTHING_READ for end, line in zip(ends, lines, strict=True)
+        )
+        if len(lines) != sum(self._lines):
+            # It is not known to which input a line belongs, so each counts for both. They may all be of one table.
+            log = self._logs[0] if len({*self._logs}) == 1 else None
+            within = any(end is not None and end.is_within and not self._is_read(session, log, end) for end in ends)
+            return (dict.fromkeys((1, 2), NONE) if within else {}), Loads()
+        begins = self._before(batch_id, len(lines))
+        is_read = [self._is_read(session, log, end) for log, end in zip(self._logs, ends, strict=True)]
+        holds: dict[int, int] = {}
+        snapshots: dict[int, int] = {}
+        rows: dict[int, tuple[int, int]] = {}
+        for number, (table, count) in enumerate(zip(self._tables, self._lines, strict=True), start=1):
+            own, ends = ends[:count], ends[count:]
+            unread = [end for end, read in zip(own, is_read, strict=False) if end is not None and not read]
+            until = min((table.until(session, end) for end in unread), default=END_OF_TIME)
+            if until < END_OF_TIME:
+                holds[number] = until
+            if count == 1 and own[0] is not None:
+                snapshot = _snapshot_between(begins[0], own[0]) if table.is_feed else None
+                snapshots |= {} if snapshot is None else {number: snapshot}
+                read = table.rows_read(session, own[0])
+                rows |= {} if read is None else {number: read}
+            begins, is_read = begins[count:], is_read[count:]
+        return holds, Loads(snapshots, rows)
+
+    def _is_read(self, session: SparkSession, log: tuple[str, bool] | None, end: _End | None) -> bool:
+        """Return whether a batch that ends at a file of a commit has read all of that commit, as far as is known."""
+        if log is None or end is None or end.in_snapshot or not end.is_within:
+            return False
+        location, is_feed = log
+        if self._files_in.get(log, (-1, None))[0] != end.version:
+            found = files_in_commit(session, location, end.version, is_feed=is_feed)
+            self._files_in[log] = end.version, found
+            if found is None:
+                _LOG.warning(
+                    "Delta table %s: commit %d is gone from its log, or the session does not reach the log: it is not "
+                    "known whether all of it was read, so the input's watermark waits for the next commit",
+                    location,
+                    end.version,
+                )
+        files = self._files_in[log][1]
+        return files is not None and end.index >= files - 1
+
+    def _before(self, batch_id: int, count: int) -> list[_End | None]:
+        """Return where the batch before ended in each source; None where the source was not read before."""
+        if batch_id == 0:
+            lines = [] if self._begins_at is None else [*self._begins_at]
+        else:
+            lines = source_offsets(self._files, batch_id - 1)[:-1]
+        return [_End.read(line) for line in lines] if len(lines) == count else [None] * count
+
+
+def snapshot_of(begin: str, end: str) -> int | None:
+    """Return the version whose rows a batch of a change feed reads as the initial snapshot; None where it reads none.
+
+    Args:
+        begin: Where the batch begins, as a line of Spark's offset log.
+        end: Where it ends.
+    """
+    last = _End.read(end)
+    return None if last is None else _snapshot_between(_End.read(begin), last)
+
+
+def _snapshot_between(begin: _End | None, end: _End) -> int | None:
+    if begin is not None:
+        return begin.version if begin.in_snapshot else None
+    # As Delta's own ``DeltaSource.extractStartingState`` has it.
+    return end.version if end.in_snapshot else end.version - 1
+
+
+def _is_read_through(session: SparkSession, location: str, line: str, version: int) -> bool:
+    """Return whether a stream of a table's changes has read a version and all before it to their ends.
+
+    Args:
+        session: The session.
+        location: The table's path, with a ``/``, or its name.
+        line: Where the stream stands, as a line of Spark's offset log.
+        version: The version.
+    """
+    end = _End.read(line)
+    if end is None:
+        # Of a table that never had a row nothing is read.
+        first = 0 if line in _NOTHING_READ else None
+    elif end.in_snapshot:
+        return False
+    elif end.index < 0:
+        first = end.version
+    else:
+        files = files_in_commit(session, location, end.version, is_feed=True) if end.version <= version else None
+        is_unread = end.version <= version and (files is None or end.index < files - 1)
+        first = None if is_unread else end.version + 1
+    # Commits without rows, such as OPTIMIZE's, need not be read.
+    return first is not None and all(
+        files_in_commit(session, location, each, is_feed=True) == 0 for each in range(first, version + 1)
+    )
+
+
+class _End:
+    """The end of a batch in a Delta table, according to Spark's offset log."""
+
+    def __init__(self, position: dict[str, Any]) -> None:
+        self.version, self.index = int(position["reservoirVersion"]), int(position["index"])
+        self.in_snapshot = bool(position["isStartingVersion"])
+
+    @classmethod
+    def read(cls, line: str) -> _End | None:
+        """Return the end in a line of the offset log; None where the source is no Delta table, or was not read."""
+        try:
+            position = json.loads(line)
+        except ValueError:
+            return None
+        # The offset of a Kafka source has topics as its keys, which may have any name, but their values are objects.
+        is_delta = isinstance(position, dict) and position.keys() >= _DELTA_FIELDS
+        return cls(position) if is_delta and isinstance(position["reservoirVersion"], int) else None
+
+    @property
+    def is_within(self) -> bool:
+        """True if the position is inside a snapshot or a commit, some of whose files may be unread."""
+        return self.in_snapshot or self.index >= 0
+
+
+class _Table:
+    """The Delta table of an input, with the event times in its files and their numbers of rows."""
+
+    def __init__(self, location: str | None, event_time: str | None, *, is_feed: bool) -> None:
+        self._location, self._event_time, self.is_feed = location, event_time, is_feed
+        self._known: tuple[int, NDArray[np.int64], NDArray[np.int64]] | None = None
+
+    def until(self, session: SparkSession, end: _End) -> int:
+        """Return the limit at the end of a batch: a millisecond before the smallest event time that is still unread."""
+        if not end.is_within:
+            return END_OF_TIME
+        if self._event_time is None or self.is_feed or not end.in_snapshot:
+            return NONE
+        known = self._statistics(session, end.version)
+        if known is None:
+            return NONE
+        unread = known[0][end.index + 1 :]
+        return int(unread[0]) if len(unread) else END_OF_TIME
+
+    def rows_read(self, session: SparkSession, end: _End) -> tuple[int, int] | None:
+        """Return how many rows of its snapshot are read, and how many it has; None after it, or if that is unknown."""
+        known = self._statistics(session, end.version) if end.in_snapshot else None
+        if known is None or (known[1] < 0).any():
+            return None
+        return int(known[1][: end.index + 1].sum()), int(known[1].sum())
+
+    def _statistics(self, session: SparkSession, version: int) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
+        """Return the limit before each file of a version is read, and its number of rows; None if they are unknown."""
+        # A session of Spark Connect may not reach the table's log.
+        if self._location is None or not adapter_of(session).shares_paths:
+            return None
+        if self._known is None or self._known[0] != version:
+            least, rows = _of_files(session, self._location, version, self._event_time)
+            self._known = version, np.minimum.accumulate(least[::-1])[::-1], rows
+        return self._known[1:]
+
+
+def _table(bound: BoundInput) -> str | None:
+    """Return the Delta table that an input reads, unless a user's own option reads its change data feed."""
+    source = bound.source
+    if source is None or source.format != "delta":
+        return None
+    if _reads_changes(source.options) and not source.begins_with_snapshot:
+        return None
+    return source.location
+
+
+def _time_column(bound: BoundInput) -> str | None:
+    """Return the table's column with the earliest time that a row takes effect."""
+    changes = bound.spec.changes
+    return bound.spec.event_time if changes is None or changes.valid_from is None else changes.valid_from
+
+
+def _is_feed(bound: BoundInput) -> bool:
+    return bound.source is not None and bound.source.begins_with_snapshot
+
+
+def _reads_changes(options: Any) -> bool:
+    lowered = {name.lower(): value.lower() for name, value in options.items()}
+    return "true" in (lowered.get("readchangefeed"), lowered.get("readchangedata"))
+
+
+def _logs(bound: BoundInput) -> tuple[tuple[str, bool] | None, ...]:
+    """Return the Delta table of each line of the offset log that belongs to an input, and whether it reads changes.
+
+    There is one line for each stream that the plan of its DataFrame reads.
+    """
+    logs = [_log_of(each) for each in adapter_of(bound.frame.sparkSession).stream_sources(bound.frame)]
+    if len(logs) == 1 and bound.source is not None and bound.source.format == "delta":
+        return ((str(bound.source.location), _reads_changes(bound.source.options)),)
+    return tuple(logs)
+
+
+def _log_of(source: StreamSource | None) -> tuple[str, bool] | None:
+    """Return the same of a stream of the user's own; None where it is no Delta table, or not known."""
+    if source is None or source.format != "delta":
+        return None
+    path = source.options.get("path")
+    return None if path is None else (path if is_path(path) else f"./{path}", _reads_changes(source.options))
+
+
+def _of_files(
+    session: SparkSession, location: str, version: int, column: str | None
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the limit before each file of a table's version is read, and its rows, in the order of Delta's stream.
+
+    The limit is a millisecond before the file's smallest event time, in epoch milliseconds; ``NONE`` where the
+    statistics lack that time, ``END_OF_TIME`` for a file without rows. The number of rows is -1 where they lack it.
+    """
+    log = table_log(session, location)
+    if log is None:
+        return np.array([], dtype=np.int64), np.array([], dtype=np.int64)
+    # Under column mapping the statistics have other names, and this column's name may be that of another one there.
+    is_mapped = log.at(version).properties.get(_MAPPING, "none").lower() != "none"
+    # Delta's own ``DeltaSourceSnapshot`` numbers the files in this order.
+    statistics = [(file.rows, file.deletion_vector or {}, file.counted()) for file in log.files(version)]
+    counts = [-1 if rows is None else rows - int(gone.get("cardinality", 0)) for rows, gone, _ in statistics]
+    least = [None if is_mapped else (known.get("minValues") or {}).get(column) for _, _, known in statistics]
+    limits = [END_OF_TIME if rows == 0 else time for rows, time in zip(counts, _before(session, least), strict=True)]
+    return np.array(limits, dtype=np.int64), np.array(counts, dtype=np.int64)
+
+
+def _before(session: SparkSession, texts: Sequence[Any]) -> list[int]:
+    """Return the milliseconds before some times in statistics, as Spark reads these; ``NONE`` for what is no time."""
+    values = pa.table({"least": pa.array([text if isinstance(text, str) else None for text in texts], pa.string())})
+    times = session.createDataFrame(values).select(F.unix_millis(F.try_to_timestamp("least")).alias("millis"))
+    return [NONE if millis is None else millis - 1 for millis in times.toArrow().column(0).to_pylist()]
+
+
+@dataclass(frozen=True)
+class RunEnd:
+    """The end of a run over what is there, as it was fixed.
+
+    Attributes:
+        asked_at: The moment, in epoch milliseconds.
+        inputs: Both inputs.
+        lines: How many lines of Spark's offset log belong to each input.
+        commits: The newest version of each input's table; None where its event time is not that of commits.
+        is_complete: Of each input, whether the run reads it to its end.
+    """
+
+    asked_at: int
+    inputs: Sequence[BoundInput]
+    lines: Sequence[int]
+    commits: Sequence[NewestCommit | None]
+    is_complete: Sequence[bool]
+
+    @classmethod
+    def fix(
+        cls, spark: SparkSession, inputs: Sequence[BoundInput], streams: InputStreams, held_back: Sequence[bool]
+    ) -> RunEnd | None:
+        """Take the moment, then ask the tables for their newest versions; the caller starts the stream afterwards.
+
+        Args:
+            spark: The session.
+            inputs: Both inputs.
+            streams: What they read.
+            held_back: Of each input, whether its source must leave something for the next run.
+
+        Returns:
+            The end; None where nothing depends on it.
+
+        Warns:
+            UserWarning: A table's newest version is further ahead of the clock than ``clock_skew``.
+        """
+        asked_at = int(1000 * time.time())
+        commits = [
+            each.source.newest_commit(spark, each.spec.event_time)
+            if each.source is not None and each.is_streaming and each.spec.watermark.generator.takes_promises
+            else None
+            for each in inputs
+        ]
+        for each, commit in zip(inputs, commits, strict=True):
+            if commit is not None and commit.committed_at - asked_at > commit.clock_skew_ms:
+                warnings.warn(_ahead(each.spec.name, commit, asked_at), stacklevel=6)
+        is_complete = [
+            each.is_streaming and not held and (each.source is None or each.source.ends_with_what_is_there)
+            for each, held in zip(inputs, held_back, strict=True)
+        ]
+        depends = any(commits) or any(each.spec.watermark.idleness is not None for each in inputs)
+        return cls(asked_at, inputs, streams.lines, commits, is_complete) if depends else None
+
+    def readings(self, spark: SparkSession, files: Store) -> dict[int, CompleteReading]:
+        """Return the complete readings on which something depends, by the input's number, once the run has read all.
+
+        Args:
+            spark: The session.
+            files: The checkpoint.
+        """
+        newest = newest_id(files, OFFSETS)
+        rest = [] if newest is None else source_offsets(files, newest)[:-1]
+        is_known = len(rest) == sum(self.lines)
+        complete: dict[int, CompleteReading] = {}
+        for number, (bound, count, commit) in enumerate(zip(self.inputs, self.lines, self.commits, strict=True), 1):
+            own, rest = rest[:count], rest[count:]
+            if not self.is_complete[number - 1]:
+                continue
+            if commit is not None and is_known and count == 1 and self._is_read(spark, bound, own[0], commit):
+                limit = bound.spec.max_ahead_ms
+                times = commit.version, commit.committed_at, commit.clock_skew_ms
+                complete[number] = CompleteReading.of_table(self.asked_at, *times, limit)
+                continue
+            if bound.spec.watermark.idleness is not None:
+                complete[number] = CompleteReading(self.asked_at)
+        return complete
+
+    @staticmethod
+    def _is_read(spark: SparkSession, bound: BoundInput, line: str, commit: NewestCommit) -> bool:
+        assert bound.source is not None
+        return _is_read_through(spark, str(bound.source.location), line, commit.version)
+
+
+def _ahead(name: str, commit: NewestCommit, asked_at: int) -> str:
+    distance = commit.committed_at - asked_at
+    return (
+        f"input {name!r}: the newest version of its table, {commit.version}, is {format_span(distance)} ahead of this "
+        f"driver's clock, so the clocks of its writers differ by more than clock_skew, which is "
+        f"{format_span(commit.clock_skew_ms)}: commits by other writers may be late; set the clocks, or give "
+        f"clock_skew= of sources.delta a longer time than they differ by"
+    )

@@ -1,0 +1,360 @@
+"""Observers of a running query: its metrics, the user's ``on_progress``, and the offset commits of its sources.
+
+All of them follow the batches that count, in the process that started the query; with Spark Connect that is the client,
+which reads the batches' manifests. None can stop the query: an error is logged once.
+
+``on_progress`` is called once for each batch, in their order, in a thread. Reports wait for it while it runs; more than
+``_MOST_WAITING`` do not: the oldest are left out, which is logged, too.
+
+A position is committed to a source, e.g. to a Kafka consumer group, once its batch counts, never before, in another
+thread: the newest wins. A start commits the checkpoint's last position first, which a killed run may have left out. A
+failed commit is counted and tried again. It costs a thread and a request a commit; the number of unread offsets is only
+asked for once an exporter has asked for the metric.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+import traceback
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from cojoin.engine.callbacks import user_line
+from cojoin.metrics.query_metrics import QueryMetrics, process_instruments
+from cojoin.session.failures import explain
+from cojoin.session.offset_log import NOTHING_READ
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from cojoin.checkpoints.claimed import ClaimedCheckpoint
+    from cojoin.checkpoints.manifest import Manifest
+    from cojoin.engine.batch_report import BatchReport
+    from cojoin.engine.plan import Plan
+    from cojoin.metrics.query_metrics import Instruments
+    from cojoin.spark.sources.source import Source, SourceMonitor
+
+__all__ = ["MonitoredInput", "Monitoring", "Outside", "ProgressHook"]
+
+_LOG = logging.getLogger(__name__)
+_MOST_WAITING = 1_000
+
+
+class ProgressHook:
+    """Calls a function with the report of each batch.
+
+    Args:
+        call: The function.
+        query: The query, for messages.
+    """
+
+    def __init__(self, call: Callable[[BatchReport], Any], query: str) -> None:
+        self._call, self._query = call, query
+        self._waiting: deque[BatchReport] = deque()
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._is_ending = self._told_error = self._told_slow = False
+
+    def put(self, report: BatchReport) -> None:
+        """Have the function called with a report."""
+        with self._changed:
+            self._waiting.append(report)
+            is_slow = len(self._waiting) > _MOST_WAITING
+            if is_slow:
+                self._waiting.popleft()
+            self._changed.notify()
+        if is_slow and not self._told_slow:
+            self._told_slow = True
+            _LOG.warning(
+                "query %s: on_progress takes longer than the batches: %s reports wait for it, and older ones are "
+                "left out",
+                self._query,
+                f"{_MOST_WAITING:,}",
+            )
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="cojoin-on-progress", daemon=True)
+            self._thread.start()
+
+    @property
+    def is_this_thread(self) -> bool:
+        """Whether it is the function that calls."""
+        return threading.current_thread() is self._thread
+
+    def finish(self, seconds: float) -> None:
+        """Wait until the function was called with every report, so many seconds at most."""
+        if self._thread is None:
+            return
+        with self._changed:
+            self._is_ending = True
+            self._changed.notify()
+        self._thread.join(seconds)
+        if self._thread.is_alive():
+            with self._changed:
+                left = len(self._waiting)
+                self._waiting.clear()
+            _LOG.warning(
+                "query %s: on_progress still runs %.0f s after the query's end; it is left alone, and %d reports were "
+                "not passed to it",
+                self._query,
+                seconds,
+                left,
+            )
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                while not self._waiting and not self._is_ending:
+                    self._changed.wait()
+                if not self._waiting:
+                    return
+                report = self._waiting.popleft()
+            try:
+                self._call(report)
+            except BaseException as error:  # noqa: BLE001 - even SystemExit must not end the thread unnoticed
+                self._tell(error, report)
+
+    def _tell(self, error: BaseException, report: BatchReport) -> None:
+        if self._told_error:
+            return
+        self._told_error = True
+        last = traceback.format_exception_only(error)[-1].strip()
+        _LOG.warning(
+            "query %s: on_progress failed at batch %d: %s%s; the query goes on, and its further errors are not logged",
+            self._query,
+            report.batch_id,
+            last,
+            user_line(error),
+        )
+
+
+_AGAIN_SECONDS = 10.0
+_COMMIT_SECONDS = 25.0
+# Kafka forgets the offsets of a group that was silent for long, a week by default.
+_REPEAT_SECONDS = 3600.0
+_NO_POSITIONS = ("", NOTHING_READ, "null")
+
+
+@dataclass
+class MonitoredInput:
+    """An input whose source has a monitor.
+
+    Attributes:
+        name: The input's name.
+        monitor: The monitor of its source.
+        line: Which line of the offset log is its own.
+        position: Its position after the last batch that counts; None before the first.
+        committed: The position that was committed last.
+        committed_at: When that was, by the monotonic clock.
+        is_failing: Whether the last commit failed.
+    """
+
+    name: str
+    monitor: SourceMonitor
+    line: int
+    position: str | None = None
+    committed: str | None = None
+    committed_at: float = 0.0
+    is_failing: bool = False
+
+
+class Monitoring:
+    """Commits positions, and asks how much is unread, in a thread.
+
+    Args:
+        inputs: The inputs whose sources have a monitor.
+        lines: How many lines the offset log has, without that of the control input.
+        metrics: Where failures are counted and lags are shown; None for nowhere.
+        query: The query, for messages.
+        check: Raises an error once another run has taken over, whose positions must not be written over.
+    """
+
+    def __init__(
+        self,
+        inputs: Sequence[MonitoredInput],
+        lines: int,
+        metrics: QueryMetrics | None,
+        query: str,
+        check: Callable[[], None],
+    ) -> None:
+        self._inputs, self._lines, self._metrics, self._query = inputs, lines, metrics, query
+        self._check = check
+        self._changed = threading.Condition()
+        self._newest: Sequence[str] | None = None
+        self._is_ending = False
+        self._thread: threading.Thread | None = None
+
+    def note(self, offsets: Sequence[str]) -> None:
+        """Take the positions after a batch that counts: a line for each source, and the control input's last."""
+        if len(offsets) != self._lines + 1:
+            # It is not known which line belongs to which input.
+            return
+        with self._changed:
+            self._newest = offsets
+            self._changed.notify()
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="cojoin-monitoring", daemon=True)
+            self._thread.start()
+
+    def finish(self) -> None:
+        """Wait until the newest positions are committed, or one more try has failed."""
+        if self._thread is None:
+            return
+        with self._changed:
+            self._is_ending = True
+            self._changed.notify()
+        self._thread.join(_COMMIT_SECONDS)
+
+    def _run(self) -> None:
+        is_ending = False
+        try:
+            while not is_ending:
+                with self._changed:
+                    if self._newest is None and not self._is_ending:
+                        self._changed.wait(_AGAIN_SECONDS)
+                    newest, self._newest, is_ending = self._newest, None, self._is_ending
+                for each in self._inputs:
+                    if newest is not None and newest[each.line].strip() not in _NO_POSITIONS:
+                        each.position = newest[each.line]
+                    self._commit(each)
+                if not is_ending:
+                    self._ask()
+        finally:
+            for each in self._inputs:
+                each.monitor.close()
+
+    def _commit(self, each: MonitoredInput) -> None:
+        is_told = each.committed == each.position and time.monotonic() - each.committed_at < _REPEAT_SECONDS
+        if each.position is None or is_told or not each.monitor.commits:
+            return
+        try:
+            self._check()
+            each.monitor.commit(each.position)
+        except Exception as error:  # noqa: BLE001 - nothing here may stop the query
+            if self._metrics is not None:
+                with contextlib.suppress(Exception):
+                    self._metrics.count_group_failure(each.name)
+            if not each.is_failing:
+                _LOG.warning(
+                    "query %s: the offsets that input %r has read could not be committed, the query goes on: %s",
+                    self._query,
+                    each.name,
+                    explain(error),
+                )
+            each.is_failing = True
+            return
+        each.committed, each.committed_at, each.is_failing = each.position, time.monotonic(), False
+
+    def _ask(self) -> None:
+        """Ask how much is unread; an input that gives no answer has no lag until the next time."""
+        metrics = self._metrics
+        if metrics is None or not metrics.is_asked.is_set():
+            return
+        lags = {each.name: self._unread(each) for each in self._inputs}
+        metrics.set_offset_lags({name: lag for name, lag in lags.items() if lag is not None})
+
+    def _unread(self, each: MonitoredInput) -> int | None:
+        try:
+            return None if each.position is None else each.monitor.unread(each.position)
+        except Exception as error:  # noqa: BLE001 - the query's own reader tells what is wrong
+            _LOG.debug("query %s: the lag of input %r is not known: %s", self._query, each.name, explain(error))
+            return None
+
+
+_END_SECONDS = 10.0
+
+
+class Outside:
+    """The observers of one run of a query.
+
+    Args:
+        name: The name under which the query is shown.
+        plan: What it runs.
+        checkpoint: Its checkpoint.
+        sources: The source of each input, None where that is a DataFrame.
+        lines: How many lines of the offset log belong to each input.
+        on_progress: The user's function; None for none.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        plan: Plan,
+        checkpoint: ClaimedCheckpoint,
+        sources: Sequence[Source | None],
+        lines: Sequence[int],
+        on_progress: Callable[[BatchReport], Any] | None,
+    ) -> None:
+        self._name, self._told = name, False
+        self._hook = None if on_progress is None else ProgressHook(on_progress, name)
+        instruments = process_instruments()
+        self._metrics = None if instruments is None else _metrics(instruments, name, plan, checkpoint)
+        inputs = []
+        for at, (spec, source) in enumerate(zip(plan.inputs, sources, strict=True)):
+            monitor = None if source is None or lines[at] != 1 else source.monitor(f"input {spec.name!r}")
+            if monitor is not None:
+                inputs.append(MonitoredInput(spec.name, monitor, sum(lines[:at])))
+                if self._metrics is not None and monitor.commits:
+                    with contextlib.suppress(Exception):
+                        # It begins at 0, so that the first failure is an increase.
+                        self._metrics.count_group_failure(spec.name, 0)
+        check = checkpoint.lease.check
+        self._monitoring = Monitoring(inputs, sum(lines), self._metrics, name, check) if inputs else None
+        if self._monitoring is not None and checkpoint.last is not None:
+            self._monitoring.note(checkpoint.last.offsets)
+
+    def count(self, manifest: Manifest) -> None:
+        """Take a batch that counts."""
+        if self._metrics is not None:
+            try:
+                self._metrics.count(manifest.report, manifest.durations_ms)
+            except Exception as error:  # noqa: BLE001 - what counts it may be anybody's, and must not stop the query
+                if not self._told:
+                    self._told = True
+                    _LOG.warning("query %s: its metrics can't be counted, the query goes on: %r", self._name, error)
+        if self._monitoring is not None:
+            self._monitoring.note(manifest.offsets)
+        if self._hook is not None:
+            self._hook.put(manifest.report)
+
+    @contextlib.contextmanager
+    def ended_by_errors(self) -> Iterator[None]:
+        """Finish where the start of the query fails."""
+        try:
+            yield
+        except BaseException:
+            self.finish()
+            raise
+
+    @property
+    def is_calling(self) -> bool:
+        """Whether the caller is the user's ``on_progress``."""
+        return self._hook is not None and self._hook.is_this_thread
+
+    def finish(self) -> None:
+        """Wait, not for long, until all of it has followed the last batch."""
+        if self._monitoring is not None:
+            self._monitoring.finish()
+        if self._hook is not None:
+            self._hook.finish(_END_SECONDS)
+        if self._metrics is not None:
+            self._metrics.end()
+
+
+def _metrics(instruments: Instruments, name: str, plan: Plan, checkpoint: ClaimedCheckpoint) -> QueryMetrics | None:
+    try:
+        return QueryMetrics(
+            instruments,
+            name,
+            [spec.name for spec in plan.inputs],
+            list(plan.outputs),
+            checkpoint.last_report,
+            checkpoint.lease.epoch,
+            begins_restored=checkpoint.begins_at is not None,
+        )
+    except Exception as error:  # noqa: BLE001 - as above
+        _LOG.warning("query %s: it has no metrics: %r", name, error)
+        return None

@@ -1,1 +1,0 @@
-"""The restoration of a checkpoint: a new query that begins with the state of another one."""

@@ -1,0 +1,534 @@
+"""Starts a new query from another query's snapshot (Flink: start from a savepoint).
+
+Batch 0 reads only the old state, redistributed over the new key groups, and is executed before the query starts. Then
+batch 0's entry in Spark's offset log is rewritten with the old query's end offsets. So each source continues as after
+an ordinary restart, at the exact offset, also in the middle of a Delta version or of a folder's files.
+
+``restored.json`` (``Restoration``) records the progress, and a start after a crash continues from there: a restoration
+that is ``"begun"`` is checked and written again, one that is ``"written"`` executes its first batch, and one that is
+``"ready"`` is over.
+
+The old checkpoint is only read, with one exception: where an output continues in the old query's table, the old
+checkpoint is retired (its lease is ended), so that the old query can't write there again. So is the one of which
+``write_state`` or ``erase`` has made the old checkpoint. A restoration costs one read and one write of the whole state
+before batch 0.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from cojoin.checkpoints import outputs
+from cojoin.checkpoints.checkpoint import Checkpoint, find_snapshot
+from cojoin.checkpoints.control import register_messages
+from cojoin.checkpoints.identity import described_at, read_query
+from cojoin.checkpoints.lease import end
+from cojoin.checkpoints.lease_liveness import is_live
+from cojoin.checkpoints.lease_record import ended, holder
+from cojoin.checkpoints.manifest import Manifests
+from cojoin.checkpoints.query_changes import check_evolution
+from cojoin.checkpoints.snapshots import Snapshots
+from cojoin.checkpoints.state_table import StateTable
+from cojoin.checkpoints.stored_state import StoredState
+from cojoin.checkpoints.written_state import WrittenState
+from cojoin.engine import rescaling
+from cojoin.engine.values.arguments import check_flag
+from cojoin.errors import CheckpointError, FunctionError, QueryFailedError
+from cojoin.session import source_logs
+from cojoin.session.offset_log import NOTHING_READ, OFFSETS, begin_after, plan_first_batch
+from cojoin.session.stores import open_store
+from cojoin.spark.batch.control_input import state_messages
+from cojoin.spark.sinks.sink import OutputId
+from cojoin.spark.sinks.sinks import DeltaSink, ParquetSink
+from cojoin.spark.sources.delta_static import StaticTable
+from cojoin.storage.document_text import IDENTITY, Form, damaged
+from cojoin.storage.documents import read_document, write_fenced
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from pyspark.sql import SparkSession
+
+    from cojoin.checkpoints.snapshot_record import Snapshot
+    from cojoin.engine.plan import Plan
+    from cojoin.spark.sinks.sink import Sink
+    from cojoin.spark.sources.source import Source
+    from cojoin.storage.store import Store
+
+__all__ = [
+    "NewQuery",
+    "Restoration",
+    "RestoreOptions",
+    "check_restore",
+    "finish_restoration",
+    "unfinished",
+    "write_restoration",
+]
+
+
+@dataclass(frozen=True)
+class NewQuery:
+    """A query that is about to start.
+
+    Attributes:
+        spark: The session.
+        files: The directory of its checkpoint.
+        plan: What the workers execute.
+        description: The query's description for ``query.json`` (``checkpoints.identity.describe_query``).
+        sources: The sources of the left and the right input; None for a bare DataFrame.
+        sinks: The sink of each output, by the output's name.
+        allows: What the user allows if a checkpoint is restored.
+    """
+
+    spark: SparkSession
+    files: Store
+    plan: Plan
+    description: Mapping[str, Any]
+    sources: Sequence[Source | None]
+    sinks: Mapping[str, Sink]
+    allows: RestoreOptions
+
+    @property
+    def streamed_sources(self) -> list[Source]:
+        """Those of the opened sources that Spark reads as streams, each with a line in the offset log."""
+        return [each for each in self.opened_sources if not isinstance(each, StaticTable)]
+
+    @property
+    def opened_sources(self) -> list[Source]:
+        """The sources of those inputs that are not bare DataFrames."""
+        return [each for each in self.sources if each is not None]
+
+
+_FILE = "restored.json"
+_FORM = Form(
+    "how far the checkpoint's own restoration has come",
+    1,
+    "put it back from a backup of the checkpoint, or restore once more with restore_from= into an empty directory",
+    {"origin": str, "batch_id": int, "offsets": list, "cut_back": list, "takes_over": bool, "stage": str},
+    unsealed=0,
+)
+_STAGES = ("begun", "written", "ready")
+
+
+@dataclass(frozen=True)
+class RestoreOptions:
+    """The changes that a user allows when a checkpoint is restored.
+
+    Attributes:
+        cut_back_output: Whether outputs that continue in the old query's tables may be rolled back to the snapshot.
+        allow_data_loss: Whether sources may continue at the first record that they still have. A topic that was
+            deleted and created again, and another cluster, are refused in any case, since their records are different.
+    """
+
+    cut_back_output: bool = False
+    allow_data_loss: bool = False
+
+    def __post_init__(self) -> None:
+        for name, allowed in vars(self).items():
+            check_flag(name, allowed)
+
+
+@dataclass(frozen=True)
+class Restoration:
+    """A restoration, as ``restored.json`` describes it.
+
+    Attributes:
+        origin: The old checkpoint's directory.
+        batch_id: The batch after which the old state is taken.
+        offsets: The offsets at which the sources continue, one JSON line each.
+        cut_back: The Delta tables to roll back, each with the version to return to, according to the first check. It is
+            only for people who read the file: the tables are checked again before they are rolled back.
+        takes_over: Whether an output continues in a table of the old query, which ends the old query.
+        stage: ``"begun"``, ``"written"`` (the new checkpoint has all it needs), ``"ready"``.
+        epoch: The lease epoch of the run that has come so far.
+    """
+
+    origin: str
+    batch_id: int
+    offsets: Sequence[str]
+    cut_back: Sequence[Sequence[Any]] = ()
+    takes_over: bool = False
+    stage: str = "begun"
+    epoch: int = 0
+
+    @classmethod
+    def read(cls, files: Store) -> Restoration | None:
+        """Return the restoration of a checkpoint; None if its query began without one.
+
+        Raises:
+            CheckpointError: The file is damaged, or of a newer format.
+        """
+        return read_document(files, _FILE, _FORM, cls._parse)
+
+    @classmethod
+    def _parse(cls, content: dict[str, Any]) -> Restoration:
+        found = cls(**content)
+        if found.stage not in _STAGES:
+            msg = f"expected a stage of {', '.join(_STAGES)}, got {found.stage!r}"
+            raise ValueError(msg)
+        return found
+
+    def write(self, files: Store) -> None:
+        """Write the restoration to ``restored.json``.
+
+        Raises:
+            QueryFailedError: A later run has written it.
+        """
+        later = write_fenced(files, _FILE, _FORM, asdict(self), lambda content: int(content.get("epoch", 0)))
+        if later is not None:
+            msg = (
+                f"checkpoint {files.root}: fenced off: another run, of epoch {later}, goes on with the restoration; "
+                f"this query held epoch {self.epoch} and stops here"
+            )
+            raise QueryFailedError(msg)
+
+    def is_void(self, spark: SparkSession, origin: str) -> bool:
+        """Return whether nothing was done but to note what is to be restored, and that snapshot was removed since.
+
+        Args:
+            spark: The session.
+            origin: The old checkpoint's directory, as the start names it.
+        """
+        if self.stage != "begun" or self.origin != origin:
+            return False
+        return Snapshots(open_store(spark, origin)).read(self.batch_id) is None
+
+    def at(self, stage: str) -> Restoration:
+        """Return this restoration at a later stage."""
+        return replace(self, stage=stage)
+
+
+def unfinished(spark: SparkSession, files: Store, restore_from: Checkpoint | None) -> Restoration | None:
+    """Return the restoration with which a checkpoint's query began, finished or not; None if there is none.
+
+    Raises:
+        CheckpointError: The checkpoint's query began differently, or the start needs ``restore_from`` again.
+    """
+    # These are looked for first: a start at the same moment writes restored.json before them.
+    last, is_planned = max(Manifests(files).batch_ids(), default=-1), files.exists(OFFSETS)
+    restoration = Restoration.read(files)
+    _check_stage(files, restoration, last)
+    if restore_from is not None:
+        origin = open_store(spark, restore_from.path).root
+        if origin == files.root:
+            msg = f"restore_from: the checkpoint {origin} is restored into a new query; give it another checkpoint="
+            raise CheckpointError(msg)
+        # A query that has planned no batch has no state to lose; a start that was killed may have left it like this.
+        if restoration is None and is_planned:
+            msg = f"restore_from: checkpoint {files.root} is already a query's own; choose an empty directory"
+            raise CheckpointError(msg)
+        wanted = restore_from.at if isinstance(restore_from.at, int) else None
+        is_other = restoration is not None and (
+            restoration.origin != origin or wanted not in (None, restoration.batch_id)
+        )
+        if restoration is not None and is_other and not restoration.is_void(spark, origin):
+            msg = (
+                f"restore_from: checkpoint {files.root} began with batch {restoration.batch_id} of "
+                f"{restoration.origin}; "
+                f"choose an empty directory to begin with another"
+            )
+            raise CheckpointError(msg)
+    elif restoration is not None and restoration.stage == "begun":
+        msg = (
+            f"checkpoint {files.root}: restoring batch {restoration.batch_id} of {restoration.origin} into it was not "
+            f"finished; "
+            f"start it again with restore_from=cojoin.Checkpoint({restoration.origin!r}, at={restoration.batch_id})"
+        )
+        raise CheckpointError(msg)
+    return restoration
+
+
+def _check_stage(files: Store, restoration: Restoration | None, last: int) -> None:
+    """Check that a restoration is as far as the batches that count: only a former version of the file is behind them.
+
+    Args:
+        files: The checkpoint.
+        restoration: The restoration.
+        last: The newest batch that counted before the restoration was read.
+
+    Raises:
+        CheckpointError: It is behind them.
+    """
+    if restoration is None or restoration.stage == _STAGES[-1]:
+        return
+    # The first batch is executed at the stage "written".
+    if last >= (1 if restoration.stage == "written" else 0):
+        why = f"it is at the stage {restoration.stage!r}, and batch {last} counts already: it is a former version"
+        raise damaged(files, _FILE, _FORM, why)
+
+
+_FOLDER, _ROWS = "control", "_restored-"
+"""The control input's folder, and the name of the folder in it with the old state's rows, up to the writer's epoch.
+
+Spark reads the files in it that its log names, and finds no others: one that an earlier start has left, or writes after
+it stood still, is no message.
+"""
+
+_FORMER_ROWS = "restored"
+"""The name of that folder in release 0.5.0. Spark finds the files in it."""
+
+
+def check_restore(new: NewQuery, checkpoint: Checkpoint, begun: Restoration | None) -> Restoration:
+    """Check everything that a restoration depends on; nothing is written.
+
+    Args:
+        new: The query that begins with the old state.
+        checkpoint: The checkpoint to restore.
+        begun: The restoration that an earlier start has begun, whose outputs may be rolled back already; its snapshot
+            is taken again where it still exists. None if there is none.
+
+    Returns:
+        The restoration, at the stage ``"begun"``.
+
+    Raises:
+        CheckpointError: The checkpoint can't be restored into this query; the message says why.
+    """
+    origin = open_store(new.spark, checkpoint.path)
+    stored = read_query(origin)
+    snapshot = _snapshot_of(origin, checkpoint, begun, new)
+    check_evolution(described_at(stored, snapshot.batch_id), new.description, origin.root)
+    offsets = _check_sources(new, stored["sources"], snapshot.manifest.offsets)
+    logs = snapshot.manifest.logs
+    # The last source is the control input, whose rows are in the state.
+    control = len(snapshot.manifest.offsets) - 1
+    source_logs.check_logs(origin, {n: each for n, each in logs.items() if int(n) != control})
+    table = StateTable(new.spark, origin)
+    table.check(snapshot)
+    _check_states(new.plan, StoredState.of_snapshot(table, snapshot))
+    # This is checked again after an earlier start, since other writers may have written to the tables.
+    cut, shared_tables = _check_outputs(new, snapshot)
+    cuts = [(each.location, each.version) for each in cut]
+    for each in _former(new.spark, origin) if shared_tables else ():
+        if (ended(each) or "") != _retirement_reason(snapshot.batch_id, new.files) and is_live(each):
+            msg = (
+                f"restore_from: a query runs on checkpoint {each.root} ({holder(each)}) and writes to "
+                f"{shared_tables[0]}: stop it, or name a new table"
+            )
+            raise CheckpointError(msg)
+    return Restoration(origin.root, snapshot.batch_id, offsets, cuts, takes_over=bool(shared_tables))
+
+
+def _former(spark: SparkSession, origin: Store) -> list[Store]:
+    """Return the old checkpoint, and those of which ``write_state`` or ``erase`` has made it, as far as they exist."""
+    checkpoints = [origin]
+    while (written := WrittenState.read(checkpoints[-1])) is not None and written.origin is not None:
+        before = open_store(spark, written.origin)
+        if not before.exists(IDENTITY) or before.root in {each.root for each in checkpoints}:
+            break
+        checkpoints.append(before)
+    return checkpoints
+
+
+def _snapshot_of(origin: Store, checkpoint: Checkpoint, begun: Restoration | None, new: NewQuery) -> Snapshot:
+    """Return the snapshot to restore.
+
+    An earlier start may have chosen one that the old query has removed since. As long as that start had not retired the
+    old checkpoint, it had changed nothing outside of the new one, and another snapshot serves as well.
+
+    Raises:
+        CheckpointError: There is no such snapshot, or the outputs may be rolled back to one that was removed since.
+    """
+    if begun is None:
+        return find_snapshot(origin, checkpoint.at)
+    if not begun.is_void(new.spark, origin.root):
+        return find_snapshot(origin, begun.batch_id)
+    if ended(origin) == _retirement_reason(begun.batch_id, new.files):
+        msg = (
+            f"restore_from: an earlier start has begun to restore batch {begun.batch_id} of {origin.root}, and may "
+            f"have rolled the outputs back to it; since then, the snapshot was removed. Put it back from a backup of "
+            f"the checkpoint (snapshots/ and state/), or restore another snapshot into an empty directory, with new "
+            f"outputs"
+        )
+        raise CheckpointError(msg)
+    return find_snapshot(origin, checkpoint.at)
+
+
+def _check_sources(new: NewQuery, stored: Sequence[Mapping[str, Any] | None], offsets: Sequence[str]) -> list[str]:
+    """Return the offsets at which the sources continue.
+
+    Args:
+        new: The query.
+        stored: The sources of the old query's inputs, from its ``query.json``; None for a bare DataFrame.
+        offsets: The offsets that the old query's sources had reached.
+    """
+    spark = new.spark
+    found: list[str] = []
+    losses: list[str] = []
+    for position, (spec, old, source) in enumerate(zip(new.plan.inputs, stored, new.sources, strict=True)):
+        what = f"input {spec.name!r}"
+        if source is None or old is None:
+            whose = "is" if source is None else "was, in the query that wrote the checkpoint,"
+            msg = (
+                f"restore_from: {what} {whose} a DataFrame, so it is not known where it would continue; "
+                f"give cojoin.Input a source: cojoin.kafka.source, cojoin.sources.delta or files"
+            )
+            raise CheckpointError(msg)
+        own = source.identity(spark)
+        if {name: old.get(name) for name in own} != own:
+            msg = (
+                f"restore_from: {what} read {_describe(old)} in the query that wrote the checkpoint, and reads "
+                f"{_describe(own)} in this one; expected the same source"
+            )
+            raise CheckpointError(msg)
+        # This applies also where losses are allowed: records of another topic do not continue those that were read.
+        source.recognised(spark, what, old)
+        if source not in new.streamed_sources:
+            # A table's rows are in the state, with its version.
+            continue
+        offset = offsets[position]
+        lost = source.lost_since(spark, what, offset)
+        losses += lost
+        if lost and new.allows.allow_data_loss:
+            moved = source.with_losses_accepted(spark, what, offset)
+            offset = offset if moved is None else moved
+        found.append(offset)
+    if losses and not new.allows.allow_data_loss:
+        msg = (
+            f"restore_from: records that should be read next no longer exist: {'; '.join(losses)}. "
+            f"allow_data_loss=True continues without them"
+        )
+        raise CheckpointError(msg)
+    return found
+
+
+def _describe(source: Mapping[str, Any]) -> str:
+    return f"{source['format']} {source['location']}"
+
+
+def _check_states(plan: Plan, state: StoredState) -> None:
+    """Check, on the driver, that the stored states fit those of the function.
+
+    It loads empty states of the stored types, and runs the user's ``open`` and ``close``. Errors of the user's function
+    are ignored here and raised on the workers.
+    """
+    operator = plan.create_operator()
+    empty = {name: table.schema.empty_table() for name, table in state.tables.items()}
+    operator.load_parts(rescaling.merged_header(state.headers), empty, keeps_counts=True)
+    with contextlib.suppress(FunctionError):
+        operator.check_states()
+    with contextlib.suppress(FunctionError):
+        operator.close()
+
+
+def _check_outputs(new: NewQuery, snapshot: Snapshot, *, ends: bool = False) -> tuple[list[outputs.CutBack], list[str]]:
+    """Check the outputs; return the tables to roll back, and all places that the old query wrote to as well.
+
+    Args:
+        new: The query.
+        snapshot: The snapshot.
+        ends: Whether the old query is ended by now, so that it is fenced off where that is possible.
+    """
+    cut: list[outputs.CutBack] = []
+    shared_tables: list[str] = []
+    manifest = snapshot.manifest
+    for name, sink in new.sinks.items():
+        written = manifest.outputs.get(name, {})
+        if (
+            isinstance(sink, ParquetSink)
+            and "parquet" in written
+            and _is_same(new.spark, written["parquet"], sink.path)
+        ):
+            msg = (
+                f"restore_from: {name} goes to the folder {sink.path}, which has the old query's batches: "
+                f"a parquet output must continue in a new folder"
+            )
+            raise CheckpointError(msg)
+        if not isinstance(sink, DeltaSink):
+            former = OutputId(manifest.query_id, name)
+            if sink.goes_on_in(written, former, successor=new.files.root, ends=ends):
+                shared_tables.append(sink.describe())
+            continue
+        is_same = "delta" in written and outputs.is_same_table(new.spark, written["delta"], sink.location)
+        version = written["version"] if is_same else None
+        # The old query may have written to the table even if the checkpoint does not name it.
+        later = outputs.check_output(
+            new.spark, sink.location, version, manifest.query_id, name, cut_back=new.allows.cut_back_output
+        )
+        if is_same or later is not None:
+            shared_tables.append(sink.location)
+        if later is not None:
+            cut.append(later)
+    return cut, shared_tables
+
+
+def _is_same(spark: SparkSession, one: str, two: str) -> bool:
+    return one == two or open_store(spark, one).root == open_store(spark, two).root
+
+
+def _retirement_reason(batch_id: int, files: Store) -> str:
+    """Return the reason for which the old checkpoint is retired, once an output continues in its query's table."""
+    return f"its output goes on from batch {batch_id} as that of {files.root}"
+
+
+def write_restoration(new: NewQuery, restoration: Restoration, check: Callable[[], None] = lambda: None) -> Restoration:
+    """Write everything that the first batch needs into a new checkpoint, and roll the outputs back.
+
+    Args:
+        new: The query; its checkpoint is claimed already.
+        restoration: The restoration that was checked.
+        check: Raises an error where another start has taken over, which may restore another snapshot.
+
+    Returns:
+        The restoration, at the stage ``"written"``.
+
+    Raises:
+        CheckpointError: Another writer has changed an output since it was checked, or the snapshot was removed
+            meanwhile.
+    """
+    spark, files, plan, sources = new.spark, new.files, new.plan, new.streamed_sources
+    origin = open_store(spark, restoration.origin)
+    snapshot = find_snapshot(origin, restoration.batch_id)
+    check()
+    table = StateTable(spark, origin)
+    state = StoredState.of_snapshot(table, snapshot)
+    messages = state_messages(spark, state, plan.inputs, plan.key_groups, read_query(files)["query_id"])
+    _delete_former_rows(files, restoration.epoch)
+    rows = f"{_FOLDER}/{_ROWS}{restoration.epoch}"
+    try:
+        messages.write.mode("overwrite").parquet(files.path(rows))
+    finally:
+        # Where the old query has removed what was read, that is the reason of an error, and Spark may have told none.
+        table.check_unchanged(snapshot)
+    names = [f"{rows}/{name}" for name in files.names(rows) if name.endswith(".parquet")]
+    # The control input comes after the streams.
+    register_messages(files, len(sources), names, 0, check)
+    for number, (source, offset) in enumerate(zip(sources, restoration.offsets, strict=True)):
+        if source.has_log:
+            last = -1 if offset == NOTHING_READ else int(json.loads(offset)["logOffset"])
+            entries = [] if offset == NOTHING_READ else source_logs.entries(origin, number)
+            interval = source_logs.compact_interval(spark)
+            source_logs.write_log(files, number, entries, last, interval=interval, check=check)
+    plan_first_batch(spark, files, [NOTHING_READ] * len(sources), 0, check)
+    # This comes last, since it can't be undone. Everything that is needed of the old query has been read.
+    check()
+    if restoration.takes_over:
+        for former in _former(spark, origin):
+            end(former, _retirement_reason(restoration.batch_id, files))
+        # Commits of the old query since the first check are rolled back, too; now it is fenced off.
+        cut, _ = _check_outputs(new, snapshot, ends=True)
+        for each in cut:
+            outputs.cut_back(spark, each)
+    return restoration.at("written")
+
+
+def _delete_former_rows(files: Store, epoch: int) -> None:
+    """Delete the rows that earlier starts have written."""
+    for name in files.names(_FOLDER):
+        written_by = name.removeprefix(_ROWS)
+        if name == _FORMER_ROWS or (name.startswith(_ROWS) and written_by.isdigit() and int(written_by) < epoch):
+            files.delete_directory(f"{_FOLDER}/{name}")
+
+
+def finish_restoration(files: Store, restoration: Restoration, check: Callable[[], None]) -> Restoration:
+    """Set the sources to the old query's offsets, once the first batch is committed.
+
+    Args:
+        files: The new checkpoint.
+        restoration: The restoration, at the stage ``"written"``.
+        check: Raises an error where another start has taken over.
+    """
+    begin_after(files, restoration.offsets, check)
+    return restoration.at("ready")
