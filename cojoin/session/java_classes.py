@@ -11,12 +11,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from py4j.java_gateway import JavaClass
-from pyspark.sql import DataFrame
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["frame_of", "java_class", "java_session"]
+__all__ = ["java_class", "java_session"]
 
 
 def java_class(spark: SparkSession, name: str) -> Any:
@@ -32,13 +31,3 @@ def java_class(spark: SparkSession, name: str) -> Any:
 def java_session(spark: SparkSession) -> Any:
     """Return the session as the JVM has it."""
     return spark._jsparkSession  # noqa: SLF001 - there is no public way
-
-
-def frame_of(spark: SparkSession, java_frame: Any) -> DataFrame:
-    """Return a DataFrame of the JVM's as PySpark's.
-
-    Args:
-        spark: The session.
-        java_frame: The JVM's ``Dataset[Row]``.
-    """
-    return DataFrame(java_frame, spark)

@@ -32,7 +32,7 @@ from cojoin.session.classic_session import ClassicSession
 from cojoin.session.connect_session import ConnectSession
 from cojoin.session.failures import explain
 from cojoin.session.hadoop_store import HadoopStore
-from cojoin.session.java_classes import frame_of, java_class, java_session
+from cojoin.session.java_classes import java_class, java_session
 from cojoin.session.offset_log import BATCH_ID_PROPERTY, committed_batches, planned_lines
 from cojoin.session.sealed import for_workers
 from cojoin.session.source_logs import entries
@@ -147,10 +147,6 @@ def _copies(sample: Sample) -> bool:
     name = "spark.sql.caseSensitive"
     with sample.adapter.with_setting(name, "true") as copy:
         return (str(copy.conf.get(name)), str(sample.spark.conf.get(name))) == ("true", "false")
-
-
-def _frames(sample: Sample) -> bool:
-    return int(frame_of(sample.spark, java_session(sample.spark).range(3).toDF()).count()) == 3
 
 
 def _sizes(sample: Sample) -> bool:
@@ -272,7 +268,6 @@ PROBES = (
     Probe("SparkSession._jsparkSession", "everything that asks the JVM", _ALL, "", _session),
     Probe("py4j: JavaClass, JavaObject._gateway_client", "calls of the JVM's classes", _ALL, "", _classes),
     Probe("SparkSession(context, java session)", "time travel with a setting of its own", _ALL, "", _copies),
-    Probe("DataFrame(java frame, session)", "a table's files from Delta's classes", _ALL, "Delta's log", _frames),
     Probe("DataFrame._jdf, QueryExecution", "the size of static inputs", _ALL, "the text of explain", _sizes),
     Probe("catalyst.trees.TreePattern", "limits of Arrow batches by rows alone", _ALL, "to limit by bytes", _patterns),
     Probe("leaves of plans: sourceName, dataSource", "a user's own stream of a Delta table", _ALL, "", _leaves),
