@@ -1,4 +1,4 @@
-"""The packages beside numpy and pyarrow: what each is for, whether it is installed, and the command that installs it.
+"""The packages next to numpy and pyarrow: the use of each, a check that it is installed, and the command for that.
 
 Joins in memory need none of them. What does need one checks it here before it starts, so that a missing package is one
 of cojoin's errors. A check imports nothing, and costs some 0.1 ms for each package.

@@ -103,37 +103,32 @@ _OPTIONAL = (
 _UNIT = (
     "tests/api/",
     "tests/capture/",
-    "tests/checkpoints/test_due_snapshots.py",
     "tests/checkpoints/test_identity.py",
     "tests/checkpoints/test_lease.py",
-    "tests/checkpoints/test_lease_record.py",
     "tests/checkpoints/test_manifest.py",
     "tests/checkpoints/test_query_changes.py",
     "tests/checkpoints/test_segment_files.py",
     "tests/checkpoints/test_snapshot_row.py",
-    "tests/checkpoints/test_written_state.py",
     "tests/cli/test_demo_rows.py",
     "tests/cli/test_outputs.py",
     "tests/cli/test_run_report.py",
     "tests/comparison/",
     "tests/delta/test_actions.py",
     "tests/delta/test_interleavings.py",
-    "tests/delta/test_plainness.py",
     "tests/delta/test_table_batches.py",
+    "tests/delta/test_table_checks.py",
     "tests/delta/test_table_log.py",
-    "tests/delta/test_table_rows.py",
     "tests/delta/test_table_writer.py",
     "tests/embedded/",
     "tests/engine/",
     "tests/flink/",
     "tests/metrics/test_dashboard.py",
     "tests/peers/",
-    "tests/storage/test_direct_store.py",
     "tests/storage/test_documents.py",
-    "tests/storage/test_file_statistics.py",
     "tests/storage/test_file_systems.py",
     "tests/storage/test_locations.py",
     "tests/storage/test_object_store_settings.py",
+    "tests/storage/test_parquet_files.py",
     "tests/test_doctests.py",
     "tests/test_errors.py",
     "tests/test_installed_packages.py",
@@ -271,7 +266,7 @@ def spark(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         remote.stop()
         return
 
-    from cojoin.session.installed_java import check_java
+    from cojoin.session.versions import check_java
     from tests.servers.jars import kafka_settings, s3_jars
 
     check_java()
@@ -315,7 +310,7 @@ def bucket(spark: SparkSession) -> Iterator[S3Server]:
 @pytest.fixture(scope="session")
 def broker() -> Iterator[Broker]:
     """The Kafka broker of all tests; each test makes topics of its own. Some log in, so it is guarded."""
-    from cojoin.session.spark_versions import spark_version
+    from cojoin.session.versions import spark_version
     from tests.servers.broker import Broker
 
     if spark_version() != "4.2":

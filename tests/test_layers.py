@@ -116,6 +116,27 @@ def test_nothing_imports_upward() -> None:
     assert upward == set()
 
 
+NAMED_FROM_BELOW = {
+    ("cojoin.session.workers", "cojoin.spark.batch.call"),
+    ("cojoin.session.workers", "cojoin.spark.batch.packing"),
+    ("cojoin.session.workers", "cojoin.spark.batch.written_files"),
+    ("cojoin.spark.sinks.sinks", "cojoin.kafka.sink.kafka_sink"),
+    ("cojoin.capture.pytest_file", "cojoin.testing"),
+}
+"""Texts that name a higher module: imports that workers share, a sink of an optional package, a line of a test."""
+
+
+def test_no_text_names_a_module_above() -> None:
+    place = {module: LAYERS.index(layer(module)) for module in MODULES if module != "cojoin"}
+    texts = {(module, text) for module in place for text in _texts(module) if place.get(text, -1) > place[module]}
+    assert texts - NAMED_FROM_BELOW == set()
+
+
+def _texts(module: str) -> set[str]:
+    constants = (each.value for each in nodes(MODULES[module]) if isinstance(each, ast.Constant))
+    return {each.partition(":")[0] for each in constants if isinstance(each, str)}
+
+
 def test_the_room_of_deltas_tables_knows_no_spark() -> None:
     needed, waiting = set[str](), [module for module in MODULES if module.startswith("cojoin.delta.")]
     while waiting:

@@ -8,7 +8,7 @@ import pandas as pd
 
 from benchmarks.differences import differences
 from benchmarks.kills.kill_points import FILES
-from cojoin.session.stores import open_store
+from cojoin.session.sessions import open_store
 from tests.spark.data import Folders, Streams, cut, enriched_rows, rows, table
 
 if TYPE_CHECKING:

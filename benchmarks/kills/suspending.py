@@ -24,7 +24,7 @@ from benchmarks.kills.leavings import broken_laws, compare, enriched, left_behin
 from benchmarks.kills.places import Place
 from benchmarks.kills.verdicts import Verdict, unfit_words
 from cojoin.checkpoints.lease import Lease
-from cojoin.session.failures import TWO_RUNS
+from cojoin.session.spark_errors import TWO_RUNS
 from tests.spark.data import Folders, generate
 from tests.spark.saved import DRAIN, PAUSE
 

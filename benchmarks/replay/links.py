@@ -13,13 +13,13 @@ import cojoin as cj
 from benchmarks.session import set_partitions
 from cojoin.checkpoints.manifest import Manifests
 from cojoin.checkpoints.snapshots import Snapshots
-from cojoin.session.stores import open_store
+from cojoin.session.sessions import open_store
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-    from cojoin.checkpoints.snapshot_record import Snapshot
+    from cojoin.checkpoints.snapshots import Snapshot
     from cojoin.storage.store import Store
     from tests.kafka.topics import Topics
 

@@ -34,7 +34,7 @@ from benchmarks.state.large_state import measure_what_is_written
 from cojoin.checkpoints.lease import Lease
 from cojoin.checkpoints.manifest import Manifests
 from cojoin.engine.display import text_table
-from cojoin.session.stores import open_store
+from cojoin.session.sessions import open_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -17,12 +17,12 @@ from benchmarks.findings import Findings, open_input
 from cojoin.checkpoints.manifest import Manifests
 from cojoin.checkpoints.snapshots import Snapshots
 from cojoin.engine.display import text_table
-from cojoin.session.stores import open_store
+from cojoin.session.sessions import open_store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from cojoin.checkpoints.snapshot_record import Snapshot
+    from cojoin.checkpoints.snapshots import Snapshot
     from cojoin.storage.store import Store
 
 __all__ = ["measure_what_is_written"]

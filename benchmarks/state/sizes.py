@@ -32,7 +32,7 @@ from benchmarks.findings import Findings, open_input
 from benchmarks.session import make_session
 from cojoin.checkpoints.manifest import Manifests
 from cojoin.engine.display import text_table
-from cojoin.session.stores import open_store
+from cojoin.session.sessions import open_store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

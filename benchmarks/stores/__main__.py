@@ -31,7 +31,7 @@ from benchmarks.join.oracle import check
 from benchmarks.session import make_session
 from cojoin.checkpoints.manifest import Manifests
 from cojoin.engine.display import text_table
-from cojoin.session.stores import open_store
+from cojoin.session.sessions import open_store
 from tests.servers.s3 import BUCKET, s3_process
 
 if TYPE_CHECKING:

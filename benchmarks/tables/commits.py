@@ -22,7 +22,7 @@ from cojoin.delta.actions import DataFile
 from cojoin.delta.table_batches import TableBatches
 from cojoin.delta.table_writer import Change, NewTable, TableWriter
 from cojoin.storage.local_store import LocalStore
-from cojoin.storage.written_file import WrittenFile
+from cojoin.storage.parquet_files import WrittenFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from cojoin.api.joined import Joined
 from cojoin.checkpoints.inspect.query_state import QueryState, read_state
 from cojoin.errors import ConfigurationError
-from cojoin.session.session_settings import check_session
+from cojoin.session.sessions import check_session
 from cojoin.spark.savepoints.state_writing import StateParts, write_parts
 from cojoin.storage.locations import as_location
 

@@ -11,14 +11,13 @@ from cojoin.checkpoints.manifest import Manifests
 from cojoin.checkpoints.snapshots import Snapshots
 from cojoin.engine.display import Display, display_of
 from cojoin.errors import CheckpointError, ConfigurationError
-from cojoin.session.session_settings import check_session
-from cojoin.session.stores import open_store
+from cojoin.session.sessions import check_session, open_store
 from cojoin.storage.locations import as_location, without_login
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from cojoin.checkpoints.snapshot_record import Snapshot
+    from cojoin.checkpoints.snapshots import Snapshot
     from cojoin.storage.store import Store
 
 __all__ = ["Checkpoint", "Moment", "find_snapshot", "open_files"]
@@ -91,18 +90,18 @@ def find_snapshot(files: Store, at: Moment = None) -> Snapshot:
     snapshots = Snapshots(files)
     ids = snapshots.batch_ids()
     if isinstance(at, datetime):
-        found = [each for each in snapshots.all() if each.taken_at <= at]
-        if found:
-            _compare(files, found[-1])
-            return found[-1]
+        earlier = [each for each in snapshots.all() if each.taken_at <= at]
+        if earlier:
+            _compare(files, earlier[-1])
+            return earlier[-1]
     elif ids and (at is None or at in ids):
         snapshot = snapshots.read(ids[-1] if at is None else at)
         if snapshot is not None:
             _compare(files, snapshot)
             return snapshot
     wanted = "" if at is None else f" of batch {at}" if isinstance(at, int) else f" at or before {at.isoformat()}"
-    there = f"it has those of batches {', '.join(map(str, ids))}" if ids else "it has none"
-    told = "A snapshot is taken every checkpoint_interval, by query.savepoint(), and by `cojoin checkpoints savepoint`"
+    has = f"it has those of batches {', '.join(map(str, ids))}" if ids else "it has none"
+    hint = "A snapshot is taken every checkpoint_interval, by query.savepoint(), and by `cojoin checkpoints savepoint`"
     drained = _drained(files)
     if drained is not None:
         cure = (
@@ -113,11 +112,11 @@ def find_snapshot(files: Store, at: Moment = None) -> Snapshot:
                 "query.savepoint()"
             )
         )
-        told = (
+        hint = (
             f"Its query was drained after batch {drained}, so no state is left, and no further snapshot can be taken: "
             f"{cure}"
         )
-    msg = f"checkpoint {files.root}: there is no snapshot{wanted}; {there}. {told}"
+    msg = f"checkpoint {files.root}: there is no snapshot{wanted}; {has}. {hint}"
     raise CheckpointError(msg)
 
 
@@ -131,7 +130,7 @@ def _drained(files: Store) -> int | None:
 
 
 def _compare(files: Store, snapshot: Snapshot) -> None:
-    """Check a snapshot against the files beside it: the description of the query, and its batch's manifest.
+    """Check a snapshot against the files next to it: the description of the query, and its batch's manifest.
 
     In release 0.5.0 neither index nor manifest had a checksum, so their source offsets are compared.
     """

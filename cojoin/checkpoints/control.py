@@ -6,10 +6,14 @@ to one key group or to all of them: the state that a restored query begins with,
 look at the clock, or the end of all inputs.
 
 A restored query's first batch, a drain's last batch and that of a run that has read all there is are planned by cojoin:
-the message is written, and then an entry of Spark's offset log (``offset_log``) that leaves the offsets of all other
-sources unchanged. After a crash in between, the same batch therefore runs again, and nothing newer is read. Once a
-drain is promised (``drain_promise``), each start finishes it first. A complete reading whose batch was not planned any
-more is read with the next run's first batch, where it is as true.
+the message is written, and then an entry of Spark's offset log (``spark_checkpoint``) that leaves the offsets of all
+other sources unchanged. After a crash in between, the same batch therefore runs again, and nothing newer is read. A
+complete reading whose batch was not planned any more is read with the next run's first batch, where it is as true.
+
+``drain.json`` records that a drain has begun, so that each start finishes it first. It is written before the drain's
+message, and a run that begins writes its epoch into it, both by compare-and-swap. So every run either finds the promise
+when it begins, or keeps earlier runs from promising one: a drain that stood still never ends the inputs of its
+successor. Checkpoints of release 0.5.0 have no such file. There, the message alone is the promise.
 """
 
 from __future__ import annotations
@@ -25,9 +29,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import functions as F  # noqa: N812
 
-from cojoin.checkpoints.drain_promise import promise_drain, was_promised
-from cojoin.errors import CheckpointError
-from cojoin.session.offset_log import (
+from cojoin.errors import CheckpointError, QueryFailedError
+from cojoin.session.spark_checkpoint import (
     COMMITS,
     LOG_VERSION,
     NOTHING_READ,
@@ -38,6 +41,7 @@ from cojoin.session.offset_log import (
     newest_id,
     planned_lines,
 )
+from cojoin.storage.documents import Form, read_document, write_fenced
 from cojoin.storage.locations import literally
 
 if TYPE_CHECKING:
@@ -54,13 +58,23 @@ __all__ = [
     "END_OF_INPUT",
     "LOADED_DDL",
     "drain_is_promised",
+    "keep_former_runs_from_draining",
     "open_control",
     "plan_clock_message",
     "plan_drain",
     "plan_readings",
+    "promise_drain",
     "register_messages",
+    "was_promised",
 ]
 
+_FILE = "drain.json"
+_FORM = Form(
+    "the promise of a drain",
+    1,
+    "put it back from a backup of the checkpoint, or, if no run was started with drain=True, delete it",
+    {"epoch": int, "promised": bool},
+)
 CONTROL_DDL = "key_group int, payload binary"
 """A message: the label of the key group that it is for, null for all key groups; and its bytes."""
 
@@ -74,6 +88,59 @@ _CLOCK_FILE = "clock-"
 _READING = re.compile(r"reading-(\d+)\.parquet")
 _KEPT_READINGS = 2
 _SCHEMA = pa.schema([("key_group", pa.int32()), ("payload", pa.binary())])
+
+
+def was_promised(files: Store) -> bool:
+    """Return whether a run has promised a drain.
+
+    Raises:
+        CheckpointError: The file is damaged, or its format is newer.
+    """
+    stored = read_document(files, _FILE, _FORM, dict)
+    return stored is not None and bool(stored["promised"])
+
+
+def promise_drain(files: Store, epoch: int) -> None:
+    """Promise a drain; the call is idempotent.
+
+    Args:
+        files: The checkpoint.
+        epoch: The epoch of the run's lease.
+
+    Raises:
+        QueryFailedError: A later run has begun.
+        CheckpointError: The file is damaged, or its format is newer.
+    """
+    _write(files, epoch, lambda _: {"epoch": epoch, "promised": True})
+
+
+def keep_former_runs_from_draining(files: Store, epoch: int) -> None:
+    """Note that a run begins: from here on, no earlier one can promise a drain.
+
+    Args:
+        files: The checkpoint.
+        epoch: The epoch of the run's lease; the first run has none before it.
+
+    Raises:
+        QueryFailedError: A later run has begun.
+        CheckpointError: The file is damaged, or its format is newer.
+    """
+    if epoch > 1:
+        _write(files, epoch, lambda stored: {"epoch": epoch, "promised": bool(stored.get("promised"))})
+
+
+def _write(files: Store, epoch: int, over: Any) -> None:
+    later = write_fenced(files, _FILE, _FORM, over({"epoch": epoch}), _epoch, over)
+    if later is not None:
+        msg = (
+            f"checkpoint {files.root}: fenced off: another run, of epoch {later}, has begun meanwhile; this query held "
+            f"epoch {epoch} and stops here"
+        )
+        raise QueryFailedError(msg)
+
+
+def _epoch(content: Mapping[str, Any]) -> int:
+    return int(content["epoch"])
 
 
 def open_control(
@@ -94,8 +161,8 @@ def open_control(
     """
     files.make_directory(CONTROL_FOLDER)
     reader = spark.readStream.schema(LOADED_DDL).option("recursiveFileLookup", str(has_loads).lower())
-    found = reader.parquet(literally(files.path(CONTROL_FOLDER)))
-    messages = found.where(F.col("payload").isNotNull())
+    rows = reader.parquet(literally(files.path(CONTROL_FOLDER)))
+    messages = rows.where(F.col("payload").isNotNull())
     every = F.array(*map(F.lit, labels))
     receivers = F.when(F.col("key_group").isNull(), every).otherwise(F.array("key_group"))
     checksum = F.unhex(F.lpad(F.hex("checksum"), 16, "0"))

@@ -4,21 +4,26 @@ What is compared, and what may change, is in ``query_changes``. The description 
 (``needs_clock``), which is decided with the first batch. The file also keeps which sources the inputs read, without
 their options; with which settings the batches are planned that come next (``plan_settings``), so that a batch is run
 again as it was planned; and the former descriptions of a query whose columns have been added to.
+
+``written.json`` is a note that a directory holds a state for queries to begin with, which no query has made.
+``write_state`` and ``erase`` write this note first and ``query.json`` last, so a directory that has the one and not the
+other is unfinished: nothing can begin with it, and whoever writes again deletes it. No query runs on such a directory
+itself. Where the state is that of another checkpoint, the note names it: a query that begins with the state and
+continues the same outputs ends that one, too.
 """
 
 from __future__ import annotations
 
 import time
 import uuid
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from cojoin.checkpoints.lease_record import LEASE_FILE
+from cojoin.checkpoints.lease import LEASE_FILE
 from cojoin.checkpoints.query_changes import check_same_query
-from cojoin.checkpoints.written_state import WRITTEN, refuse_written
 from cojoin.engine.values.types import schema_to_ddl
 from cojoin.errors import CheckpointError
-from cojoin.storage.document_text import IDENTITY, Form, damaged, to_text
-from cojoin.storage.documents import read_document, replace_document, write_document
+from cojoin.storage.documents import IDENTITY, Form, damaged, read_document, replace_document, to_text, write_document
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -29,9 +34,13 @@ if TYPE_CHECKING:
     from cojoin.storage.store import Store
 
 __all__ = [
+    "WRITTEN",
     "SourceDescription",
+    "WrittenState",
     "check_description",
+    "check_free",
     "claim_checkpoint",
+    "delete_unfinished",
     "describe_query",
     "describe_written",
     "described_at",
@@ -39,25 +48,110 @@ __all__ = [
     "note_last_batch",
     "note_sources",
     "read_query",
+    "refuse_written",
 ]
 
+WRITTEN = "written.json"
+_WRITTEN_FORM = Form(
+    "the note of who has written the state",
+    1,
+    "write the state again into an empty directory",
+    {"by": str, "origin": (str, type(None)), "batch_id": int},
+)
+_LEASE_FILES = {"lease.json", "beats"}
+"""The files of a lease in a directory; their epochs must go on."""
 SourceDescription: TypeAlias = "Mapping[str, Any] | None"
-"""What identifies a source: its ``format`` and ``location``, for Kafka also the ids of the cluster and the topics; None
-for a bare DataFrame, of which nothing is known."""
+"""The settings that identify a source: its ``format`` and ``location``, for Kafka also the ids of the cluster and the
+topics; None for a bare DataFrame, of which nothing is known."""
 
 _FILE = IDENTITY
 _FORM = Form(
     "the description of its query",
     5,
-    "put it back from a backup of the checkpoint; without it nothing here can be used, and a new checkpoint= begins "
-    "the query anew",
+    "put it back from a backup of the checkpoint; without it the checkpoint can't be used, and a new checkpoint= "
+    "begins the query from the start",
     {"query_id": str, "query": dict, "sources": list},
     unsealed=4,
 )
+
 # Longer than the time from a start's read to its write.
 _SETTLE_SECONDS = 0.2
+
 _OTHERS = {"lease.json", "manifest", "spark", "snapshots", "state"}
 """Other files and directories of a checkpoint that was used."""
+
+
+@dataclass(frozen=True)
+class WrittenState:
+    """Who has written a state, and from what.
+
+    Attributes:
+        by: ``"write_state"`` or ``"erase"``.
+        origin: The checkpoint from which the state is; None where it is from DataFrames alone.
+        batch_id: The batch after which the state is; 0 where it is of no batch.
+    """
+
+    by: str
+    origin: str | None = None
+    batch_id: int = 0
+
+    @classmethod
+    def read(cls, files: Store) -> WrittenState | None:
+        """Return the note of a directory; None where there is none.
+
+        Raises:
+            CheckpointError: The file is damaged, or of a newer format.
+        """
+        return read_document(files, WRITTEN, _WRITTEN_FORM, _parse_written)
+
+    def write(self, files: Store) -> None:
+        """Write the note."""
+        write_document(files, WRITTEN, _WRITTEN_FORM, asdict(self))
+
+
+def _parse_written(content: dict[str, Any]) -> WrittenState:
+    return WrittenState(**content)
+
+
+def check_free(files: Store, what: str) -> None:
+    """Check that a state can be written into a directory: it is empty, or an earlier attempt did not finish.
+
+    Args:
+        files: The directory.
+        what: Who asks, for the message.
+
+    Raises:
+        CheckpointError: It holds something else.
+    """
+    names = files.names("") if files.exists() else []
+    if not names or (WRITTEN in names and IDENTITY not in names) or {*names} <= _LEASE_FILES:
+        return
+    holds = "is a checkpoint already" if IDENTITY in names else f"holds {', '.join(map(repr, sorted(names)[:3]))}"
+    msg = f"{what}: the directory {files.root} {holds}; choose an empty one, nothing was written"
+    raise CheckpointError(msg)
+
+
+def delete_unfinished(files: Store) -> None:
+    """Delete what an attempt that did not finish has left; only the holder of the lease may call this."""
+    for name in files.names(""):
+        if name not in {*_LEASE_FILES, WRITTEN}:
+            files.delete_directory(name)
+            files.delete(name)
+
+
+def refuse_written(files: Store) -> None:
+    """Check that a query may run on a directory, rather than begin with the state that was written there.
+
+    Raises:
+        CheckpointError: The directory holds such a state, or is unfinished.
+    """
+    written = WrittenState.read(files)
+    if written is not None:
+        msg = (
+            f"checkpoint {files.root}: it holds a state that {written.by} has written, and no query runs on it; give "
+            f"the query an empty checkpoint=, and restore_from=cojoin.Checkpoint({files.root!r})"
+        )
+        raise CheckpointError(msg)
 
 
 def describe_query(
@@ -125,10 +219,10 @@ def claim_checkpoint(
     """
     refuse_written(files)
     if not files.exists(_FILE):
-        found = files.names("")
+        names = files.names("")
         # Another start may have written it since.
-        if found and _FILE not in found:
-            raise _without_description(files, found)
+        if names and _FILE not in names:
+            raise _without_description(files, names)
         query_id = str(uuid.uuid4())
         content = _content({"query_id": query_id, "query": query, "settings": settings}, sources)
         # Of two starts one writes it, and the other continues with that: a second id would write all rows again.
@@ -229,8 +323,8 @@ def described_at(stored: Mapping[str, Any], batch_id: int) -> dict[str, Any]:
         batch_id: The batch.
     """
     former = [each["query"] for each in stored.get("former", ()) if batch_id <= int(each["until"])]
-    found: dict[str, Any] = [*former, stored["query"]][0]
-    return found
+    description: dict[str, Any] = [*former, stored["query"]][0]
+    return description
 
 
 def check_description(files: Store, described: int) -> dict[str, Any]:
@@ -247,9 +341,9 @@ def check_description(files: Store, described: int) -> dict[str, Any]:
         CheckpointError: It is older.
     """
     stored = read_query(files)
-    found = int(stored.get("epoch", 0))
-    if found < described:
-        why = f"the run of epoch {described} has written it, and this is a former version, of epoch {found}"
+    epoch = int(stored.get("epoch", 0))
+    if epoch < described:
+        why = f"the run of epoch {described} has written it, and this is a former version, of epoch {epoch}"
         raise damaged(files, _FILE, _FORM, why)
     return stored
 
@@ -268,11 +362,11 @@ def read_query(files: Store) -> dict[str, Any]:
     """
     stored = read_document(files, _FILE, _FORM, _parse)
     if stored is None:
-        found = files.names("") if files.exists() else None
+        names = files.names("") if files.exists() else None
         # The query's first start may have written it since, and the other files after it.
-        stored = read_document(files, _FILE, _FORM, _parse) if found is not None and _FILE in found else None
+        stored = read_document(files, _FILE, _FORM, _parse) if names is not None and _FILE in names else None
         if stored is None:
-            raise _without_description(files, found)
+            raise _without_description(files, names)
     return stored
 
 
@@ -292,11 +386,11 @@ def _parse(content: dict[str, Any]) -> dict[str, Any]:
     """Check that the content describes two inputs and an operation, and return it."""
     query, inputs = content["query"], content["query"]["inputs"]
     is_described = all(isinstance(query[name], str) for name in ("operator", "output")) and len(inputs) == 2
-    for each in inputs:
-        is_described &= all(isinstance(each[name], str) for name in ("name", "columns"))
+    for side in inputs:
+        is_described &= all(isinstance(side[name], str) for name in ("name", "columns"))
         # An input whose rows are processed in the order of their arrival may have no event time.
-        is_described &= isinstance(each["event_time"], (str, type(None)))
-        is_described &= all(isinstance(each[name], list) for name in ("key", "partition", "sequence"))
+        is_described &= isinstance(side["event_time"], (str, type(None)))
+        is_described &= all(isinstance(side[name], list) for name in ("key", "partition", "sequence"))
     former = content.get("former", [])
     is_described &= all(isinstance(each["query"], dict) and isinstance(each["until"], int) for each in former)
     if not is_described or not isinstance(query["key_groups"], int):
@@ -305,26 +399,26 @@ def _parse(content: dict[str, Any]) -> dict[str, Any]:
     return content
 
 
-def _without_description(files: Store, found: Sequence[str] | None) -> CheckpointError:
+def _without_description(files: Store, names: Sequence[str] | None) -> CheckpointError:
     """Return the error for a directory without a description of its query.
 
     Args:
         files: The directory.
-        found: The names of its files; None where the directory does not exist.
+        names: The names of its files; None where the directory does not exist.
     """
-    if found is None:
-        why = "there is no such directory, so it is no checkpoint of cojoin's; name a query's checkpoint="
-    elif WRITTEN in found:
+    if names is None:
+        why = "there is no such directory, so it is not a checkpoint of cojoin's; name a query's checkpoint="
+    elif WRITTEN in names:
         why = "writing a state into it was begun and not finished; write it again, into the same directory"
-    elif _OTHERS & set(found):
+    elif _OTHERS & set(names):
         why = (
-            f"{_FILE}, {_FORM.what}, is gone, and the rest of a checkpoint is there ({', '.join(found[:3])}): "
+            f"{_FILE}, {_FORM.what}, is gone, and the rest of a checkpoint is there ({', '.join(names[:3])}): "
             f"{_FORM.cure}"
         )
     else:
-        holds = f"holds {', '.join(map(repr, found[:3]))} and" if found else "has"
+        holds = f"holds {', '.join(map(repr, names[:3]))} and" if names else "has"
         why = (
-            f"the directory {holds} no {_FILE}, so it is no checkpoint of cojoin's; name a query's checkpoint, or "
+            f"the directory {holds} no {_FILE}, so it is not a checkpoint of cojoin's; name a query's checkpoint, or "
             f"choose an empty directory for a new one"
         )
     return CheckpointError(f"checkpoint {files.root}: {why}")

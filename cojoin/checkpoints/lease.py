@@ -1,54 +1,347 @@
 """The lease of a checkpoint: one query runs on it at a time, and a query that was killed can start again unaided.
 
-Every takeover has a higher epoch, which serves as a fencing token (``lease_record``): the former holder notices it at
-its next ``check``. A lease is taken over only where its holder is no longer alive (``lease_liveness``).
+``lease.json`` names the holder: owner, epoch (the fencing token), host and process. A second file, ``beats/<epoch>``,
+which only the holder writes, has a heartbeat counter that grows while the holder is alive, and says whether the holder
+has released or ended the checkpoint. A holder that was suspended and continues therefore never overwrites the record of
+its successor.
 
-A takeover is a compare-and-swap of ``lease.json``, so of several queries that take over at the same moment one succeeds
-(``Store.replace``). Manifests, the index of snapshots and the commits to Delta tables carry the epoch and are compared
-in the same way, so a holder that was suspended and continues can't overwrite what its successor has committed.
+A lease is taken over only where its holder is no longer alive. On the same machine a holder is alive if its process is,
+however old its heartbeat; a holder of this process, if it is registered. On another machine it is alive if its
+heartbeat changes within the lease timeout, so a holder that is suspended for longer loses the lease. No clocks are
+compared.
 
-Hadoop's file systems share no compare-and-swap (``Store.swaps`` is false). There, two queries that take over at the
-same moment both write and wait, and the one that then reads the other's record gives up.
+A takeover is a compare-and-swap of ``lease.json`` with a higher epoch, so of several queries that take over at the same
+moment one succeeds (``Store.replace``), and the former holder notices it at its next ``check``. Manifests, the index of
+snapshots and the commits to Delta tables carry the epoch and are compared in the same way, so a former holder can't
+overwrite what its successor has committed. Hadoop's file systems share no compare-and-swap (``Store.swaps`` is false).
+There, two queries that take over at the same moment both write and wait, and the one that then reads the other's record
+gives up.
 
-A holder on another machine that is suspended for longer than the lease timeout loses the lease. On the same machine
-only the process counts, not the timeout.
+A record that is older than a heartbeat file is a former version of itself, put back, and is refused: its epoch would be
+given a second time. The holder's own file also names the last manifest that counts, so that a former version of that is
+noticed, too.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import socket
 import threading
 import time
 import uuid
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from cojoin.checkpoints.lease_liveness import forget_owner, holder_is_alive, process_started, register_owner
-from cojoin.checkpoints.lease_record import (
-    LEASE_FILE,
-    LeaseRecord,
-    delete_former_heartbeats,
-    newest_epoch,
-    read_lease,
-    read_record,
-    replace_record,
-    write_heartbeat,
-)
 from cojoin.checkpoints.manifest import Manifests
 from cojoin.errors import CheckpointError, QueryFailedError
-from cojoin.storage.store import Store
+from cojoin.storage.documents import (
+    Form,
+    damaged,
+    from_text,
+    numbered_name,
+    numbers_in,
+    read_tagged_text,
+    read_text,
+    replace_document,
+    write_document,
+)
 
 if TYPE_CHECKING:
-    from cojoin.checkpoints.lease_record import StoredLease
+    from collections.abc import Sequence
+
     from cojoin.storage.store import Store
 
-__all__ = ["Lease", "end"]
+__all__ = [
+    "LEASE_FILE",
+    "Lease",
+    "LeaseRecord",
+    "StoredLease",
+    "delete_former_heartbeats",
+    "end",
+    "ended",
+    "forget_owner",
+    "holder",
+    "holder_is_alive",
+    "is_live",
+    "newest_epoch",
+    "process_started",
+    "read_lease",
+    "read_record",
+    "register_owner",
+    "replace_record",
+    "write_heartbeat",
+]
 
+LEASE_FILE = "lease.json"
+_CURE = (
+    "see that no query runs on the checkpoint, and that none was restored from it into the same output; then delete "
+    "this file"
+)
+# Release 0.5.0 kept the heartbeat counter and the end in this file, too.
+_FORM = Form(
+    "the lease that keeps a second query away",
+    2,
+    _CURE,
+    {
+        "epoch": int,
+        "owner": str,
+        "host": str,
+        "pid": int,
+        "process_started": (str, type(None)),
+        "beat": int,
+        "beat_seconds": (int, float),
+        "released": bool,
+        "ended": (str, type(None)),
+    },
+    unsealed=1,
+)
+_HEARTBEATS = "beats"
+_HEARTBEAT_FORM = Form(
+    "the sign of life of the query that holds the lease",
+    1,
+    _CURE,
+    {"owner": str, "beat": int, "released": bool, "ended": (str, type(None))},
+)
+_POLL_SECONDS = 0.25
+_MISSED_HEARTBEATS = 3
+_owners: set[str] = set()
+"""The owners of the leases that this process holds."""
+
+_lock = threading.Lock()
 # Longer than the time from a query's read to its write: two that take over then both read the later record.
 _SETTLE_SECONDS = 0.2
+
 _TRIES = 5
+
+
+@dataclass(frozen=True)
+class LeaseRecord:
+    """The content of ``lease.json``, merged with the holder's own file."""
+
+    epoch: int
+    owner: str
+    host: str
+    pid: int
+    process_started: str | None
+    beat: int = 0
+    beat_seconds: float = 5.0
+    released: bool = False
+    ended: str | None = None
+
+    def __str__(self) -> str:
+        return f"host {self.host!r}, process {self.pid}, epoch {self.epoch}"
+
+
+class StoredLease(NamedTuple):
+    """A checkpoint's lease as it was read.
+
+    Attributes:
+        record: The holder; None where there is none.
+        text: The text of both files, which changes while the holder is alive.
+        tag: The tag of ``lease.json``, which changes when another query takes over; None where there is no such file.
+        counted: The last manifest that counts, as ``write_heartbeat`` wrote it; None where that is not known.
+        is_unfenced: Whether the holder has released the lease before it had fenced off an earlier one.
+    """
+
+    record: LeaseRecord | None
+    text: str
+    tag: str | None
+    counted: Sequence[int] | None = None
+    is_unfenced: bool = False
+
+
+def read_record(files: Store) -> LeaseRecord | None:
+    """Return the content of ``lease.json`` alone; None where there is no such file.
+
+    Raises:
+        CheckpointError: The file is damaged.
+    """
+    text = read_text(files, LEASE_FILE, _FORM)
+    return None if text is None else _parse(files, text)
+
+
+def read_lease(files: Store) -> StoredLease:
+    """Return the holder of a checkpoint, with the text and the tag of its files.
+
+    Raises:
+        CheckpointError: A file is damaged, or ``lease.json`` is a former version of itself.
+    """
+    known = newest_epoch(files)
+    text, tag = read_tagged_text(files, LEASE_FILE, _FORM)
+    if tag is None:
+        return StoredLease(None, "", None)
+    record = _parse(files, text)
+    if record.epoch < known:
+        # Read after the heartbeats were listed, it can't be behind them.
+        why = f"it is of epoch {record.epoch}, and {numbered_name(_HEARTBEATS, known)} is there: it is a former version"
+        raise damaged(files, LEASE_FILE, _FORM, why)
+    name = numbered_name(_HEARTBEATS, record.epoch)
+    own = read_text(files, name, _HEARTBEAT_FORM)
+    if own is None:
+        return StoredLease(record, text, tag)
+    heartbeat = from_text(files, name, _HEARTBEAT_FORM, own, dict)
+    if heartbeat["owner"] == record.owner and not record.released:
+        record = replace(record, beat=heartbeat["beat"], released=heartbeat["released"], ended=heartbeat["ended"])
+    return StoredLease(record, text + own, tag, heartbeat.get("counted"), heartbeat.get("unfenced", False))
+
+
+def newest_epoch(files: Store) -> int:
+    """Return the newest epoch of which there is a heartbeat file; 0 where there is none."""
+    return max(numbers_in(files, _HEARTBEATS), default=0)
+
+
+def replace_record(files: Store, record: LeaseRecord, tag: str | None) -> bool:
+    """Write ``lease.json`` if it still is the one that was read, and return whether it was written.
+
+    Args:
+        files: The checkpoint.
+        record: The new holder.
+        tag: The tag with which ``read_lease`` found the former holder.
+    """
+    return replace_document(files, LEASE_FILE, _FORM, asdict(record), tag)
+
+
+def write_heartbeat(
+    files: Store,
+    record: LeaseRecord,
+    beat: int,
+    *,
+    released: bool = False,
+    ended: str | None = None,
+    counted: Sequence[int] | None = None,
+    unfenced: bool = False,
+) -> None:
+    """Write the holder's own file, with its heartbeat counter.
+
+    Args:
+        files: The checkpoint.
+        record: The holder.
+        beat: The heartbeat counter.
+        released: Whether the holder has released the lease.
+        ended: The reason why the holder has ended the checkpoint; None where it has not.
+        counted: The last manifest that counts: its batch, and the epoch of the run that wrote it.
+        unfenced: Whether an earlier holder, which may be suspended, is not yet fenced off.
+    """
+    content = {"owner": record.owner, "beat": beat, "released": released, "ended": ended, "counted": counted}
+    content["unfenced"] = unfenced
+    write_document(files, numbered_name(_HEARTBEATS, record.epoch), _HEARTBEAT_FORM, content)
+
+
+def delete_former_heartbeats(files: Store, record: LeaseRecord) -> None:
+    """Delete the heartbeat files of former holders."""
+    for epoch in numbers_in(files, _HEARTBEATS):
+        if epoch != record.epoch:
+            files.delete(numbered_name(_HEARTBEATS, epoch))
+
+
+def ended(files: Store) -> str | None:
+    """Return the reason why a checkpoint was ended; None where it was not.
+
+    Raises:
+        CheckpointError: Its lease is damaged.
+    """
+    record = read_lease(files).record
+    return None if record is None else record.ended
+
+
+def holder(files: Store) -> str | None:
+    """Return a text that names a checkpoint's holder, dead or alive; None where it is free.
+
+    Raises:
+        CheckpointError: Its lease is damaged.
+    """
+    record = read_lease(files).record
+    return None if record is None or record.released else str(record)
+
+
+def _parse(files: Store, text: str) -> LeaseRecord:
+    return from_text(files, LEASE_FILE, _FORM, text, lambda content: LeaseRecord(**content))
+
+
+def register_owner(owner: str) -> None:
+    """Note that this process holds the lease of an owner."""
+    with _lock:
+        _owners.add(owner)
+
+
+def forget_owner(owner: str) -> None:
+    """Note that this process no longer holds the lease of an owner; an unknown one is ignored."""
+    with _lock:
+        _owners.discard(owner)
+
+
+def is_live(files: Store, *, patience_seconds: float = 30.0) -> bool:
+    """Return whether a query runs on a checkpoint, without acquiring its lease.
+
+    Args:
+        files: The checkpoint.
+        patience_seconds: The lease timeout, as in ``Lease.acquire``: for how long another machine's heartbeat is
+            watched.
+
+    Raises:
+        CheckpointError: It is not known, because the lease is damaged.
+    """
+    record, text, *_ = read_lease(files)
+    return record is not None and holder_is_alive(files, record, text, patience_seconds)
+
+
+def holder_is_alive(files: Store, record: LeaseRecord, text: str, patience_seconds: float) -> bool:
+    """Return whether the holder of a lease is alive.
+
+    Args:
+        files: The checkpoint.
+        record: The holder.
+        text: The text of its files when it was read.
+        patience_seconds: The lease timeout: for how long a heartbeat from another machine is watched.
+
+    Raises:
+        CheckpointError: It is not known, because the lease is damaged.
+    """
+    if record.released:
+        return False
+    here, there = process_started(os.getpid()), record.process_started
+    same_machine = here is not None and there is not None and _machine(here) == _machine(there)
+    if same_machine and record.host == socket.gethostname():
+        if (record.pid, there) == (os.getpid(), here):
+            with _lock:
+                return record.owner in _owners
+        return process_started(record.pid) == there
+    deadline = time.monotonic() + max(patience_seconds, _MISSED_HEARTBEATS * record.beat_seconds)
+    while time.monotonic() < deadline:
+        time.sleep(_POLL_SECONDS)
+        now, newest, *_ = read_lease(files)
+        if newest != text:
+            return now is not None and not now.released
+    return False
+
+
+def _machine(started: str) -> str:
+    return started.rpartition("/")[0]
+
+
+def process_started(pid: int) -> str | None:
+    """Return an id of a live process on this machine that, unlike its pid, is not reused.
+
+    Returns:
+        The boot and the start time of the process; None where there is no such process, or no ``/proc``.
+    """
+    try:
+        # The command's name may contain blanks and parentheses: the other fields follow the last parenthesis.
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+        # A zombie has ended; its parent has not yet read its exit status.
+        return None if stat[0] in "ZX" else f"{_boot()}/{stat[19]}"
+    except (OSError, IndexError):
+        return None
+
+
+@functools.cache
+def _boot() -> str:
+    """Return the ids of the boot and of the pid namespace: containers share the first and not the second."""
+    boot_id = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    return f"{boot_id}/{Path('/proc/self/ns/pid').readlink()}"
 
 
 class Lease:

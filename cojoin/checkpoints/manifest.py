@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from cojoin.engine.batch_report import BatchReport
 from cojoin.errors import QueryFailedError
-from cojoin.storage.document_text import Form, damaged
-from cojoin.storage.documents import numbered_name, numbers_in, read_document, write_fenced
+from cojoin.storage.documents import Form, damaged, numbered_name, numbers_in, read_document, write_fenced
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -55,10 +54,10 @@ class Manifest:
             that; null where nothing was written yet.
         durations_ms: How long each part of the batch took on the driver, in milliseconds.
         epoch: The lease epoch of the run that wrote the manifest; each start of the query has a higher one.
-        segments: The segments that the state after the batch names, beside Spark's own state (``segment_files``).
+        segments: The segments that the state after the batch names, next to Spark's own state (``segment_files``).
         described: The epoch of the run that last wrote ``query.json``; an older one there is a former version.
         logs: For each file source, by its number, the last id in Spark's log of the files that it has read, and a sum
-            of the entries up to it (``source_logs``).
+            of the entries up to it (``spark_checkpoint.LogDigests``).
         previous: The manifest before it: its batch, and its epoch. None before the first batch, and in those of 0.5.0.
         called: The last batch, up to this one, that called the key groups: their state is at least of that batch. None
             where none did, and in manifests of release 0.5.0.
@@ -130,15 +129,15 @@ class Manifests:
         Raises:
             CheckpointError: A file is damaged, or is a former version of itself, as the next manifest says.
         """
-        found = [manifest for batch_id in batch_ids if (manifest := self.read(batch_id)) is not None]
-        for one, two in itertools.pairwise(found):
+        manifests = [manifest for batch_id in batch_ids if (manifest := self.read(batch_id)) is not None]
+        for one, two in itertools.pairwise(manifests):
             # Once the next batch counts, a batch is never run again.
             if two.previous is not None and one.batch_id == two.previous[0] and one.epoch != two.previous[1]:
                 why = (
                     f"that of batch {two.batch_id} follows one of epoch {two.previous[1]}, and this is a former version"
                 )
                 raise damaged(self._files, self._name(one.batch_id), _FORM, f"{why}, of epoch {one.epoch}")
-        return found
+        return manifests
 
     def batch_ids(self) -> list[int]:
         """Return the batches that have a manifest, oldest first."""

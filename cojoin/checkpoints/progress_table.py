@@ -1,8 +1,8 @@
 """The ``progress`` table: one row for each batch with content, for users to query.
 
 Rows are added in groups, so that the table has few files. Until then they are in the manifests, so a crash loses none:
-the next run adds those that are missing. Times are timestamps. A watermark is null where there is none yet, and after
-the end of all inputs.
+the next run adds those that are missing, and both together are the progress. Times are timestamps. A watermark is null
+where there is none yet, and after the end of all inputs.
 
 The table is read and written without the JVM on local disks and object stores (``cojoin/delta``). Spark does it where
 only Hadoop reaches the store, where a session's default properties for new tables are others than that writer gives,
@@ -12,38 +12,142 @@ and where someone has given the table a feature that it does not know.
 from __future__ import annotations
 
 import io
+import json
 import threading
 import time
 import uuid
-from typing import TYPE_CHECKING
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql import functions as F  # noqa: N812
 
-from cojoin.checkpoints.progress_rows import PROGRESS_SCHEMA, has_progress_table, progress_row
-from cojoin.checkpoints.table_transactions import TableTransactions
-from cojoin.delta.delta_errors import check_deltalake
-from cojoin.delta.place import place_of
+from cojoin.checkpoints.manifest import Manifests
+from cojoin.checkpoints.output_tables import TableTransactions
+from cojoin.delta.deltalake_table import check_deltalake, place_of
 from cojoin.delta.table_batches import NO_BATCH
-from cojoin.delta.table_rows import TableRows
+from cojoin.delta.table_log import TableRows
+from cojoin.engine.time.watermarks import END_OF_TIME, NONE
 from cojoin.engine.values.encoding import encode_rows
-from cojoin.storage.file_statistics import file_statistics
-from cojoin.storage.written_file import WrittenFile
+from cojoin.engine.values.types import parse_schema
+from cojoin.storage.parquet_files import WrittenFile, file_statistics
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import pyarrow as pa
     from pyspark.sql import SparkSession
 
-    from cojoin.checkpoints.manifest import Manifest, Manifests
+    from cojoin.checkpoints.manifest import Manifest
     from cojoin.storage.store import Store
 
-__all__ = ["ProgressTable"]
+__all__ = [
+    "PROGRESS_DDL",
+    "PROGRESS_SCHEMA",
+    "ProgressTable",
+    "has_progress_table",
+    "progress_row",
+    "read_progress_rows",
+]
 
+PROGRESS_DDL = """
+    batch_id bigint, query_id string, processing_time timestamp, watermark timestamp, holding_input string, drained
+    boolean, inputs array<struct<name: string, rows_in: bigint, done: bigint, buffered: bigint, rejected: map<string,
+    bigint>,
+        late_applied: bigint, watermark: timestamp, max_timestamp: timestamp, lag_ms: bigint, status: string,
+        holding_partition: string, partitions: map<string, timestamp>, idle_partitions: array<string>>>,
+    rows_out bigint, emitted map<string, bigint>, state_bytes bigint,
+    state_bytes_by_key_group map<string, bigint>, output_delay_ms bigint, details map<string, bigint>,
+    durations_ms map<string, double>, offsets array<string>, outputs string
+"""
+
+PROGRESS_SCHEMA = parse_schema(PROGRESS_DDL, what="progress")
+"""The table's columns."""
 _FOLDER = "progress"
 _GROUP_BATCHES, _GROUP_SECONDS = 20, 60.0
 _KEPT_MANIFESTS, _TRIES = 100, 5
+
+
+def has_progress_table(files: Store) -> bool:
+    """Return whether a checkpoint's progress table has its first commit."""
+    return any(name.endswith(".json") for name in files.names("progress/_delta_log"))
+
+
+def read_progress_rows(files: Store) -> pa.Table | None:
+    """Return the progress of a checkpoint's query, one row for each batch, the newest last.
+
+    Args:
+        files: The checkpoint's directory.
+
+    Returns:
+        The rows; None where only Spark reads the table.
+
+    Raises:
+        UnreadableLogError: The table is damaged.
+        CheckpointError: A manifest is damaged, or the store can't be reached.
+    """
+    # The table is opened before the manifests are listed, so a batch that is moved meanwhile is read from these.
+    table = TableRows(files, "progress")
+    if table.why_not is not None:
+        return None
+    rows = table.read(PROGRESS_SCHEMA)
+    written, manifests = pc.max(rows["batch_id"]).as_py(), Manifests(files)
+    waiting = manifests.read_all(each for each in manifests.batch_ids() if written is None or each > written)
+    more = encode_rows([progress_row(each) for each in waiting], PROGRESS_SCHEMA, "progress")
+    return pa.concat_tables([rows, more]).sort_by("batch_id")
+
+
+def progress_row(manifest: Manifest) -> dict[str, Any]:
+    """Return a batch's row."""
+    report = manifest.report
+    inputs = [
+        {
+            "name": each.name,
+            "rows_in": each.rows_in,
+            "done": each.done,
+            "buffered": each.buffered,
+            "rejected": dict(each.rejected),
+            "late_applied": each.late_applied,
+            "watermark": _timestamp(each.watermark),
+            "max_timestamp": _timestamp(each.max_timestamp),
+            "lag_ms": each.lag,
+            "status": each.status,
+            "holding_partition": each.holding_partition,
+            "partitions": {name: _timestamp(watermark) for name, watermark in each.partitions.items()},
+            "idle_partitions": list(each.idle_partitions),
+        }
+        for each in report.inputs
+    ]
+    return {
+        "batch_id": report.batch_id,
+        "query_id": manifest.query_id,
+        "processing_time": _timestamp(report.processing_time) if report.processing_time else None,
+        "watermark": _timestamp(report.watermark),
+        "holding_input": report.holding_input,
+        "drained": report.drained,
+        "inputs": inputs,
+        "rows_out": report.rows_out,
+        "emitted": dict(report.emitted),
+        "state_bytes": report.state_bytes,
+        "state_bytes_by_key_group": dict(report.state_bytes_by_key_group),
+        "output_delay_ms": report.output_delay_ms,
+        "details": dict(report.details),
+        "durations_ms": {name: float(value) for name, value in manifest.durations_ms.items()},
+        "offsets": list(manifest.offsets),
+        "outputs": json.dumps(manifest.outputs),
+    }
+
+
+def _timestamp(millis: int) -> datetime | None:
+    """Return a time as a datetime; None where a timestamp can't represent it."""
+    if millis in (NONE, END_OF_TIME):
+        return None
+    try:
+        whole = datetime.fromtimestamp(millis // 1000, tz=timezone.utc)
+    except (OverflowError, ValueError, OSError):
+        return None
+    return whole.replace(microsecond=millis % 1000 * 1000)
 
 
 class ProgressTable:
@@ -141,16 +245,16 @@ class ProgressTable:
             writer = self._spark.createDataFrame(rows).coalesce(1).write.format("delta").mode("append")
             writer.option("txnAppId", transactions.app_id).option("txnVersion", last.batch_id).save(self._path)
             return True
-        found = [newest]
+        versions = [newest]
 
         def is_done(now: int) -> bool:
-            found.append(now)
+            versions.append(now)
             return now > newest
 
         # For a few rows, a file and a commit take a small part of the time of a Spark job.
         files = [self._write_file(rows)]
         transactions.append(PROGRESS_SCHEMA, files, last.batch_id, query_id=last.query_id, is_done=is_done)
-        return found[-1] == newest
+        return versions[-1] == newest
 
     def _write_file(self, rows: pa.Table) -> WrittenFile:
         made = io.BytesIO()

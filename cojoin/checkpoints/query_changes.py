@@ -78,9 +78,9 @@ def check_same_query(stored: Mapping[str, Any], asked: Mapping[str, Any], root: 
     refused = [each for each in changes if not (each.is_added and evolve)]
     if not refused:
         return
-    told = "; ".join(f"{each.text}; {each.cure}" for each in refused)
+    refusals = "; ".join(f"{each.text}; {each.cure}" for each in refused)
     msg = (
-        f"checkpoint {root}: the query's columns are not those of the checkpoint: {told}. "
+        f"checkpoint {root}: the query's columns are not those of the checkpoint: {refusals}. "
         f"Start this query with a checkpoint of its own where that is not wanted"
     )
     raise CheckpointError(msg)
@@ -141,21 +141,21 @@ def _differences(stored: Mapping[str, Any], asked: Mapping[str, Any]) -> list[st
     """Return all differences but those of columns."""
     if stored.get("operator") != asked.get("operator"):
         # Where the operations differ, nearly all else differs too.
-        return [_said("the operation", stored.get("operator"), asked.get("operator"))]
+        return [_changed_setting("the operation", stored.get("operator"), asked.get("operator"))]
     names = [*stored, *(name for name in asked if name not in stored)]
-    found = [
+    differences = [
         _setting(name, stored.get(name), asked.get(name))
         for name in names
         if name not in _ITS_OWN and stored.get(name) != asked.get(name)
     ]
     tags, now = set(stored.get("side_outputs", {})), set(asked.get("side_outputs", {}))
-    found += [f"side output {tag!r} is missing in the query" for tag in sorted(tags - now)]
-    found += [f"side output {tag!r} is missing in the checkpoint" for tag in sorted(now - tags)]
+    differences += [f"side output {tag!r} is missing in the query" for tag in sorted(tags - now)]
+    differences += [f"side output {tag!r} is missing in the checkpoint" for tag in sorted(now - tags)]
     for place, one, two in zip(("left", "right"), stored["inputs"], asked["inputs"], strict=True):
         if one["name"] != two["name"]:
-            found.append(_said(f"the {place} input's name=", one["name"], two["name"]))
-        found += _input_differences(f"input {two['name']!r}", one, two)
-    return found
+            differences.append(_changed_setting(f"the {place} input's name=", one["name"], two["name"]))
+        differences += _input_differences(f"input {two['name']!r}", one, two)
+    return differences
 
 
 def _input_differences(what: str, stored: Mapping[str, Any], asked: Mapping[str, Any]) -> Iterator[str]:
@@ -163,9 +163,9 @@ def _input_differences(what: str, stored: Mapping[str, Any], asked: Mapping[str,
         new = [name for name in asked["key"] if name not in stored["key"]]
         gone = [name for name in stored["key"] if name not in asked["key"]]
         became = [f"column {name!r} has become a key column" for name in new]
-        became += [f"column {name!r} is no key column any more" for name in gone]
-        told = f": {', '.join(became)}" if became else ""
-        yield f"{what}: {_said('key=', stored['key'], asked['key'])}{told}"
+        became += [f"column {name!r} is not a key column any more" for name in gone]
+        details = f": {', '.join(became)}" if became else ""
+        yield f"{what}: {_changed_setting('key=', stored['key'], asked['key'])}{details}"
     names = [*stored, *(name for name in asked if name not in stored)]
     for name in names:
         if name not in _OF_INPUTS and stored.get(name) != asked.get(name):
@@ -183,10 +183,10 @@ def _input_differences(what: str, stored: Mapping[str, Any], asked: Mapping[str,
 def _setting(name: str, stored: Any, asked: Any) -> str:
     """Return the difference of a setting, under the name of its argument."""
     if name == "function":
-        return _said("the function", stored, asked)
+        return _changed_setting("the function", stored, asked)
     if name.endswith(_DURATIONS):
         stored, asked = (_duration(each) for each in (stored, asked))
-    return _said(f"{name.removesuffix(_DURATIONS)}=", stored, asked)
+    return _changed_setting(f"{name.removesuffix(_DURATIONS)}=", stored, asked)
 
 
 def _duration(micros: Any) -> Any:
@@ -196,7 +196,7 @@ def _duration(micros: Any) -> Any:
     return f"{sign}{duration_text(size // 1_000)}" if size % 1_000 == 0 else f"{sign}{size} microseconds"
 
 
-def _said(what: str, stored: Any, asked: Any) -> str:
+def _changed_setting(what: str, stored: Any, asked: Any) -> str:
     return f"{what} is {stored!r} in the checkpoint and {asked!r} in the query"
 
 
@@ -253,8 +253,8 @@ def _changes_of(what: str, stored: str, asked: str, cures: _Cures) -> Iterator[_
                 cures.lost.format(column=column, before=before),
             )
         elif now.field(field.name) != field:
-            found, was = (schema_to_ddl(pa.schema([each])) for each in (now.field(field.name), field))
-            yield _Change(f"{what} has the column {found}, in the checkpoint it is {was}", cures.other)
+            is_now, was = (schema_to_ddl(pa.schema([each])) for each in (now.field(field.name), field))
+            yield _Change(f"{what} has the column {is_now}, in the checkpoint it is {was}", cures.other)
         before = f"AFTER {back_quoted(field.name)}"
     for field in now:
         if field.name not in then.names and field.nullable:
@@ -287,9 +287,9 @@ def check_evolution(stored: Mapping[str, Any], asked: Mapping[str, Any], root: s
     if stored.get("operator") == asked.get("operator"):
         differences += _evolution("output", stored["output"], asked["output"])
         for one, two in zip(stored["inputs"], asked["inputs"], strict=True):
-            what = f"input {two['name']!r}"
+            role = f"input {two['name']!r}"
             # A key of a wider type hashes differently, which moves it to another key group.
-            differences += _evolution(what, one["columns"], two["columns"], fixed=two["key"])
+            differences += _evolution(role, one["columns"], two["columns"], fixed=two["key"])
         for tag, columns in stored.get("side_outputs", {}).items():
             if tag in asked.get("side_outputs", {}):
                 differences += _evolution(f"side output {tag!r}", columns, asked["side_outputs"][tag])
@@ -309,5 +309,6 @@ def _without_evolvable(stored: Mapping[str, Any], asked: Mapping[str, Any]) -> d
 
 
 def _evolution(what: str, stored: str, asked: str, fixed: Sequence[str] = ()) -> list[str]:
-    found = schema_evolution.differences(parse_schema(stored, what=what), parse_schema(asked, what=what), fixed=fixed)
-    return [f"{what}: {difference}" for difference in found]
+    before, now = parse_schema(stored, what=what), parse_schema(asked, what=what)
+    differences = schema_evolution.differences(before, now, fixed=fixed)
+    return [f"{what}: {difference}" for difference in differences]

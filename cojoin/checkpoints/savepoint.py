@@ -13,15 +13,14 @@ from typing import TYPE_CHECKING
 
 from cojoin.checkpoints.checkpoint import Checkpoint
 from cojoin.checkpoints.identity import read_query
-from cojoin.checkpoints.lease_record import read_lease
+from cojoin.checkpoints.lease import read_lease
 from cojoin.checkpoints.manifest import Manifests
 from cojoin.checkpoints.snapshots import BeingRemovedError, Snapshots
-from cojoin.checkpoints.spark_state_store import check_segments, snapshot_rows
-from cojoin.checkpoints.state_cleaner import STATE_LOCK, StateCleaner
 from cojoin.checkpoints.state_commits import StateCommits
-from cojoin.checkpoints.state_table import StateTable
+from cojoin.checkpoints.state_table import STATE_LOCK, StateCleaner, StateTable
+from cojoin.checkpoints.stored_state import check_segments, snapshot_rows
 from cojoin.errors import CheckpointError
-from cojoin.session.offset_log import committed_batches
+from cojoin.session.spark_checkpoint import committed_batches
 from cojoin.session.spark_errors import SPARK_ERRORS
 
 if TYPE_CHECKING:

@@ -132,13 +132,13 @@ class SegmentFolder:
     def _read_object(self, name: str) -> pa.Buffer:
         assert self.settings is not None
         try:
-            found = _object_store(self.uri, self.settings).read_bytes(name)
+            content = _object_store(self.uri, self.settings).read_bytes(name)
         except CheckpointError as error:
             raise OSError(str(error)) from error
-        if found is None:
+        if content is None:
             msg = f"{self.uri}/{name} does not exist"
             raise FileNotFoundError(msg)
-        return pa.py_buffer(found)
+        return pa.py_buffer(content)
 
 
 def _object_store(uri: str, settings: Settings) -> ObjectStore:
@@ -159,13 +159,13 @@ def open_segments(files: Store) -> SegmentFolder | None:
     try:
         files.make_directory(FOLDER)
         folder.write(probe, pa.py_buffer(probe.encode()))
-        found = folder.open(probe).to_pybytes()
+        content = folder.open(probe).to_pybytes()
         is_there = files.exists(f"{FOLDER}/{probe}")
         files.delete(f"{FOLDER}/{probe}")
     except (ConfigurationError, CheckpointError, OSError, pa.ArrowException) as error:
         _LOG.info("checkpoint %s: its state stays in Spark's own state store: %s", files.root, error)
         return None
-    return folder if is_there and found == probe.encode() else None
+    return folder if is_there and content == probe.encode() else None
 
 
 def obsolete(names: Collection[str], last_batch_id: int, needed: Collection[str]) -> list[str]:

@@ -3,6 +3,9 @@
 The *content* of a row is the tables of the key group's state. It is written only if it changed since the previous
 snapshot, by its fingerprint; otherwise the row points to the snapshot that has it. The *header*, with the watermarks
 and the counters, is small and always changes, so every row has it.
+
+The calls decide whether a batch ends with a snapshot, each from its key group's state (``SnapshotCadence``). The driver
+foresees it (``DueSnapshots``).
 """
 
 from __future__ import annotations
@@ -20,11 +23,11 @@ from cojoin.engine.values.types import schema_to_ddl
 from cojoin.errors import CodecError, ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from cojoin.checkpoints.snapshot_record import Snapshot
+    from cojoin.checkpoints.snapshots import Snapshot
 
-__all__ = ["STATE_SCHEMA", "SnapshotCadence", "are_whole", "read_content", "seal_of", "snapshot_row"]
+__all__ = ["STATE_SCHEMA", "DueSnapshots", "SnapshotCadence", "are_whole", "read_content", "seal_of", "snapshot_row"]
 
 STATE_SCHEMA = pa.schema(
     [
@@ -202,17 +205,46 @@ def read_content(content: bytes | None, fingerprint: str, where: str) -> dict[st
     if content is None:
         msg = f"{where}: its content is not there; the table's files were removed; restore another snapshot"
         raise CodecError(msg)
-    found = _digest(content)
+    actual = _digest(content)
     try:
         # Decoded before the comparison: an error about a newer version says more than a differing fingerprint.
         _, tables = codec.decode(content)
     except CodecError as error:
         msg = f"{where}: {error}; restore another snapshot"
         raise CodecError(msg) from None
-    if found != fingerprint:
+    if actual != fingerprint:
         msg = (
-            f"{where}: expected content with the fingerprint {fingerprint}, got {found}: it was changed; "
+            f"{where}: expected content with the fingerprint {fingerprint}, got {actual}: it was changed; "
             f"restore another snapshot"
         )
         raise CodecError(msg)
     return tables
+
+
+class DueSnapshots:
+    """The last snapshots that the calls of one run have reported.
+
+    Args:
+        cadence: When a snapshot is due.
+        key_groups: The number of key groups.
+        is_new: Whether no key group has a state yet.
+    """
+
+    def __init__(self, cadence: SnapshotCadence, key_groups: int, *, is_new: bool) -> None:
+        self._cadence, self._key_groups = cadence, key_groups
+        self._last: dict[int, Mapping[str, Any] | None] = dict.fromkeys(range(key_groups)) if is_new else {}
+
+    def may_have(self, batch_id: int, now: int) -> bool:
+        """Return whether a batch may end with a snapshot.
+
+        Args:
+            batch_id: The batch.
+            now: The time, in epoch milliseconds; that of the batch is earlier.
+        """
+        if len(self._last) < self._key_groups:
+            return True
+        return any(self._cadence.is_due(last, batch_id, now) for last in self._last.values())
+
+    def observe(self, statistics: Iterable[Mapping[str, Any]]) -> None:
+        """Take in what a batch's calls told."""
+        self._last.update((each["key_group"], each["saved"]) for each in statistics)

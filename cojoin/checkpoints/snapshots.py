@@ -1,8 +1,9 @@
 """The index of a checkpoint's snapshots: a small file for each snapshot, which makes the snapshot count.
 
-The file (``snapshot_record``) is written after the snapshot's rows and before the manifest of the same batch. It has a
-copy of that manifest, so the state, offsets and outputs of a batch stay together however long manifests are kept. All
-savepoints are kept, the newest of the other snapshots, and the snapshot on which the next one builds.
+The file is written after the snapshot's rows and before the manifest of the same batch. It has a copy of that manifest,
+so the state, offsets and outputs of a batch stay together however long manifests are kept, and names the earlier
+snapshots that have a part of its content. All savepoints are kept, the newest of the other snapshots, and the snapshot
+on which the next one builds.
 
 A second small file, in ``snapshots_removed``, names a snapshot whose rows must go: one that is being removed, and a
 savepoint from before its first row is written until it counts, so that the rows of an interrupted one are found. The
@@ -16,13 +17,16 @@ from __future__ import annotations
 
 import contextlib
 import time
-from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from cojoin.checkpoints.snapshot_record import SNAPSHOT_FORM, Snapshot, parse_snapshot
+from cojoin.checkpoints.manifest import Manifest
 from cojoin.errors import CheckpointError, QueryFailedError
-from cojoin.storage.document_text import damaged, from_text
 from cojoin.storage.documents import (
+    Form,
+    damaged,
+    from_text,
     numbered_name,
     numbers_in,
     read_document,
@@ -35,21 +39,94 @@ from cojoin.storage.documents import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-    from cojoin.checkpoints.manifest import Manifest
-    from cojoin.checkpoints.snapshot_record import SnapshotKind
     from cojoin.storage.store import Store
 
-__all__ = ["BeingRemovedError", "Snapshots", "named"]
+__all__ = ["SNAPSHOT_FORM", "BeingRemovedError", "Snapshot", "SnapshotKind", "Snapshots", "named", "parse_snapshot"]
 
+SnapshotKind: TypeAlias = Literal["checkpoint", "savepoint", "restored", "removed", "begun"]
+"""Why a snapshot was taken: it was due; a user asked for it; a restored query began with it. Or it is being removed, or
+is a savepoint whose rows are being written."""
+
+SNAPSHOT_FORM = Form(
+    "the index of a snapshot",
+    2,
+    "put it back from a backup of the checkpoint, or restore another snapshot with at= (`cojoin checkpoints list` "
+    "shows them)",
+    {
+        "manifest": dict,
+        "kind": str,
+        "key_groups": int,
+        "rows": int,
+        "state_bytes": int,
+        "written_bytes": int,
+        "content_batch_ids": dict,
+        "seal": str,
+        "remembered": bool,
+    },
+    unsealed=1,
+)
 _BEING_REMOVED: SnapshotKind = "removed"
 _BEGUN: SnapshotKind = "begun"
 _TRIES = 5
 _SETTLE_SECONDS = 0.2
-"""Where there is no compare-and-swap: for how long two that write an index at the same moment wait for each other."""
+"""The time for which two writers of an index wait for each other where the store has no compare-and-swap."""
+
 _SAFE_SECONDS = 24 * 3600.0
 """A savepoint that takes longer than this is taken for interrupted. If it is not, it begins again."""
 
 _DIRECTORY, _REMOVED = "snapshots", "snapshots_removed"
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A query's state, offsets and outputs after a batch, which can be restored.
+
+    Attributes:
+        manifest: The manifest of its batch.
+        kind: Why it was taken.
+        key_groups: The number of key groups of its state.
+        rows: The number of rows of its state.
+        state_bytes: The size of its state, in bytes.
+        written_bytes: How much of that was written for it; the rest is in earlier snapshots.
+        content_batch_ids: The snapshots that have its content: for each batch the key groups. A batch without key
+            groups had some for an earlier attempt, and is looked at when the snapshot is removed.
+        seal: The BLAKE2b of the seals of all its rows.
+        remembered: Whether the query's own state points to it; the next snapshot builds on the newest of these.
+        claim: The number of the savepoint's claim (``state_commits.Claim``); 0 for a run's snapshot.
+    """
+
+    manifest: Manifest
+    kind: SnapshotKind
+    key_groups: int
+    rows: int
+    state_bytes: int
+    written_bytes: int
+    content_batch_ids: dict[str, list[int]]
+    seal: str
+    remembered: bool
+    claim: int = 0
+
+    @property
+    def batch_id(self) -> int:
+        """The batch after which it was taken."""
+        return self.manifest.batch_id
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether it is a savepoint whose rows are being written, or were when its process ended."""
+        return self.kind == "begun"
+
+    @property
+    def taken_at(self) -> datetime:
+        """The processing time of its batch, in UTC."""
+        return datetime.fromtimestamp(self.manifest.report.processing_time / 1000, tz=timezone.utc)
+
+
+def parse_snapshot(values: dict[str, Any]) -> Snapshot:
+    """Return the snapshot that a document's content records."""
+    manifest = {name: value for name, value in values["manifest"].items() if name != "format"}
+    holders = {str(int(batch_id)): [*map(int, groups)] for batch_id, groups in values["content_batch_ids"].items()}
+    return Snapshot(**{**values, "manifest": Manifest.from_dict(manifest), "content_batch_ids": holders})
 
 
 class BeingRemovedError(CheckpointError):
@@ -141,10 +218,10 @@ class Snapshots:
     def promote(self, batch_id: int) -> Snapshot | None:
         """Make a snapshot a savepoint, and return it; None where there is none, or it is being removed meanwhile."""
         for _ in range(_TRIES):
-            found = self._read_tagged(batch_id)
-            if found is None:
+            stored = self._read_tagged(batch_id)
+            if stored is None:
                 return None
-            snapshot, tag = found
+            snapshot, tag = stored
             savepoint = replace(snapshot, kind="savepoint")
             if snapshot.kind == "savepoint" or self._replace(savepoint, tag):
                 return savepoint
@@ -156,8 +233,8 @@ class Snapshots:
         Raises:
             CheckpointError: Its file is damaged, or its format is newer.
         """
-        found = self._read_tagged(batch_id)
-        return None if found is None else found[0]
+        stored = self._read_tagged(batch_id)
+        return None if stored is None else stored[0]
 
     def _read_tagged(self, batch_id: int) -> tuple[Snapshot, str] | None:
         """Return a snapshot that counts, and the tag of its index file."""
@@ -183,8 +260,8 @@ class Snapshots:
         if self._files.swaps:
             return True
         time.sleep(_SETTLE_SECONDS)
-        found = read_document(self._files, numbered_name(_DIRECTORY, batch_id), SNAPSHOT_FORM, parse_snapshot)
-        return found is not None and found.kind == kind
+        stored = read_document(self._files, numbered_name(_DIRECTORY, batch_id), SNAPSHOT_FORM, parse_snapshot)
+        return stored is not None and stored.kind == kind
 
     def _check_batch(self, snapshot: Snapshot, name: str, batch_id: int) -> None:
         if snapshot.batch_id != batch_id:
@@ -199,8 +276,8 @@ class Snapshots:
 
     def batch_ids(self) -> list[int]:
         """Return the batches that have a snapshot, oldest first."""
-        found, doubtful = numbers_in(self._files, _DIRECTORY), set(numbers_in(self._files, _REMOVED))
-        return [each for each in found if each not in doubtful or self.read(each) is not None]
+        numbers, doubtful = numbers_in(self._files, _DIRECTORY), set(numbers_in(self._files, _REMOVED))
+        return [each for each in numbers if each not in doubtful or self.read(each) is not None]
 
     def all(self) -> list[Snapshot]:
         """Return all snapshots, oldest first.
@@ -208,8 +285,8 @@ class Snapshots:
         Raises:
             CheckpointError: A file is damaged, or its format is newer.
         """
-        found = numbers_in(self._files, _DIRECTORY)
-        return [snapshot for batch_id in found if (snapshot := self.read(batch_id)) is not None]
+        numbers = numbers_in(self._files, _DIRECTORY)
+        return [snapshot for batch_id in numbers if (snapshot := self.read(batch_id)) is not None]
 
     def holders(self) -> set[tuple[int, int]]:
         """Return the rows (batch and key group) that have content of some snapshot."""
@@ -240,19 +317,19 @@ class Snapshots:
             savepoints_too: Whether a savepoint is removed, too; another process may make the snapshot one meanwhile.
             written_by: The snapshot whose writer's alone is removed; None where it may be any writer's.
         """
-        found = self._read_tagged(batch_id)
-        while found is not None and (savepoints_too or found[0].kind != "savepoint"):
-            if written_by is not None and _writer(written_by) != _writer(found[0]):
+        stored = self._read_tagged(batch_id)
+        while stored is not None and (savepoints_too or stored[0].kind != "savepoint"):
+            if written_by is not None and _writer(written_by) != _writer(stored[0]):
                 return
             check()
-            snapshot, tag = found
+            snapshot, tag = stored
             name = numbered_name(_REMOVED, batch_id)
             write_document(self._files, name, SNAPSHOT_FORM, asdict(snapshot))
             # From here on the snapshot can't become a savepoint. Its index stays until its rows are gone.
             if self._replace(replace(snapshot, kind=_BEING_REMOVED), tag):
                 return
             self._files.delete(name)
-            found = self._read_tagged(batch_id)
+            stored = self._read_tagged(batch_id)
 
     def removed(self) -> list[Snapshot]:
         """Return the snapshots that no longer count and whose rows may still exist, and interrupted savepoints.
@@ -262,11 +339,11 @@ class Snapshots:
         return [each for each in self._noted() if not each.is_begun or self._is_interrupted(each)]
 
     def _noted(self) -> list[Snapshot]:
-        found = []
+        notes = []
         for batch_id in numbers_in(self._files, _REMOVED):
             with contextlib.suppress(CheckpointError):
-                found.append(self._read_removed(batch_id))
-        return [each for each in found if each is not None]
+                notes.append(self._read_removed(batch_id))
+        return [each for each in notes if each is not None]
 
     def _is_interrupted(self, begun: Snapshot) -> bool:
         """Return whether a savepoint that was begun is no longer being taken, as far as that is known."""
@@ -303,7 +380,7 @@ class Snapshots:
 
     def forget(self, batch_id: int) -> None:
         """Delete the files of a removed snapshot, once its rows are deleted."""
-        # A batch that was run again has written the index anew.
+        # A batch that was run again has written the index again.
         if self._is_marked(batch_id):
             self._files.delete(numbered_name(_DIRECTORY, batch_id))
         self._files.delete(numbered_name(_REMOVED, batch_id))
@@ -315,9 +392,9 @@ class Snapshots:
             keep: How many of the newest snapshots to keep, besides savepoints.
             savepoints_too: Whether savepoints are treated like the others.
         """
-        found: Sequence[Snapshot] = self.all()
-        mine = [each.batch_id for each in found if savepoints_too or each.kind != "savepoint"]
-        base = self.base_of(found)
+        counted: Sequence[Snapshot] = self.all()
+        mine = [each.batch_id for each in counted if savepoints_too or each.kind != "savepoint"]
+        base = self.base_of(counted)
         return [batch_id for batch_id in mine[:-keep] if batch_id != base]
 
     @staticmethod

@@ -1,44 +1,297 @@
-"""The commits of the ``state`` table, each together with a claim, which is compared with the table's newest.
+"""The commits of the ``state`` table: data files that tasks have written, each together with a claim.
 
-They are made without the JVM (``cojoin/delta``) on local disks and object stores: the claim is compared on the very
-version on which the commit is made, and with any commit in between it is compared anew. Spark's own writer commits
-where only Hadoop reaches the store, where Spark encrypts its files, where a session's default properties for new tables
-are others than that writer gives, and where someone has given the table a feature that it does not know. There the
-claim is compared right before, and Delta skips a commit whose claim is not greater than the last
+*Files.* A row with content gets a file of its own, in the folder of its batch and key group; the rows of a task without
+content share one. The driver gets each row together with the name of its file, so what is known of the rows is what the
+files have: a task that is run twice writes two files, and only those whose names have arrived are committed. A task
+that fails deletes its files. Those of a killed task, or of one that is run twice, stay until the batch's snapshot is
+removed (``StateCleaner``), for they are written under their names: hidden ones would be listed by nobody.
+
+*Claims* are transaction ids of Delta's, written with the rows; two applications are numbered in the table's log. The
+runs of the query write an epoch and a batch with every snapshot, and a run that takes over writes its epoch first.
+Savepoints write a number that grows with each, and once more when one counts or a cleaning takes one for interrupted.
+No two attempts draw the same number. A commit whose number is less than the last is refused, at the very version on
+which it would be made. So a run that stood still does not write over what its successor has written. A savepoint that
+stood still does not bring files back that a cleaning has deleted, nor does it replace the rows of one that counts.
+
+*Commits* are made without the JVM (``cojoin/delta``) on local disks and object stores: the claim is compared on the
+very version on which the commit is made, and with any commit in between it is compared again. Spark's own writer
+commits where only Hadoop reaches the store, where Spark encrypts its files, where a session's default properties for
+new tables are others than that writer gives, and where someone has given the table a feature that it does not know.
+There the claim is compared right before, and Delta skips a commit whose claim is not greater than the last
 (``txnAppId``, ``txnVersion``).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import contextlib
+import json
+import time
+import uuid
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from cojoin.checkpoints.snapshot_row import STATE_SCHEMA
-from cojoin.checkpoints.state_claims import SAVEPOINTS, Claim, ClaimGoneError
-from cojoin.checkpoints.state_files import PARTITIONS, STATE_TABLE, StateFolder, data_files, write_rows
-from cojoin.delta.delta_errors import TableRefusedError
-from cojoin.delta.place import place_of
-from cojoin.delta.plainness import why_not_removable
+from cojoin.delta.actions import DataFile
+from cojoin.delta.deltalake_table import TableRefusedError, place_of
+from cojoin.delta.table_checks import why_not_removable
 from cojoin.delta.table_log import TableLog
 from cojoin.delta.table_writer import Change, NewTable, TableWriter, unknown_properties
+from cojoin.errors import CheckpointError
 from cojoin.session.arrow_types import spark_schema
 from cojoin.session.delta_tables import default_properties, quoted_table
-from cojoin.session.kinds import adapter_of
+from cojoin.session.sealed import for_workers
+from cojoin.session.sessions import adapter_of
 from cojoin.session.spark_errors import SPARK_ERRORS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     from pyspark.sql import DataFrame, Row, SparkSession
 
-    from cojoin.delta.actions import DataFile
+    from cojoin.storage.object_store import ObjectStore
+    from cojoin.storage.object_store_settings import Settings
     from cojoin.storage.store import Store
 
-__all__ = ["StateCommits"]
+__all__ = [
+    "NO_SEGMENT",
+    "PARTITIONS",
+    "SAVEPOINTS",
+    "STATE_TABLE",
+    "Claim",
+    "ClaimGoneError",
+    "StateCommits",
+    "StateFolder",
+    "data_files",
+    "partition_folder",
+    "write_rows",
+]
+
+_RUNS, SAVEPOINTS = "cojoin-state-runs", "cojoin-state-savepoints"
+_BATCHES = 1 << 32
+_DRAWN = 1 << 31
+"""From how many numbers above the last one a savepoint draws its own."""
+STATE_TABLE = "state"
+"""The table's folder below the checkpoint."""
+
+PARTITIONS = ("batch_id", "segment")
+"""The columns by which the table is partitioned."""
+
+NO_SEGMENT = "__HIVE_DEFAULT_PARTITION__"
+_FILE = "file"
+_FILE_SCHEMA = pa.schema([field for field in STATE_SCHEMA if field.name not in PARTITIONS])
+_WRITTEN = pa.schema(
+    [*(field for field in STATE_SCHEMA if field.name not in ("batch_id", "content")), (_FILE, pa.string())]
+)
 
 _INTERVAL = {"delta.checkpointInterval": "10"}
 """Few commits are made, and whoever opens the table reads all of them since the last checkpoint of its log."""
 
 _CONFLICT = "ConcurrentTransactionException"
+
+
+class ClaimGoneError(CheckpointError):
+    """A claim whose application has gone on: a later run, another savepoint or a cleaning has written to the table."""
+
+
+class Claim(NamedTuple):
+    """The transaction id of one commit: an application, and the version that it writes.
+
+    >>> Claim.of_run(3, 7)
+    Claim(app_id='cojoin-state-runs', version=12884901896)
+    """
+
+    app_id: str
+    version: int
+
+    @property
+    def savepoint(self) -> int:
+        """The number of the savepoint whose claim it is; 0 where it is a run's."""
+        return self.version if self.app_id == SAVEPOINTS else 0
+
+    @classmethod
+    def of_run(cls, epoch: int, batch_id: int) -> Claim:
+        """Return the claim of a run's snapshot; a later batch or run has a greater one."""
+        return cls(_RUNS, epoch * _BATCHES + batch_id + 1)
+
+    @classmethod
+    def of_epoch(cls, epoch: int) -> Claim:
+        """Return the claim of a run that has not written yet; that of epoch 0 is below all others."""
+        return cls(_RUNS, epoch * _BATCHES)
+
+    @classmethod
+    def of_savepoint(cls, last: int) -> Claim:
+        """Return the claim of a savepoint that begins now.
+
+        Args:
+            last: The last number that savepoints have written.
+        """
+        return cls(SAVEPOINTS, last + 1 + uuid.uuid4().int % _DRAWN)
+
+    @classmethod
+    def above_savepoints(cls, last: int) -> Claim:
+        """Return the claim that ends all savepoints that have begun so far.
+
+        Args:
+            last: The last number that savepoints have written.
+        """
+        return cls(SAVEPOINTS, last + 1 + _DRAWN)
+
+    def is_made(self, version: Callable[[str], int | None]) -> bool:
+        """Return whether a version of the table has this claim as the newest of its application.
+
+        Args:
+            version: Returns the newest version of an application; None for none.
+
+        Raises:
+            ClaimGoneError: The application has gone on.
+        """
+        last = version(self.app_id)
+        if last is not None and last > self.version:
+            msg = f"the claim {self.version} of {self.app_id} is over: the table's is {last}"
+            raise ClaimGoneError(msg)
+        return last == self.version
+
+
+def partition_folder(batch_id: int, segment: int | None) -> str:
+    """Return the folder of a partition, below the table's.
+
+    >>> partition_folder(7, 3), partition_folder(7, None)
+    ('batch_id=7/segment=3', 'batch_id=7/segment=__HIVE_DEFAULT_PARTITION__')
+    """
+    return f"batch_id={batch_id}/segment={NO_SEGMENT if segment is None else segment}"
+
+
+@dataclass(frozen=True)
+class StateFolder:
+    """The table's folder as tasks reach it; it is serialized with them.
+
+    Attributes:
+        path: The folder: a local path, or one with the scheme of an object store.
+        settings: How to reach the object store; None for a local path.
+    """
+
+    path: str
+    settings: Settings | None = None
+
+    @classmethod
+    def of(cls, files: Store) -> StateFolder:
+        """Return the folder of a checkpoint on a local disk or an object store."""
+        path, settings = files.path(STATE_TABLE), files.for_tasks()
+        if settings is None:
+            return cls(path.removeprefix("file:"))
+        return cls(path, replace(settings, prefix=f"{settings.prefix}/{STATE_TABLE}".lstrip("/")))
+
+    def opened(self) -> _OpenFolder:
+        """Return the folder, open for a task."""
+        if self.settings is None:
+            return _OpenFolder(self.path)
+        from cojoin.storage.object_store import ObjectStore  # noqa: PLC0415 - for local files, obstore is not loaded
+
+        return _OpenFolder(self.path, ObjectStore.of(self.settings, self.path))
+
+
+class _OpenFolder:
+    """The table's folder in a task, with the names of the files that the task has written."""
+
+    def __init__(self, path: str, objects: ObjectStore | None = None) -> None:
+        self._path, self._objects = Path(path), objects
+        self._names: list[str] = []
+
+    def write(self, name: str, content: pa.Buffer) -> None:
+        self._names.append(name)
+        if self._objects is not None:
+            self._objects.write_bytes(name, content.to_pybytes())
+            return
+        place = self._path / name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(memoryview(content))
+
+    def delete_written(self) -> None:
+        """Delete the files that were written, as far as that is possible."""
+        for name in self._names:
+            with contextlib.suppress(OSError, CheckpointError):
+                if self._objects is not None:
+                    self._objects.delete(name)
+                else:
+                    (self._path / name).unlink(missing_ok=True)
+
+
+def write_rows(rows: DataFrame, folder: StateFolder, batch_id: int) -> list[Row]:
+    """Write a snapshot's rows as files, in one Spark job.
+
+    Args:
+        rows: Rows of ``STATE_SCHEMA``.
+        folder: The table's folder.
+        batch_id: The snapshot's batch, which all rows have.
+
+    Returns:
+        The rows without content, each with a column ``file``: the file that has it, as ``data_files`` reads it.
+    """
+    written: list[Row] = rows.mapInArrow(for_workers(_Writer(folder, batch_id)), spark_schema(_WRITTEN)).collect()
+    return written
+
+
+def data_files(rows: Sequence[Any]) -> list[DataFile]:
+    """Return the files that rows of ``write_rows`` name."""
+    described = {row.file: row.segment for row in rows}
+    return [_data_file(json.loads(text), segment) for text, segment in described.items()]
+
+
+def _data_file(about: dict[str, Any], segment: int | None) -> DataFile:
+    values = {"batch_id": str(about["batch_id"]), "segment": None if segment is None else str(segment)}
+    statistics = json.dumps({"numRecords": about["rows"]})
+    return DataFile(about["name"], about["size"], about["modified"], statistics, values)
+
+
+@dataclass(frozen=True)
+class _Writer:
+    """Writes a task's rows; it is serialized with the tasks."""
+
+    folder: StateFolder
+    batch_id: int
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        folder = self.folder.opened()
+        without_content = []
+        try:
+            for row in (pa.Table.from_batches([batch.slice(n, 1)]) for batch in batches for n in range(len(batch))):
+                segment = row.column("segment")[0].as_py()
+                if segment is None:
+                    without_content.append(row)
+                else:
+                    yield from self._write(folder, row, segment)
+            if without_content:
+                yield from self._write(folder, pa.concat_tables(without_content), None)
+        except BaseException:
+            folder.delete_written()
+            raise
+        # Idle workers keep their memory until the next task.
+        pa.default_memory_pool().release_unused()
+
+    def _write(self, folder: _OpenFolder, rows: pa.Table, segment: int | None) -> list[pa.RecordBatch]:
+        """Write a file, and return its rows without their content."""
+        name = f"{partition_folder(self.batch_id, segment)}/part-{uuid.uuid4()}.snappy.parquet"
+        content = _parquet(rows.select(_FILE_SCHEMA.names).cast(_FILE_SCHEMA))
+        folder.write(name, content)
+        about = {"name": name, "size": content.size, "rows": len(rows), "batch_id": self.batch_id}
+        text = json.dumps({**about, "modified": int(1000 * time.time())})
+        with_file = rows.append_column(_FILE, pa.array([text] * len(rows), pa.string()))
+        written: list[pa.RecordBatch] = with_file.select(_WRITTEN.names).cast(_WRITTEN).to_batches()
+        return written
+
+
+def _parquet(rows: pa.Table) -> pa.Buffer:
+    """Return rows as a Parquet file; partitions are all that its readers choose by, so it has no statistics."""
+    made = pa.BufferOutputStream()
+    # The page checksums, as in Spark's files, show who reads one that a disk has changed it.
+    pq.write_table(
+        rows, made, store_schema=False, use_dictionary=False, write_statistics=False, write_page_checksum=True
+    )
+    return made.getvalue()
 
 
 class StateCommits:
@@ -217,7 +470,7 @@ class StateCommits:
     ) -> None:
         _is_ended(self._claimed, ended, again)
         if partitions:
-            # Its rows are found anew: only rows of the same batch's later savepoint are at risk.
+            # Its rows are looked up again: only rows of the same batch's later savepoint are at risk.
             conditions = " OR ".join(f"({_condition(*each)})" for each in partitions)
             self._spark.sql(f"DELETE FROM {quoted_table(self._path)} WHERE {conditions}")  # noqa: S608 - numbers only
         if again is not None:

@@ -1,30 +1,35 @@
 """The ``state`` table: one row for each key group and snapshot, with the content only where it changed.
 
-A row with content has a data file of its own (the table is partitioned by batch and segment), so cleaning
-(``state_cleaner``) deletes whole files and rewrites none. A snapshot is one commit; written again, it replaces the rows
-that it wrote before (``state_commits``).
+A row with content has a data file of its own (the table is partitioned by batch and segment), so cleaning deletes whole
+files and rewrites none. A snapshot is one commit; written again, it replaces the rows that it wrote before
+(``state_commits``).
 
 Rows are read from the Parquet files that the table's log names, chosen by their batches and segments, so that it takes
 no Delta in the session. Where rows are not those of the files as they are (deletion vectors, column mapping), Spark's
 reader of Delta's tables reads them.
+
+The cleaning (``StateCleaner``) deletes the rows that no snapshot needs. It first notes which files there are, then
+looks whether they still must go, and removes only those. However long it stands still in between, it does not touch
+what a later snapshot of the same batch has written. Of a snapshot that is being removed, the content to which others
+point stays, and that to which a savepoint may point that is being taken. A savepoint that is taken for interrupted
+can't commit its rows any more, nor can one of a batch whose content is removed: it may write rows in the place of that
+content. Where one has, the cleaning looks again.
 """
 
 from __future__ import annotations
 
 import contextlib
+import threading
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812
 
-from cojoin.checkpoints.lease_record import holder
-from cojoin.checkpoints.snapshot_record import Snapshot, SnapshotKind
+from cojoin.checkpoints.lease import holder
 from cojoin.checkpoints.snapshot_row import STATE_SCHEMA, are_whole, read_content, seal_of
-from cojoin.checkpoints.snapshots import BeingRemovedError, Snapshots
-from cojoin.checkpoints.state_claims import ClaimGoneError
-from cojoin.checkpoints.state_commits import StateCommits
-from cojoin.checkpoints.state_files import PARTITIONS, STATE_TABLE
-from cojoin.delta.plainness import why_not_plain
+from cojoin.checkpoints.snapshots import BeingRemovedError, Snapshot, SnapshotKind, Snapshots, named
+from cojoin.checkpoints.state_commits import PARTITIONS, STATE_TABLE, ClaimGoneError, StateCommits, partition_folder
+from cojoin.delta.table_checks import why_not_plain
 from cojoin.delta.table_log import TableLog, UnreadableLogError
 from cojoin.engine.values.types import schema_to_ddl
 from cojoin.errors import CheckpointError, CodecError, QueryFailedError
@@ -34,22 +39,38 @@ from cojoin.session.spark_errors import SPARK_ERRORS, names_missing_file
 from cojoin.storage.locations import literally
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Sequence
+
+    from pyspark.sql import SparkSession
+
+    from cojoin.checkpoints.state_commits import Claim
+    from cojoin.storage.store import Store
+
+__all__ = ["STATE_LOCK", "StateCleaner", "StateTable"]
+
+if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
     from pyspark.sql import DataFrame, Row, SparkSession
 
     from cojoin.checkpoints.manifest import Manifest
-    from cojoin.checkpoints.state_claims import Claim
+    from cojoin.checkpoints.state_commits import Claim
     from cojoin.delta.actions import DataFile
     from cojoin.storage.store import Store
 
     Wanted: TypeAlias = Mapping[int, Collection[int] | None]
     """Rows of the table: for each batch the segments, or None for all rows of the batch."""
 
-__all__ = ["StateTable"]
 
 _INDEX = [name for name in STATE_SCHEMA.names if name not in ("content", *PARTITIONS)]
 """The columns of which a snapshot's index is made, and its headers."""
+_Expected: TypeAlias = "tuple[str, list[tuple[str, int, str]]]"
+"""The fingerprint of a key group's content, and each table's name, number of rows and columns as DDL."""
+
+STATE_LOCK = threading.RLock()
+"""Held in this process while a savepoint is taken or snapshots are cleaned: the two must not overlap."""
+
+_TRIES = 5
 
 
 class _RowsGoneError(CheckpointError):
@@ -187,11 +208,11 @@ class StateTable:
             CheckpointError: The table or its files are missing or were changed.
         """
         with self._errors_named(snapshot):
-            found = {row.key_group: row for row in self._rows({snapshot.batch_id: None}, _INDEX).collect()}
-        if len(found) != snapshot.key_groups:
-            expected = f"expected the rows of {snapshot.key_groups} key groups, found {len(found)}"
+            rows = {row.key_group: row for row in self._rows({snapshot.batch_id: None}, _INDEX).collect()}
+        if len(rows) != snapshot.key_groups:
+            expected = f"expected the rows of {snapshot.key_groups} key groups, found {len(rows)}"
             raise self._gone(snapshot, f"{expected}; the table {STATE_TABLE} was changed")
-        rows_in_order = [found[group] for group in sorted(found)]
+        rows_in_order = [rows[group] for group in sorted(rows)]
         if not are_whole(rows_in_order, snapshot):
             raise self._gone(snapshot, f"its rows in the table {STATE_TABLE} are not those that were written")
         return rows_in_order
@@ -225,13 +246,13 @@ class StateTable:
             return _faults(batches, expected, what)
 
         with self._errors_named(snapshot):
-            found = self.contents(snapshot).mapInArrow(for_workers(faults), "key_group int, fault string").collect()
-        told = sorted(row.fault for row in found if row.fault is not None)
-        missing = sorted(set(expected) - {row.key_group for row in found})
-        if told or missing:
+            checked = self.contents(snapshot).mapInArrow(for_workers(faults), "key_group int, fault string").collect()
+        messages = sorted(row.fault for row in checked if row.fault is not None)
+        missing = sorted(set(expected) - {row.key_group for row in checked})
+        if messages or missing:
             self.check_unchanged(snapshot)
-        if told:
-            raise CheckpointError(told[0])
+        if messages:
+            raise CheckpointError(messages[0])
         if missing:
             msg = (
                 f"{what}: the content of key group {missing[0]} (of {len(missing)} in all) is not there; "
@@ -309,7 +330,7 @@ class StateTable:
             msg = f"{self._what(snapshot)}: {self._unreadable(error)}; restore another snapshot"
             raise CheckpointError(msg) from error
 
-    def _gone(self, snapshot: Snapshot, found: str) -> _RowsGoneError:
+    def _gone(self, snapshot: Snapshot, reason: str) -> _RowsGoneError:
         """Return the error of a snapshot whose rows are not what its index says.
 
         Raises:
@@ -318,7 +339,7 @@ class StateTable:
         self.check_unchanged(snapshot)
         running = holder(self._files)
         again = f"; if its query still runs ({running}), it may be writing this batch again: then start again"
-        return _RowsGoneError(f"{self._what(snapshot)}: {found}; restore another snapshot{again if running else ''}")
+        return _RowsGoneError(f"{self._what(snapshot)}: {reason}; restore another snapshot{again if running else ''}")
 
     @staticmethod
     def _unreadable(error: BaseException) -> str:
@@ -326,10 +347,6 @@ class StateTable:
 
     def _what(self, snapshot: Snapshot) -> str:
         return f"checkpoint {self._files.root}: snapshot of batch {snapshot.batch_id}"
-
-
-_Expected: TypeAlias = "tuple[str, list[tuple[str, int, str]]]"
-"""The fingerprint of a key group's content, and each table's name, number of rows and columns as DDL."""
 
 
 def _faults(batches: Iterable[pa.RecordBatch], expected: dict[int, _Expected], what: str) -> Iterator[pa.RecordBatch]:
@@ -360,12 +377,12 @@ def _fault(content: bytes | None, expected: _Expected, where: str) -> str | None
 def _wanted_files(files: Iterable[DataFile], wanted: Wanted) -> list[DataFile]:
     """Return the files with wanted rows, by the values of their partitions, which in a damaged log may be any texts."""
     segments = {str(batch_id): None if some is None else set(map(str, some)) for batch_id, some in wanted.items()}
-    found = []
-    for each in files:
-        batch_id, segment = (each.partition_values.get(name) for name in PARTITIONS)
+    chosen = []
+    for file in files:
+        batch_id, segment = (file.partition_values.get(name) for name in PARTITIONS)
         if batch_id in segments and ((some := segments[batch_id]) is None or segment in some):
-            found.append(each)
-    return found
+            chosen.append(file)
+    return chosen
 
 
 def _condition(wanted: Wanted) -> Any:
@@ -381,3 +398,155 @@ def _entry(row: Row) -> dict[str, Any]:
     fields = row.asDict()
     entry = {name: fields[name] for name in ("key_group", "content_batch_id", "content_bytes", "seal")}
     return entry | {"rows": sum(table.rows for table in row.tables)}
+
+
+class StateCleaner:
+    """Deletes snapshots of one checkpoint with their rows."""
+
+    def __init__(self, spark: SparkSession, files: Store) -> None:
+        self._files, self._commits = files, StateCommits(spark, files)
+        self._snapshots = Snapshots(files)
+
+    def clean(
+        self,
+        batch_ids: Sequence[int],
+        *,
+        savepoints_too: bool = True,
+        known: int | None = None,
+        check: Callable[[], None] = lambda: None,
+    ) -> int:
+        """Delete snapshots with their files, except content to which other snapshots point.
+
+        Args:
+            batch_ids: The snapshots' batches.
+            savepoints_too: Whether one that has become a savepoint meanwhile is deleted, too.
+            known: The batch of the newest snapshot that the caller has written; None where it has written none.
+            check: Raises an error where the caller must not delete; called once it is known which files there are.
+
+        Returns:
+            The size of the deleted files, in bytes.
+
+        Raises:
+            CheckpointError: The listing of the snapshots is older than that snapshot, so it is not known what is still
+                needed; nothing was deleted.
+        """
+        for batch_id in batch_ids:
+            self._snapshots.remove(batch_id, savepoints_too=savepoints_too)
+        removed = [each for each in self._snapshots.removed() if self._snapshots.bar(each)]
+        if any(each.is_begun for each in removed):
+            # From here on their rows are in the table already, or never will be.
+            self._commits.end_savepoints()
+        known = None if known in batch_ids else known
+        promised, needed, freed = self._delete_unneeded(removed, known, check)
+        # What savepoints that are being taken may not need in the end is looked at again.
+        waiting = {batch_id for batch_id, _ in promised - needed}
+        for snapshot in removed:
+            if waiting.isdisjoint(_holders(snapshot)):
+                self._snapshots.forget(snapshot.batch_id)
+        return freed
+
+    def _delete_unneeded(
+        self, removed: Sequence[Snapshot], known: int | None, check: Callable[[], None]
+    ) -> tuple[set[tuple[int, int]], set[tuple[int, int | None]], int]:
+        """Delete what removed snapshots had or pointed to and no other needs.
+
+        Returns:
+            The partitions that savepoints may point to, those that snapshots need, and the size of the deleted files.
+        """
+        batch_ids = {each.batch_id for each in removed}
+        promised, needed, gone = self._look(removed, known)
+        if {batch_id for batch_id, _ in gone} <= batch_ids:
+            return promised, needed, self._delete(gone, batch_ids, None, check) or 0
+        for _ in range(_TRIES):
+            # A savepoint of one of the other batches may be about to count, with rows in the place of this content.
+            ended = self._commits.end_savepoints()
+            promised, needed, gone = self._look(removed, known)
+            freed = self._delete(gone, batch_ids, ended, check)
+            if freed is not None:
+                return promised, needed, freed
+        msg = (
+            f"checkpoint {self._files.root}: savepoints were taken all the time while old snapshots were removed, "
+            f"{_TRIES} times; the next cleaning removes them"
+        )
+        raise CheckpointError(msg)
+
+    def _delete(
+        self,
+        gone: Sequence[tuple[int, int | None]],
+        removed: Collection[int],
+        ended: Claim | None,
+        check: Callable[[], None],
+    ) -> int | None:
+        """Delete the files of partitions, and return their size; None where a savepoint was written meanwhile.
+
+        Args:
+            gone: The partitions (batch and segment).
+            removed: The batches whose snapshots are being removed.
+            ended: The claim that has ended the savepoints of other batches; None where there are no others.
+            check: Raises an error where nothing must be deleted.
+        """
+        if not gone:
+            return 0
+        partitions = {partition_folder(*each): each for each in gone}
+        # Files without a commit, or of a commit that was replaced, are not in the log.
+        listed = [f"{folder}/{name}" for folder in partitions for name in self._files.names(f"{STATE_TABLE}/{folder}")]
+        logged = self._commits.files()
+        check()
+        finished = {each for each in removed if not self._snapshots.still_removed(each)}
+        there = {folder: each for folder, each in partitions.items() if each[0] not in finished}
+        paths = {path for path, partition in logged.items() if partition in there.values()}
+        if not self._commits.remove(paths, [*there.values()], ended):
+            return None
+        freed = 0
+        for name in sorted({*paths, *(each for each in listed if each.rpartition("/")[0] in there)}):
+            freed += self._files.size(f"{STATE_TABLE}/{name}")
+            self._files.delete(f"{STATE_TABLE}/{name}")
+        for folder in there:
+            self._files.delete_empty_directory(f"{STATE_TABLE}/{folder}")
+        for batch_id in sorted({each[0] for each in there.values()}):
+            self._files.delete_empty_directory(f"{STATE_TABLE}/batch_id={batch_id}")
+        return freed
+
+    def _look(
+        self, removed: Sequence[Snapshot], known: int | None
+    ) -> tuple[set[tuple[int, int]], set[tuple[int, int | None]], list[tuple[int, int | None]]]:
+        """Return the partitions that savepoints may point to, those that snapshots need, and those that may go."""
+        # First what savepoints may point to, and then what they point to: one may count meanwhile.
+        promised = self._snapshots.promised({each.batch_id for each in removed})
+        needed = self._needed(known)
+        return promised, needed, self._unneeded(removed, needed | promised)
+
+    def _needed(self, known: int | None) -> set[tuple[int, int | None]]:
+        """Return the partitions (batch and segment) that snapshots have or point to.
+
+        Args:
+            known: The batch of a snapshot that must be listed; None where none is known.
+        """
+        kept = self._snapshots.all()
+        alive = {snapshot.batch_id for snapshot in kept}
+        if known is not None and known not in alive:
+            msg = (
+                f"checkpoint {self._files.root}: the listing of its snapshots lacks that of batch {known}, which was "
+                f"written before; nothing was deleted, the next cleaning looks again"
+            )
+            raise CheckpointError(msg)
+        return {*named(kept), *((batch_id, None) for batch_id in alive)}
+
+    def _unneeded(
+        self, removed: Sequence[Snapshot], needed: Collection[tuple[int, int | None]]
+    ) -> list[tuple[int, int | None]]:
+        """Return the partitions (batch and segment) that removed snapshots had or pointed to, and no other needs.
+
+        Other partitions are left unchanged: they may belong to a snapshot that is being written.
+        """
+        partitions = [
+            (batch_id, int(value) if (value := name.partition("=")[2]).isdigit() else None)
+            for batch_id in sorted({holder for snapshot in removed for holder in _holders(snapshot)})
+            for name in self._files.names(f"{STATE_TABLE}/batch_id={batch_id}")
+        ]
+        return [each for each in partitions if each not in needed]
+
+
+def _holders(snapshot: Snapshot) -> set[int]:
+    """Return the batches that have rows of a snapshot, or content to which it points."""
+    return {snapshot.batch_id, *map(int, snapshot.content_batch_ids)}

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from cojoin.checkpoints.inspect.query_state import QueryState
     from cojoin.checkpoints.manifest import Manifest
-    from cojoin.checkpoints.snapshot_record import Snapshot
+    from cojoin.checkpoints.snapshots import Snapshot
     from cojoin.cli.options import Arguments
     from cojoin.engine.input_spec import InputSpec
     from cojoin.storage.store import Store
@@ -52,7 +52,7 @@ def run_checkpoints(arguments: Arguments) -> int:
 
 def _read_without_spark(arguments: Arguments) -> bool:
     """Run a command that only reads files, if this process reaches them by itself, and return whether it did."""
-    from cojoin.checkpoints.progress_rows import read_progress_rows  # noqa: PLC0415 - so that --help is quick
+    from cojoin.checkpoints.progress_table import read_progress_rows  # noqa: PLC0415 - so that --help is quick
 
     if arguments.action not in {"list", "show", "progress"}:
         return False
@@ -116,7 +116,7 @@ class _Command:
 
     def snapshots(self) -> None:
         """List the snapshots."""
-        from cojoin.checkpoints.lease_record import holder  # noqa: PLC0415
+        from cojoin.checkpoints.lease import holder  # noqa: PLC0415
         from cojoin.checkpoints.manifest import Manifests  # noqa: PLC0415
 
         read = [self._readable(partial(self._snapshots.read, each)) for each in self._snapshots.batch_ids()]
@@ -140,8 +140,7 @@ class _Command:
     def show(self) -> None:
         """Show one snapshot."""
         from cojoin.checkpoints.checkpoint import find_snapshot  # noqa: PLC0415
-        from cojoin.checkpoints.lease_liveness import is_live  # noqa: PLC0415
-        from cojoin.checkpoints.lease_record import holder  # noqa: PLC0415
+        from cojoin.checkpoints.lease import holder, is_live  # noqa: PLC0415
 
         held_by = holder(self._files)
         if self._arguments.at is None and not self._snapshots.batch_ids():
@@ -236,7 +235,7 @@ class _Command:
 
     def clean(self) -> None:
         """Remove snapshots."""
-        from cojoin.checkpoints.state_cleaner import StateCleaner  # noqa: PLC0415
+        from cojoin.checkpoints.state_table import StateCleaner  # noqa: PLC0415
 
         arguments = self._arguments
         snapshots = self._snapshots.all()

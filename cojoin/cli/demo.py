@@ -34,7 +34,7 @@ from cojoin.api.connect import connect
 from cojoin.cli import run_report
 from cojoin.cli.interrupts import wait_for
 from cojoin.cli.run_report import say, tell
-from cojoin.delta.table_rows import TableRows
+from cojoin.delta.table_log import TableRows
 from cojoin.engine.input import Input
 from cojoin.engine.ordering import OrderedPart, sort_keys, total_order
 from cojoin.engine.values.arguments import microseconds

@@ -22,12 +22,12 @@ from typing import TYPE_CHECKING, Any
 from cojoin.cli.interrupts import Interrupts
 from cojoin.errors import CojoinError, ConfigurationError, EnvironmentSetupError
 from cojoin.installed_packages import check_packages
-from cojoin.session.installed_java import check_java
 from cojoin.session.jars import jar_settings
+from cojoin.session.launch_settings import settings_of
 from cojoin.session.spark_session import spark_session
-from cojoin.session.submit_settings import settings_of
+from cojoin.session.versions import check_java
 from cojoin.storage import object_store_settings
-from cojoin.storage.direct_store import direct_store
+from cojoin.storage.file_systems import direct_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -238,7 +238,7 @@ def _starting_nothing(job_name: str) -> Iterator[None]:
 def _running_queries() -> dict[str, Any]:
     if sys.modules.get("pyspark.sql") is None:
         return {}
-    from cojoin.session.kinds import active_session  # noqa: PLC0415 - jobs in memory need no Spark
+    from cojoin.session.sessions import active_session  # noqa: PLC0415 - jobs in memory need no Spark
 
     session = active_session()
     return {} if session is None else {query.id: query for query in session.streams.active}

@@ -25,7 +25,7 @@ from cojoin.engine.values.arguments import milliseconds
 from cojoin.errors import ConfigurationError
 from cojoin.spark.query.triggers import Trigger
 from cojoin.spark.sources.options import Secrets, logins
-from cojoin.storage.secret_names import may_be_secret
+from cojoin.storage.locations import may_be_secret
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

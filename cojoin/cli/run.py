@@ -26,7 +26,7 @@ from cojoin.comparison.difference import difference_text
 from cojoin.engine.plan import describe_operation
 from cojoin.errors import ConfigurationError
 from cojoin.spark.sources.options import without_login
-from cojoin.storage.file_statistics import columns_with_statistics
+from cojoin.storage.parquet_files import columns_with_statistics
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -29,8 +29,7 @@ from cojoin.engine.operator import OUTPUT, REJECTED
 from cojoin.engine.plan import describe_operation, describe_watermark
 from cojoin.engine.values.types import type_to_ddl
 from cojoin.errors import ConfigurationError, SchemaError, did_you_mean
-from cojoin.storage.locations import MASK, without_login
-from cojoin.storage.secret_names import may_be_secret
+from cojoin.storage.locations import MASK, may_be_secret, without_login
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -45,8 +45,8 @@ from cojoin.engine.values.encoding import encode_entries
 from cojoin.engine.values.rows import back_quoted
 from cojoin.errors import CheckpointError, ConfigurationError
 from cojoin.session.arrow_types import spark_schema
-from cojoin.session.kinds import active_session
 from cojoin.session.sealed import for_workers
+from cojoin.session.sessions import active_session
 from cojoin.spark.batch.packing import key_group
 
 if TYPE_CHECKING:

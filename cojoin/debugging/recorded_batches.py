@@ -42,11 +42,10 @@ from cojoin.engine.time.watermarks import END_OF_TIME, NONE
 from cojoin.engine.values.rows import back_quoted
 from cojoin.engine.values.tables import concat
 from cojoin.errors import CheckpointError, ConfigurationError
-from cojoin.session import source_logs
-from cojoin.session.failures import explain
-from cojoin.session.kinds import adapter_of
-from cojoin.session.offset_log import NOTHING_READ, plan_interrupted
-from cojoin.session.stores import open_store
+from cojoin.session import spark_checkpoint
+from cojoin.session.sessions import adapter_of, open_store
+from cojoin.session.spark_checkpoint import NOTHING_READ, plan_interrupted
+from cojoin.session.spark_errors import explain
 from cojoin.spark.query.input_progress import snapshot_of
 from cojoin.storage.locations import literally
 
@@ -364,7 +363,7 @@ class ReplayedRows:
             -1 if line in _NOTHING else int(json.loads(line)["logOffset"])
             for line in (span.begins[side], span.ends[side])
         )
-        entries = source_logs.entries(self.files, side)
+        entries = spark_checkpoint.source_entries(self.files, side)
         return [{**each, "batchId": 0} for each in entries if begin < each["batchId"] <= end]
 
     def _stream(self, leaves: Sequence[_Leaf]) -> list[tuple[_Leaf, pa.Table]]:
@@ -382,10 +381,10 @@ class ReplayedRows:
         with tempfile.TemporaryDirectory(prefix="cojoin-debug-") as folder:
             store = open_store(self.spark, Path(folder).as_uri(), "temporary folder")
             taken = store.path("rows")
-            interval = source_logs.compact_interval(self.spark)
+            interval = spark_checkpoint.compact_interval(self.spark)
             for number, leaf in enumerate(leaves):
                 if leaf.entries:
-                    source_logs.write_log(store, number, leaf.entries, 0, interval=interval)
+                    spark_checkpoint.write_source_log(store, number, leaf.entries, 0, interval=interval)
             begins, ends = zip(*(leaf.positions for leaf in leaves), strict=True)
             plan_interrupted(self.spark, store, begins, ends)
             try:

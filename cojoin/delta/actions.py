@@ -96,13 +96,13 @@ class DataFile:
     @property
     def rows(self) -> int | None:
         """The number of rows, deleted ones among them; None where the statistics do not say it."""
-        found = self.counted().get("numRecords")
-        return None if found is None else int(found)
+        number = self.counted().get("numRecords")
+        return None if number is None else int(number)
 
     def counted(self) -> dict[str, Any]:
         """Return the statistics; empty where there are none."""
-        found = json.loads(self.statistics) if self.statistics else {}
-        return found if isinstance(found, dict) else {}
+        statistics = json.loads(self.statistics) if self.statistics else {}
+        return statistics if isinstance(statistics, dict) else {}
 
 
 @dataclass(frozen=True)
@@ -132,8 +132,8 @@ class Commit:
     @property
     def user_metadata(self) -> str | None:
         """The user metadata (``userMetadata``); None where there is none."""
-        found = self.info.get("userMetadata")
-        return None if found is None else str(found)
+        metadata = self.info.get("userMetadata")
+        return None if metadata is None else str(metadata)
 
     @property
     def rows(self) -> int | None:
@@ -144,8 +144,8 @@ class Commit:
     @property
     def timestamp(self) -> int | None:
         """The commit's time in epoch milliseconds; None where it does not say it."""
-        found = self.info.get("inCommitTimestamp", self.info.get("timestamp"))
-        return None if found is None else int(found)
+        time = self.info.get("inCommitTimestamp", self.info.get("timestamp"))
+        return None if time is None else int(time)
 
 
 def lines_of(content: bytes) -> list[dict[str, Any]]:
@@ -154,11 +154,11 @@ def lines_of(content: bytes) -> list[dict[str, Any]]:
     Raises:
         ValueError: It is not JSON, or an action is not an object.
     """
-    found = [json.loads(line) for line in content.splitlines() if line.strip()]
-    if not all(isinstance(each, dict) for each in found):
-        msg = "a line is no JSON object"
+    actions = [json.loads(line) for line in content.splitlines() if line.strip()]
+    if not all(isinstance(each, dict) for each in actions):
+        msg = "a line is not a JSON object"
         raise ValueError(msg)
-    return found
+    return actions
 
 
 def commit_of(version: int, content: bytes) -> Commit:

@@ -1,32 +1,208 @@
-"""All that is asked of ``deltalake``: a table is opened, read, created, and committed to.
+"""A Delta table by ``deltalake``: opened, read, created, and committed to, with its errors as cojoin's own.
 
-There are no rules of cojoin's here: ``TableWriter`` has them, and the simulation of the tests has this class anew, on
-its own disk. A handle stays at the version that was opened or updated to, also after a commit of its own.
+There are no rules of cojoin's here: ``TableWriter`` has them, and the tests' simulation has another class in place of
+``DeltalakeTable``. A handle stays at the version that was opened or updated to, also after a commit of its own.
 
 ``deltalake`` makes a commit at the version after the newest one, where no other writer was first. With a commit after
 the handle's version it fails, or, where it may repeat, compares: it fails then where the other commit wrote one of the
 application ids that this one writes, removed rows of the files that were there, or changed the table's metadata.
+
+It reaches local folders, and those on object stores that ``obstore`` reaches, too (``Place``). It takes a location for
+a URL: it undoes an escape such as ``%41`` in a local path, takes a backslash for a slash, and on object stores looks
+for the log's newest checkpoint under a path that is escaped twice. It would write into another folder than Spark does,
+so such folders are left to Spark.
+
+Its errors are shown on one line, without colours and stacks; an error of a store names what the store answered and the
+remedy. The options may hold credentials: no ``repr`` shows them, and every error masks them. Signed addresses are cut
+after the host.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
+import re
 import time
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 from cojoin.delta.actions import DataFile
-from cojoin.delta.delta_errors import check_deltalake
-from cojoin.delta.place import place_of, why_unreachable
-from cojoin.errors import QueryFailedError
-from cojoin.storage.locations import without_login
+from cojoin.errors import ConfigurationError, EnvironmentSetupError, QueryFailedError
+from cojoin.storage.local_store import LocalStore
+from cojoin.storage.locations import MASK, without_login
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
+    from cojoin.storage.object_store_settings import Settings
     from cojoin.storage.store import Store
 
-__all__ = ["DeltalakeTable"]
+__all__ = [
+    "DeltalakeTable",
+    "LostCommitError",
+    "Place",
+    "TableConflictError",
+    "TableRefusedError",
+    "check_deltalake",
+    "explained_error",
+    "place_of",
+    "translated",
+    "why_unreachable",
+]
+
+_OLDEST = (1, 6)
+_COLOUR, _ARROW, _STACK = (
+    re.compile(r"\x1b\[[0-9;]*m"),
+    re.compile(r"\s*\n\s*↳\s*"),
+    re.compile(r"\n\s*0: .*", re.DOTALL),
+)
+_SCHEMES = {"s3": "s3", "gs": "gs", "azure": "az"}
+_ESCAPE = re.compile(r"%[0-9A-Fa-f]{2}|\\|//")
+_RETRIES = {
+    "max_retries": "10",
+    "retry_timeout": "20s",
+    "backoff_config.init_backoff": "100ms",
+    "backoff_config.max_backoff": "3s",
+    "backoff_config.base": "2",
+}
+"""As those of ``object_store_settings``: passing errors are bridged, and a store that is down is named in seconds."""
+
+_SECRETS = ("secret", "token", "key", "sas")
+
+
+class TableRefusedError(QueryFailedError):
+    """A table that does not take a commit: what it asks of data files is not what the commit has."""
+
+
+class TableConflictError(QueryFailedError):
+    """Other writers committed to a table at the same moment, in each of the tries."""
+
+
+class LostCommitError(QueryFailedError):
+    """A commit that was made and is not in the table's log any more.
+
+    Attributes:
+        version: The commit's version.
+    """
+
+    def __init__(self, message: str, version: int) -> None:
+        super().__init__(message)
+        self.version = version
+
+
+def check_deltalake() -> None:
+    """Check that ``deltalake`` is installed, in a version that this works with.
+
+    Raises:
+        EnvironmentSetupError: It is missing or too old.
+    """
+    wanted = ".".join(map(str, _OLDEST))
+    try:
+        import deltalake  # noqa: PLC0415 - it is loaded with the first table that is written
+    except ImportError as error:
+        msg = f"expected deltalake {wanted} or later, found none ({error}); pip install 'deltalake>={wanted}'"
+        raise EnvironmentSetupError(msg) from error
+    installed = tuple(int(each) for each in re.findall(r"\d+", deltalake.__version__)[:2])
+    if installed < _OLDEST:
+        msg = f"expected deltalake {wanted} or later, found {deltalake.__version__}; pip install 'deltalake>={wanted}'"
+        raise EnvironmentSetupError(msg)
+
+
+@contextlib.contextmanager
+def translated(table: str, what: str, secrets: Sequence[str] = ()) -> Iterator[None]:
+    """Raise an error of ``deltalake`` within the block as one of cojoin's.
+
+    Args:
+        table: The table's folder.
+        what: What can't be done with the table, such as ``"read"``.
+        secrets: Texts to be masked.
+
+    Raises:
+        QueryFailedError: What was done failed.
+    """
+    from deltalake.exceptions import DeltaError  # noqa: PLC0415
+
+    try:
+        yield
+    except (DeltaError, OSError, ValueError) as error:
+        if isinstance(error, ConfigurationError):
+            raise
+        raise QueryFailedError(explained_error(error, table, what, secrets)) from None
+
+
+def explained_error(error: BaseException, table: str, what: str, secrets: Sequence[str] = ()) -> str:
+    """Return an error's message on one line, with what to do; its arguments are those of ``translated``."""
+    from cojoin.storage.object_store import explained  # noqa: PLC0415 - it loads obstore, for errors alone
+
+    text = _ARROW.sub(": ", _STACK.sub("", _COLOUR.sub("", str(error)))).strip()
+    for secret in sorted(secrets, key=len, reverse=True):
+        text = text.replace(secret, MASK)
+    why, cure = explained(type(error)(text) if isinstance(error, OSError) else OSError(text))
+    cure = cure or "see that the driver may list, read, write and delete there"
+    return f"Delta table {without_login(table)}: it can't be {what}: {why}; {cure}"
+
+
+@dataclass(frozen=True)
+class Place:
+    """A table's folder, as ``deltalake`` takes it.
+
+    Attributes:
+        url: Its URL, or its path on a local disk.
+        options: The options of its store; they may hold credentials.
+        is_overwritten: Whether other writers may look for a commit and then write it, as Spark's do on S3 by default.
+    """
+
+    url: str
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    is_overwritten: bool = False
+
+    @property
+    def secrets(self) -> list[str]:
+        """The options' values that must appear nowhere."""
+        return [value for name, value in self.options.items() if value and any(each in name for each in _SECRETS)]
+
+
+def place_of(store: Store, folder: str = "") -> Place | None:
+    """Return how ``deltalake`` reaches a folder; None where it does not, and ``why_unreachable`` says why.
+
+    Args:
+        store: The store.
+        folder: The folder below the store's root.
+    """
+    if why_unreachable(store, folder) is not None:
+        return None
+    settings = store.for_tasks()
+    if settings is None:
+        return Place(store.path(folder).removeprefix("file:"))
+    path = "/".join(each for each in (settings.bucket, settings.prefix, folder.strip("/")) if each)
+    return Place(f"{_SCHEMES[settings.kind]}://{path}", _options(settings), settings.kind == "s3")
+
+
+def why_unreachable(store: Store, folder: str = "") -> str | None:
+    """Return why ``deltalake`` does not reach a folder; None where it does."""
+    settings = store.for_tasks()
+    if settings is None and not isinstance(store, LocalStore):
+        return "only Hadoop's file systems reach it"
+    path = store.path(folder).partition(":")[2].lstrip("/") if settings is None else f"{settings.prefix}/{folder}"
+    if _ESCAPE.search(path.strip("/")) or (settings is not None and quote(path) != path):
+        return "its path has characters that deltalake takes for a URL's"
+    return None
+
+
+def _options(settings: Settings) -> dict[str, str]:
+    """Return the options of ``obstore`` as those of ``deltalake``, which has the same names and only texts."""
+    options: dict[str, str] = dict(_RETRIES)
+    for name, value in settings.options.items():
+        if isinstance(value, dict):
+            options.update((inner, _text(each)) for inner, each in value.items())
+        else:
+            options[name] = _text(value)
+    return options
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 class DeltalakeTable:

@@ -3,7 +3,7 @@
 Each commit writes the batch as the version of an application, and the epoch of the query's lease as that of a second
 one, which fences the table: a driver that takes over writes its epoch into the table before it reads anything
 (``fence``). Both are read and compared on the version on which the commit is made, and with any commit in between they
-are compared anew. So a former driver that was suspended and continues can't commit any more, and of two drivers that
+are compared again. So a former driver that was suspended and continues can't commit any more, and of two drivers that
 commit a batch at the same moment one finds it done. (Delta's protocol, "Transaction Identifiers".)
 """
 
@@ -12,9 +12,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cojoin.delta.actions import DataFile
-from cojoin.delta.file_checks import column_difference
-from cojoin.delta.place import why_unreachable
-from cojoin.delta.plainness import not_null_columns, why_not_plain
+from cojoin.delta.deltalake_table import why_unreachable
+from cojoin.delta.table_checks import column_difference, not_null_columns, why_not_plain
 from cojoin.delta.table_log import TableLog
 from cojoin.delta.table_writer import Change, NewTable, TableWriter, unknown_properties
 from cojoin.errors import QueryFailedError
@@ -28,8 +27,8 @@ if TYPE_CHECKING:
     from cojoin.delta.actions import Commit
     from cojoin.delta.table_log import TableVersion
     from cojoin.delta.table_writer import Committed
+    from cojoin.storage.parquet_files import WrittenFile
     from cojoin.storage.store import Store
-    from cojoin.storage.written_file import WrittenFile
 
 __all__ = ["FENCE", "NO_BATCH", "FencedOffError", "TableBatches", "fence_of"]
 
@@ -129,8 +128,8 @@ class TableBatches:
             FencedOffError: A later run of the query has fenced the table.
             UnreadableLogError: A part of the table's log is gone or damaged.
         """
-        found = self._log.newest()
-        return (None, NO_BATCH) if found is None else (found.table_id, self._newest(found.transaction))
+        newest = self._log.newest()
+        return (None, NO_BATCH) if newest is None else (newest.table_id, self._newest(newest.transaction))
 
     def commit_of(self, batch_id: int) -> Commit | None:
         """Return the commit of a batch; None where the log does not have it, or not any more.
@@ -228,5 +227,5 @@ class TableBatches:
         epoch = version(fence_of(self.app_id))
         if self._epoch is not None and epoch is not None and epoch > self._epoch:
             raise _fenced_off(self._path, epoch, self._epoch)
-        found = version(self.app_id)
-        return NO_BATCH if found is None else found
+        number = version(self.app_id)
+        return NO_BATCH if number is None else number

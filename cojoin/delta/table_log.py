@@ -9,6 +9,11 @@ A version is the newest checkpoint that can be read, and the commits after it. W
 reads only the new commits, as long as the last commit that was read is there as it was, so that a table that was
 deleted and made again is another one. A commit costs the reading of a small file, a checkpoint that of its columns that
 are needed. (Delta's protocol, "Delta Log Entries", "Checkpoints", "Action Reconciliation".)
+
+The rows of a small table of cojoin's own, such as ``progress``, are read by pyarrow: its files whole, in the order in
+which they were written (``TableRows``). A column that a file lacks is null, as after a column was added. A table whose
+rows are not those of its files as they are (deletion vectors, column mapping, widened types, values of partitions) is
+read by Spark.
 """
 
 from __future__ import annotations
@@ -24,6 +29,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from cojoin.delta.actions import Commit, DataFile, Protocol, commit_of, lines_of
+from cojoin.delta.table_checks import why_not_plain
 from cojoin.errors import ConfigurationError
 from cojoin.storage.locations import without_login
 
@@ -32,7 +38,7 @@ if TYPE_CHECKING:
 
     from cojoin.storage.store import Store
 
-__all__ = ["LOG", "TableLog", "TableVersion", "UnreadableLogError", "commit_name"]
+__all__ = ["LOG", "TableLog", "TableRows", "TableVersion", "UnreadableLogError", "commit_name"]
 
 LOG = "_delta_log"
 _COMMIT = re.compile(r"(\d{20})\.json")
@@ -111,15 +117,15 @@ class _Listed:
 
     @classmethod
     def of(cls, names: Sequence[str]) -> _Listed:
-        commits = sorted(int(found[1]) for name in names if (found := _COMMIT.fullmatch(name)))
+        commits = sorted(int(name_parts[1]) for name in names if (name_parts := _COMMIT.fullmatch(name)))
         whole: dict[int, tuple[str, ...]] = {}
         parts: dict[tuple[int, int], list[str]] = {}
         for name in sorted(names):
-            found = _CHECKPOINT.fullmatch(name)
-            if found is not None and found[3] is None:
-                whole[int(found[1])] = (name,)
-            elif found is not None:
-                parts.setdefault((int(found[1]), int(found[3])), []).append(name)
+            name_parts = _CHECKPOINT.fullmatch(name)
+            if name_parts is not None and name_parts[3] is None:
+                whole[int(name_parts[1])] = (name,)
+            elif name_parts is not None:
+                parts.setdefault((int(name_parts[1]), int(name_parts[3])), []).append(name)
         for (version, count), files in parts.items():
             if len(files) == count:
                 whole.setdefault(version, tuple(files))
@@ -175,11 +181,11 @@ class TableLog:
         listed = self._listed()
         if listed.newest < 0:
             return None
-        found = self._built(listed, listed.newest)
-        last = self._content(found.version)
+        table = self._built(listed, listed.newest)
+        last = self._content(table.version)
         if last is not None:
-            self._known = found, last
-        return found
+            self._known = table, last
+        return table
 
     def at(self, version: int) -> TableVersion:
         """Return the table at a version.
@@ -202,12 +208,12 @@ class TableLog:
             CheckpointError: The store can't be reached.
         """
         _, rows, commits = self._replayed(self._listed(), version, "add")
-        found = {_key(each): each for each in (DataFile.of(row["add"]) for row in rows if row.get("add"))}
+        by_key = {_key(each): each for each in (DataFile.of(row["add"]) for row in rows if row.get("add"))}
         for commit in commits:
             for each in commit.removed:
-                found.pop(_key(each), None)
-            found.update((_key(each), each) for each in commit.added)
-        return sorted(found.values(), key=lambda each: (each.modified, each.path))
+                by_key.pop(_key(each), None)
+            by_key.update((_key(each), each) for each in commit.added)
+        return sorted(by_key.values(), key=lambda each: (each.modified, each.path))
 
     def commits(self, after: int, until: int | None = None) -> Iterator[Commit]:
         """Yield the commits after a version, oldest first.
@@ -259,9 +265,9 @@ class TableLog:
             content = self._content(version)
             if content is None:
                 return None
-            found = self._parsed(version, _state_lines(content, "commitInfo"))
-            if found.applications.get(app_id) == app_version:
-                return found
+            commit = self._parsed(version, _state_lines(content, "commitInfo"))
+            if commit.applications.get(app_id) == app_version:
+                return commit
         return None
 
     def versions(self) -> tuple[int, ...]:
@@ -306,7 +312,7 @@ class TableLog:
             return next((row[kind] for row in rows if row.get(kind) is not None), None)
 
         protocol, metadata = last("protocol"), last("metaData")
-        found = TableVersion(
+        table = TableVersion(
             self.path,
             begin,
             Protocol.of(protocol) if protocol else Protocol(1, 1, frozenset()),
@@ -314,8 +320,8 @@ class TableLog:
             {row["txn"]["appId"]: int(row["txn"]["version"]) for row in rows if row.get("txn") is not None},
         )
         for commit in commits:
-            found = found.after(commit)
-        return found
+            table = table.after(commit)
+        return table
 
     def _replayed(
         self, listed: _Listed, version: int, *kinds: str
@@ -340,15 +346,15 @@ class TableLog:
 
     def _of_checkpoint(self, names: Sequence[str], kinds: Sequence[str]) -> list[dict[str, Any]]:
         """Return a checkpoint's actions of some kinds, by its files and those that it names."""
-        found: list[dict[str, Any]] = []
+        rows_of_parts: list[dict[str, Any]] = []
         for name in names:
             rows = self._of_file(f"{LOG}/{name}", (*kinds, "sidecar") if "add" in kinds else kinds)
             for row in rows:
                 if row.get("sidecar") is not None:
                     path = row["sidecar"]["path"]
-                    found += self._of_file(path if "/" in path else f"{LOG}/_sidecars/{path}", kinds)
-            found += rows
-        return found
+                    rows_of_parts += self._of_file(path if "/" in path else f"{LOG}/_sidecars/{path}", kinds)
+            rows_of_parts += rows
+        return rows_of_parts
 
     def _of_file(self, name: str, kinds: Sequence[str]) -> list[dict[str, Any]]:
         content = self._store.read_bytes(self.name(name))
@@ -385,24 +391,95 @@ def _state_lines(content: bytes, *more: str) -> bytes:
 
 
 def _key(file: DataFile) -> tuple[str, str]:
-    """Return what identifies a file: one whose deletion vector has changed is added anew and removed as it was."""
+    """Return a file's identity: one whose deletion vector has changed is added again and removed as it was."""
     vector = file.deletion_vector or {}
     return file.path, json.dumps([vector.get(each) for each in ("storageType", "pathOrInlineDv", "offset")])
 
 
 def _of_parquet(content: bytes, kinds: Sequence[str]) -> list[dict[str, Any]]:
     file = pq.ParquetFile(io.BytesIO(content))
-    found: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = []
     for kind in kinds:
         if kind not in file.schema_arrow.names:
             continue
         column = file.read(columns=[f"{kind}.{each}" for each in _FIELDS] if kind == "add" else [kind]).column(kind)
         # A field that each action of the kind has: some writers leave out the action, and some its fields alone.
         present = pc.is_valid(pc.struct_field(column, _REQUIRED[kind]))
-        found += [{kind: each} for each in column.filter(present).to_pylist()]
-    return found
+        rows += [{kind: each} for each in column.filter(present).to_pylist()]
+    return rows
 
 
 def _plain_metadata(action: Mapping[str, Any]) -> dict[str, Any]:
     """Return a ``metaData`` action whose properties are a mapping; a checkpoint has them as pairs."""
     return {**action, "configuration": dict(action.get("configuration") or {})}
+
+
+class TableRows:
+    """The rows of a table at its newest version.
+
+    Args:
+        store: The store.
+        folder: The table's folder below the store's root.
+
+    Attributes:
+        files: The table's files; empty where there is no table.
+        why_not: Why only Spark reads its rows; None where they are read here.
+
+    Raises:
+        UnreadableLogError: A part of the table's log is gone or damaged.
+    """
+
+    def __init__(self, store: Store, folder: str) -> None:
+        self._store, self._folder = store, folder.strip("/")
+        log = TableLog(store, folder)
+        newest = log.newest()
+        self.files: Sequence[DataFile] = [] if newest is None else log.files(newest.version)
+        self.why_not = None if newest is None else why_not_plain(newest.protocol, newest.metadata)
+        if newest is not None and newest.partition_columns:
+            self.why_not = "its partition columns"
+        if any(each.deletion_vector for each in self.files):
+            self.why_not = "its deletion vectors"
+
+    def largest(self, column: str) -> int | None:
+        """Return the largest value of a column of integers, by the files' statistics; None where there are no rows."""
+        values: list[int] = []
+        for file in self.files:
+            value = (file.counted().get("maxValues") or {}).get(column)
+            if value is None and file.rows != 0:
+                value = max(
+                    (row for row in self._read(file, [column])[column].to_pylist() if row is not None), default=None
+                )
+            if value is not None:
+                values.append(int(value))
+        return max(values, default=None)
+
+    def read(self, schema: pa.Schema) -> pa.Table:
+        """Return all rows, with the columns and types of a schema.
+
+        Raises:
+            UnreadableLogError: A file is gone or damaged.
+        """
+        tables = [self._as(self._read(each, None), schema) for each in self.files]
+        return pa.concat_tables([schema.empty_table(), *tables])
+
+    def _read(self, file: DataFile, columns: list[str] | None) -> pa.Table:
+        content = self._store.read_bytes(f"{self._folder}/{file.path}")
+        try:
+            return pq.read_table(io.BytesIO(content or b""), columns=columns)
+        except (pa.ArrowException, ValueError, OSError) as error:
+            why = "it is not there" if content is None else str(error).partition("\n")[0]
+            msg = (
+                f"Delta table {without_login(self._store.path(self._folder))}: file {file.path} can't be read: {why}; "
+                f"put it back from a backup of the table"
+            )
+            raise UnreadableLogError(msg) from error
+
+    @staticmethod
+    def _as(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+        columns = [
+            rows[field.name].cast(field.type)
+            if field.name in rows.column_names
+            else pa.nulls(rows.num_rows, field.type)
+            for field in schema
+        ]
+        return pa.table(columns, schema=schema)

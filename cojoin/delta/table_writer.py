@@ -8,10 +8,10 @@ each id that it is asked for, the handle would read the commits since the last c
 requests.)
 
 No commit is repeated by ``deltalake`` on a newer version (``retries=0``): with any commit in between, the
-table is read and compared anew, at most five times. So an append beside another's DELETE, OPTIMIZE or new property is
+table is read and compared again, at most five times. So an append next to another's DELETE, OPTIMIZE or new property is
 made on what these left, or refused by its name.
 
-A commit of which no answer came is settled the same way: read anew, the application ids say whether it was made.
+A commit of which no answer came is settled the same way: read again, the application ids say whether it was made.
 
 Each commit shows in the table's history what Spark's streaming writer does, except the operation's name, which is
 ``deltalake``'s own (WRITE, CREATE TABLE). An append is marked as a blind one, so that it is in the way of nobody's
@@ -31,16 +31,21 @@ import uuid
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from cojoin.delta.delta_errors import (
+from cojoin.delta.deltalake_table import (
+    DeltalakeTable,
     LostCommitError,
     TableConflictError,
     TableRefusedError,
     explained_error,
     translated,
 )
-from cojoin.delta.deltalake_table import DeltalakeTable
-from cojoin.delta.file_checks import check_files, nullable_schema
-from cojoin.delta.plainness import HARMLESS_PROPERTIES, why_not_plain, why_not_removable
+from cojoin.delta.table_checks import (
+    HARMLESS_PROPERTIES,
+    check_files,
+    nullable_schema,
+    why_not_plain,
+    why_not_removable,
+)
 from cojoin.delta.table_log import LOG, TableLog, commit_name
 from cojoin.errors import QueryFailedError
 from cojoin.storage.locations import without_login
@@ -79,7 +84,7 @@ class NewTable:
     Attributes:
         schema: Its columns; they are all nullable.
         partition_by: The columns by which it is partitioned.
-        properties: Its properties beside ``DEFAULT_PROPERTIES``, or in their place.
+        properties: Its properties in addition to ``DEFAULT_PROPERTIES``, or in their place.
     """
 
     schema: pa.Schema
@@ -178,23 +183,23 @@ class TableWriter:
         failed: Exception | None = None
         tried = -2
         for _ in range(_TRIES):
-            found = self._current()
-            version = -1 if found is None else found.version
-            if found is None and new is None:
-                raise self._error(QueryFailedError, "there is no table; expected one that is there")
-            if compare(_none if found is None else found.transaction):
-                return Committed("" if found is None else found.table_id, version, is_new=False)
+            table = self._current()
+            version = -1 if table is None else table.version
+            if table is None and new is None:
+                raise self._error(QueryFailedError, "there is no table; create it first")
+            if compare(_none if table is None else table.transaction):
+                return Committed("" if table is None else table.table_id, version, is_new=False)
             if failed is not None and version == tried:
                 # Nobody was first, so this was no conflict.
                 secrets = self._table.secrets
                 raise QueryFailedError(explained_error(failed, self._path, "written", secrets)) from None
             planned = change(self._files()) if callable(change) else change
             if planned is None:
-                return Committed("" if found is None else found.table_id, version, is_new=False)
-            self._check(found, planned, new)
+                return Committed("" if table is None else table.table_id, version, is_new=False)
+            self._check(table, planned, new)
             failed, tried = self._put(version, planned, new), version
             if failed is None:
-                return self._made(found, version + 1)
+                return self._made(table, version + 1)
         raise self._busy()
 
     def refusal(self, *, removes: bool = False) -> str | None:
@@ -206,8 +211,8 @@ class TableWriter:
         Raises:
             UnreadableLogError: A part of the table's log is gone or damaged.
         """
-        found = TableLog(self._store, self._folder).newest()
-        return None if found is None else _refusal(found, removes=removes)
+        table = TableLog(self._store, self._folder).newest()
+        return None if table is None else _refusal(table, removes=removes)
 
     def _error(self, kind: type[QueryFailedError], why: str) -> QueryFailedError:
         return kind(f"Delta table {without_login(self._path)}: {why}")
@@ -243,9 +248,9 @@ class TableWriter:
             if not self._table.is_open:
                 return None
             version = self._table.version
-            found = self._log.newest(version)
-            if found is not None and (found.version, found.table_id) == (version, self._table.table_id):
-                return found
+            table = self._log.newest(version)
+            if table is not None and (table.version, table.table_id) == (version, self._table.table_id):
+                return table
             # Another commit came between the two looks, or another table.
             self._table.close()
         raise self._busy()
@@ -282,14 +287,14 @@ class TableWriter:
             raise self._not_allowed(why) from None
         return isinstance(error, TableNotFoundError) and not self._store.names(self._log.name(LOG))
 
-    def _check(self, found: TableVersion | None, change: Change, new: NewTable | None) -> None:
+    def _check(self, table: TableVersion | None, change: Change, new: NewTable | None) -> None:
         """Check that the table takes a change in its newest version, or as it is made.
 
         Raises:
             TableRefusedError: It does not.
         """
-        if found is not None:
-            why = _refusal(found, removes=bool(change.removed))
+        if table is not None:
+            why = _refusal(table, removes=bool(change.removed))
             if why is not None:
                 raise self._not_allowed(why)
             gone = self._gone(change.removed)
@@ -297,8 +302,8 @@ class TableWriter:
                 why = f"{len(gone)} files that this commit removes are not there any more, such as {gone[0]}"
                 raise self._error(TableRefusedError, f"{why}: another writer has removed or replaced them")
         if change.added:
-            described = found.metadata if found is not None else {} if new is None else _metadata_of_new(new)
-            features = frozenset[str]() if found is None else found.protocol.features
+            described = table.metadata if table is not None else {} if new is None else _metadata_of_new(new)
+            features = frozenset[str]() if table is None else table.protocol.features
             check_files(self._store, self._folder, described, features, change.schema, change.added)
 
     def _gone(self, removed: Sequence[DataFile]) -> list[str]:
@@ -337,26 +342,26 @@ class TableWriter:
             return error
         return None
 
-    def _made(self, found: TableVersion | None, version: int) -> Committed:
+    def _made(self, table: TableVersion | None, version: int) -> Committed:
         """Return the commit that was just made, once it was read back, and take care of the log."""
         if self._reads_back:
             content = self._store.read_bytes(self._log.name(commit_name(version)))
             if content is None or self._txn_id.encode() not in content:
                 self._table.close()
                 raise self._lost(version, "gone" if content is None else "that of another writer")
-        if found is None:
+        if table is None:
             made = self._current()
             return Committed("" if made is None else made.table_id, version, is_new=True)
-        if version % _interval(found) == 0:
+        if version % _interval(table) == 0:
             self._care(version)
-        return Committed(found.table_id, version, is_new=True)
+        return Committed(table.table_id, version, is_new=True)
 
     def _care(self, version: int) -> None:
         """Write a checkpoint of the log, and clean it as the table's properties say."""
         try:
-            found = self._current()
+            table = self._current()
             self._table.write_checkpoint()
-            if found is not None and found.properties.get(_CLEANS, "true").lower() != "false":
+            if table is not None and table.properties.get(_CLEANS, "true").lower() != "false":
                 self._table.clean_log()
         except Exception as error:  # noqa: BLE001 - the commit was made, and the next checkpoint makes up for this one
             what = f"given a checkpoint of its log at version {version}"
@@ -377,12 +382,12 @@ def _metadata_of_new(new: NewTable) -> dict[str, Any]:
     return {"schemaString": described, "partitionColumns": list(new.partition_by), "configuration": {}}
 
 
-def _refusal(found: TableVersion, *, removes: bool) -> str | None:
-    return (why_not_removable if removes else why_not_plain)(found.protocol, found.metadata)
+def _refusal(table: TableVersion, *, removes: bool) -> str | None:
+    return (why_not_removable if removes else why_not_plain)(table.protocol, table.metadata)
 
 
-def _interval(found: TableVersion) -> int:
-    text = found.properties.get(_INTERVAL, "")
+def _interval(table: TableVersion) -> int:
+    text = table.properties.get(_INTERVAL, "")
     return int(text) if text.isdigit() and int(text) > 0 else _DELTAS_INTERVAL
 
 

@@ -90,7 +90,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(msg)
     if _MODULES[name] == _NEEDS_THE_DATA_SOURCE:
         check_packages(f"cojoin.kafka.{name}", "spark")
-        from cojoin.session.spark_versions import check_kafka  # noqa: PLC0415
+        from cojoin.session.versions import check_kafka  # noqa: PLC0415
 
         check_kafka()
     return getattr(import_module(f"cojoin.kafka.{_MODULES[name]}"), name)

@@ -33,9 +33,8 @@ from cojoin.kafka.archive_files import footer
 from cojoin.kafka.hybrid_cluster import ArchivedPartition, ArchiveIndex, Blocks, Layout, Piece, bucket_begins
 from cojoin.kafka.records import HEADERS, KEY, TIME, VALUE
 from cojoin.session.arrow_types import spark_data_type
-from cojoin.session.failures import explain
-from cojoin.session.spark_errors import JAVA_ERRORS
-from cojoin.session.stores import places_of
+from cojoin.session.sessions import places_of
+from cojoin.session.spark_errors import JAVA_ERRORS, explain
 from cojoin.spark.sources.sources import Source
 from cojoin.storage.locations import is_path
 

@@ -33,7 +33,7 @@ from cojoin.kafka.records import (
     decode_parts,
 )
 from cojoin.storage.file_systems import open_file
-from cojoin.storage.parquet_footers import read_footer
+from cojoin.storage.parquet_files import read_footer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

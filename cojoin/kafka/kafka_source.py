@@ -37,7 +37,7 @@ from cojoin.kafka.record_columns import RecordDescription, check_columns
 from cojoin.kafka.record_columns import key as key_column
 from cojoin.kafka.records import FAULT, MARK, NEWEST
 from cojoin.kafka.topics import Topics, id_problem, merged_ids
-from cojoin.session.kinds import active_session, adapter_of
+from cojoin.session.sessions import active_session, adapter_of
 from cojoin.spark.sources.sources import Source
 
 if TYPE_CHECKING:

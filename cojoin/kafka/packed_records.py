@@ -24,8 +24,7 @@ from cojoin.engine.values.codec import binary_column
 from cojoin.engine.values.types import parse_type, type_to_ddl
 from cojoin.kafka.formats.arrow_json import is_settled_type, narrowed, parsed_json
 from cojoin.kafka.records import DECODED, DECODED_KEY, FAULT, KEY, MARK, NEWEST, TIME, VALUE
-from cojoin.session.kinds import active_session
-from cojoin.session.session_settings import is_left_to_spark
+from cojoin.session.sessions import active_session, is_left_to_spark
 from cojoin.spark.batch.packing import CHUNK_BYTES, CHUNK_ROWS, READY_COLUMNS, cut, limits_bytes
 
 if TYPE_CHECKING:

@@ -37,7 +37,7 @@ from cojoin.kafka.records import (
     Record,
     RecordFormat,
 )
-from cojoin.session.pickling import pickling_error
+from cojoin.session.sealed import pickling_error
 from cojoin.spark.batch.packing import READY_COLUMNS
 
 if TYPE_CHECKING:

@@ -23,9 +23,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import unquote
 
 from cojoin.errors import ConfigurationError, QueryFailedError
-from cojoin.session.pickling import pickling_error
-from cojoin.storage.locations import MASK
-from cojoin.storage.secret_names import may_be_secret
+from cojoin.session.sealed import pickling_error
+from cojoin.storage.locations import MASK, may_be_secret
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -14,14 +14,12 @@ from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import SparkSession
 
 from cojoin.errors import ConfigurationError, EnvironmentSetupError
-from cojoin.session.execution_listener import ExecutionListener
 from cojoin.session.hadoop_store import HadoopStore, qualified
-from cojoin.session.java_classes import java_class, java_session
-from cojoin.session.java_versions import java_fault
+from cojoin.session.jvm import ExecutionListener, java_class, java_session
 from cojoin.session.session_adapter import SessionAdapter, StreamSource
 from cojoin.session.spark_errors import SPARK_ERRORS
-from cojoin.session.spark_versions import DELTA_SETTINGS, delta_package, has_delta, no_delta, spark_version
-from cojoin.storage.direct_store import FILE, direct_store
+from cojoin.session.versions import DELTA_SETTINGS, delta_package, has_delta, java_fault, no_delta, spark_version
+from cojoin.storage.file_systems import FILE, direct_store
 from cojoin.storage.locations import is_path
 
 if TYPE_CHECKING:
@@ -135,8 +133,8 @@ class ClassicSession(SessionAdapter):
 
     def hadoop_setting(self, name: str) -> str | None:
         """Return a setting of Hadoop's; None if it is not set."""
-        found = self._context.hadoopConfiguration().get(name)
-        return None if found is None or found == "" else str(found)
+        value = self._context.hadoopConfiguration().get(name)
+        return None if value is None or value == "" else str(value)
 
     @contextlib.contextmanager
     def with_setting(self, name: str, value: str) -> Iterator[SparkSession]:
@@ -171,8 +169,8 @@ class ClassicSession(SessionAdapter):
     def local_path(self, location: str) -> str | None:
         """Return a location as a path of the local file system; None if its scheme is not ``file``."""
         path = java_class(self.spark, "org.apache.hadoop.fs.Path")(location)
-        found = path.getFileSystem(self._hadoop()).makeQualified(path).toUri()
-        return str(found.getPath()) if found.getScheme() == "file" else None
+        uri = path.getFileSystem(self._hadoop()).makeQualified(path).toUri()
+        return str(uri.getPath()) if uri.getScheme() == "file" else None
 
     def encrypts_files(self) -> bool:
         """Return whether Spark encrypts the parquet files that it writes."""
@@ -205,8 +203,8 @@ class ClassicSession(SessionAdapter):
     def stream_sources(self, frame: DataFrame) -> list[StreamSource | None]:
         """Return the sources of the streams that the plan of a DataFrame reads, in order."""
         leaves = _plans(frame).analyzed().collectLeaves()
-        each = [leaves.apply(at) for at in range(leaves.size())]
-        return [_stream_source(leaf) for leaf in each if leaf.isStreaming()]
+        nodes = [leaves.apply(at) for at in range(leaves.size())]
+        return [_stream_source(leaf) for leaf in nodes if leaf.isStreaming()]
 
     def planned_metadata(self, files: Store) -> str:
         """Return the line of metadata with which Spark would plan a new query's first batch now."""
@@ -260,7 +258,7 @@ def _stream_source(leaf: Any) -> StreamSource | None:
 def stopped(what: str) -> ConfigurationError:
     """Return the error for a session that was stopped."""
     return ConfigurationError(
-        f"{what}: its Spark session was stopped; make another with cojoin.spark_session(), and its DataFrames anew"
+        f"{what}: its Spark session was stopped; make another with cojoin.spark_session(), and its DataFrames again"
     )
 
 

@@ -1,11 +1,12 @@
 """A session of Spark Connect, whose JVM is a server's: it is asked by SQL, by texts of plans, and by files.
 
-The server may be on another host, and calls the function of ``foreachBatch`` in a process beside itself.
+The server may be on another host, and calls the function of ``foreachBatch`` in a process next to itself.
 """
 
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import re
 import sys
@@ -19,9 +20,8 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from cojoin.errors import CheckpointError, ConfigurationError
 from cojoin.session.classic_session import stopped
-from cojoin.session.plan_text import plan_text
 from cojoin.session.session_adapter import SessionAdapter
-from cojoin.storage.direct_store import direct_store
+from cojoin.storage.file_systems import direct_store
 from cojoin.storage.locations import is_path, literally, without_login
 
 if TYPE_CHECKING:
@@ -32,10 +32,8 @@ if TYPE_CHECKING:
     from cojoin.session.session_adapter import StreamSource
     from cojoin.storage.store import Store
 
-__all__ = ["ConnectSession"]
-
+__all__ = ["ConnectSession", "plan_text"]
 _ENCRYPTION = "parquet.crypto.factory.class"
-
 _CHECKED: set[str] = set()
 """The sessions whose servers were asked for their version."""
 
@@ -47,6 +45,19 @@ _SIZE, _UNITS = re.compile(r"Statistics\(sizeInBytes=([\d.E+]+) ([KMGTPE]?)i?B")
 """The size of a plan in its text, and the units of 1024 bytes."""
 
 _STREAM = re.compile(r"^[\s:+\-|]*Streaming\w*Relation\w*", re.MULTILINE)
+
+
+def plan_text(frame: DataFrame, mode: str) -> str:
+    """Return what ``DataFrame.explain`` prints.
+
+    Args:
+        frame: The DataFrame.
+        mode: Spark's mode, such as ``"extended"`` or ``"cost"``.
+    """
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        frame.explain(mode=mode)
+    return printed.getvalue()
 
 
 class ConnectSession(SessionAdapter):
@@ -92,7 +103,7 @@ class ConnectSession(SessionAdapter):
         if server.split(".")[:2] != client.split(".")[:2]:
             msg = (
                 f"{what}: its Spark Connect server is of version {server}, and PySpark in this process of version "
-                f"{client}; install pyspark=={server} here, since functions are sent to the server as they are in this "
+                f"{client}; install pyspark=={server}, since functions are sent to the server as they are in this "
                 f"process"
             )
             raise ConfigurationError(msg)
@@ -104,7 +115,7 @@ class ConnectSession(SessionAdapter):
     def check_checkpoint(self, files: Store) -> None:
         """Check that the server sees the files that this process writes into a checkpoint.
 
-        A process beside the server writes the batches. It would start from an empty directory of the server's own.
+        A process next to the server writes the batches. It would start from an empty directory of the server's own.
         """
         name, text = f"server-check-{uuid.uuid4().hex}", uuid.uuid4().hex
         files.write(name, text)
@@ -133,8 +144,8 @@ class ConnectSession(SessionAdapter):
 
     def hadoop_setting(self, name: str) -> str | None:
         """Return a setting of Hadoop's that Spark's own configuration sets; None if it is not set."""
-        found = self.spark.conf.get(f"spark.hadoop.{name}", None)
-        return None if found is None or found == "" else str(found)
+        value = self.spark.conf.get(f"spark.hadoop.{name}", None)
+        return None if value is None or value == "" else str(value)
 
     @contextlib.contextmanager
     def with_setting(self, name: str, value: str) -> Iterator[SparkSession]:
@@ -192,17 +203,17 @@ class ConnectSession(SessionAdapter):
         if is_path(table):
             return table
         try:
-            found = self.spark.sql(f"DESCRIBE DETAIL {table}").select("location").first()
+            row = self.spark.sql(f"DESCRIBE DETAIL {table}").select("location").first()
         except PySparkException as error:
             if any(each in str(error) for each in _NO_TABLE):
                 return None
             raise
-        return None if found is None else str(found[0])
+        return None if row is None else str(row[0])
 
     def plan_bytes(self, frame: DataFrame) -> int:
         """Return the size of a static DataFrame in bytes according to the text of its plan."""
-        found = _SIZE.search(plan_text(frame, "cost"))
-        return sys.maxsize if found is None else int(float(found[1]) * 1024 ** _UNITS.index(found[2] or ""))
+        size = _SIZE.search(plan_text(frame, "cost"))
+        return sys.maxsize if size is None else int(float(size[1]) * 1024 ** _UNITS.index(size[2] or ""))
 
     def runs_python(self, frame: DataFrame) -> bool:
         """Return True: it is taken for granted."""

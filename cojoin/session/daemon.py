@@ -29,12 +29,12 @@ def installed_folders(paths: Iterable[str]) -> list[str]:
     >>> installed_folders(["/opt/spark/python/lib/pyspark.zip", "/home/me/jobs"])
     []
     """
-    found = []
-    for each in map(Path, paths):
-        if each.parts[-4:] == ("pyspark", "python", "lib", "pyspark.zip"):
-            folder = each.parents[3]
-            found += [str(folder)] if (folder / "pyspark" / "daemon.py").is_file() else []
-    return found
+    folders = []
+    for path in map(Path, paths):
+        if path.parts[-4:] == ("pyspark", "python", "lib", "pyspark.zip"):
+            folder = path.parents[3]
+            folders += [str(folder)] if (folder / "pyspark" / "daemon.py").is_file() else []
+    return folders
 
 
 def main() -> None:
@@ -46,7 +46,7 @@ def main() -> None:
     del sys.path[: len(folders)]
     from pyspark.daemon import manager  # noqa: PLC0415 - as above
 
-    from cojoin.session.warming import import_modules  # noqa: PLC0415 - it imports PySpark
+    from cojoin.session.workers import import_modules  # noqa: PLC0415 - it imports PySpark
 
     import_modules()
     gc.freeze()

@@ -16,7 +16,7 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 from cojoin.errors import CheckpointError
-from cojoin.session.java_classes import java_class, java_session
+from cojoin.session.jvm import java_class, java_session
 from cojoin.session.spark_errors import JAVA_ERRORS, java_message
 from cojoin.storage.locations import without_login
 from cojoin.storage.store import (
@@ -24,11 +24,11 @@ from cojoin.storage.store import (
     Tagged,
     UnplacedFileError,
     UnreadableFileError,
+    cure_of,
     former_name,
     is_abandoned,
     visible_names,
 )
-from cojoin.storage.store_cures import cure_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -59,8 +59,8 @@ def _system_and_root(spark: SparkSession, root: str, what: str) -> tuple[Any, An
         return system, system.makeQualified(path)
     except JAVA_ERRORS as error:
         msg = (
-            f"{what} {without_login(root)!r}: Spark has no file system for it ({_said(error)}); expected a path that "
-            f"Spark reaches, such as '/lake/{what}'. An object store needs its connector's package in "
+            f"{what} {without_login(root)!r}: Spark has no file system for it ({_message(error)}); expected a path "
+            f"that Spark reaches, such as '/lake/{what}'. An object store needs its connector's package in "
             f"spark.jars.packages, and the scheme that this serves: s3a:// for S3, abfss:// for Azure, gs:// for "
             f"Google"
         )
@@ -101,7 +101,7 @@ class HadoopStore(Store):
 
     def exists(self, name: str = "") -> bool:
         """Return whether a file or directory exists."""
-        with self._told(name, "looked for"):
+        with self._translated_errors(name, "looked for"):
             return any(self._system.exists(place) for place in self._places(name))
 
     def read_tagged(self, name: str) -> Tagged | None:
@@ -130,12 +130,12 @@ class HadoopStore(Store):
                 stream.close()
         except JAVA_ERRORS as error:
             # A local file's checksum is a second file: during a replacement, the two may not match.
-            said = _said(error)
-            if any(kind in said for kind in ("FileNotFoundException", "ChecksumException")):
-                return None, said
-            if not any(kind in said for kind in _DAMAGE):
-                raise self._refused(name, "read", said, cure_of(said)) from error
-            raise UnreadableFileError(self.root, name, said) from error
+            message = _message(error)
+            if any(kind in message for kind in ("FileNotFoundException", "ChecksumException")):
+                return None, message
+            if not any(kind in message for kind in _DAMAGE):
+                raise self._refused(name, "read", message, cure_of(message)) from error
+            raise UnreadableFileError(self.root, name, message) from error
 
     def write_bytes(self, name: str, content: bytes) -> None:
         """Write a file whole, in place of an earlier one.
@@ -146,7 +146,7 @@ class HadoopStore(Store):
         """
         target = self._path(name)
         partial = self._hadoop_path(target.getParent(), f".{target.getName()}.{uuid.uuid4().hex}.tmp")
-        with self._told(name, "written"):
+        with self._translated_errors(name, "written"):
             stream = self._system.create(partial, True)
             try:
                 stream.write(bytearray(content))
@@ -170,16 +170,16 @@ class HadoopStore(Store):
 
     def replace(self, name: str, content: bytes, tag: str | None) -> bool:
         """Write a file whole, if it still is the one that was read; see ``Store.replace``. It is not atomic."""
-        found = self.read_tagged(name)
-        if (None if found is None else found.tag) != tag:
+        stored = self.read_tagged(name)
+        if (None if stored is None else stored.tag) != tag:
             return False
         try:
             self.write_bytes(name, content)
         except UnplacedFileError:
             # Another process's rename came first.
             return False
-        found = self.read_tagged(name)
-        return found is not None and found.content == content
+        stored = self.read_tagged(name)
+        return stored is not None and stored.content == content
 
     def make_directory(self, name: str) -> None:
         """Create a directory where it does not exist.
@@ -196,7 +196,7 @@ class HadoopStore(Store):
             CheckpointError: The directory can't be created.
         """
         made, place = [], self._root
-        with self._told("", "looked for"):
+        with self._translated_errors("", "looked for"):
             while place is not None and not self._system.exists(place):
                 made.append(place)
                 place = place.getParent()
@@ -204,18 +204,18 @@ class HadoopStore(Store):
             self._make(self._root, "")
             with contextlib.suppress(*JAVA_ERRORS):
                 # Not recursive: the file system keeps a directory in which another process has written meanwhile.
-                for each in made:
-                    self._system.delete(each, False)
+                for folder in made:
+                    self._system.delete(folder, False)
 
     def _make(self, place: Any, name: str) -> None:
-        with self._told(name, "made"):
+        with self._translated_errors(name, "made"):
             made = self._system.mkdirs(place)
         if not made:
             raise self._refused(name, "made", "the file system declines")
 
     def modified(self, name: str) -> int:
         """Return when a file was last written, in epoch milliseconds."""
-        with self._told(name, "looked for"):
+        with self._translated_errors(name, "looked for"):
             return int(self._system.getFileStatus(self._path(name)).getModificationTime())
 
     def size(self, name: str) -> int:
@@ -242,21 +242,21 @@ class HadoopStore(Store):
         """Return the names of a directory's complete files in order; none where the directory does not exist."""
         if not self.exists(directory):
             return []
-        with self._told(directory, "listed"):
+        with self._translated_errors(directory, "listed"):
             return visible_names({each.getPath().getName() for each in self._system.listStatus(self._path(directory))})
 
     def times(self, descends: Callable[[str], bool]) -> Iterator[tuple[str, int]]:
         """Yield the path of each file below the root, and when it was written; see ``Store.times``."""
         folders = [self._root]
-        with self._told("", "listed"):
+        with self._translated_errors("", "listed"):
             while folders:
                 listed = self._system.listStatusIterator(folders.pop())
                 while listed.hasNext():
-                    each = listed.next()
-                    if not each.isDirectory():
-                        yield str(each.getPath().toUri().getPath()), int(each.getModificationTime())
-                    elif descends(str(each.getPath().getName())):
-                        folders.append(each.getPath())
+                    status = listed.next()
+                    if not status.isDirectory():
+                        yield str(status.getPath().toUri().getPath()), int(status.getModificationTime())
+                    elif descends(str(status.getPath().getName())):
+                        folders.append(status.getPath())
 
     def delete_abandoned(self, directory: str) -> None:
         """Delete the temporary files that killed processes have left in a directory; see ``Store.delete_abandoned``.
@@ -266,18 +266,18 @@ class HadoopStore(Store):
         """
         if not self.exists(directory):
             return
-        with self._told(directory, "cleaned"):
-            for each in self._system.listStatus(self._path(directory)):
-                if is_abandoned(each.getPath().getName(), each.getModificationTime() / 1000):
-                    self._system.delete(each.getPath(), False)
+        with self._translated_errors(directory, "cleaned"):
+            for status in self._system.listStatus(self._path(directory)):
+                if is_abandoned(status.getPath().getName(), status.getModificationTime() / 1000):
+                    self._system.delete(status.getPath(), False)
 
     @contextlib.contextmanager
-    def _told(self, name: str, what: str) -> Iterator[None]:
+    def _translated_errors(self, name: str, what: str) -> Iterator[None]:
         """Raise an error of the JVM as a ``CheckpointError`` with the file system's message on one line."""
         try:
             yield
         except JAVA_ERRORS as error:
-            raise self._refused(name, what, _said(error)) from error
+            raise self._refused(name, what, _message(error)) from error
 
     def _places(self, name: str) -> Iterator[Any]:
         """Yield where a file may be: its path, its second name, and its path again, where it was replaced meanwhile."""
@@ -294,7 +294,7 @@ class HadoopStore(Store):
         return self._hadoop_path(self._root, name) if name else self._root
 
 
-def _said(error: BaseException) -> str:
+def _message(error: BaseException) -> str:
     """Return the first line of Java's message, without the package of the error's class."""
     kind, colon, text = java_message(error).strip().partition("\n")[0].partition(": ")
     return f"{kind.rpartition('.')[2]}{colon}{text}"

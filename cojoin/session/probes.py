@@ -30,15 +30,19 @@ from cojoin.engine.display import text_table
 from cojoin.session.arrow_types import arrow_schema, spark_schema
 from cojoin.session.classic_session import ClassicSession
 from cojoin.session.connect_session import ConnectSession
-from cojoin.session.failures import explain
 from cojoin.session.hadoop_store import HadoopStore
-from cojoin.session.java_classes import java_class, java_session
-from cojoin.session.offset_log import BATCH_ID_PROPERTY, committed_batches, planned_lines
+from cojoin.session.jvm import java_class, java_session
+from cojoin.session.launch_settings import find_spark_home
 from cojoin.session.sealed import for_workers
-from cojoin.session.source_logs import entries
-from cojoin.session.spark_errors import SPARK_ERRORS
-from cojoin.session.state_store import STATE_COLUMNS, load_states
-from cojoin.session.submit_settings import find_spark_home
+from cojoin.session.spark_checkpoint import (
+    BATCH_ID_PROPERTY,
+    STATE_COLUMNS,
+    committed_batches,
+    load_states,
+    planned_lines,
+    source_entries,
+)
+from cojoin.session.spark_errors import SPARK_ERRORS, explain
 from cojoin.storage.local_store import LocalStore
 
 if TYPE_CHECKING:
@@ -82,10 +86,10 @@ class Sample:
     @cached_property
     def query(self) -> tuple[LocalStore, list[str]]:
         """The checkpoint of a query with state that has run one batch, and the batch's id as its tasks had it."""
-        told: list[str] = []
+        batches: list[str] = []
 
         def take(rows: DataFrame, _: int) -> None:
-            told.extend(row.batch for row in rows.collect())
+            batches.extend(row.batch for row in rows.collect())
 
         keyed = self.stream.withColumn("key_group", F.col("id") % 2).groupBy("key_group")
         states = keyed.applyInPandasWithState(
@@ -93,7 +97,7 @@ class Sample:
         )
         writer = states.writeStream.foreachBatch(take).option("checkpointLocation", f"{self.folder}/checkpoint/spark")
         writer.trigger(availableNow=True).start().awaitTermination()
-        return LocalStore(f"{self.folder}/checkpoint"), told
+        return LocalStore(f"{self.folder}/checkpoint"), batches
 
 
 def _remember(key: Any, frames: Iterable[Any], state: Any) -> Iterator[Any]:
@@ -163,8 +167,8 @@ def _same(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _leaves(sample: Sample) -> bool:
-    (found,) = sample.adapter.stream_sources(sample.stream)
-    return found is not None and found.options["path"] == f"{sample.folder}/rows"
+    (source,) = sample.adapter.stream_sources(sample.stream)
+    return source is not None and source.options["path"] == f"{sample.folder}/rows"
 
 
 def _plan_texts(sample: Sample) -> bool:
@@ -194,17 +198,17 @@ def _executors(sample: Sample) -> bool:
 
 
 def _listeners(sample: Sample) -> bool:
-    found, done = {}, threading.Event()
+    observed, done = {}, threading.Event()
 
     def take(name: str, counts: dict[str, Any]) -> None:
-        found[name] = counts
+        observed[name] = counts
         done.set()
 
     sample.adapter.add_listener(lambda: ["probe"], take)
     sample.spark.range(3).observe("probe", F.count(F.lit(1)).alias("rows")).collect()
     done.wait(_LISTENER_SECONDS)
     sample.adapter.await_listeners(int(1000 * _LISTENER_SECONDS))
-    return found == {"probe": {"rows": 3}}
+    return observed == {"probe": {"rows": 3}}
 
 
 def _metadata(sample: Sample) -> bool:
@@ -216,14 +220,14 @@ def _metadata(sample: Sample) -> bool:
 
 def _logs(sample: Sample) -> bool:
     files, _ = sample.query
-    read = entries(files, 0)
+    read = source_entries(files, 0)
     return committed_batches(files) == [0] and bool(read) and all(each["batchId"] == 0 for each in read)
 
 
 def _state(sample: Sample) -> bool:
     files, _ = sample.query
-    found = load_states(sample.spark, files, 0).selectExpr(*STATE_COLUMNS).collect()
-    return sorted((row.label, bytes(row.content)) for row in found) == [(0, b"2"), (1, b"2")]
+    states = load_states(sample.spark, files, 0).selectExpr(*STATE_COLUMNS).collect()
+    return sorted((row.label, bytes(row.content)) for row in states) == [(0, b"2"), (1, b"2")]
 
 
 def _batch_id(sample: Sample) -> bool:
@@ -267,7 +271,7 @@ def _connect(_: Sample) -> bool:
 PROBES = (
     Probe("SparkSession._jsparkSession", "everything that asks the JVM", _ALL, "", _session),
     Probe("py4j: JavaClass, JavaObject._gateway_client", "calls of the JVM's classes", _ALL, "", _classes),
-    Probe("SparkSession(context, java session)", "time travel with a setting of its own", _ALL, "", _copies),
+    Probe("SparkSession(context, java session)", "time travel with its own setting", _ALL, "", _copies),
     Probe("DataFrame._jdf, QueryExecution", "the size of static inputs", _ALL, "the text of explain", _sizes),
     Probe("catalyst.trees.TreePattern", "limits of Arrow batches by rows alone", _ALL, "to limit by bytes", _patterns),
     Probe("leaves of plans: sourceName, dataSource", "a user's own stream of a Delta table", _ALL, "", _leaves),
@@ -337,16 +341,16 @@ def main() -> int:
     settings = {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2", "spark.log.level": "ERROR"}
     spark: SparkSession = builder.config(map=settings).getOrCreate()
     try:
-        found = run_probes(spark)
+        failures = run_probes(spark)
     finally:
         with contextlib.suppress(Exception):
             spark.stop()
     header = ["name", "works", "needed by", "since", "replaced by"]
     rows = [
-        [each.name, "yes" if found[each.name] is None else "NO", each.needed_by, each.since, each.instead]
+        [each.name, "yes" if failures[each.name] is None else "NO", each.needed_by, each.since, each.instead]
         for each in PROBES
     ]
-    failed = [f"{name}: {why}" for name, why in found.items() if why is not None]
+    failed = [f"{name}: {why}" for name, why in failures.items() if why is not None]
     sys.stdout.write("\n".join([f"PySpark {pyspark.__version__}", "", text_table([header, *rows]), "", *failed]) + "\n")
     return 1 if failed else 0
 

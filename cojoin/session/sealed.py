@@ -16,6 +16,9 @@ remembers nothing, and may be accepted once its host is brought up to date.
 
 The module of a user's function is compared in the same way, since an older one on another host would give different
 rows. The modules that it imports are not compared.
+
+A user's function that can't be pickled is refused before it is sealed (``check_picklable``). Checkpoints contain no
+pickle.
 """
 
 from __future__ import annotations
@@ -34,18 +37,27 @@ from pyspark import cloudpickle
 from pyspark.serializers import CloudPickleSerializer
 
 from cojoin import package_files
-from cojoin.errors import EnvironmentSetupError
+from cojoin.errors import ConfigurationError, EnvironmentSetupError
 from cojoin.package_files import sources, stamps
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from cojoin.engine.functions import KeyedCoProcessFunction
     from cojoin.package_files import Stamps
 
-__all__ = ["Sealed", "for_workers", "installed", "ours", "refusal", "sealed_call", "worker_trouble"]
-
+__all__ = [
+    "Sealed",
+    "check_picklable",
+    "for_workers",
+    "installed",
+    "ours",
+    "pickling_error",
+    "refusal",
+    "sealed_call",
+    "worker_trouble",
+]
 Function = TypeVar("Function", bound="Callable[..., Any]")
-
 _KNOWN = "_cojoin_installed"
 """The attribute of ``sys`` with what a process has imported: functions that travel have no module to keep it in."""
 
@@ -58,19 +70,56 @@ _PLACES = (
     "install the same in the Python of every host (spark.pyspark.python, PYSPARK_PYTHON), or send all of them one "
     "environment (spark.archives), and start the query again"
 )
+
 _AGAIN = (
     "its files were changed there while a process had them imported: start the driver's process again (with Spark "
-    "Connect, its server, too), which starts its workers anew"
+    "Connect, its server, too), which starts new workers"
 )
+
 _SEND = (
     "send it with spark.sparkContext.addPyFile(...) (with Spark Connect: spark.addArtifacts(..., pyfile=True)) before "
     "the query is built, name it in spark.submit.pyFiles, or install it in the Python of every host"
 )
+
 _ON_HOST = re.compile(r"\(TID \d+\) \((?P<host>\S+) executor ")
-_MISSING = re.compile(r"^(?:\w+\.)*ModuleNotFoundError: (?P<told>No module named '(?P<name>[^']+)'.*)$", re.MULTILINE)
+_MISSING = re.compile(r"^(?:\w+\.)*ModuleNotFoundError: (?P<reason>No module named '(?P<name>[^']+)'.*)$", re.MULTILINE)
 _OTHER_PYTHON = re.compile(
     r"\[PYTHON_VERSION_MISMATCH\] Python in worker has different version: (\S+) than (?:\D*)(\S+),"
 )
+
+
+def check_picklable(function: KeyedCoProcessFunction) -> None:
+    """Check that a function can be sent to the workers.
+
+    Raises:
+        ConfigurationError: The function can't be pickled; the message names the attribute at fault, if it is one.
+    """
+    error = pickling_error(function)
+    if error is None:
+        return
+    name = type(function).__name__
+    for attribute, value in vars(function).items():
+        reason = pickling_error(value)
+        if reason is not None:
+            msg = (
+                f"function {name}: its attribute {attribute!r} (a {type(value).__name__}) can't be sent to the workers"
+                f": {reason}; make it in open(), which runs there, and close it in close()"
+            )
+            raise ConfigurationError(msg)
+    msg = (
+        f"function {name} can't be sent to the workers: {error}; something that its methods name can't be pickled: "
+        f"make it in open(), which runs there"
+    )
+    raise ConfigurationError(msg)
+
+
+def pickling_error(value: Any) -> str | None:
+    """Return why a value can't be sent to the workers; None if it can."""
+    try:
+        CloudPickleSerializer().dumps(value)
+    except Exception as error:  # noqa: BLE001 - pickling runs the value's own code
+        return str(error.__cause__ or error)
+    return None
 
 
 class Sealed:
@@ -116,10 +165,10 @@ def for_workers(function: Function, user: object = None) -> Function:
     def three(key, rows, state):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
         return sealed(key, rows, state)
 
-    found: Any = (one, two, three)[len(inspect.signature(function).parameters) - 1]
+    sendable: Any = (one, two, three)[len(inspect.signature(function).parameters) - 1]
     # Spark shows the name in its plans.
-    found.__name__ = getattr(function, "__name__", type(function).__name__)
-    return cast("Function", found)
+    sendable.__name__ = getattr(function, "__name__", type(function).__name__)
+    return cast("Function", sendable)
 
 
 def sealed_call(make: Callable[..., Any], *arguments: Any, modules: Mapping[str, str] | None = None) -> tuple[Any, ...]:
@@ -145,13 +194,13 @@ def _modules_of(kind: type) -> dict[str, str]:
     """Return the digests of the modules that a worker imports for a user's class: those of it and of its bases."""
     by_value = cloudpickle.list_registry_pickle_by_value()
     digests = {}
-    for each in kind.__mro__:
-        top = each.__module__.partition(".")[0]
-        is_sent = top == "__main__" or "<locals>" in each.__qualname__ or each.__module__ in by_value
+    for base in kind.__mro__:
+        top = base.__module__.partition(".")[0]
+        is_sent = top == "__main__" or "<locals>" in base.__qualname__ or base.__module__ in by_value
         # Python's own modules are those of its minor version.
         is_known = top == "cojoin" or top in sys.stdlib_module_names
-        if not is_sent and not is_known and (digest := _module_digest(each.__module__)) is not None:
-            digests[each.__module__] = digest
+        if not is_sent and not is_known and (digest := _module_digest(base.__module__)) is not None:
+            digests[base.__module__] = digest
     return digests
 
 
@@ -163,18 +212,18 @@ def ours() -> dict[str, str]:
     """
     if _KNOWN in vars(sys):
         return installed()
-    found = installed()
+    present = installed()
     # After the digest, which so is of the imported files.
     changed = _changed(stamps(_spec()))
     if changed is not None:
         msg = (
-            f"this process has imported cojoin {sys.modules['cojoin'].__version__}, and {changed} of {found['path']} "
-            f"was changed since, which has cojoin {found['cojoin'] or 'none'} now: workers would import the latter; "
+            f"this process has imported cojoin {sys.modules['cojoin'].__version__}, and {changed} of {present['path']} "
+            f"was changed since, which has cojoin {present['cojoin'] or 'none'} now: workers would import the latter; "
             f"start this process again"
         )
         raise EnvironmentSetupError(msg)
-    setattr(sys, _KNOWN, found)
-    return found
+    setattr(sys, _KNOWN, present)
+    return present
 
 
 def worker_trouble(text: str) -> str | None:
@@ -188,16 +237,16 @@ def worker_trouble(text: str) -> str | None:
     """
     hosts = list(_ON_HOST.finditer(text))
     where = f"host {hosts[-1]['host']}: " if hosts else ""
-    if (found := _OTHER_PYTHON.search(text)) is not None:
-        return f"{where}expected Python {found[2]}, as of the driver, found {found[1]} on a Python worker: {_PLACES}"
+    if (python := _OTHER_PYTHON.search(text)) is not None:
+        return f"{where}expected Python {python[2]}, as of the driver, found {python[1]} on a Python worker: {_PLACES}"
     missing = list(_MISSING.finditer(text))
     # Without a lost task, the module is missing in this process.
     if not missing or not hosts:
         return None
-    name, told = missing[-1]["name"], missing[-1]["told"]
+    name, reason = missing[-1]["name"], missing[-1]["reason"]
     if name.partition(".")[0] in {"cojoin", "pandas", "pyarrow", "numpy"}:
-        return f"{where}a Python worker lacks what it needs: {told}; {_PLACES}"
-    return f"{where}a Python worker lacks a module of the query's functions: {told}; {_SEND}"
+        return f"{where}a Python worker lacks what it needs: {reason}; {_PLACES}"
+    return f"{where}a Python worker lacks a module of the query's functions: {reason}; {_SEND}"
 
 
 # All below, and what it names, travels by value to processes in which cojoin may be missing or another one: it imports
@@ -257,7 +306,7 @@ def installed() -> dict[str, str]:
         from pyarrow import __version__ as pyarrow  # noqa: PLC0415 - it may be missing
     except ImportError:
         pyarrow = ""
-    found = {"cojoin": "", "path": "No module named 'cojoin'", "disk": "", "sources": ""}
+    package = {"cojoin": "", "path": "No module named 'cojoin'", "disk": "", "sources": ""}
     spec = _spec()
     if spec is not None:
         files = dict(sources(spec))
@@ -266,13 +315,13 @@ def installed() -> dict[str, str]:
         for name, content in sorted(files.items()):
             digest.update(f"{len(name)} {name} {len(content)} ".encode() + content)
         path = Path(spec.origin).parent
-        found = {
+        package = {
             "cojoin": written[1].decode() if written else _UNKNOWN,
             "path": str(path),
             "disk": f"{socket.gethostname()} {path.stat().st_dev}" if path.exists() else "",
             "sources": digest.hexdigest()[:16],
         }
-    return found | {"python": f"{sys.version_info[0]}.{sys.version_info[1]}", "pyarrow": pyarrow}
+    return package | {"python": f"{sys.version_info[0]}.{sys.version_info[1]}", "pyarrow": pyarrow}
 
 
 def _spec() -> Any:
@@ -330,47 +379,47 @@ def _carefully(expected: dict[str, str], modules: dict[str, str], payload: bytes
     """Return what is called, and with what; raise an error that says why this process can't have it."""
     # The stamps come first: files that are changed after the digest differ from them once they are imported.
     files, there = stamps(_spec()), installed()
-    told = _refusal(expected, files, there)
-    if told is not None:
-        raise _failure(told)
+    reason = _refusal(expected, files, there)
+    if reason is not None:
+        raise _failure(reason)
     known: dict[str, str] = vars(sys).setdefault(_KNOWN_MODULES, {})
     equal = {}
     for name, digest in modules.items():
         # What was opened before has imported the module, which stays as it was.
-        found = known.get(name) or _module_digest(name)
-        if found == digest:
+        present = known.get(name) or _module_digest(name)
+        if present == digest:
             equal[name] = digest
-        elif found is not None:
+        elif present is not None:
             where = importlib.util.find_spec(name)
-            told = (
+            reason = (
                 f"{_here()} has another version of module {name!r}, which the query's functions need, than the driver: "
-                f"{where.origin if where else ''} (digest {found}, expected {digest}); nothing was run there: {_SEND}; "
-                f"where it was changed since the session began, make the session again: workers keep what they have "
+                f"{where.origin if where else ''} (digest {present}, expected {digest}); nothing was run there: {_SEND}"
+                f"; where it was changed since the session began, make the session again: workers keep what they have "
                 f"imported"
             )
-            raise _failure(told)
+            raise _failure(reason)
     try:
         loaded = CloudPickleSerializer().loads(payload)
     except ModuleNotFoundError as error:
-        told = f"{_here()} lacks a module of the query's functions: {error}; {_SEND}"
-        raise _failure(told) from error
+        reason = f"{_here()} lacks a module of the query's functions: {error}; {_SEND}"
+        raise _failure(reason) from error
     except (AttributeError, ImportError) as error:
-        told = f"{_here()} has another version of a module of the query's functions: {error}; {_SEND}"
-        raise _failure(told) from error
+        reason = f"{_here()} has another version of a module of the query's functions: {error}; {_SEND}"
+        raise _failure(reason) from error
     changed = None if _KNOWN in vars(sys) else _changed(files)
     if changed is not None:
-        told = f"{_here()} has imported cojoin in {there['path']} while {changed} was changed; {_AGAIN}"
-        raise _failure(told)
+        reason = f"{_here()} has imported cojoin in {there['path']} while {changed} was changed; {_AGAIN}"
+        raise _failure(reason)
     known |= equal
     if "cojoin" in sys.modules:
         setattr(sys, _KNOWN, there)
     return loaded
 
 
-def _failure(told: str) -> Exception:
+def _failure(message: str) -> Exception:
     """Return an error that is shown as one of cojoin's, even where cojoin is missing."""
     kind: Any = type("EnvironmentSetupError", (RuntimeError,), {"__module__": "cojoin.errors"})
-    error: Exception = kind(told)
+    error: Exception = kind(message)
     return error
 
 

@@ -1,7 +1,7 @@
 """One interface over the two kinds of Spark sessions: with a JVM in this process, and of Spark Connect.
 
-All other code asks the adapter of its session (``kinds.adapter_of``) for what it needs: what the session can do, as an
-attribute, or the thing itself, by a method that both kinds implement. It never asks which kind a session is.
+All other code asks the adapter of its session (``sessions.adapter_of``) for what it needs: an ability of the session,
+as an attribute, or the thing itself, by a method that both kinds implement. It never asks which kind a session is.
 """
 
 from __future__ import annotations
@@ -230,7 +230,7 @@ class SessionAdapter(ABC):
         """
         if str(self.spark.conf.get(_STORAGE, "")).lower() == "hadoop":
             return None
-        found = settings_of(root, self.hadoop_setting)
-        if found is not None:
+        settings = settings_of(root, self.hadoop_setting)
+        if settings is not None:
             check_packages(without_login(root), "spark", "obstore")
-        return found
+        return settings

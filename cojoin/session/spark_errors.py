@@ -1,17 +1,82 @@
-"""The errors that calls of Spark raise: PySpark's own, and py4j's where PySpark has no class for one of Java's."""
+"""The errors that calls of Spark raise, and the message of the one that stopped a query.
+
+They are PySpark's own, and py4j's where PySpark has no class for one of Java's. The message comes without Spark's
+wrapping, the JVM's stack and Python's traceback.
+"""
 
 from __future__ import annotations
+
+import re
 
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 
-__all__ = ["JAVA_ERRORS", "SPARK_ERRORS", "has_own_class", "java_message", "names_missing_file", "names_other_run"]
+from cojoin.engine.callbacks import is_user_file, user_line
+from cojoin.errors import CojoinError
+from cojoin.session.sealed import worker_trouble
+from cojoin.storage.locations import without_login
+from cojoin.storage.object_store_settings import SCHEMES
+from cojoin.storage.store import cure_of
+
+__all__ = [
+    "JAVA_ERRORS",
+    "SPARK_ERRORS",
+    "TWO_RUNS",
+    "explain",
+    "has_own_class",
+    "java_message",
+    "names_missing_file",
+    "names_other_run",
+]
 
 SPARK_ERRORS = (Py4JError, PySparkException)
 """The errors of a call of Spark, also where the JVM lacks the method or does not answer any more."""
 
 JAVA_ERRORS = (Py4JJavaError, PySparkException)
 """The errors that Spark itself raises, in the JVM or in PySpark."""
+TWO_RUNS = "another run of this query has written to Spark's log at the same moment"
+"""The message where Spark itself finds two runs of one query: it has no epochs, and the first to write wins."""
+
+_OURS = re.compile(r"^(?:.*[\s(])?cojoin\.errors\.(?P<kind>\w+): ", re.MULTILINE)
+_TRACEBACK = "Traceback (most recent call last):"
+_FRAME = re.compile(r'^  File "(?P<file>[^"\n]+)", line (?P<line>\d+), in (?P<name>.+)$', re.MULTILINE)
+_AFTERWARDS = re.compile(
+    r"\n\s+at [\w.$/<>]+\(|\n\s*(?:JVM stacktrace|=== Streaming Query ===|Driver stacktrace|SQLSTATE: |\n)"
+)
+
+_WRAPPING = re.compile(
+    r"""^(?: \[STREAM_FAILED\]\ Query\ .*?\ terminated\ with\ exception:\s*
+           | \[FOREACH_BATCH_USER_FUNCTION_ERROR\].*?\ Reason:\s*
+           | An\ error\ occurred\ while\ calling\ \w+\.\w+\.?\s*:?\s*
+           | Job\ aborted\ due\ to\ stage\ failure:\ .*?:\s(?=\S+(?:Exception|Error):)
+           | (?:[a-z]\w*\.)+[A-Z][\w$]*(?:Exception|Error):\s*
+           | \[USER_RAISED_EXCEPTION\]\s*
+           )""",
+    re.VERBOSE | re.DOTALL,
+)
+
+_CAUSE = re.compile(r"^\s*Caused by: (.+)$", re.MULTILINE)
+_OF_SPARK = ("py4j.protocol.Py4JJavaError: ", "pyspark.errors.")
+_FULL = "No space left on device"
+_NO_PYTHON = "Python worker failed to connect back"
+# Clients below Hadoop name a place by the store's own scheme, s3:// where the user wrote s3a://, or by none.
+_OF_STORES = (*(f"{scheme}://" for scheme in SCHEMES), "S3Exception", "awssdk", "Unable to execute HTTP request", _FULL)
+
+_CONNECTORS = ("org.apache.hadoop.fs.s3a.", "org.apache.hadoop.fs.azurebfs.", "com.google.cloud.hadoop.")
+"""The beginnings of the frames of Hadoop's connectors; an error of theirs may name no place."""
+
+_SIGNS_OF_TWO = ("Multiple streaming queries are concurrently using", "Multiple streaming jobs detected for")
+_CHANGED = re.compile(
+    r"\[DELTA_SCHEMA_CHANGED\w*\] Detected schema change(?P<where> in version \d+)?|assertion failed: Invalid batch: "
+)
+
+_UPDATED = re.compile(
+    r"\[DELTA_SOURCE_(?:TABLE_IGNORE_CHANGES|IGNORE_DELETE)\] Detected (?P<kind>deleted data|a data update) .*? at "
+    r"version (?P<version>\d+)\. .*? at path (?P<path>.*?)\.?$",
+    re.DOTALL,
+)
+
+_CODES = re.compile(r"\s*\bSQLSTATE: \w{5}\b")
 
 
 def has_own_class(error: BaseException) -> bool:
@@ -32,3 +97,96 @@ def names_other_run(error: BaseException) -> bool:
 def names_missing_file(error: BaseException) -> bool:
     """Return whether an error says that a file is gone that was to be read."""
     return any(each in str(error) for each in ("FILE_NOT_EXIST", "FileNotFound", "does not exist"))
+
+
+def explain(error: BaseException) -> str:
+    """Return the message of an error; its first line says what happened.
+
+    Args:
+        error: The error that Spark or Python raised.
+
+    Returns:
+        The message of cojoin's own error if the text contains one, and otherwise that of the original cause, with the
+        user's line that raised it where that is known.
+    """
+    text = str(error)
+    ours = list(_OURS.finditer(text))
+    if ours:
+        return _tidy(text[ours[-1].end() :])
+    if isinstance(error, CojoinError):
+        return text
+    if (message := worker_trouble(text)) is not None:
+        return message
+    if _TRACEBACK in text:
+        last = text.rpartition(_TRACEBACK)[2]
+        users = [found for found in _FRAME.finditer(last) if is_user_file(found["file"])]
+        where = " ({file}:{line}, in {name})".format(**users[-1].groupdict()) if users else ""
+        end = _end_of_traceback(last)
+        message = _unwrapped(end) if end.startswith(_OF_SPARK) else end
+        return _with_cure(_tidy(message) + where, text)
+    if not type(error).__module__.startswith(("pyspark", "py4j")):
+        return f"{type(error).__name__}{': ' if text else ''}{text}{user_line(error)}"
+    return _with_cure(_tidy(_unwrapped(text)), text)
+
+
+def _unwrapped(text: str) -> str:
+    while (wrapping := _WRAPPING.match(text)) is not None:
+        text = text[wrapping.end() :]
+    return text
+
+
+def _end_of_traceback(text: str) -> str:
+    """Return what follows the last frame: the line that names the exception, and the other lines of its message."""
+    lines = text.splitlines()
+    frames = [position for position, line in enumerate(lines) if line.startswith("  File ")]
+    rest = lines[frames[-1] + 1 :] if frames else lines
+    while rest and rest[0].startswith("    "):
+        del rest[0]
+    return "\n".join(rest)
+
+
+def _tidy(text: str) -> str:
+    stack = _AFTERWARDS.search(text)
+    tidied = _CODES.sub("", text[: stack.start()] if stack else text).strip()
+    if (changed := _CHANGED.match(tidied)) is not None:
+        return (
+            f"the columns of a table that is read as a stream have changed{changed['where'] or ''} since the query was "
+            f"built: make the inputs and connect them again; where columns were added or made wider, the query goes on "
+            f"with a new checkpoint and restore_from= this one"
+        )
+    if (updated := _UPDATED.match(tidied)) is not None:
+        kind = "deleted rows" if updated["kind"] == "deleted data" else "updated or deleted rows"
+        path = without_login(updated["path"])
+        return (
+            f"version {updated['version']} of the Delta table {path} has {kind}, and a stream of a table reads only "
+            f"what is appended to it. To join with the rows as they change, start a new query, with a checkpoint of "
+            f"its own, that reads the table's changes: cojoin.sources.delta({path!r}, changes=True) as the right input "
+            f"of temporal_join, where an updated row is a new version and a deleted row ends its key's version; the "
+            f"table needs 'delta.enableChangeDataFeed'. To pass over all commits that update or delete rows, give the "
+            f"source Delta's option: options={{'skipChangeCommits': 'true'}}"
+        )
+    if any(sign in tidied for sign in _SIGNS_OF_TWO):
+        cure = "see that only one runs, and start it again, which goes on where it stopped"
+        return f"{tidied.rstrip('.')}: {TWO_RUNS}; {cure}"
+    return tidied
+
+
+def _with_cure(message: str, text: str) -> str:
+    """Return a message of Spark's about a store with what to do about it.
+
+    Args:
+        message: The message.
+        text: All of Spark's text, with the causes.
+    """
+    if _FULL in text and _FULL not in message:
+        message = f"{message.rstrip('.')}: {_FULL}"
+    if not any(sign in message for sign in _OF_STORES):
+        causes = (_unwrapped(found) for found in _CAUSE.findall(text))
+        cause = next((each for each in causes if any(sign in each for sign in _OF_STORES)), None)
+        message = message if cause is None else f"{message.rstrip('.')}: {cause}"
+    if _NO_PYTHON in message:
+        remedy = "see that the Python of spark.pyspark.python starts there within ten seconds, and start the query"
+        return f"{message.rstrip('.')}: Spark has started a Python process, which gave no answer; {remedy} again"
+    is_of_store = any(sign in message for sign in _OF_STORES) or any(each in text for each in _CONNECTORS)
+    cure = cure_of(message) if is_of_store else None
+    return message if cure is None else f"{without_login(message).rstrip('.')}; {cure}"

@@ -10,10 +10,9 @@ from urllib.parse import urlsplit
 
 from cojoin.errors import EnvironmentSetupError
 from cojoin.installed_packages import missing_packages
-from cojoin.session.installed_java import check_java
 from cojoin.session.jars import gets_delta, jar_settings
-from cojoin.session.jvm_settings import jvm_settings
-from cojoin.session.submit_settings import without_jars
+from cojoin.session.launch_settings import jvm_settings, without_jars
+from cojoin.session.versions import check_java
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -64,8 +63,8 @@ def spark_session(
     """
     from pyspark.sql import SparkSession  # noqa: PLC0415 - Java is checked before Spark is touched
 
-    from cojoin.session.kinds import adapter_of  # noqa: PLC0415 - as above
-    from cojoin.session.spark_versions import DELTA_SETTINGS  # noqa: PLC0415 - as above
+    from cojoin.session.sessions import adapter_of  # noqa: PLC0415 - as above
+    from cojoin.session.versions import DELTA_SETTINGS  # noqa: PLC0415 - as above
 
     running = SparkSession.getActiveSession()
     if running is not None:
@@ -118,12 +117,12 @@ def _remote_session(address: str, conf: Mapping[str, Any]) -> SparkSession:
     from pyspark.errors import PySparkException, PySparkImportError  # noqa: PLC0415 - as Spark itself
     from pyspark.sql import SparkSession  # noqa: PLC0415 - as above
 
-    found = urlsplit(address)
+    url = urlsplit(address)
     # What follows may be a token, so it is not shown.
-    where = f"sc://{found.hostname}:{found.port or _CONNECT_PORT}"
+    where = f"sc://{url.hostname}:{url.port or _CONNECT_PORT}"
     try:
         # PySpark itself would try for ten minutes, and say nothing.
-        socket.create_connection((str(found.hostname), found.port or _CONNECT_PORT), _ANSWER_SECONDS).close()
+        socket.create_connection((str(url.hostname), url.port or _CONNECT_PORT), _ANSWER_SECONDS).close()
     except OSError as error:
         msg = f"Spark Connect: no server answers at {where} ({error}); see that it runs, and that its port is open"
         raise EnvironmentSetupError(msg) from error
@@ -132,8 +131,8 @@ def _remote_session(address: str, conf: Mapping[str, Any]) -> SparkSession:
         for name, value in conf.items():
             session.conf.set(name, str(value))
     except PySparkImportError as error:
-        what = f"Spark Connect ({error})"
-        raise missing_packages(what, "connect", "pyspark[connect]") from error
+        needed_by = f"Spark Connect ({error})"
+        raise missing_packages(needed_by, "connect", "pyspark[connect]") from error
     except PySparkException as error:
         reason = str(error).strip().partition("\n")[0]
         msg = f"Spark Connect: no session at {where}: {reason}"

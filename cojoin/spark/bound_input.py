@@ -29,11 +29,9 @@ from cojoin.engine.values.rows import back_quoted
 from cojoin.engine.values.types import parse_schema, type_to_ddl
 from cojoin.errors import ConfigurationError, SchemaError
 from cojoin.session.arrow_types import arrow_type
-from cojoin.session.failures import explain
-from cojoin.session.kinds import active_session, adapter_of
 from cojoin.session.sealed import for_workers
-from cojoin.session.session_settings import check_full, check_session, is_left_to_spark
-from cojoin.session.spark_errors import JAVA_ERRORS
+from cojoin.session.sessions import active_session, adapter_of, check_full, check_session, is_left_to_spark
+from cojoin.session.spark_errors import JAVA_ERRORS, explain
 from cojoin.spark.batch.direct_reader import DirectReader, file_ranges, folders_with_values, is_plain, misfit
 from cojoin.spark.batch.packing import (
     GROUP_COLUMN,
@@ -49,7 +47,7 @@ from cojoin.spark.batch.packing import (
 )
 from cojoin.spark.sources.delta_static import StaticTable
 from cojoin.spark.sources.source import Source
-from cojoin.storage.parquet_footers import read_footer
+from cojoin.storage.parquet_files import read_footer
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence

@@ -27,9 +27,9 @@ from cojoin.engine.values.hashes import add_digests, rows_digest
 from cojoin.engine.values.rows import back_quoted
 from cojoin.engine.values.tables import concat
 from cojoin.errors import ConfigurationError, QueryFailedError
-from cojoin.session.failures import explain
-from cojoin.session.kinds import adapter_of
 from cojoin.session.sealed import for_workers
+from cojoin.session.sessions import adapter_of
+from cojoin.session.spark_errors import explain
 from cojoin.spark.batch.packing import CONTROL_TAG, read_control, unpack
 from cojoin.spark.bound_input import BoundInput
 

@@ -34,11 +34,9 @@ from cojoin.engine.operator import REJECTED
 from cojoin.engine.values.arguments import milliseconds
 from cojoin.errors import ConfigurationError, MissingRowsWarning, SchemaError
 from cojoin.session.arrow_types import arrow_schema
-from cojoin.session.kinds import active_session, adapter_of
-from cojoin.session.pickling import check_picklable
-from cojoin.session.sealed import for_workers
-from cojoin.session.session_settings import is_left_to_spark, pipeline_refusals
-from cojoin.session.warming import warm_up
+from cojoin.session.sealed import check_picklable, for_workers
+from cojoin.session.sessions import active_session, adapter_of, is_left_to_spark, pipeline_refusals
+from cojoin.session.workers import warm_up
 from cojoin.spark.batch.call import EMITTED_DDL, STATE_DDL, STATISTICS, StaticCall, StreamingCall
 from cojoin.spark.batch.packing import unpack
 from cojoin.spark.batch.written_files import OUTPUT_SETTING

@@ -29,11 +29,9 @@ from cojoin.engine.row_changes import COMMITTED_AT
 from cojoin.engine.values.rows import back_quoted
 from cojoin.errors import ConfigurationError, QueryFailedError
 from cojoin.session.delta_tables import table_log
-from cojoin.session.failures import explain
-from cojoin.session.kinds import active_session, adapter_of
 from cojoin.session.sealed import for_workers
-from cojoin.session.session_settings import check_session
-from cojoin.session.spark_errors import JAVA_ERRORS
+from cojoin.session.sessions import active_session, adapter_of, check_session
+from cojoin.session.spark_errors import JAVA_ERRORS, explain
 from cojoin.spark.bound_input import BoundInput
 from cojoin.spark.sources.source import Source
 

@@ -1,1 +1,1 @@
-"""Access to file systems and to the JVM: small files, paths, commits to the Delta log."""
+"""Access to file systems without the JVM: stores, small documents, locations, parquet files."""

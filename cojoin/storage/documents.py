@@ -1,39 +1,218 @@
 """The small files that cojoin itself writes into a checkpoint: JSON documents, each with a checksum.
 
+A document has its format number, its query, and a checksum of its path, format and content. A text that was truncated,
+changed, or moved to another path is rejected, with an error that names the file, the damage and the remedy; so is one
+of another query than the ``query.json`` next to it names. Release 0.5.0 wrote documents without checksums; where a
+document's form allows it, these are read unchecked.
+
 A document is written whole, over an earlier one: without a look, or by compare-and-swap, if it still is the one that
-was read (``replace_document``), or if no later run has written it (``write_fenced``). ``document_text`` is what stands
-in it, and its checks.
+was read (``replace_document``), or if no later run has written it (``write_fenced``).
 """
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import json
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
+from weakref import WeakKeyDictionary
 
 from cojoin.errors import CheckpointError
-from cojoin.storage.document_text import damaged, from_text, query_of, to_text
 from cojoin.storage.store import UnreadableFileError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from cojoin.storage.document_text import Form
     from cojoin.storage.store import Store
 
 __all__ = [
+    "IDENTITY",
+    "Form",
+    "damaged",
+    "from_text",
     "numbered_name",
     "numbers_in",
+    "query_of",
     "read_document",
     "read_tagged_text",
     "read_text",
     "replace_document",
+    "to_text",
     "write_document",
     "write_fenced",
 ]
 
 T = TypeVar("T")
 
+IDENTITY = "query.json"
+"""The document that names the query to which all documents of a checkpoint belong."""
+
+_FORMAT, _SEAL, _CONTENT, _QUERY = "format", "sha256", "content", "query_id"
+_MISSHAPEN = (KeyError, TypeError, ValueError, AttributeError, IndexError)
+
+_queries: WeakKeyDictionary[Store, str] = WeakKeyDictionary()
+"""The query that each store's documents belong to, once it was read; it never changes."""
 _SUFFIX = ".json"
 _TRIES = 5
+
+
+@dataclass(frozen=True)
+class Form:
+    """The format and the required fields of one kind of document.
+
+    Attributes:
+        what: The kind of document, for messages, such as ``"the description of the query"``.
+        format: The format that this version writes, and the newest that it reads.
+        cure: What to do where a document is damaged, as the end of a sentence.
+        fields: The names that the content must have, each with the types that its JSON value may have.
+        unsealed: The format that release 0.5.0 wrote without a checksum; 0 where its documents had no format number;
+            None where there were no such documents.
+    """
+
+    what: str
+    format: int
+    cure: str
+    fields: Mapping[str, type | tuple[type, ...]] = field(default_factory=dict)
+    unsealed: int | None = None
+
+
+def to_text(name: str, form: Form, content: Mapping[str, Any], query_id: str | None = None) -> str:
+    """Return the text of a document, with its format and checksum.
+
+    Args:
+        name: The document's path below the checkpoint.
+        form: The kind of document.
+        content: JSON values.
+        query_id: The query that it belongs to; None where it belongs to none, or is the one that names the query.
+
+    >>> form = Form("an example", 2, "write it again")
+    >>> print(to_text("example.json", form, {"a": 1}))
+    {
+     "format": 2,
+     "sha256": "d492b94ceff6e38e88f848d8a3cb8cf55882cbc7322be20125af28d144d22613",
+     "content": {
+      "a": 1
+     }
+    }
+    """
+    # The checksum covers what a reader gets back: JSON turns keys into strings and tuples into lists.
+    values = json.loads(json.dumps(content))
+    document = {_FORMAT: form.format, _SEAL: _seal(name, form.format, values, query_id), _CONTENT: values}
+    return json.dumps(document if query_id is None else {_QUERY: query_id, **document}, indent=1)
+
+
+def from_text(files: Store, name: str, form: Form, text: str, parse: Callable[[dict[str, Any]], T]) -> T:
+    """Return the parsed content of a document's text; the arguments and errors are those of ``read_document``."""
+    content = _content(files, name, form, text)
+    for required, types in form.fields.items():
+        if required not in content:
+            raise damaged(files, name, form, f"its {required!r} is missing")
+        if not _is_of(content[required], types):
+            raise damaged(files, name, form, f"its {required!r} is {_shown(content[required])}")
+    try:
+        return parse(content)
+    except CheckpointError:
+        raise
+    except _MISSHAPEN as error:
+        raise damaged(files, name, form, f"it is not of the shape that was written ({error!r})") from error
+
+
+def damaged(files: Store, name: str, form: Form, why: str) -> CheckpointError:
+    """Return the error for a damaged document."""
+    msg = f"checkpoint {files.root}: {name}, {form.what}, is damaged: {why}; {form.cure}"
+    return CheckpointError(msg)
+
+
+def _content(files: Store, name: str, form: Form, text: str) -> dict[str, Any]:
+    document = _document(files, name, form, text)
+    number, sealed = document.get(_FORMAT, 0), {_SEAL, _CONTENT} & set(document)
+    if number > form.format:
+        msg = (
+            f"checkpoint {files.root}: {name}, {form.what}, has the format {number}, which is newer than "
+            f"{form.format}: upgrade cojoin; where no newer one was ever used with this "
+            f"checkpoint, the file is damaged: {form.cure}"
+        )
+        raise CheckpointError(msg)
+    if number == form.unsealed and not sealed:
+        return {each: value for each, value in document.items() if each != _FORMAT}
+    if number < form.format and not sealed:
+        msg = (
+            f"checkpoint {files.root}: {name}, {form.what}, has the format {number}, that of an earlier version of "
+            f"cojoin, which this one can't go on with; start with a new checkpoint, or with the version that wrote it"
+        )
+        raise CheckpointError(msg)
+    content = document.get(_CONTENT)
+    if _SEAL not in document or not isinstance(content, dict):
+        missing = _CONTENT if _SEAL in document else _SEAL
+        why = f"a document of the format {number} has its {missing!r}, and this one has none"
+        raise damaged(files, name, form, why)
+    query_id = document.get(_QUERY)
+    if document[_SEAL] != _seal(name, number, content, query_id):
+        raise damaged(files, name, form, "its checksum is another's, so it is not what cojoin wrote")
+    _check_query(files, name, form, query_id)
+    return content
+
+
+def _check_query(files: Store, name: str, form: Form, query_id: str | None) -> None:
+    """Check that a document belongs to the checkpoint's query; one that names none was written before there was one."""
+    known = None if query_id is None else query_of(files, name)
+    if known is not None and known != query_id:
+        # What this process has read before may be that of a checkpoint that was deleted and made again.
+        _queries.pop(files, None)
+        known = query_of(files, name)
+    if known is not None and known != query_id:
+        why = (
+            f"it belongs to the query {query_id}, and {IDENTITY} names the query {known}: one of both is another "
+            f"checkpoint's"
+        )
+        raise damaged(files, name, form, why)
+
+
+def query_of(files: Store, name: str) -> str | None:
+    """Return the query that a document belongs to; None for the one that names it, and where that is not there."""
+    if name == IDENTITY:
+        return None
+    if files not in _queries:
+        # One that is damaged names nothing; whoever reads it for its content says so.
+        with contextlib.suppress(ValueError, AttributeError):
+            identity = json.loads(files.read(IDENTITY) or "{}")
+            content = identity.get(_CONTENT, identity)
+            is_whole = _SEAL not in identity or identity[_SEAL] == _seal(IDENTITY, identity.get(_FORMAT), content, None)
+            if is_whole and isinstance(content.get(_QUERY), str):
+                _queries[files] = content[_QUERY]
+    return _queries.get(files)
+
+
+def _document(files: Store, name: str, form: Form, text: str) -> dict[str, Any]:
+    if not text.strip():
+        raise damaged(files, name, form, "it is empty")
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise damaged(files, name, form, f"it is not a JSON document, or was cut off ({error})") from error
+    if not isinstance(document, dict):
+        raise damaged(files, name, form, f"expected a JSON object, got {_shown(document)}: cojoin did not write it")
+    if _FORMAT not in document and form.unsealed != 0:
+        raise damaged(files, name, form, f"it says no {_FORMAT!r}: cojoin did not write it")
+    if not _is_of(document.get(_FORMAT, 0), int):
+        raise damaged(files, name, form, f"expected its 'format' to be a number, got {_shown(document[_FORMAT])}")
+    return document
+
+
+def _is_of(value: Any, types: type | tuple[type, ...]) -> bool:
+    # Not isinstance: in Python, a bool is an int.
+    return type(value) in (types if isinstance(types, tuple) else (types,))
+
+
+def _seal(name: str, number: int, content: Any, query_id: Any) -> str:
+    sealed = [name, number, content] if query_id is None else [name, number, content, query_id]
+    return hashlib.sha256(json.dumps(sealed, sort_keys=True).encode()).hexdigest()
+
+
+def _shown(value: Any) -> str:
+    text = json.dumps(value, default=str)
+    return text if len(text) <= 40 else f"{text[:40]}..."
 
 
 def write_document(files: Store, name: str, form: Form, content: Mapping[str, Any]) -> None:
@@ -92,10 +271,10 @@ def read_tagged_text(files: Store, name: str, form: Form) -> tuple[str, str | No
         CheckpointError: The file exists and can't be read.
     """
     try:
-        found = files.read_tagged(name)
+        stored = files.read_tagged(name)
     except UnreadableFileError as error:
         raise damaged(files, name, form, f"it can't be read: {error.why}") from error
-    return ("", None) if found is None else (found.content.decode(errors="replace"), found.tag)
+    return ("", None) if stored is None else (stored.content.decode(errors="replace"), stored.tag)
 
 
 def replace_document(files: Store, name: str, form: Form, content: Mapping[str, Any], tag: str | None) -> bool:
@@ -140,8 +319,8 @@ def write_fenced(
     """
     for _ in range(_TRIES):
         text, tag = read_tagged_text(files, name, form)
-        if tag is not None and (found := from_text(files, name, form, text, epoch_of)) > epoch_of(content):
-            return found
+        if tag is not None and (epoch := from_text(files, name, form, text, epoch_of)) > epoch_of(content):
+            return epoch
         new = content if tag is None or over is None else from_text(files, name, form, text, over)
         if replace_document(files, name, form, new, tag):
             return None

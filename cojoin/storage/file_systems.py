@@ -1,14 +1,16 @@
-"""Files that tasks read and write by Spark's URIs, without the JVM: by the session's settings, or else by pyarrow.
+"""Directories and files that a process reaches without a session and its JVM: local ones, and those on object stores.
 
 Files on object stores are read with the settings of the session where they can be translated: the driver translates
-them (``stores.places_of``), and they travel with the tasks. Otherwise pyarrow reads them with the credentials of the
+them (``sessions.places_of``), and they travel with the tasks. Otherwise pyarrow reads them with the credentials of the
 environment.
 """
 
 from __future__ import annotations
 
 import io
+import re
 from functools import lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
@@ -16,17 +18,44 @@ import pyarrow as pa
 from pyarrow import fs
 
 from cojoin.errors import ConfigurationError
+from cojoin.storage.local_store import LocalStore
 from cojoin.storage.locations import scheme_and_place
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from cojoin.storage.object_store_settings import Settings
+    from cojoin.storage.store import Store
 
-__all__ = ["file_system", "open_file"]
+__all__ = ["FILE", "direct_store", "file_system", "open_file"]
 
+FILE = "file:"
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 _SCHEMES = {"s3a": "s3", "s3n": "s3"}
 """The URI schemes of pyarrow, by those of Hadoop, where they differ."""
+
+
+def direct_store(root: str, settings: Callable[[str], Settings | None], what: str = "checkpoint") -> Store | None:
+    """Return the files below a directory; None where only Hadoop reaches it.
+
+    Args:
+        root: The directory; a path without a scheme is a local one.
+        settings: Returns how to reach the object store of a root; None where that is not known.
+        what: What the directory is, for messages.
+
+    Raises:
+        CheckpointError: A setting is invalid.
+    """
+    if root.startswith(FILE):
+        return LocalStore("/" + root.removeprefix(FILE).lstrip("/"), what)
+    if _SCHEME.match(root) is None:
+        return LocalStore(str(Path(root).absolute()), what)
+    store_settings = settings(root)
+    if store_settings is None:
+        return None
+    from cojoin.storage.object_store import ObjectStore  # noqa: PLC0415 - queries on local files do not load obstore
+
+    return ObjectStore.of(store_settings, root, what)
 
 
 def open_file(uri: str, what: str, places: Mapping[str, Settings]) -> pa.NativeFile:
@@ -35,7 +64,7 @@ def open_file(uri: str, what: str, places: Mapping[str, Settings]) -> pa.NativeF
     Args:
         uri: The file's URI as Spark writes it.
         what: What the file belongs to, for messages.
-        places: How to reach object stores, as ``stores.places_of`` returns it.
+        places: How to reach object stores, as ``sessions.places_of`` returns it.
 
     Raises:
         ConfigurationError: pyarrow can't access the file system.
@@ -45,7 +74,7 @@ def open_file(uri: str, what: str, places: Mapping[str, Settings]) -> pa.NativeF
     if settings is None:
         system, path = file_system(uri, what)
         return system.open_input_file(path)
-    from cojoin.storage.object_store_files import ObjectFile  # noqa: PLC0415 - queries on local files do not load obstore
+    from cojoin.storage.object_store import ObjectFile  # noqa: PLC0415 - queries on local files do not load obstore
 
     return pa.PythonFile(io.BufferedReader(ObjectFile(settings, unquote(urlsplit(uri).path)), 1 << 20), mode="r")
 

@@ -1,12 +1,12 @@
-"""Files of the local file system, and of network file systems that are mounted.
+"""Files of the local file system, and of network file systems that are mounted; locks between processes on files.
 
 A file is written under a temporary name, flushed to the disk, and renamed. After a power failure, the former file may
 be there again, but never a part of one. ``create`` and ``replace`` hold a lock of the operating system on a hidden file
 in the root, which is released when its holder ends for any reason.
 
-A file is compared with the checksums that Hadoop keeps of it (``hadoop_checksums``), where they exist, and written
-without. Where release 0.5.0 was stopped while it replaced a file, the former file is found under its second name
-(``store.former_name``).
+Hadoop's local file system keeps checksums of a file in a hidden file next to it, as Spark's logs have them. A file that
+differs from its checksums was changed or cut; cojoin writes none. Where release 0.5.0 was stopped while it replaced a
+file, the former file has its second name (``store.former_name``).
 """
 
 from __future__ import annotations
@@ -14,15 +14,17 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
+import math
 import os
 import shutil
+import sys
 import time
 import uuid
+import zlib
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cojoin.storage.file_lock import LockTimeoutError, locked
-from cojoin.storage.hadoop_checksums import checksums_of, has_checksums, is_checksum
 from cojoin.storage.store import (
     Store,
     Tagged,
@@ -36,15 +38,112 @@ from cojoin.storage.store import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["LocalStore", "escaped"]
+__all__ = ["LocalStore", "LockTimeoutError", "checksums_of", "escaped", "has_checksums", "is_checksum", "locked"]
 
+if sys.platform == "win32":
+    import msvcrt
+else:
+    import fcntl
+
+
+_REPORTED_AFTER_SECONDS = 3.0
+_CRC_HEADER = b"crc\x00"
 _TRIES = 5
 _LOCK, _LOCK_SECONDS, _LOOK_SECONDS = ".lock", 10.0, 0.005
 _DAMAGE = frozenset({errno.EIO, errno.EISDIR, errno.ELOOP})
-"""What says something of the file itself; other errors, such as those of rights or of a mount, do not."""
+"""The errors that concern the file itself; others, such as those of rights or of a mount, do not."""
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _IN_URLS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-!.~'()*,;:$&+=@/")
+
+
+class LockTimeoutError(Exception):
+    """Another process has held a lock for longer than the timeout.
+
+    Attributes:
+        path: The file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(f"another process holds the lock {path}")
+        self.path = path
+
+
+@contextmanager
+def locked(
+    path: Path,
+    waiting: Callable[[], None] = lambda: None,
+    *,
+    timeout_seconds: float = math.inf,
+    look_seconds: float = 0.1,
+) -> Iterator[int]:
+    """Hold the lock of a file while the block runs. The file is not removed, since others may wait for its lock.
+
+    Args:
+        path: The file. It is created if it does not exist; nothing is written to it.
+        waiting: Called once if another process still holds the lock after three seconds.
+        timeout_seconds: For how long to wait for the lock.
+        look_seconds: The time between two attempts.
+
+    Yields:
+        The file's descriptor. On POSIX a child process that inherits it also holds the lock until the child ends.
+
+    Raises:
+        LockTimeoutError: Another process holds the lock for longer than the timeout.
+        OSError: The file can't be created, or its file system does not support locks.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        began, was_reported = time.monotonic(), False
+        while not _try(descriptor):
+            waited = time.monotonic() - began
+            if waited > timeout_seconds:
+                raise LockTimeoutError(path)
+            if waited > _REPORTED_AFTER_SECONDS and not was_reported:
+                was_reported = True
+                waiting()
+            time.sleep(look_seconds)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _try(descriptor: int) -> bool:
+    """Return whether the lock was acquired; errors that do not mean "held by another process" are raised."""
+    try:
+        if sys.platform == "win32":
+            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
+        else:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):
+        return False
+    return True
+
+
+def checksums_of(place: Path) -> Path:
+    """Return where the checksums of a file stand, whether there are any or not."""
+    return place.with_name(f".{place.name}.crc")
+
+
+def has_checksums(place: Path, content: bytes) -> bool:
+    """Return whether a file has the checksums that Hadoop wrote next to it; True where it wrote none."""
+    try:
+        stored = checksums_of(place).read_bytes()
+    except OSError:
+        return True
+    if not stored.startswith(_CRC_HEADER) or len(stored) < 8:
+        return False
+    step = int.from_bytes(stored[4:8], "big")
+    if step < 1:
+        return False
+    view = memoryview(content)
+    sums = b"".join(zlib.crc32(view[at : at + step]).to_bytes(4, "big") for at in range(0, len(content), step))
+    return stored[8:] == sums
+
+
+def is_checksum(place: Path) -> bool:
+    """Return whether a file has the checksums of another."""
+    return place.name.startswith(".") and place.name.endswith(".crc")
 
 
 class LocalStore(Store):
@@ -78,7 +177,7 @@ class LocalStore(Store):
         try:
             return self._place(name).exists() or (name != "" and self._place(former_name(name)).exists())
         except OSError as error:
-            raise self._refused(name, "looked for", _said(error)) from error
+            raise self._refused(name, "looked for", _message(error)) from error
 
     def read_tagged(self, name: str) -> Tagged | None:
         """Return a file with its tag, or None where there is no such file.
@@ -89,8 +188,8 @@ class LocalStore(Store):
         why = ""
         for _ in range(_TRIES):
             # A file that 0.5.0 replaces may have been renamed back between the first two looks.
-            for each in (name, former_name(name), name):
-                place = self._place(each)
+            for file in (name, former_name(name), name):
+                place = self._place(file)
                 try:
                     content = place.read_bytes()
                     if has_checksums(place, content):
@@ -100,8 +199,8 @@ class LocalStore(Store):
                     continue
                 except OSError as error:
                     if error.errno not in _DAMAGE:
-                        raise self._refused(name, "read", _said(error)) from error
-                    raise UnreadableFileError(self.root, name, _said(error)) from error
+                        raise self._refused(name, "read", _message(error)) from error
+                    raise UnreadableFileError(self.root, name, _message(error)) from error
             if not self.exists(name):
                 return None
             time.sleep(_LOOK_SECONDS)
@@ -125,8 +224,8 @@ class LocalStore(Store):
         with self._partial(name, content) as partial:
             try:
                 with locked(self._place(_LOCK), timeout_seconds=_LOCK_SECONDS, look_seconds=_LOOK_SECONDS):
-                    found = self.read_tagged(name)
-                    if (None if found is None else found.tag) != tag:
+                    stored = self.read_tagged(name)
+                    if (None if stored is None else stored.tag) != tag:
                         return False
                     self._put_in_place(partial, name)
             except LockTimeoutError as error:
@@ -136,7 +235,7 @@ class LocalStore(Store):
                 )
                 raise UnplacedFileError(msg) from error
             except OSError as error:
-                raise self._refused(name, "written", _said(error), _cure(error)) from error
+                raise self._refused(name, "written", _message(error), _cure(error)) from error
         return True
 
     def make_directory(self, name: str) -> None:
@@ -148,7 +247,7 @@ class LocalStore(Store):
         try:
             self._place(name).mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise self._refused(name, "made", _said(error), _cure(error)) from error
+            raise self._refused(name, "made", _message(error), _cure(error)) from error
 
     def check_place(self) -> None:
         """Check that the root directory exists or can be created; directories created for the check are deleted again.
@@ -161,17 +260,17 @@ class LocalStore(Store):
             made.append(place)
             place = place.parent
         self.make_directory("")
-        for each in made:
+        for folder in made:
             # A directory in which another process has written meanwhile stays.
             with contextlib.suppress(OSError):
-                each.rmdir()
+                folder.rmdir()
 
     def _exists_at(self, place: Path) -> bool:
         """Return whether a path exists, below the root or above it."""
         try:
             return place.exists()
         except OSError as error:
-            raise self._refused(str(place), "looked for", _said(error)) from error
+            raise self._refused(str(place), "looked for", _message(error)) from error
 
     def modified(self, name: str) -> int:
         """Return when a file was last written, in epoch milliseconds."""
@@ -187,9 +286,9 @@ class LocalStore(Store):
     def delete(self, name: str) -> None:
         """Delete a file where it exists."""
         place = self._place(name)
-        for each in (self._place(former_name(name)), place, checksums_of(place)):
+        for path in (self._place(former_name(name)), place, checksums_of(place)):
             with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-                self._delete_at(name, each)
+                self._delete_at(name, path)
 
     def delete_directory(self, name: str) -> None:
         """Delete a directory with its content where it exists."""
@@ -200,7 +299,7 @@ class LocalStore(Store):
         except NotADirectoryError:
             self.delete(name)
         except OSError as error:
-            raise self._refused(name, "deleted", _said(error)) from error
+            raise self._refused(name, "deleted", _message(error)) from error
 
     def delete_empty_directory(self, name: str) -> None:
         """Delete a directory if nothing is in it; one that holds files, or that is not there, is left as it is."""
@@ -214,7 +313,7 @@ class LocalStore(Store):
         except (FileNotFoundError, NotADirectoryError):
             return []
         except OSError as error:
-            raise self._refused(directory, "listed", _said(error)) from error
+            raise self._refused(directory, "listed", _message(error)) from error
 
     def times(self, descends: Callable[[str], bool]) -> Iterator[tuple[str, int]]:
         """Yield the path of each file below the root, and when it was written; see ``Store.times``."""
@@ -236,16 +335,16 @@ class LocalStore(Store):
             CheckpointError: They can't be listed or deleted.
         """
         try:
-            with os.scandir(self._place(directory)) as found:
-                for each in found:
+            with os.scandir(self._place(directory)) as entries:
+                for entry in entries:
                     # Another process may have renamed or deleted the file since.
                     with contextlib.suppress(FileNotFoundError):
-                        if each.name.startswith(".") and is_abandoned(each.name, each.stat().st_mtime):
-                            Path(each.path).unlink()
+                        if entry.name.startswith(".") and is_abandoned(entry.name, entry.stat().st_mtime):
+                            Path(entry.path).unlink()
         except (FileNotFoundError, NotADirectoryError):
             return
         except OSError as error:
-            raise self._refused(directory, "cleaned", _said(error)) from error
+            raise self._refused(directory, "cleaned", _message(error)) from error
 
     def _below(self, name: str) -> str:
         return f"{self._root.rstrip('/')}/{name}" if name else self._root
@@ -259,7 +358,7 @@ class LocalStore(Store):
         except (FileNotFoundError, NotADirectoryError):
             raise
         except OSError as error:
-            raise self._refused(name, "deleted", _said(error)) from error
+            raise self._refused(name, "deleted", _message(error)) from error
 
     @contextlib.contextmanager
     def _partial(self, name: str, content: bytes) -> Iterator[Path]:
@@ -275,7 +374,7 @@ class LocalStore(Store):
         except OSError as error:
             with contextlib.suppress(OSError):
                 partial.unlink(missing_ok=True)
-            raise self._refused(name, "written", _said(error), _cure(error)) from error
+            raise self._refused(name, "written", _message(error), _cure(error)) from error
         try:
             yield partial
         finally:
@@ -290,7 +389,7 @@ class LocalStore(Store):
             partial.replace(place)
             self._place(former_name(name)).unlink(missing_ok=True)
         except OSError as error:
-            raise self._refused(name, "written", _said(error), _cure(error)) from error
+            raise self._refused(name, "written", _message(error), _cure(error)) from error
 
 
 def escaped(path: str) -> str:
@@ -300,8 +399,8 @@ def escaped(path: str) -> str:
     '/lake/my%20trades/ä%231'
     """
     return "".join(
-        each if each in _IN_URLS or ord(each) > 127 else "".join(f"%{byte:02X}" for byte in each.encode())
-        for each in path
+        char if char in _IN_URLS or ord(char) > 127 else "".join(f"%{byte:02X}" for byte in char.encode())
+        for char in path
     )
 
 
@@ -312,6 +411,6 @@ def _cure(error: OSError) -> str | None:
     return "make room on that disk, and start the query again, which goes on where it stopped"
 
 
-def _said(error: OSError) -> str:
+def _message(error: OSError) -> str:
     """Return an error's message on one line, such as ``Permission denied``."""
     return (error.strerror or str(error)).strip().partition("\n")[0]

@@ -1,4 +1,9 @@
-"""Locations of tables: a path or a name, distinguished by one rule for sources, sinks and checkpoints."""
+"""Locations of tables, distinguished by one rule for sources, sinks and checkpoints; and which texts may be secret.
+
+A location is a path or a name. A message shows it without a login. A setting whose name suggests a secret is masked;
+some names stay readable on purpose, because a message about a login has to name their values: ``sasl.mechanism``,
+``sasl.username``, ``sasl.oauthbearer.method`` and ``security.protocol``.
+"""
 
 from __future__ import annotations
 
@@ -17,24 +22,38 @@ __all__ = [
     "is_path",
     "is_relative",
     "literally",
+    "may_be_secret",
     "scheme_and_place",
     "unpatterned",
     "without_login",
 ]
 
+# "auth" as in basic.auth.user.info, but not as in sasl.oauthbearer.method.
+_TELLING = re.compile(
+    r"pass|secret|token|key|cred|private|jaas|sas\b|(?<!o)auth|oauthbearer\.config|\.pem", re.IGNORECASE
+)
 Location: TypeAlias = str | os.PathLike[str]
 """A path as a string or as a ``pathlib.Path``; where a table name is allowed, a string without a ``/`` is a name."""
 
 # pathlib turns the two slashes of a URL into one.
 _BROKEN_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/(?!/)")
+
 _FULL = re.compile(r"/|[A-Za-z][A-Za-z0-9+.-]*:")
 _PATTERN = re.compile(r"([\[\]{}*?\\])")
-
 LOGIN = re.compile(r"(?<!abfs)(?<!abfss)(?<!wasb)(?<!wasbs)://([^/\s]+)@", re.IGNORECASE)
 """The login in a URL. In Azure's URLs, what precedes the @ is a container and no login."""
 
 MASK = "***"
-"""What stands in the place of a secret."""
+"""The text in the place of a secret."""
+
+
+def may_be_secret(name: str) -> bool:
+    """Return whether the name of a setting suggests that its value is secret.
+
+    >>> may_be_secret("ssl.key.password"), may_be_secret("sasl.mechanism")
+    (True, False)
+    """
+    return _TELLING.search(name) is not None
 
 
 def without_login(text: str) -> str:
@@ -117,5 +136,5 @@ def unpatterned(path: str) -> str:
     >>> unpatterned("/lake/2026-*/trades"), unpatterned("/lake/trades")
     ('/lake', '/lake/trades')
     """
-    found = _PATTERN.search(path)
-    return path if found is None else path[: found.start()].rpartition("/")[0] or "/"
+    pattern = _PATTERN.search(path)
+    return path if pattern is None else path[: pattern.start()].rpartition("/")[0] or "/"

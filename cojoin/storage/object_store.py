@@ -2,26 +2,40 @@
 
 They are read and written by ``obstore``, without the JVM. ``create`` and ``replace`` are the store's own conditional
 writes (``If-None-Match`` and ``If-Match``), so they are exact among all processes. An object store has no directories:
-``make_directory`` writes a hidden empty object, so that Spark finds a folder there.
+``make_directory`` writes a hidden empty object, so that Spark finds a folder there. A task reads a file at any
+position (``ObjectFile``): each read is one request for a range of bytes.
 
 A request that fails for a passing reason is repeated by ``obstore`` for some seconds. A conditional write whose answer
 was lost may be repeated by it, too; the file is then read again, and if it has this content, it was written.
+
+An error names what the store answered, its code and its message, and the remedy. The rest of an answer is left out,
+since S3 repeats access keys and signatures in it. URLs are cut after the host, since those of Azure may be signed.
 """
 
 from __future__ import annotations
 
 import contextlib
+import io
+import os
+import re
 import uuid
-from typing import TYPE_CHECKING, Any
+from collections import deque
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from obstore.exceptions import AlreadyExistsError, PreconditionError
+from obstore.exceptions import (
+    AlreadyExistsError,
+    BaseError,
+    NotFoundError,
+    PermissionDeniedError,
+    PreconditionError,
+    UnauthenticatedError,
+)
 
 from cojoin.errors import CheckpointError
 from cojoin.storage.local_store import escaped
 from cojoin.storage.locations import without_login
-from cojoin.storage.object_store_errors import ABSENT, ERRORS, absence_allowed, explained, is_unknown_condition
 from cojoin.storage.object_store_settings import client_of
-from cojoin.storage.store import Store, Tagged, former_name, visible_names
+from cojoin.storage.store import NO_BUCKET, Store, Tagged, cure_of, former_name, visible_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -30,10 +44,156 @@ if TYPE_CHECKING:
 
     from cojoin.storage.object_store_settings import Settings
 
-__all__ = ["ObjectStore"]
+__all__ = [
+    "ABSENT",
+    "ERRORS",
+    "Explained",
+    "ObjectFile",
+    "ObjectStore",
+    "absence_allowed",
+    "explained",
+    "is_unknown_condition",
+]
 
+ERRORS = (BaseError, OSError, ValueError)
+"""The errors that the client raises."""
+
+ABSENT = (NotFoundError, FileNotFoundError)
+"""Those among them that mean that the object does not exist."""
+
+_URL = re.compile(r"\b(https?://[^\s/?]+)[^\s]*")
+_CODE, _MESSAGE = re.compile(r"<Code>([^<]*)</Code>"), re.compile(r"<Message>([^<]*)</Message>")
+_STATUS = re.compile(r"non-2xx status code: (\d{3}[^:<]*)")
+_UNREACHED = re.compile(r"- HTTP error: ([^\n<]*)")
+
+_UNKNOWN = ("status code: 501", "NotImplemented", "InvalidArgument", "InvalidRequest", "UnsupportedHeader")
+_CURE_WITHOUT_CODE = (
+    "see that the session's credentials are right, have not expired, and may list, read, write and delete there, and "
+    "that the region is the bucket's"
+)
+_clients: deque[tuple[Settings, Any]] = deque(maxlen=16)
 _DIRECTORY = ".directory"
 _DELETED_AT_ONCE = 500
+
+
+class Explained(NamedTuple):
+    """An error of a store.
+
+    Attributes:
+        why: What the store said, on one line.
+        cure: What to do; None where that is not known.
+    """
+
+    why: str
+    cure: str | None
+
+
+def explained(error: BaseException) -> Explained:
+    """Return what an error means.
+
+    >>> text = "Generic S3 error: Error performing GET http://host:1/lake?X=1 in 2.05ms - Server returned non-2xx "
+    >>> text += "status code: 400 Bad Request: <Error><Code>ExpiredToken</Code><Message>Expired.</Message></Error>"
+    >>> explained(OSError(text)).why
+    'the store answered 400 Bad Request: ExpiredToken: Expired.'
+    """
+    text = str(error).strip()
+    status, code, message = _STATUS.search(text), _CODE.search(text), _MESSAGE.search(text)
+    answer, unreached = [found[1].strip() for found in (status, code, message) if found], _UNREACHED.search(text)
+    if answer:
+        why = f"the store answered {': '.join(answer)}"
+    elif unreached is not None:
+        why = f"the store does not answer: {unreached[1]}"
+    else:
+        why = text.partition("\n")[0].partition(": <")[0]
+    if isinstance(error, (PermissionDeniedError, UnauthenticatedError)) and status is None:
+        text += " status code: 403"
+    if status is not None and code is None and status[1].startswith(("400", "403")):
+        # The answer to a question for an object's size has no body.
+        return Explained(why, _CURE_WITHOUT_CODE)
+    cure = cure_of(text)
+    return Explained(without_login(_URL.sub(r"\1/...", " ".join(why.split()))), cure)
+
+
+@contextlib.contextmanager
+def absence_allowed() -> Iterator[None]:
+    """Ignore that an object does not exist, but not that its bucket does not.
+
+    Raises:
+        FileNotFoundError: There is no such bucket.
+    """
+    try:
+        yield
+    except ABSENT as error:
+        if any(sign in str(error) for sign in NO_BUCKET):
+            raise
+
+
+def is_unknown_condition(error: BaseException | None) -> bool:
+    """Return whether a store refuses a conditional write because it knows no conditions."""
+    return error is not None and any(sign in str(error) for sign in _UNKNOWN)
+
+
+class ObjectFile(io.RawIOBase):
+    """An object that is open for reading; whoever reads little at a time puts a buffer before it.
+
+    Args:
+        settings: How to reach the bucket or container.
+        name: The object's path below it.
+
+    Raises:
+        FileNotFoundError: There is no such object.
+        OSError: The store can't be reached, or refuses.
+    """
+
+    def __init__(self, settings: Settings, name: str) -> None:
+        super().__init__()
+        self._name, self._at = name.lstrip("/"), 0
+        self._client = _client(settings)
+        self._size = int(self._asked(lambda: self._client.head(self._name))["size"])
+
+    def readable(self) -> bool:
+        """Return that it can be read."""
+        return True
+
+    def seekable(self) -> bool:
+        """Return that it can be read at any position."""
+        return True
+
+    def tell(self) -> int:
+        """Return the position."""
+        return self._at
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """Set the position, and return it."""
+        self._at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        """Read as many bytes as fit and remain, and return their number."""
+        wanted = min(len(buffer), max(0, self._size - self._at))
+        if wanted:
+            content = self._asked(lambda: self._client.get_range(self._name, start=self._at, length=wanted))
+            buffer[:wanted] = memoryview(content)
+            self._at += wanted
+        return wanted
+
+    def _asked(self, ask: Callable[[], Any]) -> Any:
+        try:
+            return ask()
+        except ABSENT as error:
+            raise FileNotFoundError(explained(error).why) from error
+        except ERRORS as error:
+            why, cure = explained(error)
+            raise OSError(f"{why}; {cure}" if cure else why) from error
+
+
+def _client(settings: Settings) -> Any:
+    """Return the client for a place; all tasks of a process share it."""
+    for known, client in _clients:
+        if known == settings:
+            return client
+    _clients.append((settings, client_of(settings)))
+    return _clients[-1][1]
 
 
 class ObjectStore(Store):
@@ -89,10 +249,10 @@ class ObjectStore(Store):
 
     def exists(self, name: str = "") -> bool:
         """Return whether there is an object of a name, or any object below it."""
-        with self._told(name, "looked for"):
-            for each in (name, former_name(name)) if name else ():
+        with self._translated_errors(name, "looked for"):
+            for path in (name, former_name(name)) if name else ():
                 with absence_allowed():
-                    self._client.head(each)
+                    self._client.head(path)
                     return True
             chunks = iter(self._client.list(f"{name}/" if name else None, chunk_size=1))
             return bool(next(chunks, None))
@@ -103,13 +263,13 @@ class ObjectStore(Store):
         Raises:
             CheckpointError: The store can't be reached, or refuses, which says nothing of the object.
         """
-        with self._told(name, "read"):
+        with self._translated_errors(name, "read"):
             return self._get(name) or self._put_back(name)
 
     def _get(self, name: str) -> Tagged | None:
         with absence_allowed():
-            found = self._client.get(name)
-            return Tagged(bytes(found.bytes()), _tag(found.meta))
+            answer = self._client.get(name)
+            return Tagged(bytes(answer.bytes()), _tag(answer.meta))
         return None
 
     def _put_back(self, name: str) -> Tagged | None:
@@ -126,19 +286,19 @@ class ObjectStore(Store):
         Raises:
             CheckpointError: The store can't be reached, or refuses.
         """
-        with self._told(name, "written"):
+        with self._translated_errors(name, "written"):
             self._client.put(name, content)
 
     def replace(self, name: str, content: bytes, tag: str | None) -> bool:
         """Write an object whole, if it still is the one that was read; see ``Store.replace``."""
         mode: Any = "create" if tag is None else _as_version(tag)
-        with self._told(name, "written"):
+        with self._translated_errors(name, "written"):
             try:
                 self._client.put(name, content, mode=mode)
             except (AlreadyExistsError, PreconditionError, *ABSENT):
                 # The first answer may have been lost, and this is the one to a repeated request.
-                found = self.read_tagged(name)
-                return found is not None and found.content == content and found.tag != tag
+                stored = self.read_tagged(name)
+                return stored is not None and stored.content == content and stored.tag != tag
         return True
 
     def check_swaps(self) -> None:
@@ -160,10 +320,10 @@ class ObjectStore(Store):
         try:
             if not self.replace(name, b"1", None) or self.replace(name, b"2", None):
                 return False
-            found = self.read_tagged(name)
-            if found is None or not self.replace(name, b"3", found.tag):
+            stored = self.read_tagged(name)
+            if stored is None or not self.replace(name, b"3", stored.tag):
                 return False
-            return not self.replace(name, b"4", found.tag)
+            return not self.replace(name, b"4", stored.tag)
         except CheckpointError as error:
             if is_unknown_condition(error.__cause__):
                 return False
@@ -188,18 +348,18 @@ class ObjectStore(Store):
             CheckpointError: The store can't be reached, the bucket does not exist, or the store refuses.
         """
         self.exists()
-        with self._told("", "written to"):
+        with self._translated_errors("", "written to"):
             self._client.put(".probe", b"")
         self.delete(".probe")
 
     def modified(self, name: str) -> int:
         """Return when an object was last written, in epoch milliseconds."""
-        with self._told(name, "looked for"):
+        with self._translated_errors(name, "looked for"):
             return int(self._client.head(name)["last_modified"].timestamp() * 1000)
 
     def size(self, name: str) -> int:
         """Return the size of an object, or of all objects below a name, in bytes."""
-        with self._told(name, "looked for"):
+        with self._translated_errors(name, "looked for"):
             with absence_allowed():
                 return int(self._client.head(name)["size"]) if name else self._size_below("")
             return self._size_below(f"{name}/")
@@ -209,37 +369,37 @@ class ObjectStore(Store):
 
     def delete(self, name: str) -> None:
         """Delete an object where it exists."""
-        with self._told(name, "deleted"), absence_allowed():
+        with self._translated_errors(name, "deleted"), absence_allowed():
             # The second name first: release 0.5.0 may have left it, and it would be found instead.
             self._client.delete([former_name(name), name])
 
     def delete_directory(self, name: str) -> None:
         """Delete all objects below a name."""
-        with self._told(name, "deleted"):
-            found = [str(each["path"]) for chunk in self._client.list(f"{name}/" if name else None) for each in chunk]
-            for start in range(0, len(found), _DELETED_AT_ONCE):
-                self._client.delete(found[start : start + _DELETED_AT_ONCE])
+        with self._translated_errors(name, "deleted"):
+            paths = [str(each["path"]) for chunk in self._client.list(f"{name}/" if name else None) for each in chunk]
+            for start in range(0, len(paths), _DELETED_AT_ONCE):
+                self._client.delete(paths[start : start + _DELETED_AT_ONCE])
 
     def names(self, directory: str) -> list[str]:
         """Return the names below a directory in order, of objects and of directories; none where it is missing."""
-        with self._told(directory, "listed"):
-            found = self._client.list_with_delimiter(directory or None)
-        paths = [str(each["path"]) for each in found["objects"]] + [str(each) for each in found["common_prefixes"]]
+        with self._translated_errors(directory, "listed"):
+            listed = self._client.list_with_delimiter(directory or None)
+        paths = [str(each["path"]) for each in listed["objects"]] + [str(each) for each in listed["common_prefixes"]]
         # Hadoop marks a directory by an empty object, whose name is the directory's own.
         return visible_names({path.rpartition("/")[2] for path in paths if path != directory})
 
     def times(self, descends: Callable[[str], bool]) -> Iterator[tuple[str, int]]:
         """Yield the path of each object below the root, and when it was written; see ``Store.times``."""
         root = f"/{self._root.partition('://')[2].partition('/')[2]}".rstrip("/")
-        with self._told("", "listed"):
+        with self._translated_errors("", "listed"):
             for chunk in self._client.list(chunk_size=1000):
-                for each in chunk:
-                    name = str(each["path"])
+                for entry in chunk:
+                    name = str(entry["path"])
                     if all(map(descends, name.split("/")[:-1])):
-                        yield f"{root}/{name}", int(each["last_modified"].timestamp() * 1000)
+                        yield f"{root}/{name}", int(entry["last_modified"].timestamp() * 1000)
 
     @contextlib.contextmanager
-    def _told(self, name: str, what: str) -> Iterator[None]:
+    def _translated_errors(self, name: str, what: str) -> Iterator[None]:
         """Raise an error of the store as a ``CheckpointError`` with the store's message on one line."""
         try:
             yield

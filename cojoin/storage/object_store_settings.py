@@ -59,7 +59,7 @@ _CREDENTIAL_FILES = "hadoop.security.credential.provider.path"
 
 @dataclass(frozen=True)
 class Settings:
-    """How to reach one bucket or container.
+    """The way to one bucket or container.
 
     Attributes:
         kind: ``"s3"``, ``"gs"`` or ``"azure"``.

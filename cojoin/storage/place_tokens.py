@@ -37,11 +37,11 @@ __all__ = [
     "ListedFile",
     "Place",
     "Tokens",
+    "described_faults",
     "files_in",
     "files_there",
     "find_files",
     "this_host",
-    "told_faults",
     "unseen",
 ]
 
@@ -61,7 +61,7 @@ _OF_ONE_HOST = frozenset(
 
 _NAME = ".cojoin-place."
 _NAMES = (_NAME, f".{_NAME}")
-"""How the names of tokens begin, and of those that are being written."""
+"""The beginnings of the names of tokens, and of those that are being written."""
 
 _LOOKED_THROUGH = 10_000
 _FILES, _HOSTS = 3, 4
@@ -188,8 +188,8 @@ class Tokens:
     @classmethod
     def read(cls, text: str) -> Tokens:
         """Read a text that ``to_json`` returned."""
-        told = json.loads(text)
-        return cls(tuple(Place(*each) for each in told["places"]), told["driver"], told["token"])
+        values = json.loads(text)
+        return cls(tuple(Place(*each) for each in values["places"]), values["driver"], values["token"])
 
     def look(self, own: str, seconds: float = SECONDS) -> list[Fault]:
         """Look for the driver's token in each place, and write the worker's own there; on a worker.
@@ -244,22 +244,22 @@ class Tokens:
             if token.read_text(errors="replace") != self.token:
                 return "there is something else than what the driver has just written"
         except OSError as error:
-            return f"it can't be read: {_said(error)}"
+            return f"it can't be read: {_message(error)}"
         try:
             Path(place.path, self._name(own)).write_bytes(own.encode())
         except OSError as error:
-            return f"it can't be written: {_said(error)}"
+            return f"it can't be written: {_message(error)}"
         return None
 
     def _sweep(self, place: Place) -> None:
         """Delete the tokens of this run in a place, and those that dead queries have left there a day ago."""
         with contextlib.suppress(OSError), os.scandir(place.path) as entries:
-            for each in entries:
-                if each.name.startswith(_NAMES):
+            for entry in entries:
+                if entry.name.startswith(_NAMES):
                     # Another start may delete it at the same moment.
                     with contextlib.suppress(OSError):
-                        if self.token in each.name or is_abandoned(each.name, each.stat().st_mtime):
-                            os.unlink(each.path)  # noqa: PTH108 - a path as a string
+                        if self.token in entry.name or is_abandoned(entry.name, entry.stat().st_mtime):
+                            os.unlink(entry.path)  # noqa: PTH108 - a path as a string
 
     @staticmethod
     def _store(place: Place) -> LocalStore:
@@ -270,7 +270,7 @@ class Tokens:
         return f"{_NAME}{self.token}.tmp" if own is None else f"{_NAME}{self.token}.{own}.tmp"
 
 
-def told_faults(faults: Sequence[Fault], driver: str) -> str:
+def described_faults(faults: Sequence[Fault], driver: str) -> str:
     """Return what is wrong in one sentence: the hosts by place and by what is wrong there, and the cure.
 
     Args:
@@ -278,17 +278,17 @@ def told_faults(faults: Sequence[Fault], driver: str) -> str:
         driver: The driver's host and user.
 
     >>> fault = Fault("output", "/srv/out", "there is no such folder", "host a (user me)")
-    >>> told_faults([fault], "host b (user me)")[:90]
+    >>> described_faults([fault], "host b (user me)")[:90]
     'output file:/srv/out: on host a (user me) there is no such folder; the driver runs on host'
     """
-    found: dict[tuple[str, str, str], list[str]] = {}
-    for each in faults:
-        hosts = found.setdefault((each.what, each.path, each.why), [])
-        if each.host not in hosts:
-            hosts.append(each.host)
-    told = [f"{what} file:{path}: on {_and(sorted(hosts))} {why}" for (what, path, why), hosts in found.items()]
-    cure = _CURE_OF_INPUTS if all(each.is_read for each in faults) else CURE
-    return f"{'; '.join(told)}; the driver runs on {driver}: {cure}"
+    hosts_of: dict[tuple[str, str, str], list[str]] = {}
+    for fault in faults:
+        hosts = hosts_of.setdefault((fault.what, fault.path, fault.why), [])
+        if fault.host not in hosts:
+            hosts.append(fault.host)
+    sentences = [f"{what} file:{path}: on {_and(sorted(hosts))} {why}" for (what, path, why), hosts in hosts_of.items()]
+    cure = _CURE_OF_INPUTS if all(fault.is_read for fault in faults) else CURE
+    return f"{'; '.join(sentences)}; the driver runs on {driver}: {cure}"
 
 
 def files_in(place: Place) -> list[ListedFile]:
@@ -300,13 +300,13 @@ def files_in(place: Place) -> list[ListedFile]:
     path = Path(place.path)
     if path.is_file():
         return [ListedFile(place, str(path), path.stat().st_size)]
-    found: list[ListedFile] = []
+    files: list[ListedFile] = []
     for entry in _walked(str(path)):
         with contextlib.suppress(OSError):
-            found.append(ListedFile(place, entry.path, entry.stat().st_size))
-        if len(found) == _FILES:
+            files.append(ListedFile(place, entry.path, entry.stat().st_size))
+        if len(files) == _FILES:
             break
-    return found
+    return files
 
 
 def files_there(places: Iterable[Place], known: Iterable[ListedFile]) -> list[ListedFile]:
@@ -329,12 +329,12 @@ def find_files(files: Iterable[ListedFile], seconds: float = SECONDS) -> list[Fa
         seconds: For how long they are looked for on a network file system.
     """
     by_place: dict[Place, list[ListedFile]] = {}
-    for each in files:
-        by_place.setdefault(each.place, []).append(each)
+    for file in files:
+        by_place.setdefault(file.place, []).append(file)
     here = this_host()
     faults = []
     for place, listed in by_place.items():
-        if any(_has_size(each.path, each.size) for each in listed):
+        if any(_has_size(file.path, file.size) for file in listed):
             continue
         first = listed[0]
         if unseen(os.path.dirname(first.path), [(os.path.basename(first.path), first.size)], seconds):  # noqa: PTH119, PTH120
@@ -385,11 +385,11 @@ def _has_size(path: str | Path, size: int) -> bool:
 
 def _missing(path: Path) -> list[Path]:
     """Return the folders that have to be made for a path, the innermost first."""
-    found = []
+    folders = []
     while not path.exists():
-        found.append(path)
+        folders.append(path)
         path = path.parent
-    return found
+    return folders
 
 
 def _walked(folder: str) -> Iterator[os.DirEntry[str]]:
@@ -425,7 +425,7 @@ def _is_of_one_host(path: Path) -> bool:
     return kind in _OF_ONE_HOST
 
 
-def _said(error: OSError) -> str:
+def _message(error: OSError) -> str:
     return (error.strerror or str(error)).strip().partition("\n")[0]
 
 

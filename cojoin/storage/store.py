@@ -5,8 +5,10 @@ is none, and ``replace`` only where the file still is the one that was read (com
 that try, one succeeds. ``replace`` is exact where ``swaps`` is true. Elsewhere the file is compared first and then
 written, and two processes may both succeed within that moment.
 
-``local_store``, ``object_store`` and ``hadoop_store`` are the stores, and ``stores`` chooses among them. Each was
-compared with the simulated store of the tests by the same sequences of operations.
+``local_store``, ``object_store`` and ``hadoop_store`` are the stores, and ``sessions.open_store`` chooses among them.
+Each was compared with the simulated store of the tests by the same sequences of operations.
+
+An error of a store names its remedy where that is known (``cure_of``), whether cojoin's own client or Hadoop met it.
 """
 
 from __future__ import annotations
@@ -26,15 +28,66 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FORMER",
+    "NO_BUCKET",
     "Store",
     "Tagged",
     "UnplacedFileError",
     "UnreadableFileError",
+    "cure_of",
     "former_name",
     "is_abandoned",
     "visible_names",
 ]
 
+_JAVAS_UNREACHED = ("Unable to execute HTTP request", "Connection refused", "UnknownHostException")
+NO_BUCKET = ("NoSuchBucket", "ContainerNotFound", "The specified bucket does not exist")
+"""The answers of stores where a bucket or container does not exist."""
+
+_CURES = (
+    (
+        ("ExpiredToken", "TokenRefreshRequired", "RequestExpired", "token expired"),
+        (
+            "its credentials have expired: renew them in the session's settings fs.* or the environment, and start the "
+            "query again, which goes on where it stopped"
+        ),
+    ),
+    (
+        ("InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken", "AuthenticationFailed", "status code: 401"),
+        "it does not know these credentials: correct them in the session's settings fs.* or the environment",
+    ),
+    (NO_BUCKET, "make the bucket, or correct its name"),
+    (
+        ("status code: 403", "AccessDenied", "AuthorizationFailure", "AuthorizationPermissionMismatch"),
+        "give the session's credentials the right to list, read, write and delete there",
+    ),
+    (
+        ("StorageFull", "QuotaExceeded", "status code: 507", "InsufficientStorage", "No space left on device"),
+        "make room there, and start the query again, which goes on where it stopped",
+    ),
+    (
+        ("PermanentRedirect", "AuthorizationHeaderMalformed", "status code: 301", "without LOCATION"),
+        "set the bucket's region, such as by fs.s3a.endpoint.region",
+    ),
+    (
+        ("error sending request", "error trying to connect", "timed out", "dns error", *_JAVAS_UNREACHED),
+        (
+            "see that the store runs, and that this machine reaches it by the endpoint in the session's settings, such "
+            "as fs.s3a.endpoint; then start the query again, which goes on where it stopped"
+        ),
+    ),
+    (
+        ("SlowDown", "ServerBusy", "status code: 500", "status code: 502", "status code: 503", "status code: 504"),
+        "the store is overloaded or down: start the query again once it answers; it goes on where it stopped",
+    ),
+    (
+        # The answer to a HEAD request has no text.
+        ("status code: 400",),
+        (
+            "it does not say why; temporary credentials may have expired: renew them in the session's settings fs.* or "
+            "the environment, and start the query again, which goes on where it stopped"
+        ),
+    ),
+)
 _TRIES = 5
 FORMER = ".former"
 """The ending of a file's second name, under which Hadoop's stores keep it while it is being replaced."""
@@ -42,6 +95,19 @@ FORMER = ".former"
 _TEMPORARY = re.compile(r"\..+\.[0-9a-f]{32}\.tmp")
 _SAFE_SECONDS = 24 * 3600.0
 """A temporary file of this age is taken for abandoned. A writer that stood still so long fails when it renames it."""
+
+
+def cure_of(text: str) -> str | None:
+    """Return what to do about an error; None where that is not known.
+
+    >>> cure_of("Server returned non-2xx status code: 404 Not Found: NoSuchBucket")
+    'make the bucket, or correct its name'
+    >>> cure_of("S3Exception: Bad Request (Service: S3, Status Code: 400, Request ID: null)").partition(";")[0]
+    'it does not say why'
+    """
+    # Java's SDK writes it so.
+    text = text.replace("Status Code", "status code")
+    return next((cure for signs, cure in _CURES if any(sign in text for sign in signs)), None)
 
 
 class UnreadableFileError(CheckpointError):
@@ -227,13 +293,13 @@ class Store(ABC):
 
     def read_bytes(self, name: str) -> bytes | None:
         """Return a file's bytes, or None where there is no such file; errors are those of ``read_tagged``."""
-        found = self.read_tagged(name)
-        return None if found is None else found.content
+        stored = self.read_tagged(name)
+        return None if stored is None else stored.content
 
     def read(self, name: str) -> str | None:
         """Return a file's text, or None where there is no such file; errors are those of ``read_tagged``.
 
-        Bytes that are no UTF-8 become replacement characters, so that a damaged text is found by whoever parses it.
+        Bytes that are not UTF-8 become replacement characters, so that a damaged text is found by whoever parses it.
         """
         content = self.read_bytes(name)
         return None if content is None else content.decode(errors="replace")
@@ -256,9 +322,9 @@ class Store(ABC):
             CheckpointError: Others write it again and again; the others are those of ``replace``.
         """
         for _ in range(_TRIES):
-            found = self.read_tagged(name)
+            stored = self.read_tagged(name)
             check()
-            if self.replace(name, text.encode(), None if found is None else found.tag):
+            if self.replace(name, text.encode(), None if stored is None else stored.tag):
                 return
         msg = f"{self.what} {without_login(self.root)}: {name} is written again and again by other runs; stop them"
         raise CheckpointError(msg)

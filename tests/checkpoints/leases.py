@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cojoin.checkpoints import lease_record
-from cojoin.checkpoints.lease_liveness import process_started
+from cojoin.checkpoints import lease
+from cojoin.checkpoints.lease import process_started
 from cojoin.storage.documents import write_document
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def said(files: Store, epoch: int = 1) -> dict[str, Any]:
 def says(files: Store, **values: Any) -> None:
     """Write the own file of ``held_by``'s other process."""
     content = {"owner": "someone else", "beat": 3, "released": False, "ended": None}
-    write_document(files, f"beats/{7:012d}.json", lease_record._HEARTBEAT_FORM, content | values)
+    write_document(files, f"beats/{7:012d}.json", lease._HEARTBEAT_FORM, content | values)
 
 
 def held_by(files: Store, **values: Any) -> None:
@@ -53,7 +53,7 @@ def held_by(files: Store, **values: Any) -> None:
         "released": False,
         "ended": None,
     }
-    write_document(files, "lease.json", lease_record._FORM, record | values)
+    write_document(files, "lease.json", lease._FORM, record | values)
 
 
 @contextmanager

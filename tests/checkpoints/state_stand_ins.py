@@ -14,13 +14,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.errors import PySparkException
 
-from cojoin.checkpoints import state_commits, state_files, state_table, stored_state
+from cojoin.checkpoints import state_commits, state_table, stored_state
 from cojoin.checkpoints.snapshot_row import STATE_SCHEMA, snapshot_row
 from cojoin.checkpoints.snapshots import Snapshots
-from cojoin.checkpoints.state_claims import Claim
-from cojoin.checkpoints.state_cleaner import StateCleaner
-from cojoin.checkpoints.state_commits import StateCommits
-from cojoin.checkpoints.state_table import StateTable
+from cojoin.checkpoints.state_commits import Claim, StateCommits
+from cojoin.checkpoints.state_table import StateCleaner, StateTable
 from cojoin.checkpoints.stored_state import StoredState
 from cojoin.storage.local_store import LocalStore
 from tests.checkpoints.reports import manifest
@@ -147,7 +145,7 @@ def without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the state table take a ``StandInSession``."""
     monkeypatch.setattr(state_commits, "adapter_of", lambda _: SimpleNamespace(encrypts_files=lambda: False))
     monkeypatch.setattr(state_commits, "default_properties", lambda _: {})
-    for module in (state_files, state_table, stored_state):
+    for module in (state_commits, state_table, stored_state):
         monkeypatch.setattr(module, "for_workers", lambda function: function)
 
 

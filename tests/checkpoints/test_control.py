@@ -11,19 +11,20 @@ import pytest
 from pyspark.sql import functions as F  # noqa: N812
 
 import cojoin as cj
+from cojoin.checkpoints.claimed_checkpoint import resumed_batches
 from cojoin.checkpoints.control import (
     END_OF_INPUT,
     drain_is_promised,
+    keep_former_runs_from_draining,
     open_control,
     plan_clock_message,
     plan_drain,
     plan_readings,
+    promise_drain,
 )
-from cojoin.checkpoints.drain_promise import keep_former_runs_from_draining, promise_drain
-from cojoin.checkpoints.run_starts import resumed_batches
 from cojoin.engine.time.control_rows import CompleteReading, Control
-from cojoin.session.offset_log import plan_look_at_the_clock, source_offsets
-from cojoin.session.stores import open_store
+from cojoin.session.sessions import open_store
+from cojoin.session.spark_checkpoint import plan_look_at_the_clock, source_offsets
 from cojoin.spark.batch.packing import read_control
 from tests.spark.refused import refused
 

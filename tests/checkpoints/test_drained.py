@@ -9,8 +9,7 @@ import pytest
 import cojoin as cj
 from cojoin.checkpoints.checkpoint import find_snapshot
 from cojoin.checkpoints.manifest import Manifests
-from cojoin.checkpoints.snapshot_record import Snapshot
-from cojoin.checkpoints.snapshots import Snapshots
+from cojoin.checkpoints.snapshots import Snapshot, Snapshots
 from cojoin.debugging.debugger import nothing_of
 from cojoin.debugging.recorded_batches import RecordedBatch
 from cojoin.storage.local_store import LocalStore

@@ -1,4 +1,4 @@
-"""A checkpoint serves one query of one shape; any other is told the difference, and nothing is written."""
+"""A checkpoint serves one query of one shape; a written state serves none itself. A refusal writes nothing."""
 
 from __future__ import annotations
 
@@ -10,15 +10,22 @@ import pytest
 
 import cojoin as cj
 from cojoin.checkpoints.identity import (
+    WrittenState,
+    check_free,
     claim_checkpoint,
+    delete_unfinished,
     describe_query,
+    describe_written,
     described_at,
     note_last_batch,
     note_sources,
     read_query,
+    refuse_written,
 )
+from cojoin.checkpoints.lease import Lease
 from cojoin.engine.input_spec import InputSpec
 from cojoin.engine.joins.asof import AsofJoin
+from cojoin.errors import CheckpointError
 from tests.spark.refused import refused
 
 if TYPE_CHECKING:
@@ -26,8 +33,47 @@ if TYPE_CHECKING:
 
     from cojoin.storage.store import Store
 
-
+QUERY = {
+    "operator": "asof_join",
+    "output": "a bigint",
+    "key_groups": 2,
+    "inputs": [
+        {"name": name, "columns": "a bigint", "key": ["a"], "event_time": None, "partition": [], "sequence": []}
+        for name in ("trades", "customers")
+    ],
+}
 SCHEMA = pa.schema([("customer_id", pa.int64()), ("event_time", pa.timestamp("us", "UTC"))])
+
+
+def test_a_directory_is_free_until_its_state_is_finished(files: Store) -> None:
+    check_free(files, "write_state")
+    lease = Lease.acquire(files)
+    check_free(files, "write_state")
+    note = WrittenState("write_state", "/lake/old", 3)
+    note.write(files)
+    files.write("state/part-0", "left")
+    files.write("spark/sources/0/0", "left")
+    check_free(files, "write_state")
+    assert WrittenState.read(files) == note
+    with pytest.raises(CheckpointError, match="was begun and not finished; write it again"):
+        read_query(files)
+    delete_unfinished(files)
+    assert files.names("") == ["beats", "lease.json", "written.json"]
+    describe_written(files, "the query", QUERY, (None, None))
+    assert read_query(files)["query_id"] == "the query"
+    lease.release()
+    with pytest.raises(CheckpointError, match=r"write_state: the directory .* is a checkpoint already"):
+        check_free(files, "write_state")
+    for refuse in (refuse_written, lambda each: claim_checkpoint(each, QUERY)):
+        with pytest.raises(CheckpointError, match="it holds a state that write_state has written, and no query runs"):
+            refuse(files)
+
+
+def test_a_directory_with_something_else_is_left_alone(files: Store) -> None:
+    files.write("notes.txt", "mine")
+    with pytest.raises(CheckpointError, match=r"erase: the directory .* holds 'notes.txt'; choose an empty one"):
+        check_free(files, "erase")
+    refuse_written(files)
 
 
 def query(*, operation: Any = None, key_groups: int = 8, **settings: Any) -> dict[str, Any]:
@@ -70,7 +116,7 @@ def test_a_directory_that_is_no_checkpoint_of_ours_is_refused(files: Store, tmp_
     with pytest.raises(cj.CheckpointError) as caught:
         claim_checkpoint(files, query())
     assert str(caught.value) == (
-        f"checkpoint {files.root}: the directory holds '{stranger}' and no query.json, so it is no checkpoint of "
+        f"checkpoint {files.root}: the directory holds '{stranger}' and no query.json, so it is not a checkpoint of "
         f"cojoin's; name a query's checkpoint, or choose an empty directory for a new one"
     )
     assert files.names("") == [stranger]

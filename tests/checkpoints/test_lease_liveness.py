@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import cojoin as cj
-from cojoin.checkpoints.lease import Lease
-from cojoin.checkpoints.lease_liveness import is_live, process_started
+from cojoin.checkpoints.lease import Lease, is_live, process_started
 from tests.checkpoints.leases import beating, held_by, on_linux, stored
 from tests.spark.refused import refused
 

@@ -11,7 +11,7 @@ from cojoin.checkpoints.manifest import Manifests
 from cojoin.checkpoints.progress_table import ProgressTable
 from cojoin.delta import table_batches
 from cojoin.delta.table_log import TableLog
-from cojoin.session.stores import open_store
+from cojoin.session.sessions import open_store
 from cojoin.storage.local_store import LocalStore
 from tests.checkpoints.reports import MOMENT, manifest
 from tests.spark.data import table

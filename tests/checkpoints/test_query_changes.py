@@ -209,7 +209,7 @@ KEYS = "key= is ['customer_id'] in the checkpoint and"
             query(schema=NOTED, key=("note",)),
             (
                 f"input 'trades': {KEYS} ['note'] in the query: column 'note' has become a key column, column "
-                f"'customer_id' is no key column any more"
+                f"'customer_id' is not a key column any more"
             ),
         ),
         (

@@ -9,7 +9,7 @@ import pytest
 
 from cojoin.checkpoints.lease import Lease
 from cojoin.checkpoints.snapshots import BeingRemovedError, Snapshots
-from cojoin.checkpoints.state_claims import Claim
+from cojoin.checkpoints.state_commits import Claim
 from cojoin.checkpoints.state_table import StateTable
 from cojoin.errors import CheckpointError, QueryFailedError
 from tests.checkpoints.reports import manifest

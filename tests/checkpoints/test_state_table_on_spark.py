@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cojoin.checkpoints.state_claims import Claim
+from cojoin.checkpoints.state_commits import Claim
 from cojoin.errors import CheckpointError, QueryFailedError
 from tests.checkpoints.state_stand_ins import SnapshotWriter, rows_of_groups
 

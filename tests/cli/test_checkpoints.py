@@ -207,5 +207,5 @@ def test_a_mistake_is_one_message(words, said, capsys):
 def test_what_is_no_checkpoint_is_one_message(spark, tmp_path, capsys):
     assert main(["checkpoints", "list", str(tmp_path)]) == 2
     err = capsys.readouterr().err
-    assert "so it is no checkpoint of cojoin's" in err
+    assert "so it is not a checkpoint of cojoin's" in err
     assert "Traceback" not in err

@@ -18,7 +18,7 @@ from cojoin.__main__ import main
 from cojoin.checkpoints.manifest import Manifests
 from cojoin.cli.demo import _joined, admitted, compare, expected_rows, make_day
 from cojoin.cli.jobs import job_text
-from cojoin.session.stores import open_store
+from cojoin.session.sessions import open_store
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import cojoin
-from cojoin.session.spark_versions import delta_package
+from cojoin.session.versions import delta_package
 from tests.cluster import versions_driver
 from tests.cluster.data import make_rows, write
 from tests.servers.cluster import PROJECT, Cluster

@@ -14,8 +14,8 @@ import duckdb
 import pytest
 
 import cojoin as cj
-from cojoin.session.spark_versions import spark_version
-from cojoin.session.submit_settings import find_spark_home
+from cojoin.session.launch_settings import find_spark_home
+from cojoin.session.versions import spark_version
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,19 +8,18 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from cojoin.checkpoints.checkpoint import find_snapshot
+from cojoin.checkpoints.claimed_checkpoint import resumed_batches
 from cojoin.checkpoints.control import drain_is_promised
 from cojoin.checkpoints.identity import check_description, read_query
 from cojoin.checkpoints.lease import Lease
 from cojoin.checkpoints.manifest import Manifests
-from cojoin.checkpoints.run_starts import resumed_batches
 from cojoin.checkpoints.segment_files import SegmentCleaner, SegmentFolder
 from cojoin.checkpoints.snapshot_row import are_whole, read_content
 from cojoin.checkpoints.snapshots import Snapshots
 from cojoin.engine.state.segments import Segment
 from cojoin.engine.values import codec
 from cojoin.errors import CheckpointError
-from cojoin.session.offset_log import check_offsets
-from cojoin.session.source_logs import check_logs
+from cojoin.session.spark_checkpoint import check_offsets, check_source_logs
 from cojoin.spark.batch.batch_facts import check_state
 from cojoin.spark.batch.control_input import RestoredState
 from cojoin.spark.savepoints.restore import unfinished
@@ -32,7 +31,7 @@ from tests.corruption.written import GROUPS, LAST, row_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from cojoin.checkpoints.snapshot_record import Snapshot
+    from cojoin.checkpoints.snapshots import Snapshot
     from tests.corruption.written import Written
 
 __all__ = ["KINDS", "Kind", "World"]
@@ -108,7 +107,7 @@ def _start(world: World) -> Any:
         check_description(files, last.described)
         manifests.check_counted(last, lease.counted)
         check_offsets(files, last.batch_id, last.offsets)
-        check_logs(files, last.logs)
+        check_source_logs(files, last.logs)
         starts = resumed_batches(files, lease.epoch, last.epoch)
         recent = [asdict(each) for each in SegmentCleaner(files, manifests)._recent]
         all_snapshots = Snapshots(files).all()

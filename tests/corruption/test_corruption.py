@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cojoin.errors import CojoinError
-from cojoin.storage.document_text import _seal
+from cojoin.storage.documents import _seal
 from tests.corruption.campaign import DAMAGES, run_campaign, table
 from tests.corruption.payloads import payloads
 from tests.corruption.readers import KINDS, World

@@ -20,7 +20,7 @@ from pyspark.errors import PySparkException
 import cojoin as cj
 from cojoin.cli.demo import _joined, make_day
 from cojoin.errors import CojoinError
-from cojoin.session.java_classes import java_class
+from cojoin.session.jvm import java_class
 from tests.corruption.campaign import DAMAGES
 from tests.corruption.payloads import payloads
 from tests.seeds import SEED

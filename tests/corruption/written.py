@@ -17,20 +17,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import Row
 
-from cojoin.checkpoints.control import END_OF_INPUT
-from cojoin.checkpoints.drain_promise import promise_drain
+from cojoin.checkpoints.claimed_checkpoint import resumed_batches
+from cojoin.checkpoints.control import END_OF_INPUT, promise_drain
 from cojoin.checkpoints.identity import claim_checkpoint, describe_query, note_sources
 from cojoin.checkpoints.lease import Lease
 from cojoin.checkpoints.manifest import Manifest, Manifests
-from cojoin.checkpoints.run_starts import resumed_batches
 from cojoin.checkpoints.segment_files import FOLDER, SegmentFolder
-from cojoin.checkpoints.snapshot_record import Snapshot
 from cojoin.checkpoints.snapshot_row import seal_of, snapshot_row
-from cojoin.checkpoints.snapshots import Snapshots
+from cojoin.checkpoints.snapshots import Snapshot, Snapshots
 from cojoin.engine.input_spec import InputSpec
 from cojoin.engine.state.segments import SegmentContext, write_segment
 from cojoin.engine.values import codec
-from cojoin.session.source_logs import LogDigests
+from cojoin.session.spark_checkpoint import LogDigests
 from cojoin.spark.savepoints.restore import Restoration
 from cojoin.spark.sinks.parquet_sink import _FORM as _OWNER_FORM
 from cojoin.storage.documents import write_document

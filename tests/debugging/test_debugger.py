@@ -212,7 +212,7 @@ def test_bad_input_is_told(shop: Shop, joined_shop: Shop, tmp_path: Path) -> Non
     ):
         debug(shop, shop.pair(delta=True).asof_join(), snapshot)
     folder = joined_shop.source("customers", delta=False)
-    with pytest.raises(cj.CheckpointError, match=r"input 'customers' read delta .* and reads parquet .* here"):
+    with pytest.raises(cj.CheckpointError, match=r"input 'customers' read delta .* and this one reads parquet"):
         debug(shop, shop.pair(delta=True, customers=folder).process(Tiers(), OUTPUT), snapshot)
     frame = shop.spark.readStream.format("delta").load(str(shop.root / "customers"))
     bare = debug(shop, shop.pair(delta=True, customers=frame).process(Tiers(), OUTPUT), snapshot)
@@ -224,5 +224,5 @@ def test_bad_input_is_told(shop: Shop, joined_shop: Shop, tmp_path: Path) -> Non
         debug(shop, tiers(shop), snapshot).with_function(Forgetful())
     with pytest.raises(cj.ConfigurationError, match="by: expected 'batch' or 'row'"):
         debug(shop, tiers(shop), snapshot).steps("line")
-    with pytest.raises(cj.CheckpointError, match="is no checkpoint"):
+    with pytest.raises(cj.CheckpointError, match="is not a checkpoint"):
         cj.debug(tmp_path, key=7)

@@ -10,7 +10,7 @@ import pytest
 import cojoin as cj
 from cojoin.checkpoints.manifest import Manifests
 from cojoin.debugging.recorded_batches import batches_after
-from cojoin.session.stores import open_store
+from cojoin.session.sessions import open_store
 from tests.debugging.shop import Shop
 
 if TYPE_CHECKING:

@@ -7,11 +7,11 @@ import json
 
 import pytest
 
-from cojoin.delta import actions, plainness, table_log
+from cojoin.delta import actions, table_checks, table_log
 from cojoin.delta.actions import Protocol, commit_of
 
 
-@pytest.mark.parametrize("module", [actions, plainness, table_log])
+@pytest.mark.parametrize("module", [actions, table_checks, table_log])
 def test_examples(module: object) -> None:
     assert doctest.testmod(module).failed == 0  # type: ignore[arg-type]
 

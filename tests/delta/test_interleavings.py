@@ -16,7 +16,7 @@ from deltalake import DeltaTable, write_deltalake
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cojoin.delta.delta_errors import TableConflictError
+from cojoin.delta.deltalake_table import TableConflictError
 from cojoin.delta.table_log import TableLog
 from cojoin.delta.table_writer import Change, NewTable, TableWriter
 from cojoin.errors import QueryFailedError

@@ -11,8 +11,7 @@ import pytest
 from deltalake import DeltaTable
 
 from cojoin.delta.actions import DataFile
-from cojoin.delta.delta_errors import LostCommitError
-from cojoin.delta.place import place_of, why_unreachable
+from cojoin.delta.deltalake_table import LostCommitError, place_of, why_unreachable
 from cojoin.delta.table_log import TableLog
 from cojoin.delta.table_writer import Change, NewTable, TableWriter
 from cojoin.errors import QueryFailedError
@@ -110,7 +109,7 @@ def test_a_commit_that_another_has_overwritten_is_named(store: ObjectStore, monk
 def test_a_store_that_refuses_is_named_without_secrets(
     server: S3Server, store: ObjectStore, refusal: Refusal, answer: str, cure: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cojoin.delta.place._RETRIES", {"max_retries": "1", "retry_timeout": "2s"})
+    monkeypatch.setattr("cojoin.delta.deltalake_table._RETRIES", {"max_retries": "1", "retry_timeout": "2s"})
     ours = TableWriter(store, "t")
     append(ours, store, 0)
     for refused in ("PUT", "GET"):

@@ -11,7 +11,7 @@ from cojoin.delta.table_batches import NO_BATCH, FencedOffError, TableBatches
 from cojoin.delta.table_writer import NewTable
 from cojoin.errors import QueryFailedError
 from cojoin.storage.local_store import LocalStore
-from cojoin.storage.written_file import WrittenFile
+from cojoin.storage.parquet_files import WrittenFile
 from tests.delta.tables import APP, SCHEMA, by_hand, data_file, features, ids, writer
 from tests.delta.tables import append as append_to
 

@@ -14,7 +14,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from cojoin.delta import table_writer
 from cojoin.delta.actions import DataFile
-from cojoin.delta.delta_errors import LostCommitError, TableConflictError, TableRefusedError
+from cojoin.delta.deltalake_table import LostCommitError, TableConflictError, TableRefusedError
 from cojoin.delta.table_log import TableLog
 from cojoin.delta.table_writer import Change, Committed, NewTable, TableWriter, unknown_properties
 from cojoin.errors import QueryFailedError
@@ -92,7 +92,7 @@ def test_an_empty_table_with_properties_and_partitions(tmp_path: Path) -> None:
     )
     for values, why in (
         ({"day": "2026-01-01"}, r"expected values of the partition columns \['day', 'side'\], got \['day'\]"),
-        ({"day": "1 May", "side": "c"}, "the value '1 May' of the partition column 'day' is no date"),
+        ({"day": "1 May", "side": "c"}, "the value '1 May' of the partition column 'day' is not a date"),
     ):
         with pytest.raises(TableRefusedError, match=why):
             ours.commit(Change({APP: 1}, schema, [data_file(tmp_path, [5], **values)]), never)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cojoin.delta.delta_errors import TableConflictError
+from cojoin.delta.deltalake_table import TableConflictError
 from cojoin.delta.table_log import TableLog
 from cojoin.storage.local_store import LocalStore
 from tests.delta.tables import append, ids, writer

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from cojoin.delta.file_checks import nullable_schema
-from cojoin.delta.plainness import why_not_plain
+from cojoin.delta.table_checks import nullable_schema, why_not_plain
 from cojoin.delta.table_log import TableLog
 from cojoin.delta.table_writer import Change, NewTable, unknown_properties
 from cojoin.session.arrow_types import spark_schema

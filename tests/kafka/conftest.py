@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cojoin.session.spark_versions import spark_version
+from cojoin.session.versions import spark_version
 from tests.kafka.history import fill
 from tests.kafka.records import PARTITIONS, Records, expected_join, make_records, values
 from tests.kafka.topics import Topics, read_back

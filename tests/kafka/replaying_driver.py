@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from cojoin.spark.sinks.batch_marker import BatchMarker
     from cojoin.spark.sinks.sink import OutputId
-    from cojoin.storage.written_file import WrittenFile
+    from cojoin.storage.parquet_files import WrittenFile
 
 IDLE = "5 seconds"
 """From the first run on, for a checkpoint keeps whether its query looks at the clock."""

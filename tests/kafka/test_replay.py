@@ -22,7 +22,7 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 import cojoin as cj
 from cojoin.checkpoints.manifest import Manifests
 from cojoin.kafka.positions import positions_of
-from cojoin.session.stores import open_store
+from cojoin.session.sessions import open_store
 from tests.kafka import history as histories
 from tests.kafka import replaying_driver
 from tests.kafka.hard_replay import offsets

@@ -22,7 +22,7 @@ from prometheus_client.parser import text_string_to_metric_families
 import cojoin as cj
 from cojoin.checkpoints.manifest import Manifests
 from cojoin.kafka.positions import positions_of
-from cojoin.session.stores import open_store
+from cojoin.session.sessions import open_store
 from cojoin.spark.query import observers
 from tests.kafka.lags import committed, lags, log_ends, set_offsets
 from tests.kafka.replayed import START, join, make, row, version, write

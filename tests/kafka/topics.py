@@ -10,7 +10,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 import cojoin as cj
 from cojoin.checkpoints.manifest import Manifests
-from cojoin.session.stores import open_store
+from cojoin.session.sessions import open_store
 from tests.kafka.records import CUSTOMER_DDL, OUT_OF_ORDERNESS_SECONDS, PARTITIONS, TRADE_DDL
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from matplotlib.dates import num2date
 
 import cojoin as cj
 from cojoin.checkpoints.manifest import Manifest
-from cojoin.checkpoints.progress_rows import PROGRESS_SCHEMA, progress_row
+from cojoin.checkpoints.progress_table import PROGRESS_SCHEMA, progress_row
 from cojoin.engine.time.watermarks import END_OF_TIME, NONE
 from cojoin.engine.values.encoding import encode_rows
 from cojoin.plots import plot_watermarks

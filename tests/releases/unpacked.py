@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import cojoin as cj
 from cojoin.checkpoints.snapshots import Snapshots
-from cojoin.session.stores import open_store
+from cojoin.session.sessions import open_store
 from tests.releases.queries import Place, place_of
 from tests.spark.data import rows
 

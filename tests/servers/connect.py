@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cojoin.session.submit_settings import find_spark_home
+from cojoin.session.launch_settings import find_spark_home
 from tests.servers.jars import delta_jars
 
 if TYPE_CHECKING:

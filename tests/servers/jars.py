@@ -13,11 +13,9 @@ from pathlib import Path
 import pyspark
 
 from cojoin.errors import EnvironmentSetupError
-from cojoin.session.installed_java import check_java
-from cojoin.session.jar_folders import cache_folder, fetch_jars
-from cojoin.session.jars import IN_SPARK
-from cojoin.session.spark_versions import delta_package, kafka_package, spark_version
-from cojoin.session.submit_settings import find_spark_home
+from cojoin.session.jars import IN_SPARK, cache_folder, fetch_jars
+from cojoin.session.launch_settings import find_spark_home
+from cojoin.session.versions import check_java, delta_package, kafka_package, spark_version
 
 BROKER = ["org.apache.kafka:kafka_2.13:4.2.0", "org.slf4j:slf4j-simple:1.7.36"]  # without the latter its log is empty
 _AWS = "2.35.4"

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 
 from cojoin.errors import EnvironmentSetupError
-from cojoin.session.jar_folders import cache_folder
-from cojoin.storage.file_lock import locked
+from cojoin.session.jars import cache_folder
+from cojoin.storage.local_store import locked
 from tests.servers import Server, ServerError, free_ports
 from tests.servers.jars import java
 

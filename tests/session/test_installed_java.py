@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import cojoin as cj
-from cojoin.session.installed_java import check_java
+from cojoin.session.versions import check_java
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import cojoin as cj
-from cojoin.session.jar_folders import cache_folder, fetch_jars
+from cojoin.session.jars import cache_folder, fetch_jars
 from tests.spark.repository import NAMES, PACKAGE, make_repository
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.spark
 
 PROGRAM = f"""
 import json, sys
-from cojoin.session.jar_folders import fetch_jars
+from cojoin.session.jars import fetch_jars
 print(json.dumps([str(jar) for jar in fetch_jars([{PACKAGE!r}], settings=json.loads(sys.argv[1]))]))
 """
 

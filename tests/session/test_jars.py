@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cojoin.session import jar_folders
+from cojoin.session import jars
 from cojoin.session.jars import IN_SPARK, jar_settings
-from cojoin.session.spark_versions import delta_package, kafka_package, spark_version
+from cojoin.session.versions import delta_package, kafka_package, spark_version
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,7 +28,7 @@ def fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def fill(packages: list[str], excludes: tuple[str, ...], name: str) -> Path:
-    folder = jar_folders.cache_folder() / jar_folders._name(packages, excludes)
+    folder = jars.cache_folder() / jars._name(packages, excludes)
     folder.mkdir(parents=True)
     (folder / name).write_bytes(b"jar")
     (folder / "jars.txt").write_text(f"3 {name}\n")

@@ -33,7 +33,7 @@ LIBRARIES = Path(pa.__file__).parents[1]
 DUMPS = CloudPickleSerializer().dumps
 AGAIN = (
     "its files were changed there while a process had them imported: start the driver's process again (with Spark "
-    "Connect, its server, too), which starts its workers anew"
+    "Connect, its server, too), which starts new workers"
 )
 
 # A worker: for each place it forgets what it has found and opens what a driver has sent. Prints the results, and which
@@ -333,4 +333,4 @@ def test_every_function_that_travels_is_sealed() -> None:
         if not found[1].startswith("for_workers(") and f"{found[1].rstrip(',')} = for_workers(" not in path.read_text()
     ]
     # This one asks what the workers have.
-    assert unsealed == ["session/worker_check.py: .mapInArrow(asked,"]
+    assert unsealed == ["session/workers.py: .mapInArrow(asked,"]

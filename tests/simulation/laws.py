@@ -43,7 +43,7 @@ _TOLD = (
     "no batch is finished yet",
     "its query was drained",
     "let a run finish it before a drain",
-    "so it is no checkpoint of cojoin's",
+    "so it is not a checkpoint of cojoin's",
     "there is no snapshot",
     "has written",
     "ConcurrentTransactionException",

@@ -95,12 +95,12 @@ MUTANTS = (
     ),
     Mutant(
         "cleaning does not look for what other snapshots point to",
-        "cojoin.checkpoints.state_cleaner:StateCleaner._unneeded",
+        "cojoin.checkpoints.state_table:StateCleaner._unneeded",
         (("each not in needed", "True"),),
     ),
     Mutant(
         "a driver that takes over does not fence the table",
-        "cojoin.checkpoints.table_transactions:TableTransactions.fence",
+        "cojoin.checkpoints.output_tables:TableTransactions.fence",
         (("if self._epoch is None:", "if True:"),),
     ),
     Mutant(
@@ -187,7 +187,7 @@ MUTANTS = (
     ),
     Mutant(
         "cleaning believes a listing without the newest snapshot",
-        "cojoin.checkpoints.state_cleaner:StateCleaner._needed",
+        "cojoin.checkpoints.state_table:StateCleaner._needed",
         (("if known is not None and known not in alive:", "if False:"),),
         is_rare=True,
     ),
@@ -274,7 +274,7 @@ MUTANTS = (
     ),
     Mutant(
         "cleaning does not tell savepoints that are being taken that their rows are removed",
-        "cojoin.checkpoints.state_cleaner:StateCleaner._delete_unneeded",
+        "cojoin.checkpoints.state_table:StateCleaner._delete_unneeded",
         (("if {batch_id for batch_id, _ in gone} <= batch_ids:", "if True:"),),
         is_rare=True,
     ),
@@ -286,7 +286,7 @@ MUTANTS = (
     ),
     Mutant(
         "cleaning forgets a snapshot of which it has kept content for a savepoint that is being taken",
-        "cojoin.checkpoints.state_cleaner:StateCleaner.clean",
+        "cojoin.checkpoints.state_table:StateCleaner.clean",
         (("if waiting.isdisjoint(_holders(snapshot)):", "if True:"),),
         is_rare=True,
     ),
@@ -316,7 +316,7 @@ MUTANTS = (
     ),
     Mutant(
         "a drain that stood still ends the inputs of its successor",
-        "cojoin.checkpoints.drain_promise:keep_former_runs_from_draining",
+        "cojoin.checkpoints.control:keep_former_runs_from_draining",
         (("if epoch > 1:", "if False:"),),
         is_rare=True,
     ),
@@ -332,7 +332,7 @@ MUTANTS = (
         (
             ("check()", "pass"),
             (
-                "if self.replace(name, text.encode(), None if found is None else found.tag):",
+                "if self.replace(name, text.encode(), None if stored is None else stored.tag):",
                 "if not self.write(name, text):",
             ),
         ),
@@ -385,7 +385,7 @@ DELTA_MUTANTS = (
     Mutant(
         "the version that is compared need not be the handle's",
         "cojoin.delta.table_writer:TableWriter._current",
-        (("(found.version, found.table_id) == (version, self._table.table_id)", "True"),),
+        (("(table.version, table.table_id) == (version, self._table.table_id)", "True"),),
     ),
     Mutant(
         "a conflict is taken for a failure of the store",
@@ -404,7 +404,7 @@ DELTA_MUTANTS = (
     ),
     Mutant(
         "a commit does not look for its files",
-        "cojoin.delta.file_checks:check_files",
+        "cojoin.delta.table_checks:check_files",
         (("_check_sizes(store, folder, named, files)", "pass"),),
     ),
     Mutant(

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from cojoin.checkpoints.control import CONTROL_DDL
 from cojoin.metrics.query_metrics import process_instruments
-from cojoin.storage import document_text
+from cojoin.storage import documents
 from tests.simulation import simulated_deltalake, simulated_join
 from tests.simulation.simulated_clock import SimulatedThreads, SimulatedTime, is_simulated, scheduler
 from tests.simulation.simulated_delta import COLUMNS
@@ -57,11 +57,11 @@ class _Json:
 
 
 _checked: dict[tuple[Any, ...], dict[str, Any]] = {}
-_check_content = document_text._content
+_check_content = documents._content
 
 
 def _content(files: Any, name: str, form: Any, text: str) -> dict[str, Any]:
-    """Return the content of a document as ``document_text`` does, which computes the checksum of each text once."""
+    """Return the content of a document as ``documents`` does, which computes the checksum of each text once."""
     key = name, form.what, form.format, text
     found = _checked.get(key)
     if found is None:
@@ -70,7 +70,7 @@ def _content(files: Any, name: str, form: Any, text: str) -> dict[str, Any]:
         found = _checked[key] = _check_content(files, name, form, text)
     else:
         # It may read, so that a history would differ by what was cached.
-        document_text._check_query(files, name, form, json.loads(text).get("query_id"))
+        documents._check_query(files, name, form, json.loads(text).get("query_id"))
     return dict(found)
 
 
@@ -210,18 +210,13 @@ _SEAMS: dict[str, dict[str, Any]] = {
         "os": _System,
         "socket": _System,
         "process_started": _process_started,
-    },
-    "cojoin.checkpoints.lease_liveness": {
-        "time": SimulatedTime,
-        "os": _System,
-        "socket": _System,
-        "process_started": _process_started,
         "_owners": _Owners(),
         # A heartbeat is looked at every few seconds, so that a history does not consist of that.
         "_POLL_SECONDS": 4.0,
     },
-    "cojoin.session.offset_log": {
+    "cojoin.session.spark_checkpoint": {
         "planned_entry": lambda *_: json.dumps({"batchTimestampMs": int(1000 * scheduler().now)}),
+        "compact_interval": lambda _: 10,
     },
     # Few manifests and small groups, so that cleaning happens within short histories.
     "cojoin.checkpoints.segment_files": {"KEPT_MANIFESTS": 3},
@@ -245,9 +240,9 @@ _SEAMS: dict[str, dict[str, Any]] = {
         "_KEPT_MANIFESTS": 5,
     },
     "cojoin.checkpoints.progress_table:ProgressTable": {"_write_file": _write_progress},
-    "cojoin.storage.document_text": {"json": _Json, "_content": _content},
-    "cojoin.delta.place": {"why_unreachable": _why_unreachable},
-    "cojoin.delta.file_checks": {"nullable_schema": lambda _: COLUMNS},
+    "cojoin.storage.documents": {"json": _Json, "_content": _content},
+    "cojoin.delta.deltalake_table": {"why_unreachable": _why_unreachable},
+    "cojoin.delta.table_checks": {"nullable_schema": lambda _: COLUMNS},
     "cojoin.delta.table_batches": {"why_unreachable": _why_unreachable},
     "cojoin.delta.table_writer": {**simulated_deltalake.SEAMS, "nullable_schema": lambda _: COLUMNS},
     "cojoin.session.classic_session:ClassicSession": {
@@ -257,7 +252,6 @@ _SEAMS: dict[str, dict[str, Any]] = {
         "check_delta": lambda _: None,
     },
     "cojoin.spark.sinks.delta_sink": {"FileTarget": _FileTarget},
-    "cojoin.session.source_logs": {"compact_interval": lambda _: 10},
     "cojoin.spark.savepoints.restore": {
         "state_messages": _Messages,
         "StoredState": _StoredState,

@@ -30,7 +30,7 @@ from cojoin.delta.table_batches import FENCE, TableBatches
 from cojoin.delta.table_log import TableLog, commit_name
 from cojoin.delta.table_writer import Change, NewTable, TableWriter
 from cojoin.errors import CojoinError, QueryFailedError
-from cojoin.storage.written_file import WrittenFile
+from cojoin.storage.parquet_files import WrittenFile
 from tests.simulation import simulated_clock
 from tests.simulation.faults import INJECTED, Fault
 from tests.simulation.simulated_clock import Process, Scheduler, StuckError, scheduler

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JError
 
-from cojoin.checkpoints.state_files import partition_folder
-from cojoin.storage.written_file import WrittenFile
+from cojoin.checkpoints.state_commits import partition_folder
+from cojoin.storage.parquet_files import WrittenFile
 from tests.simulation.simulated_clock import scheduler
 from tests.simulation.simulated_delta import Row, Transaction, active_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from cojoin.checkpoints.state_files import StateFolder
+    from cojoin.checkpoints.state_commits import StateFolder
     from tests.simulation.simulated_disk import Disk
 
 __all__ = ["Frame", "Functions", "TableFrame", "delete_rows", "read_rows", "write_rows", "write_state_rows"]
@@ -162,7 +162,7 @@ def _state_part(row: Mapping[str, Any]) -> tuple[str, dict[str, str | None], lis
 
 
 def write_state_rows(rows: Frame, folder: StateFolder, batch_id: int) -> list[Row]:
-    """Write a snapshot's rows as ``state_files.write_rows`` does; a row with content has a file of its own."""
+    """Write a snapshot's rows as ``state_commits.write_rows`` does; a row with content has a file of its own."""
     found = rows.collect()
     parts = [[each] for each in found if each.segment is not None]
     parts += [some] if (some := [each for each in found if each.segment is None]) else []

@@ -26,7 +26,7 @@ from tests.simulation.simulated_spark import CONTROL, NOTHING, failed, files_rea
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from cojoin.storage.written_file import WrittenFile
+    from cojoin.storage.parquet_files import WrittenFile
     from tests.simulation.simulated_disk import Disk
     from tests.simulation.simulated_spark import Emitted, Session
 
@@ -331,7 +331,7 @@ def read_state(disk: Disk, root: str, batch_id: int) -> dict[str, Any]:
 
 
 def check_segments(session: Session, files: Any, batch_id: int) -> None:
-    """Check that the segments of a state are there, as ``spark_state_store.check_segments`` does."""
+    """Check that the segments of a state are there, as ``stored_state.check_segments`` does."""
     for group in _state_for_people(session, files, batch_id)["groups"].values():
         for name in group["segments"]:
             _segment(session, files, batch_id, name)
@@ -358,7 +358,7 @@ def _segment(session: Session, files: Any, batch_id: int, name: str) -> list[int
 def snapshot_rows(
     session: Session, files: Any, batch_id: int, as_of: int, key_groups: int, there: Collection[tuple[int, int]]
 ) -> Frame:
-    """Return the rows of a snapshot of Spark's own state, as ``spark_state_store.snapshot_rows`` does."""
+    """Return the rows of a snapshot of Spark's own state, as ``stored_state.snapshot_rows`` does."""
     del key_groups
 
     def rows() -> list[dict[str, Any]]:

@@ -12,14 +12,14 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import PySparkException
 
+from cojoin.checkpoints.output_tables import TableTransactions
 from cojoin.checkpoints.snapshot_row import SnapshotCadence
-from cojoin.checkpoints.table_transactions import TableTransactions
 from cojoin.delta.table_log import TableLog
 from cojoin.errors import QueryFailedError
 from cojoin.session.arrow_types import spark_schema
 from cojoin.session.spark_errors import SPARK_ERRORS, names_missing_file
 from cojoin.storage.local_store import LocalStore
-from cojoin.storage.written_file import WrittenFile
+from cojoin.storage.parquet_files import WrittenFile
 from tests.seeds import SEED
 from tests.simulation import simulated_clock
 from tests.simulation.seams import simulated

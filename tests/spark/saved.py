@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 import cojoin as cj
 from cojoin.checkpoints.manifest import Manifests
 from cojoin.checkpoints.snapshots import Snapshots
-from cojoin.checkpoints.state_cleaner import StateCleaner
-from cojoin.checkpoints.state_table import StateTable
-from cojoin.session.stores import open_store
+from cojoin.checkpoints.state_table import StateCleaner, StateTable
+from cojoin.session.sessions import open_store
 from tests.spark.data import ENRICHED_DDL, asof, connect, enriched_rows, table
 from tests.spark.functions import EnrichTrades
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import cojoin as cj
-from cojoin.checkpoints.table_transactions import TableTransactions
+from cojoin.checkpoints.output_tables import TableTransactions
 from cojoin.spark.sinks.batch_marker import BatchMarker
 from cojoin.spark.sinks.sink import OutputId
 from tests.spark.data import Folders, asof, connect, customers, rows, table, trades

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import cojoin as cj
-from cojoin.session.shared_places import SharedPlaces, begun
-from cojoin.session.stores import open_store
+from cojoin.session.sessions import open_store
+from cojoin.session.workers import SharedPlaces, begun
 from cojoin.spark.query.outputs import shared_places
 from cojoin.storage.place_tokens import Place
 from tests.spark.data import Folders, asof, connect

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import cojoin as cj
-from cojoin.session.kinds import adapter_of
+from cojoin.session.sessions import adapter_of
 from cojoin.spark.sinks.batch_marker import BatchMarker
 from cojoin.spark.sinks.sink import OutputId, Position
 from tests.spark.data import rows, table

@@ -12,7 +12,7 @@ import pytest
 
 import cojoin as cj
 from cojoin.checkpoints.manifest import Manifests
-from cojoin.session.stores import open_store
+from cojoin.session.sessions import open_store
 from cojoin.spark.query import table_loads
 from cojoin.spark.query.batch_writer import BatchWriter
 from tests.spark.functions import LookUp

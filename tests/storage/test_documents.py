@@ -10,8 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import cojoin as cj
-from cojoin.storage.document_text import Form, to_text
-from cojoin.storage.documents import read_document, write_document
+from cojoin.storage.documents import Form, read_document, to_text, write_document
 from cojoin.storage.store import Tagged
 from tests.spark.refused import refused
 
@@ -60,8 +59,8 @@ def test_a_document_is_read_as_it_was_written() -> None:
     [
         ("", "it is empty"),
         ("\n", "it is empty"),
-        ("nothing", "it is no JSON document, or was cut off"),
-        ('{"format": 2, ', "it is no JSON document, or was cut off"),
+        ("nothing", "it is not a JSON document, or was cut off"),
+        ('{"format": 2, ', "it is not a JSON document, or was cut off"),
         ("[1]", "expected a JSON object, got [1]: cojoin did not write it"),
         ("null", "expected a JSON object, got null"),
         ('{"format": "2"}', "expected its 'format' to be a number, got \"2\""),

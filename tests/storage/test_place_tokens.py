@@ -9,8 +9,8 @@ import pytest
 from cojoin.errors import CheckpointError, QueryFailedError
 from cojoin.spark.batch.batch_facts import check_places
 from cojoin.spark.batch.written_files import check_seen
-from cojoin.storage.place_tokens import Place, Tokens, files_in, find_files, told_faults, unseen
-from cojoin.storage.written_file import WrittenFile
+from cojoin.storage.parquet_files import WrittenFile
+from cojoin.storage.place_tokens import Place, Tokens, described_faults, files_in, find_files, unseen
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def test_a_worker_with_disks_of_its_own_is_told_what_is_wrong(tokens: Tokens, tm
     assert list((tmp_path / "private").rglob("*")) == [tmp_path / "private" / "output"]
     with pytest.raises(CheckpointError, match=r"checkpoint file:.*/private/checkpoint: on host .* there is no such"):
         check_places(worker.to_json())
-    told = told_faults([each._replace(host=f"host {name}") for name in "abcdef" for each in faults[:1]], "host x")
+    told = described_faults([each._replace(host=f"host {name}") for name in "abcdef" for each in faults[:1]], "host x")
     assert "on host a, host b, host c and 3 others there is no such folder; the driver runs on host x: expected" in told
 
 
@@ -155,7 +155,7 @@ def test_one_of_the_listed_files_of_an_input_is_enough(tmp_path: Path) -> None:
     Path(listed[1].path).write_text("of another size")
     (fault,) = find_files(listed, seconds=0)
     assert fault.why == f"there is no file {listed[0].path} of 12 bytes"
-    assert told_faults([fault], "host x").endswith(
+    assert described_faults([fault], "host x").endswith(
         "expected files that the driver and all workers reach by the same path"
     )
     assert files_in(Place("input", str(tmp_path / "none"))) == []

@@ -15,7 +15,7 @@ import pytest
 
 import cojoin as cj
 from cojoin.session.hadoop_store import HadoopStore
-from cojoin.session.stores import open_store
+from cojoin.session.sessions import open_store
 from cojoin.storage.local_store import LocalStore
 from cojoin.storage.object_store import ObjectStore
 from cojoin.storage.object_store_settings import settings_of

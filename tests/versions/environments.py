@@ -17,7 +17,7 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
-from cojoin.storage.file_lock import locked
+from cojoin.storage.local_store import locked
 
 __all__ = ["EVERY", "Environment"]
 

@@ -17,12 +17,12 @@ from cojoin.checkpoints.inspect.key_state import BUFFERS, as_key, as_values, fin
 from cojoin.checkpoints.inspect.output_rows import EmittedRows
 from cojoin.checkpoints.inspect.query_state import as_checkpoint, read_state
 from cojoin.checkpoints.manifest import Manifests
-from cojoin.checkpoints.spark_state_store import open_batch
+from cojoin.checkpoints.stored_state import open_batch
 from cojoin.engine.display import format_time, show_row
 from cojoin.engine.rescaling import key_columns
 from cojoin.engine.time.watermarks import NONE
 from cojoin.errors import CheckpointError, ConfigurationError, did_you_mean
-from cojoin.session.offset_log import committed_batches
+from cojoin.session.spark_checkpoint import committed_batches
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

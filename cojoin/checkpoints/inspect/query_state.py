@@ -34,13 +34,12 @@ from cojoin.checkpoints.inspect.key_state import (
     key_state,
 )
 from cojoin.checkpoints.manifest import Manifests
-from cojoin.checkpoints.progress_rows import PROGRESS_SCHEMA, has_progress_table, progress_row
+from cojoin.checkpoints.progress_table import PROGRESS_SCHEMA, has_progress_table, progress_row
 from cojoin.checkpoints.savepoint import take_savepoint
 from cojoin.checkpoints.snapshots import Snapshots
-from cojoin.checkpoints.spark_state_store import open_batch
 from cojoin.checkpoints.state_table import StateTable
-from cojoin.checkpoints.stored_state import StoredState
-from cojoin.delta.table_rows import TableRows
+from cojoin.checkpoints.stored_state import StoredState, open_batch
+from cojoin.delta.table_log import TableRows
 from cojoin.engine.display import Display, format_bytes, format_time, text_table
 from cojoin.engine.input_spec import InputSpec
 from cojoin.engine.rescaling import key_columns
@@ -52,7 +51,7 @@ from cojoin.engine.values.rows import back_quoted
 from cojoin.engine.values.types import parse_schema
 from cojoin.errors import CheckpointError, ConfigurationError
 from cojoin.session.arrow_types import spark_schema
-from cojoin.session.offset_log import committed_batches
+from cojoin.session.spark_checkpoint import committed_batches
 from cojoin.storage.locations import as_location
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ from cojoin.errors import ConfigurationError, QueryFailedError
 from cojoin.installed_packages import check_packages
 from cojoin.kafka.refusals import OTHER_NAME, OTHER_TIME
 from cojoin.kafka.tokens import call_problem, function_name, is_token_text, without_tokens
-from cojoin.session.pickling import pickling_error
+from cojoin.session.sealed import pickling_error
 from cojoin.spark.sources.options import Secrets, without_login
 
 if TYPE_CHECKING:

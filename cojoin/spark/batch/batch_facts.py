@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from pyspark import TaskContext
 
 from cojoin.errors import CheckpointError, QueryFailedError
-from cojoin.session.offset_log import BATCH_ID_PROPERTY
-from cojoin.storage.place_tokens import Tokens, told_faults
+from cojoin.session.spark_checkpoint import BATCH_ID_PROPERTY
+from cojoin.storage.place_tokens import Tokens, described_faults
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -144,7 +144,7 @@ def check_places(text: str | None = None) -> None:
     faults = tokens.look(own)
     tokens.forget(own)
     if faults:
-        raise CheckpointError(told_faults(faults, tokens.driver))
+        raise CheckpointError(described_faults(faults, tokens.driver))
     _FOUND.add(text)
 
 

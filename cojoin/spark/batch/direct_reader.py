@@ -33,7 +33,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from cojoin.engine.values.types import type_to_ddl
 from cojoin.errors import QueryFailedError
 from cojoin.spark.batch.packing import GROUP_COLUMN, NOW_COLUMN
-from cojoin.storage.parquet_footers import check_not_encrypted
+from cojoin.storage.parquet_files import check_not_encrypted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

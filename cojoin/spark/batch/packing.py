@@ -40,8 +40,8 @@ from cojoin.engine.time.watermarks import NONE
 from cojoin.engine.values.codec import binary_column, read_message, write_messages
 from cojoin.engine.values.rows import decode_column, decode_rows, dump_json
 from cojoin.session.arrow_types import spark_schema
-from cojoin.session.kinds import adapter_of
 from cojoin.session.sealed import for_workers
+from cojoin.session.sessions import adapter_of
 from cojoin.spark.batch.batch_facts import check_places
 
 if TYPE_CHECKING:

@@ -30,15 +30,13 @@ import pyarrow.parquet as pq
 from cojoin.engine.values.codec import read_message
 from cojoin.engine.values.types import is_tagged
 from cojoin.errors import QueryFailedError
-from cojoin.session.kinds import adapter_of
 from cojoin.session.sealed import for_workers
-from cojoin.session.session_settings import is_left_to_spark
+from cojoin.session.sessions import adapter_of, is_left_to_spark
 from cojoin.spark.batch.batch_facts import check_places
-from cojoin.storage.file_statistics import FloatBounds, columns_with_statistics, file_statistics, leaves
 from cojoin.storage.locations import without_login
 from cojoin.storage.object_store_settings import client_of
+from cojoin.storage.parquet_files import FloatBounds, WrittenFile, columns_with_statistics, file_statistics, leaves
 from cojoin.storage.place_tokens import CURE, this_host, unseen
-from cojoin.storage.written_file import WrittenFile
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -297,7 +295,7 @@ class _Upload:
     @contextlib.contextmanager
     def _errors(self) -> Iterator[None]:
         """Raise errors of the store without addresses that are signed."""
-        from cojoin.storage.object_store_errors import ERRORS, explained  # noqa: PLC0415
+        from cojoin.storage.object_store import ERRORS, explained  # noqa: PLC0415
 
         try:
             yield

@@ -31,16 +31,14 @@ from cojoin.checkpoints.manifest import Manifest
 from cojoin.checkpoints.segment_files import SegmentCleaner
 from cojoin.checkpoints.snapshot_row import STATE_SCHEMA
 from cojoin.checkpoints.snapshots import Snapshots
-from cojoin.checkpoints.state_claims import Claim
-from cojoin.checkpoints.state_cleaner import STATE_LOCK, StateCleaner
-from cojoin.checkpoints.state_table import StateTable
+from cojoin.checkpoints.state_commits import Claim
+from cojoin.checkpoints.state_table import STATE_LOCK, StateCleaner, StateTable
 from cojoin.engine.batch_report import BatchReport
 from cojoin.engine.operator import OUTPUT
 from cojoin.engine.values.hashes import add_digests
 from cojoin.errors import QueryFailedError
-from cojoin.session.failures import explain
-from cojoin.session.offset_log import source_offsets
-from cojoin.session.source_logs import LogDigests
+from cojoin.session.spark_checkpoint import LogDigests, source_offsets
+from cojoin.session.spark_errors import explain
 from cojoin.spark.batch.call import SNAPSHOT
 from cojoin.spark.sinks.batch_marker import BatchMarker, offsets_digest
 
@@ -50,12 +48,12 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-    from cojoin.checkpoints.claimed import ClaimedCheckpoint
-    from cojoin.checkpoints.snapshot_record import SnapshotKind
+    from cojoin.checkpoints.claimed_checkpoint import ClaimedCheckpoint
+    from cojoin.checkpoints.snapshots import SnapshotKind
     from cojoin.engine.plan import Plan
     from cojoin.spark.batch.written_files import FileTarget
     from cojoin.spark.sinks.sink import Sink, SinkWriter
-    from cojoin.storage.written_file import WrittenFile
+    from cojoin.storage.parquet_files import WrittenFile
 
 __all__ = ["Batch", "BatchProtocol", "Cleaning", "OpenOutput"]
 

@@ -29,17 +29,16 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from pyspark import StorageLevel
 from pyspark.sql import functions as F  # noqa: N812
 
-from cojoin.checkpoints.claimed import ClaimedCheckpoint
-from cojoin.checkpoints.due_snapshots import DueSnapshots
+from cojoin.checkpoints.claimed_checkpoint import ClaimedCheckpoint
 from cojoin.checkpoints.lease import Lease
 from cojoin.checkpoints.manifest import Manifests
 from cojoin.checkpoints.progress_table import ProgressTable
+from cojoin.checkpoints.snapshot_row import DueSnapshots
 from cojoin.errors import ConfigurationError
 from cojoin.session.delta_tables import keep_checksums_small
-from cojoin.session.kinds import adapter_of
-from cojoin.session.pickling import pickling_error
-from cojoin.session.shared_places import begun
-from cojoin.session.stores import open_store
+from cojoin.session.sealed import pickling_error
+from cojoin.session.sessions import adapter_of, open_store
+from cojoin.session.workers import begun
 from cojoin.spark.batch.batch_facts import FILES_PROPERTY, PLACES_PROPERTY, STATE_PROPERTY, BatchFacts
 from cojoin.spark.batch.call import STATISTICS
 from cojoin.spark.batch.packing import RowSizes, counted_by_rows, unpack
@@ -48,7 +47,7 @@ from cojoin.spark.query.batch_protocol import Batch, BatchProtocol
 from cojoin.spark.query.input_progress import HistoryHolds
 from cojoin.spark.query.outputs import open_outputs, shared_places
 from cojoin.spark.query.table_loads import TableLoads
-from cojoin.storage.written_file import WrittenFile
+from cojoin.storage.parquet_files import WrittenFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -59,7 +58,7 @@ if TYPE_CHECKING:
     from cojoin.checkpoints.manifest import Manifest
     from cojoin.checkpoints.snapshot_row import SnapshotCadence
     from cojoin.engine.plan import Plan
-    from cojoin.session.shared_places import SharedPlaces
+    from cojoin.session.workers import SharedPlaces
     from cojoin.spark.batch.written_files import FileTarget
     from cojoin.spark.query.batch_protocol import OpenOutput
 
@@ -198,9 +197,9 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-    from cojoin.checkpoints.lease_record import LeaseRecord
+    from cojoin.checkpoints.lease import LeaseRecord
     from cojoin.engine.plan import Plan
-    from cojoin.session.shared_places import SharedPlaces
+    from cojoin.session.workers import SharedPlaces
     from cojoin.spark.query.input_progress import InputStreams
     from cojoin.spark.query.table_loads import StaticSide
     from cojoin.spark.sinks.sink import Sink

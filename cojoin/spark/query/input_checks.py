@@ -34,11 +34,9 @@ from cojoin.engine.display import format_time
 from cojoin.engine.row_changes import ends_too_early, overlapping
 from cojoin.engine.values.rows import back_quoted
 from cojoin.errors import CheckpointError, ConfigurationError
-from cojoin.session.kinds import adapter_of
-from cojoin.session.offset_log import COMMITS, committed_batches, newest_id, source_offsets
-from cojoin.session.source_logs import entries
+from cojoin.session.sessions import adapter_of, open_store
+from cojoin.session.spark_checkpoint import COMMITS, committed_batches, newest_id, source_entries, source_offsets
 from cojoin.session.spark_errors import JAVA_ERRORS, SPARK_ERRORS
-from cojoin.session.stores import open_store
 from cojoin.spark.query.input_progress import InputStreams
 from cojoin.spark.sources.source import Source
 from cojoin.storage.local_store import LocalStore
@@ -141,7 +139,7 @@ def files_passed_over(
             continue
         what, options = f"input {bound.spec.name!r}", {name.lower(): each for name, each in source.options.items()}
         number = sum(lines[:at])
-        known = entries(files, number)
+        known = source_entries(files, number)
         if _is_true(options.get(_MISSING, spark.conf.get(_MISSING_SETTING, "false"))):
             yield _missing(what, known if adapter_of(spark).shares_paths else [], _planned_from(files, number))
         if known and not _reads_any_age(options):

@@ -46,8 +46,8 @@ from cojoin.engine.display import format_span
 from cojoin.engine.time.control_rows import CompleteReading
 from cojoin.engine.time.watermarks import END_OF_TIME, NONE
 from cojoin.session.delta_tables import table_log
-from cojoin.session.kinds import adapter_of
-from cojoin.session.offset_log import NOTHING_READ, OFFSETS, newest_id, source_offsets
+from cojoin.session.sessions import adapter_of
+from cojoin.session.spark_checkpoint import NOTHING_READ, OFFSETS, newest_id, source_offsets
 from cojoin.spark.batch.batch_facts import HOLDS_PROPERTY, LOADS_PROPERTY, Loads
 from cojoin.spark.sources.delta_changes import files_in_commit
 from cojoin.storage.locations import is_path

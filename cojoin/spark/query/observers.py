@@ -25,13 +25,13 @@ from typing import TYPE_CHECKING, Any
 
 from cojoin.engine.callbacks import user_line
 from cojoin.metrics.query_metrics import QueryMetrics, process_instruments
-from cojoin.session.failures import explain
-from cojoin.session.offset_log import NOTHING_READ
+from cojoin.session.spark_checkpoint import NOTHING_READ
+from cojoin.session.spark_errors import explain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from cojoin.checkpoints.claimed import ClaimedCheckpoint
+    from cojoin.checkpoints.claimed_checkpoint import ClaimedCheckpoint
     from cojoin.checkpoints.manifest import Manifest
     from cojoin.engine.batch_report import BatchReport
     from cojoin.engine.plan import Plan

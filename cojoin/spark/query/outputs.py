@@ -19,17 +19,16 @@ import contextlib
 import os
 from typing import TYPE_CHECKING, Any
 
-from cojoin.checkpoints.drain_promise import keep_former_runs_from_draining
+from cojoin.checkpoints.control import keep_former_runs_from_draining
 from cojoin.checkpoints.state_commits import StateCommits
 from cojoin.delta.table_batches import FencedOffError
 from cojoin.engine.operator import OUTPUT, REJECTED
 from cojoin.errors import CheckpointError, ConfigurationError
 from cojoin.session.delta_tables import read_table
-from cojoin.session.kinds import adapter_of
-from cojoin.session.offset_log import OFFSETS, committed_batches
-from cojoin.session.shared_places import SharedPlaces
+from cojoin.session.sessions import adapter_of, open_store
+from cojoin.session.spark_checkpoint import OFFSETS, committed_batches
 from cojoin.session.spark_errors import SPARK_ERRORS
-from cojoin.session.stores import open_store
+from cojoin.session.workers import SharedPlaces
 from cojoin.spark.query.batch_protocol import OpenOutput
 from cojoin.spark.sinks.sink import OutputId, Position
 from cojoin.spark.sinks.sinks import CallableSink, DeltaSink, ParquetSink
@@ -43,7 +42,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from cojoin.checkpoints.claimed import ClaimedCheckpoint
+    from cojoin.checkpoints.claimed_checkpoint import ClaimedCheckpoint
     from cojoin.checkpoints.manifest import Manifest
     from cojoin.engine.plan import Plan
     from cojoin.spark.bound_input import BoundInput

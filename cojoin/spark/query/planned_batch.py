@@ -19,7 +19,7 @@ from cojoin.engine.operator import OUTPUT
 from cojoin.engine.plan import clock_needs, plan_settings, with_settings
 from cojoin.engine.values.types import parse_schema
 from cojoin.errors import CheckpointError
-from cojoin.session.offset_log import OFFSETS, newest_id, planned_batch
+from cojoin.session.spark_checkpoint import OFFSETS, newest_id, planned_batch
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

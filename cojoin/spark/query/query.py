@@ -22,11 +22,9 @@ from cojoin.checkpoints.control import drain_is_promised, plan_clock_message, pl
 from cojoin.checkpoints.savepoint import take_savepoint
 from cojoin.engine.display import display_of
 from cojoin.errors import ConfigurationError, QueryFailedError
-from cojoin.session.failures import explain
-from cojoin.session.kinds import adapter_of
-from cojoin.session.offset_log import committed_batches, plan_look_at_the_clock
-from cojoin.session.source_logs import compact_interval
-from cojoin.session.spark_errors import JAVA_ERRORS, has_own_class, names_other_run
+from cojoin.session.sessions import adapter_of
+from cojoin.session.spark_checkpoint import committed_batches, compact_interval, plan_look_at_the_clock
+from cojoin.session.spark_errors import JAVA_ERRORS, explain, has_own_class, names_other_run
 from cojoin.spark.query.progress import ProgressLine, query_display
 
 if TYPE_CHECKING:
@@ -36,7 +34,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
     from cojoin.checkpoints.checkpoint import Checkpoint
-    from cojoin.checkpoints.claimed import ClaimedCheckpoint
+    from cojoin.checkpoints.claimed_checkpoint import ClaimedCheckpoint
     from cojoin.checkpoints.manifest import Manifest, Manifests
     from cojoin.engine.batch_report import BatchReport
     from cojoin.engine.display import Display

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pyspark.errors import PySparkException
 
-from cojoin.checkpoints.abandoned_files import delete_abandoned_files
-from cojoin.checkpoints.claimed import ClaimedCheckpoint
+from cojoin.checkpoints.claimed_checkpoint import ClaimedCheckpoint, delete_abandoned_files, resumed_batches
 from cojoin.checkpoints.control import drain_is_promised, open_control
 from cojoin.checkpoints.identity import (
     check_description,
@@ -30,7 +29,6 @@ from cojoin.checkpoints.lease import Lease
 from cojoin.checkpoints.manifest import Manifest, Manifests
 from cojoin.checkpoints.progress_table import ProgressTable
 from cojoin.checkpoints.query_changes import check_output_meaning, check_same_query
-from cojoin.checkpoints.run_starts import resumed_batches
 from cojoin.checkpoints.segment_files import SegmentFolder, open_segments
 from cojoin.checkpoints.snapshot_row import SnapshotCadence
 from cojoin.engine.key_groups import group_labels
@@ -38,13 +36,11 @@ from cojoin.engine.operator import REJECTED
 from cojoin.engine.plan import plan_settings
 from cojoin.engine.values.types import schema_to_ddl
 from cojoin.errors import CheckpointError, ConfigurationError, MissingRowsWarning, QueryFailedError
-from cojoin.session.failures import explain
-from cojoin.session.kinds import adapter_of
-from cojoin.session.offset_log import OFFSETS, check_offsets, committed_batches
 from cojoin.session.sealed import for_workers
-from cojoin.session.shared_places import begun
-from cojoin.session.source_logs import check_logs
-from cojoin.session.stores import open_store
+from cojoin.session.sessions import adapter_of, open_store
+from cojoin.session.spark_checkpoint import OFFSETS, check_offsets, check_source_logs, committed_batches
+from cojoin.session.spark_errors import explain
+from cojoin.session.workers import begun
 from cojoin.spark.batch.packing import CONTROL_TAG, runs_python
 from cojoin.spark.query.batch_writer import BatchWriter, RemoteWriter, setting_of
 from cojoin.spark.query.input_checks import check_feeds, check_present_validity, check_source_columns, files_passed_over
@@ -63,7 +59,7 @@ from cojoin.spark.savepoints.restore import (
     write_restoration,
 )
 from cojoin.spark.sources.delta_static import StaticTable
-from cojoin.storage.document_text import IDENTITY
+from cojoin.storage.documents import IDENTITY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -73,7 +69,7 @@ if TYPE_CHECKING:
 
     from cojoin.checkpoints.identity import SourceDescription
     from cojoin.engine.plan import Plan
-    from cojoin.session.shared_places import SharedPlaces
+    from cojoin.session.workers import SharedPlaces
     from cojoin.spark.bound_input import BoundInput
     from cojoin.spark.query.query_options import QueryOptions
     from cojoin.spark.query.triggers import Phase, Trigger
@@ -309,7 +305,7 @@ def _last_counted(files: Store, manifests: Manifests, lease: Lease, restoration:
         manifests.check_counted(last, lease.counted)
         if last is not None and (restoration is None or restoration.stage == "ready"):
             check_offsets(files, last.batch_id, last.offsets)
-            check_logs(files, last.logs)
+            check_source_logs(files, last.logs)
     except CheckpointError:
         # A former run that stood still may have counted a batch between the looks at its manifest and at Spark's logs.
         if manifests.last() == last:

@@ -31,10 +31,9 @@ from pyspark.sql import functions as F  # noqa: N812
 from cojoin.checkpoints.control import CONTROL_FOLDER
 from cojoin.engine.values.rows import back_quoted
 from cojoin.errors import CheckpointError, ConfigurationError, QueryFailedError
-from cojoin.session import source_logs
-from cojoin.session.failures import explain
-from cojoin.session.offset_log import COMMITS, SOURCES, newest_id
-from cojoin.session.spark_errors import JAVA_ERRORS
+from cojoin.session import spark_checkpoint
+from cojoin.session.spark_checkpoint import COMMITS, SOURCES, newest_id
+from cojoin.session.spark_errors import JAVA_ERRORS, explain
 from cojoin.spark.batch.control_input import closing_messages, packed_load
 from cojoin.spark.query.input_checks import check_rows_validity
 from cojoin.storage.locations import literally
@@ -222,7 +221,9 @@ class TableLoads:
     def _read(self) -> tuple[set[str], set[str]]:
         """Return the loads of which Spark's log has files, and those of which it has the closing messages."""
         control = newest_id(self._files, SOURCES)
-        paths = [] if control is None else [each["path"] for each in source_logs.entries(self._files, control)]
+        paths = (
+            [] if control is None else [each["path"] for each in spark_checkpoint.source_entries(self._files, control)]
+        )
         found = {path: name[0] for path in paths if (name := _NAME.search(path)) is not None}
         return {*found.values()}, {name for path, name in found.items() if path.endswith(_CLOSED)}
 

@@ -24,15 +24,13 @@ import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812
 
 from cojoin.checkpoints.checkpoint import Checkpoint, open_files
-from cojoin.checkpoints.identity import read_query
+from cojoin.checkpoints.identity import WrittenState, check_free, read_query
 from cojoin.checkpoints.inspect.key_state import BUFFERS, as_key
 from cojoin.checkpoints.inspect.output_rows import spelled_values
 from cojoin.checkpoints.inspect.query_state import read_state, state_manifest
-from cojoin.checkpoints.lease_liveness import is_live
-from cojoin.checkpoints.lease_record import holder
+from cojoin.checkpoints.lease import holder, is_live
 from cojoin.checkpoints.manifest import Manifests
 from cojoin.checkpoints.snapshots import Snapshots
-from cojoin.checkpoints.written_state import WrittenState, check_free
 from cojoin.engine import rescaling
 from cojoin.engine.batch_report import BatchReport
 from cojoin.engine.display import Display, display_of
@@ -47,10 +45,10 @@ from cojoin.engine.values.tables import take_rows
 from cojoin.engine.values.types import parse_schema, type_to_ddl
 from cojoin.errors import CheckpointError, ConfigurationError
 from cojoin.session.delta_tables import table_in_sql
-from cojoin.session.offset_log import committed_batches
 from cojoin.session.sealed import for_workers
+from cojoin.session.sessions import open_store
+from cojoin.session.spark_checkpoint import committed_batches
 from cojoin.session.spark_errors import SPARK_ERRORS
-from cojoin.session.stores import open_store
 from cojoin.spark.savepoints.new_savepoint import NewSavepoint, Positions, group_headers, keep, told_of, written_report
 from cojoin.spark.savepoints.restore import Restoration
 from cojoin.spark.savepoints.state_packing import CONTENT_DDL, content_row

@@ -1,6 +1,6 @@
 """Writes a savepoint that no query has taken into a directory of its own, from the contents of its key groups.
 
-The directory is leased while it is written. The note (``written_state``) comes first, then the rows of the state table,
+The directory is leased while it is written. The note (``WrittenState``) comes first, then the rows of the state table,
 the logs of file sources, the index of the snapshot, and last of all the description of the query, which makes the
 directory a checkpoint. Killed before that, the directory is refused by whoever would begin with it, and written again
 by the next call.
@@ -21,26 +21,25 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pyspark import StorageLevel
 
-from cojoin.checkpoints.identity import describe_written
+from cojoin.checkpoints.identity import WrittenState, check_free, delete_unfinished, describe_written
 from cojoin.checkpoints.inspect.key_state import BUFFERS
 from cojoin.checkpoints.lease import Lease
 from cojoin.checkpoints.manifest import Manifest
 from cojoin.checkpoints.snapshot_row import STATE_SCHEMA, snapshot_row
-from cojoin.checkpoints.state_claims import Claim
+from cojoin.checkpoints.state_commits import Claim
 from cojoin.checkpoints.state_table import StateTable
-from cojoin.checkpoints.written_state import WrittenState, check_free, delete_unfinished
 from cojoin.engine.batch_report import BatchReport
 from cojoin.engine.time.control_rows import ONE_PARTITION
 from cojoin.engine.time.operator_watermark import OperatorWatermark
 from cojoin.engine.time.watermarks import NONE
 from cojoin.engine.values import codec
 from cojoin.errors import CheckpointError, ConfigurationError, did_you_mean
-from cojoin.session import source_logs
+from cojoin.session import spark_checkpoint
 from cojoin.session.arrow_types import spark_schema
-from cojoin.session.kinds import adapter_of
-from cojoin.session.offset_log import NOTHING_READ
 from cojoin.session.sealed import for_workers
-from cojoin.session.shared_places import SharedPlaces, begun
+from cojoin.session.sessions import adapter_of
+from cojoin.session.spark_checkpoint import NOTHING_READ
+from cojoin.session.workers import SharedPlaces, begun
 from cojoin.storage.local_store import LocalStore
 from cojoin.storage.place_tokens import Place
 
@@ -348,14 +347,16 @@ class NewSavepoint:
         origin = self.positions.files
         if origin is None:
             return
-        interval = source_logs.compact_interval(self.spark)
+        interval = spark_checkpoint.compact_interval(self.spark)
         for number, (source, offset) in enumerate(zip(self.positions.sources, offsets, strict=False)):
             if source is None or source["format"] == "delta" or offset == NOTHING_READ:
                 continue
             position = json.loads(offset)
             if position.keys() == {"logOffset"}:
-                entries, last = source_logs.entries(origin, number), int(position["logOffset"])
-                source_logs.write_log(self.files, number, entries, last, interval=interval, check=lease.check)
+                entries, last = spark_checkpoint.source_entries(origin, number), int(position["logOffset"])
+                spark_checkpoint.write_source_log(
+                    self.files, number, entries, last, interval=interval, check=lease.check
+                )
 
 
 def _snapshot_rows(contents: DataFrame, headers: Mapping[int, str], batch_id: int) -> DataFrame:

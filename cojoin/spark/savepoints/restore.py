@@ -21,38 +21,34 @@ import json
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from cojoin.checkpoints import outputs
+from cojoin.checkpoints import output_tables
 from cojoin.checkpoints.checkpoint import Checkpoint, find_snapshot
 from cojoin.checkpoints.control import register_messages
-from cojoin.checkpoints.identity import described_at, read_query
-from cojoin.checkpoints.lease import end
-from cojoin.checkpoints.lease_liveness import is_live
-from cojoin.checkpoints.lease_record import ended, holder
+from cojoin.checkpoints.identity import WrittenState, described_at, read_query
+from cojoin.checkpoints.lease import end, ended, holder, is_live
 from cojoin.checkpoints.manifest import Manifests
 from cojoin.checkpoints.query_changes import check_evolution
 from cojoin.checkpoints.snapshots import Snapshots
 from cojoin.checkpoints.state_table import StateTable
 from cojoin.checkpoints.stored_state import StoredState
-from cojoin.checkpoints.written_state import WrittenState
 from cojoin.engine import rescaling
 from cojoin.engine.values.arguments import check_flag
 from cojoin.errors import CheckpointError, FunctionError, QueryFailedError
-from cojoin.session import source_logs
-from cojoin.session.offset_log import NOTHING_READ, OFFSETS, begin_after, plan_first_batch
-from cojoin.session.stores import open_store
+from cojoin.session import spark_checkpoint
+from cojoin.session.sessions import open_store
+from cojoin.session.spark_checkpoint import NOTHING_READ, OFFSETS, begin_after, plan_first_batch
 from cojoin.spark.batch.control_input import state_messages
 from cojoin.spark.sinks.sink import OutputId
 from cojoin.spark.sinks.sinks import DeltaSink, ParquetSink
 from cojoin.spark.sources.delta_static import StaticTable
-from cojoin.storage.document_text import IDENTITY, Form, damaged
-from cojoin.storage.documents import read_document, write_fenced
+from cojoin.storage.documents import IDENTITY, Form, damaged, read_document, write_fenced
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from pyspark.sql import SparkSession
 
-    from cojoin.checkpoints.snapshot_record import Snapshot
+    from cojoin.checkpoints.snapshots import Snapshot
     from cojoin.engine.plan import Plan
     from cojoin.spark.sinks.sink import Sink
     from cojoin.spark.sources.source import Source
@@ -294,7 +290,7 @@ def check_restore(new: NewQuery, checkpoint: Checkpoint, begun: Restoration | No
     logs = snapshot.manifest.logs
     # The last source is the control input, whose rows are in the state.
     control = len(snapshot.manifest.offsets) - 1
-    source_logs.check_logs(origin, {n: each for n, each in logs.items() if int(n) != control})
+    spark_checkpoint.check_source_logs(origin, {n: each for n, each in logs.items() if int(n) != control})
     table = StateTable(new.spark, origin)
     table.check(snapshot)
     _check_states(new.plan, StoredState.of_snapshot(table, snapshot))
@@ -413,7 +409,9 @@ def _check_states(plan: Plan, state: StoredState) -> None:
         operator.close()
 
 
-def _check_outputs(new: NewQuery, snapshot: Snapshot, *, ends: bool = False) -> tuple[list[outputs.CutBack], list[str]]:
+def _check_outputs(
+    new: NewQuery, snapshot: Snapshot, *, ends: bool = False
+) -> tuple[list[output_tables.CutBack], list[str]]:
     """Check the outputs; return the tables to roll back, and all places that the old query wrote to as well.
 
     Args:
@@ -421,7 +419,7 @@ def _check_outputs(new: NewQuery, snapshot: Snapshot, *, ends: bool = False) -> 
         snapshot: The snapshot.
         ends: Whether the old query is ended by now, so that it is fenced off where that is possible.
     """
-    cut: list[outputs.CutBack] = []
+    cut: list[output_tables.CutBack] = []
     shared_tables: list[str] = []
     manifest = snapshot.manifest
     for name, sink in new.sinks.items():
@@ -441,10 +439,10 @@ def _check_outputs(new: NewQuery, snapshot: Snapshot, *, ends: bool = False) -> 
             if sink.goes_on_in(written, former, successor=new.files.root, ends=ends):
                 shared_tables.append(sink.describe())
             continue
-        is_same = "delta" in written and outputs.is_same_table(new.spark, written["delta"], sink.location)
+        is_same = "delta" in written and output_tables.is_same_table(new.spark, written["delta"], sink.location)
         version = written["version"] if is_same else None
         # The old query may have written to the table even if the checkpoint does not name it.
-        later = outputs.check_output(
+        later = output_tables.check_output(
             new.spark, sink.location, version, manifest.query_id, name, cut_back=new.allows.cut_back_output
         )
         if is_same or later is not None:
@@ -498,9 +496,9 @@ def write_restoration(new: NewQuery, restoration: Restoration, check: Callable[[
     for number, (source, offset) in enumerate(zip(sources, restoration.offsets, strict=True)):
         if source.has_log:
             last = -1 if offset == NOTHING_READ else int(json.loads(offset)["logOffset"])
-            entries = [] if offset == NOTHING_READ else source_logs.entries(origin, number)
-            interval = source_logs.compact_interval(spark)
-            source_logs.write_log(files, number, entries, last, interval=interval, check=check)
+            entries = [] if offset == NOTHING_READ else spark_checkpoint.source_entries(origin, number)
+            interval = spark_checkpoint.compact_interval(spark)
+            spark_checkpoint.write_source_log(files, number, entries, last, interval=interval, check=check)
     plan_first_batch(spark, files, [NOTHING_READ] * len(sources), 0, check)
     # This comes last, since it can't be undone. Everything that is needed of the old query has been read.
     check()
@@ -510,7 +508,7 @@ def write_restoration(new: NewQuery, restoration: Restoration, check: Callable[[
         # Commits of the old query since the first check are rolled back, too; now it is fenced off.
         cut, _ = _check_outputs(new, snapshot, ends=True)
         for each in cut:
-            outputs.cut_back(spark, each)
+            output_tables.cut_back(spark, each)
     return restoration.at("written")
 
 

@@ -30,7 +30,7 @@ from cojoin.engine.values.schema_evolution import differences, evolve
 from cojoin.engine.values.tables import event_micros, up_to_millis
 from cojoin.errors import CheckpointError, ConfigurationError, did_you_mean
 from cojoin.session.arrow_types import arrow_schema
-from cojoin.session.kinds import is_frame
+from cojoin.session.sessions import is_frame
 from cojoin.spark.savepoints.state_packing import Part
 
 if TYPE_CHECKING:

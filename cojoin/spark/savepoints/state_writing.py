@@ -13,14 +13,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from cojoin.checkpoints.checkpoint import Checkpoint
-from cojoin.checkpoints.identity import describe_query, described_at, read_query
+from cojoin.checkpoints.identity import WrittenState, check_free, describe_query, described_at, read_query
 from cojoin.checkpoints.inspect.key_state import STATE
 from cojoin.checkpoints.inspect.query_state import state_manifest
 from cojoin.checkpoints.query_changes import check_evolution
-from cojoin.checkpoints.written_state import WrittenState, check_free
 from cojoin.engine import rescaling
 from cojoin.errors import CheckpointError, ConfigurationError, FunctionError
-from cojoin.session.stores import open_store
+from cojoin.session.sessions import open_store
 from cojoin.spark.savepoints.new_savepoint import (
     NewSavepoint,
     Positions,

@@ -1,6 +1,6 @@
 """A Delta table as a sink: each batch is one transaction with the query's id, the batch's id and a marker.
 
-Every commit first looks up which batches the table has (``table_transactions``), so a batch takes effect once: also
+Every commit first looks up which batches the table has (``output_tables``), so a batch takes effect once: also
 after a crash, with a second driver that still runs, and with a checkpoint that was restored from a backup. A batch that
 the table already has is skipped if the commit's marker has the same source offsets and the same digest of the rows
 (``batch_marker``). Otherwise the batch fails, with what has changed. It also fails if the table has later batches than
@@ -45,14 +45,14 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from cojoin.checkpoints.table_transactions import TableTransactions
+from cojoin.checkpoints.output_tables import TableTransactions
 from cojoin.delta.table_writer import NewTable, unknown_properties
 from cojoin.engine.input_spec import REJECTED_SCHEMA, STAMPED_SCHEMA
 from cojoin.engine.values.rows import back_quoted
 from cojoin.errors import CheckpointError, ConfigurationError, EnvironmentSetupError, QueryFailedError, did_you_mean
 from cojoin.session.arrow_types import spark_schema
 from cojoin.session.delta_tables import columns_of, default_properties, read_table, table_in_sql
-from cojoin.session.kinds import adapter_of
+from cojoin.session.sessions import adapter_of
 from cojoin.session.spark_errors import SPARK_ERRORS
 from cojoin.spark.batch.written_files import FileTarget, check_seen
 from cojoin.spark.sinks.batch_marker import BatchMarker
@@ -68,7 +68,7 @@ if TYPE_CHECKING:
 
     from cojoin.delta.table_log import TableVersion
     from cojoin.delta.table_writer import Committed
-    from cojoin.storage.written_file import WrittenFile
+    from cojoin.storage.parquet_files import WrittenFile
 
 __all__ = ["DeltaSink", "DeltaWriter", "misfits"]
 

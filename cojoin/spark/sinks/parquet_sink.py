@@ -16,12 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cojoin.errors import CheckpointError, ConfigurationError
-from cojoin.session.kinds import adapter_of
-from cojoin.session.stores import open_store
+from cojoin.session.sessions import adapter_of, open_store
 from cojoin.spark.batch.written_files import FileTarget, check_seen
 from cojoin.spark.sinks.sink import OutputId, Position, Sink, SinkWriter
-from cojoin.storage.document_text import Form
-from cojoin.storage.documents import read_document, write_document
+from cojoin.storage.documents import Form, read_document, write_document
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -30,8 +28,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from cojoin.spark.sinks.batch_marker import BatchMarker
+    from cojoin.storage.parquet_files import WrittenFile
     from cojoin.storage.store import Store
-    from cojoin.storage.written_file import WrittenFile
 
 __all__ = ["ParquetSink", "ParquetWriter"]
 

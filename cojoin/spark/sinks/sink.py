@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from cojoin.errors import CheckpointError, ConfigurationError
-from cojoin.session.session_settings import check_full
-from cojoin.session.stores import open_store
+from cojoin.session.sessions import check_full, open_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from cojoin.spark.batch.written_files import FileTarget
     from cojoin.spark.sinks.batch_marker import BatchMarker
     from cojoin.spark.sources.source import Source
-    from cojoin.storage.written_file import WrittenFile
+    from cojoin.storage.parquet_files import WrittenFile
 
 __all__ = ["OutputId", "Position", "Sink", "SinkWriter"]
 

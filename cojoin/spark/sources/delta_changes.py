@@ -26,15 +26,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F  # noqa: N812
 
-from cojoin.checkpoints.delta_log import session_with_long_history
 from cojoin.engine.row_changes import COMMIT, COMMITTED_AT, DELETED, DELTA_FEED
 from cojoin.engine.time.control_rows import CLOCK_SKEW_MS
 from cojoin.engine.values.arguments import milliseconds
 from cojoin.engine.values.rows import back_quoted
 from cojoin.errors import CheckpointError, ConfigurationError
-from cojoin.session.delta_tables import read_table, table_in_sql, table_log
-from cojoin.session.kinds import active_session, adapter_of
-from cojoin.session.stores import open_store
+from cojoin.session.delta_tables import read_table, session_with_long_history, table_in_sql, table_log
+from cojoin.session.sessions import active_session, adapter_of, open_store
 from cojoin.spark.sources.source import NewestCommit, Source
 from cojoin.storage.locations import is_path
 

@@ -16,7 +16,7 @@ from cojoin.engine.values.arguments import Duration, milliseconds
 from cojoin.errors import CheckpointError, ConfigurationError
 from cojoin.session.arrow_types import arrow_type
 from cojoin.session.delta_tables import quoted_table, read_table
-from cojoin.session.kinds import active_session
+from cojoin.session.sessions import active_session
 from cojoin.session.spark_errors import JAVA_ERRORS
 from cojoin.spark.sources.options import as_options
 from cojoin.spark.sources.source import Source

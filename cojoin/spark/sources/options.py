@@ -1,7 +1,7 @@
 """The options of Spark's readers and writers: checked as users give them, and masked where they are shown.
 
 Secrets, such as passwords in options and logins in URLs, are masked in texts that are shown, logged or stored. A
-setting is treated as secret if its name suggests it (``storage.secret_names``).
+setting is treated as secret if its name suggests it (``storage.locations.may_be_secret``).
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from cojoin.errors import ConfigurationError
-from cojoin.storage.locations import LOGIN, MASK, without_login
-from cojoin.storage.secret_names import may_be_secret
+from cojoin.storage.locations import LOGIN, MASK, may_be_secret, without_login
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -14,12 +14,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeAlias
 from urllib.parse import unquote
 
-from cojoin.checkpoints.delta_log import session_with_long_history
 from cojoin.errors import CheckpointError, ConfigurationError
-from cojoin.session.delta_tables import table_log
-from cojoin.session.kinds import active_session, adapter_of
+from cojoin.session.delta_tables import session_with_long_history, table_log
+from cojoin.session.sessions import active_session, adapter_of, open_store
 from cojoin.session.spark_errors import SPARK_ERRORS
-from cojoin.session.stores import open_store
 from cojoin.spark.sources.options import without_login
 from cojoin.storage.locations import is_path
 

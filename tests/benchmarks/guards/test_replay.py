@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cojoin.session.spark_versions import spark_version
+from cojoin.session.versions import spark_version
 
 if TYPE_CHECKING:
     from pathlib import Path

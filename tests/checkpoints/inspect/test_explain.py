@@ -19,7 +19,7 @@ from cojoin.engine.display import format_span
 from cojoin.engine.input_spec import InputSpec
 from cojoin.engine.time.watermarks import END_OF_TIME, NONE
 from cojoin.errors import ConfigurationError
-from cojoin.session.stores import open_store
+from cojoin.session.sessions import open_store
 from tests.spark.data import MORNING
 
 if TYPE_CHECKING:

@@ -16,11 +16,10 @@ from pyspark.errors import PySparkException
 import cojoin as cj
 from cojoin.checkpoints.inspect.key_state import find
 from cojoin.checkpoints.snapshots import Snapshots
-from cojoin.checkpoints.state_cleaner import StateCleaner
-from cojoin.checkpoints.state_table import StateTable
+from cojoin.checkpoints.state_table import StateCleaner, StateTable
 from cojoin.engine.display import format_time
 from cojoin.errors import CheckpointError, ConfigurationError, FunctionError
-from cojoin.session.stores import open_store
+from cojoin.session.sessions import open_store
 from tests.checkpoints.lakes import CLOCK_FAR, asof_lake
 from tests.spark.data import MORNING, rows
 
@@ -111,7 +110,7 @@ def test_moments(spark: SparkSession, lake: Lake) -> None:
 
 
 def test_what_is_no_checkpoint_is_refused(spark: SparkSession, lake: Lake) -> None:
-    with pytest.raises(CheckpointError, match=r"and no query.json, so it is no checkpoint of cojoin's"):
+    with pytest.raises(CheckpointError, match=r"and no query.json, so it is not a checkpoint of cojoin's"):
         cj.read_state(spark, str(lake.root / "trades"))
     with pytest.raises(CheckpointError, match="there is no such directory"):
         cj.read_progress(spark, str(lake.root / "nothing"))

@@ -23,7 +23,7 @@ from cojoin.engine.input_spec import DIRECT
 from cojoin.engine.key_groups import group_labels, spark_xx_hashes
 from cojoin.engine.values.codec import read_message
 from cojoin.session.arrow_types import spark_schema
-from cojoin.session.failures import explain
+from cojoin.session.spark_errors import explain
 from cojoin.spark.batch.packing import CONTROL_TAG
 from cojoin.spark.bound_input import BoundInput
 from tests.seeds import SEED

@@ -18,7 +18,7 @@ from cojoin.session.arrow_types import spark_schema
 from cojoin.spark.batch.written_files import CallFiles
 from cojoin.spark.sinks.batch_marker import BatchMarker
 from cojoin.spark.sinks.sink import OutputId
-from cojoin.storage.written_file import WrittenFile
+from cojoin.storage.parquet_files import WrittenFile
 from tests.seeds import SEED, drawn
 from tests.spark.batch.test_written_files import written
 from tests.spark.data import Folders, Streams, cut, table

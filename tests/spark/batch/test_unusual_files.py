@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pyarrow.parquet.encryption as pe
 import pytest
 
-from cojoin.session.failures import explain
+from cojoin.session.spark_errors import explain
 from tests.spark.batch.test_direct_reader import (
     FAILURES,
     GROUPS,

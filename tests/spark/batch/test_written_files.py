@@ -28,7 +28,7 @@ from cojoin.session.arrow_types import arrow_schema, spark_schema
 from cojoin.spark.batch.written_files import CallFiles, FileTarget, _Writer, can_be_written
 from cojoin.spark.sinks.batch_marker import BatchMarker
 from cojoin.spark.sinks.sink import OutputId
-from cojoin.storage.written_file import WrittenFile
+from cojoin.storage.parquet_files import WrittenFile
 from tests.spark.data import connect, generate, rows, table
 from tests.spark.saved import DRAIN
 

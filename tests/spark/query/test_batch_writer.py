@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 import cojoin as cj
-from cojoin.checkpoints.claimed import ClaimedCheckpoint
+from cojoin.checkpoints.claimed_checkpoint import ClaimedCheckpoint
 from cojoin.checkpoints.lease import Lease
 from cojoin.checkpoints.manifest import Manifest, Manifests
 from cojoin.checkpoints.progress_table import ProgressTable
-from cojoin.checkpoints.snapshot_record import Snapshot
-from cojoin.checkpoints.snapshots import Snapshots
+from cojoin.checkpoints.snapshots import Snapshot, Snapshots
 from cojoin.engine.batch_report import BatchReport
-from cojoin.session.stores import open_store
+from cojoin.session.sessions import open_store
 from cojoin.spark.batch.call import EMITTED_DDL
 from cojoin.spark.query.batch_protocol import OpenOutput
 from cojoin.spark.query.batch_writer import BatchWriter

@@ -10,7 +10,7 @@ import pytest
 import cojoin as cj
 from cojoin.checkpoints.manifest import Manifest
 from cojoin.engine.batch_report import BatchReport
-from cojoin.session.stores import open_store
+from cojoin.session.sessions import open_store
 from cojoin.spark.query.outputs import check_unchanged
 from cojoin.spark.sinks.sinks import as_sink
 from tests.spark.data import Folders, asof, connect, customers, rows, table, trades

@@ -16,7 +16,7 @@ from cojoin.checkpoints.identity import _FORM, claim_checkpoint, describe_query,
 from cojoin.engine.plan import plan_settings
 from cojoin.engine.time.watermark_strategies import as_written
 from cojoin.spark.query.planned_batch import Transition
-from cojoin.storage.document_text import to_text
+from cojoin.storage.documents import to_text
 from cojoin.storage.local_store import LocalStore
 from tests.engine.test_plan import LEFT, PLAN
 from tests.engine.time.test_watermark_strategies import Halved

@@ -14,7 +14,7 @@ import pytest
 import cojoin as cj
 from cojoin.checkpoints.manifest import Manifests
 from cojoin.checkpoints.snapshots import Snapshots
-from cojoin.session.stores import open_store
+from cojoin.session.sessions import open_store
 from cojoin.spark.batch.packing import counted_by_rows
 from cojoin.spark.query import batch_writer
 from tests.spark.data import (

@@ -15,7 +15,7 @@ import pytest
 import cojoin as cj
 from cojoin.__main__ import main
 from cojoin.checkpoints.lease import Lease
-from cojoin.session.stores import open_store
+from cojoin.session.sessions import open_store
 from cojoin.spark.savepoints import new_savepoint
 from cojoin.spark.savepoints.erase import sql_literal
 from tests.spark.refused import refused

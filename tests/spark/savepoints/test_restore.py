@@ -177,7 +177,7 @@ def refusals(story: Story) -> list[tuple[cj.Joined | None, dict[str, Any], tuple
     del text_keys
     other_order = asof(connect(trades, customers, watermark=FIVE_SECONDS, sequence=()))
     return [
-        (None, {"restore_from": cj.Checkpoint(str(story.folder / "trades"))}, ("is no checkpoint of cojoin's",)),
+        (None, {"restore_from": cj.Checkpoint(str(story.folder / "trades"))}, ("is not a checkpoint of cojoin's",)),
         (None, {"restore_from": cj.Checkpoint(str(story.folder / "nowhere"))}, ("there is no such directory",)),
         (
             None,

@@ -7,7 +7,7 @@ import pytest
 from cojoin.cli.options import secrets_of
 from cojoin.kafka.client import ClusterOptions
 from cojoin.spark.sources.options import Secrets, logins, without_login
-from cojoin.storage.secret_names import may_be_secret
+from cojoin.storage.locations import may_be_secret
 
 JAAS = 'PlainLoginModule required username="ali" password="opensesame";'
 PEM = "-----BEGIN PRIVATE KEY-----\nMIIEvQIBADANBgkqhkiG9w0B\nAQEFAASCBKcwggSj==\n-----END PRIVATE KEY-----\n"

@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 
 import cojoin as cj
 from cojoin.session.delta_tables import read_table
-from cojoin.session.stores import open_store
+from cojoin.session.sessions import open_store
 from cojoin.spark.sources.source import _moved_past_losses, check_position
 from tests.spark.refused import refused
 

@@ -1,0 +1,120 @@
+"""A checkpoint while its query runs: what the parts of the query share, and what a start does before its first batch.
+
+A start writes down with which batch the run begins, before it plans that batch: a batch that is executed again belongs
+to the run that planned it. It also deletes the temporary files, a day old, of killed processes: a file is written under
+a temporary name and renamed, so a process that ends in between leaves one, which does no harm.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from cojoin.errors import CheckpointError
+from cojoin.session.spark_checkpoint import COMMITS, OFFSETS, SOURCES, newest_id
+from cojoin.storage.documents import Form, damaged, read_document, write_document
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from cojoin.checkpoints.lease import Lease
+    from cojoin.checkpoints.manifest import Manifest, Manifests
+    from cojoin.checkpoints.progress_table import ProgressTable
+    from cojoin.engine.batch_report import BatchReport
+    from cojoin.storage.store import Store
+
+__all__ = ["ClaimedCheckpoint", "delete_abandoned_files", "resumed_batches"]
+
+_DIRECTORIES = (
+    "",
+    "beats",
+    "control",
+    "manifest",
+    "progress",
+    "segments",
+    "snapshots",
+    "snapshots_removed",
+    "spark",
+    COMMITS,
+    OFFSETS,
+)
+"""The directories in which cojoin itself writes files."""
+_RUNS_FILE, _KEPT_RUNS = "runs.json", 5
+_RUNS = Form(
+    "the batches with which the last runs began",
+    1,
+    "put it back from a backup of the checkpoint, or delete it where the last run of the query has ended properly",
+    {"starts": list},
+    unsealed=0,
+)
+
+
+def delete_abandoned_files(files: Store) -> None:
+    """Delete old temporary files of a checkpoint; where that fails, the next start tries again.
+
+    Args:
+        files: The checkpoint.
+    """
+    with contextlib.suppress(CheckpointError):
+        sources = [f"{SOURCES}/{name}" for name in files.names(SOURCES)]
+        for directory in (*_DIRECTORIES, *sources):
+            files.delete_abandoned(directory)
+
+
+def resumed_batches(files: Store, epoch: int = 0, counted: int = 0) -> frozenset[int]:
+    """Write down that a run starts, and return the first batch of each of the last five runs, this one included.
+
+    A batch that an earlier run planned belongs to that run: executed again by this run, it is not its first batch.
+
+    Args:
+        files: The checkpoint.
+        epoch: The lease epoch of this run.
+        counted: The epoch of the run that wrote the last manifest; 0 where that run may not have written this file.
+
+    Raises:
+        CheckpointError: The file about the earlier runs is damaged, or a former version of itself.
+    """
+    stored = read_document(
+        files, _RUNS_FILE, _RUNS, lambda content: ([*map(int, content["starts"])], int(content.get("epoch", counted)))
+    )
+    earlier, written = stored or ([], counted)
+    if written < counted:
+        why = f"the run of epoch {counted} has written it, and this is a former version, of epoch {written}"
+        raise damaged(files, _RUNS_FILE, _RUNS, why)
+    newest = newest_id(files, OFFSETS)
+    begins_with = 0 if newest is None else newest + 1
+    # Without repetitions: however often a run fails before it plans a batch, earlier runs' starts are kept.
+    starts = [*dict.fromkeys([*earlier, begins_with])][-_KEPT_RUNS:]
+    write_document(files, _RUNS_FILE, _RUNS, {"starts": starts, "epoch": epoch})
+    return frozenset(starts)
+
+
+@dataclass(frozen=True)
+class ClaimedCheckpoint:
+    """A checkpoint that a query has claimed and leased.
+
+    Attributes:
+        files: The checkpoint's directory.
+        query_id: The id of the query that the checkpoint belongs to.
+        lease: The lease that keeps other runs away.
+        manifests: The manifests of its batches.
+        progress: Its progress table.
+        last: The manifest of the last batch when this run began; None before the first batch.
+        begins_at: For a query that was restored: the source offsets after its first batch, one JSON line each.
+        described: The epoch of the run that last wrote ``query.json``.
+    """
+
+    files: Store
+    query_id: str
+    lease: Lease
+    manifests: Manifests
+    progress: ProgressTable
+    last: Manifest | None
+    begins_at: Sequence[str] | None = None
+    described: int = 0
+
+    @property
+    def last_report(self) -> BatchReport | None:
+        """The report of the last batch when this run began; None before the first batch."""
+        return None if self.last is None else self.last.report

@@ -1,0 +1,169 @@
+"""The settings with which Spark's launcher starts a session's JVM, and the JVM's options, known before it starts.
+
+The command line in ``PYSPARK_SUBMIT_ARGS`` overrides the settings that the program gives, and both override a file of
+settings such as ``spark-defaults.conf``.
+
+The JVM's log has warnings and errors, without the lines that come at every start: its settings are those of
+``log4j2.properties`` next to this module, given when the JVM starts, since its first lines come before Spark has a
+session. They are not given where the user has a configuration of Log4j, in any of the places where Spark looks for one.
+``spark.log.level`` and ``setLogLevel`` work as ever.
+
+Java's second compiler (C2) takes a fifth of the CPU of a short run on few cores: by its defaults it compiles code of
+the planner and of the start that then hardly runs again. With thresholds ten times as high it takes a tenth. That
+spared 1 to 2 of 12 to 20 seconds of runs with and without cojoin, and cost later batches nothing that could be
+measured. What runs long is compiled all the same. Options of the user's own come later on the command line, and win.
+(HotSpot's tiered compilation policy.)
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shlex
+from collections import ChainMap
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+__all__ = ["find_spark_home", "jvm_settings", "log_options", "settings_of", "submit_arguments", "without_jars"]
+
+_SUBMIT_ARGS = "PYSPARK_SUBMIT_ARGS"
+_OPTIONS = {
+    "--jars": "spark.jars",
+    "--packages": "spark.jars.packages",
+    "--exclude-packages": "spark.jars.excludes",
+    "--repositories": "spark.jars.repositories",
+    "--driver-java-options": "spark.driver.extraJavaOptions",
+    "--driver-class-path": "spark.driver.extraClassPath",
+}
+_OURS = ("spark.jars", "spark.jars.packages")
+# A line of a Java properties file: a name, then "=", ":" or a space, then the value.
+_PROPERTY = re.compile(r"\s*(?P<name>[^#!\s=:][^\s=:]*)(?:\s*[=:]\s*|\s+)(?P<value>.*?)\s*$")
+_FILE = Path(__file__).with_name("log4j2.properties")
+_DEFAULTS, _EXTRA = "spark.driver.defaultJavaOptions", "spark.driver.extraJavaOptions"
+_VARIABLES = ("SPARK_SUBMIT_OPTS", "JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS")
+_THRESHOLDS = {"Invocation": 50_000, "MinInvocation": 6_000, "Compile": 150_000, "BackEdge": 400_000}
+"""Ten times HotSpot's defaults."""
+
+_OF_THE_COMPILER = ("-XX:Tier", "TieredCompilation", "-XX:Compile", "-XX:Flags", "-Xint", "@")
+"""Parts of the user's options that decide about the compiler, or that name a file of further options."""
+
+
+def find_spark_home() -> Path:
+    """Return the folder of the Spark that a session uses: ``SPARK_HOME``, or the installed PySpark's."""
+    from pyspark.find_spark_home import _find_spark_home  # noqa: PLC0415 - so that --help is quick
+
+    return Path(_find_spark_home())
+
+
+def settings_of(conf: Mapping[str, Any]) -> Mapping[str, str]:
+    """Return the settings that Spark will see.
+
+    Args:
+        conf: The settings that the program gives.
+    """
+    given = {name: str(value) for name, value in conf.items()}
+    typed, _, properties = submit_arguments()
+    return ChainMap(typed, given, _read_properties(properties))
+
+
+def submit_arguments() -> tuple[dict[str, str], list[str], Path | None]:
+    """Return the settings in ``PYSPARK_SUBMIT_ARGS``, its words without those for jars, and its properties file."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    for option, name in _OPTIONS.items():
+        parser.add_argument(option, dest=name)
+    parser.add_argument("--conf", "-c", dest="conf", action="append", default=[])
+    parser.add_argument("--properties-file")
+    known, others = parser.parse_known_args(shlex.split(os.environ.get(_SUBMIT_ARGS, "pyspark-shell")))
+    parsed = vars(known)
+    settings = dict(each.partition("=")[::2] for each in parsed.pop("conf"))
+    properties = parsed.pop("properties_file")
+    settings.update({name: value for name, value in parsed.items() if value is not None})
+    options = [word for name, value in settings.items() if name not in _OURS for word in ("--conf", f"{name}={value}")]
+    if properties is not None:
+        options += ["--properties-file", properties]
+    return settings, [*options, *others], None if properties is None else Path(properties)
+
+
+@contextmanager
+def without_jars() -> Iterator[None]:
+    """Remove jars and packages from ``PYSPARK_SUBMIT_ARGS`` during the block: they would override the session's."""
+    before = os.environ.get(_SUBMIT_ARGS)
+    settings, words, _ = submit_arguments()
+    if before is None or not settings.keys() & set(_OURS):
+        yield
+        return
+    os.environ[_SUBMIT_ARGS] = shlex.join(words)
+    try:
+        yield
+    finally:
+        os.environ[_SUBMIT_ARGS] = before
+
+
+def _read_properties(path: Path | None) -> dict[str, str]:
+    """Return the settings in a properties file, by default ``spark-defaults.conf``; none if it can't be read."""
+    if path is None:
+        folder = os.environ.get("SPARK_CONF_DIR")
+        path = (Path(folder) if folder else find_spark_home() / "conf") / "spark-defaults.conf"
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError:
+        return {}
+    lines = re.sub(r"\\\n[ \t]*", "", text).splitlines()
+    matches = (_PROPERTY.match(line) for line in lines)
+    return {each["name"]: each["value"] for each in matches if each is not None}
+
+
+def log_options(settings: Mapping[str, str], given: str) -> list[str]:
+    """Return the JVM's options that keep its start quiet; none where the user decides about the log.
+
+    Args:
+        settings: The settings that Spark will see.
+        given: The options that the user gives to the JVM.
+
+    Example:
+        ``log_options({}, "")``
+    """
+    if not _FILE.is_file():
+        return []
+    structured = settings.get("spark.log.structuredLogging.enabled", "false").lower() == "true"
+    if structured or "LOG4J_CONFIGURATION_FILE" in os.environ or "log4j" in given:
+        return []
+    folder = os.environ.get("SPARK_CONF_DIR")
+    if any((Path(folder) if folder else find_spark_home() / "conf").glob("log4j*")):
+        return []
+    # As a URI it has no blanks, at which the options would be split.
+    return [f"-Dlog4j2.configurationFile={_FILE.as_uri()}"]
+
+
+def jvm_settings(conf: Mapping[str, Any]) -> dict[str, str]:
+    """Return the Spark settings with the options of the driver's JVM.
+
+    Args:
+        conf: The user's settings of Spark.
+
+    Returns:
+        The driver's default JVM options, the user's own included; nothing in a program that spark-submit started, whose
+        JVM runs already.
+
+    Example:
+        ``jvm_settings({})["spark.driver.defaultJavaOptions"]``
+    """
+    if "PYSPARK_GATEWAY_PORT" in os.environ:
+        return {}
+    settings = settings_of(conf)
+    defaults = settings.get(_DEFAULTS, "")
+    given = " ".join([defaults, settings.get(_EXTRA, ""), *(os.environ.get(name, "") for name in _VARIABLES)])
+    options = [*log_options(settings, given), *_compiler_options(given)]
+    return {_DEFAULTS: " ".join([*options, defaults]).rstrip()} if options else {}
+
+
+def _compiler_options(given: str) -> list[str]:
+    """Return the compiler's thresholds; none where the user decides about the compiler."""
+    if any(each in given for each in _OF_THE_COMPILER):
+        return []
+    return [f"-XX:Tier4{name}Threshold={count}" for name, count in _THRESHOLDS.items()]

@@ -1,0 +1,184 @@
+"""A user's session of Spark: its adapter, its checks, the settings in it that are cojoin's, and its stores.
+
+A session has a JVM in this process or is one of Spark Connect; only ``adapter_of`` asks which. It is checked before it
+is used, since the first use of an unusable one fails with an error of Java's or of the transport's.
+
+Local files and object stores are reached without the JVM, so a session of Spark Connect reaches them, too. Hadoop's
+file systems serve everything else that Spark reaches: HDFS, and object stores whose settings only Hadoop understands.
+A session in this process is always asked first whether Spark reaches the directory, since Spark keeps its own files
+there. With ``spark.cojoin.storage=hadoop`` in the session's configuration, Hadoop reaches object stores, too.
+"""
+
+from __future__ import annotations
+
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from cojoin.errors import ConfigurationError
+from cojoin.session.classic_session import ClassicSession
+from cojoin.session.connect_session import ConnectSession
+from cojoin.session.versions import spark_version
+from cojoin.storage.locations import is_relative, scheme_and_place
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from cojoin.session.session_adapter import SessionAdapter
+    from cojoin.storage.object_store_settings import Settings
+    from cojoin.storage.store import Store
+
+__all__ = [
+    "active_session",
+    "adapter_of",
+    "check_full",
+    "check_session",
+    "is_frame",
+    "is_left_to_spark",
+    "open_store",
+    "pipeline_refusals",
+    "places_of",
+]
+
+_CONNECT = "pyspark.sql.connect"
+_IN_PIPELINE = "ATTEMPT_ANALYSIS_IN_PIPELINE_QUERY_FUNCTION"
+"""Spark's name of the error for a call within a pipeline's function that would need the server."""
+
+
+def adapter_of(spark: SparkSession) -> SessionAdapter:
+    """Return the adapter of a session.
+
+    Args:
+        spark: The session, of either kind; for anything else, the adapter's ``check`` raises an error.
+    """
+    return ConnectSession(spark) if _is_of_connect(spark) else ClassicSession(spark)
+
+
+def active_session() -> Any:
+    """Return the active session of this thread, of either kind; None if there is none."""
+    session = SparkSession.getActiveSession()
+    if session is None and f"{_CONNECT}.session" in sys.modules:
+        session = sys.modules[f"{_CONNECT}.session"].SparkSession.getActiveSession()
+    return session
+
+
+def is_frame(value: Any) -> bool:
+    """Return whether a value is a DataFrame of Spark's, of either kind."""
+    return isinstance(value, DataFrame) or _is_of_connect(value)
+
+
+def _is_of_connect(value: Any) -> bool:
+    return type(value).__module__.startswith(_CONNECT)
+
+
+def open_store(spark: SparkSession, root: str, what: str = "checkpoint") -> Store:
+    """Return the files below a directory.
+
+    Args:
+        spark: The session, for its settings.
+        root: The directory; a path without a scheme is on Spark's default file system, and with Spark Connect on the
+            local one.
+        what: What the directory is, for messages.
+
+    Raises:
+        CheckpointError: There is no way to the directory.
+    """
+    return adapter_of(spark).open_store(root, what)
+
+
+def places_of(spark: SparkSession, uris: Iterable[str]) -> dict[str, Settings]:
+    """Return the settings by which tasks reach files' object stores without the JVM, by place such as ``s3a://lake``.
+
+    It may hold credentials: it travels with the tasks, and is never written to a file. Places that only Hadoop reaches,
+    and those that are no object stores, are left out.
+
+    Args:
+        spark: The session.
+        uris: The files' URIs as Spark writes them.
+    """
+    adapter = adapter_of(spark)
+    places = sorted({scheme_and_place(uri) for uri in uris})
+    settings = {place: adapter.object_store_settings(place) for place in places}
+    return {place: each for place, each in settings.items() if each is not None}
+
+
+def check_session(session: Any, what: str) -> None:
+    """Check that a value is a running Spark session that cojoin works with.
+
+    Args:
+        session: The value.
+        what: What the session belongs to, for the message, such as ``"input 'trades'"``.
+
+    Raises:
+        ConfigurationError: The value is not such a session, the session was stopped, or its Spark Connect server can't
+            be reached or is of another version than this process's PySpark.
+        EnvironmentSetupError: cojoin does not work with this process's PySpark.
+    """
+    spark_version()
+    adapter_of(session).check(what)
+
+
+def check_full(session: Any, role: str, path: str | None) -> None:
+    """Check that a path is not relative: to a server, that would be another folder than to this process.
+
+    Args:
+        session: The session; in one of another kind, any path is right.
+        role: What the path belongs to, for the message.
+        path: The path; None where there is none.
+
+    Raises:
+        ConfigurationError: It is relative.
+    """
+    if path is not None and not adapter_of(session).shares_paths and is_relative(path):
+        msg = (
+            f"{role}: expected a full path, got {path!r}: with Spark Connect, a relative one is another folder for the "
+            f"server than for this process, for which it is {str(Path(path).absolute())!r}"
+        )
+        raise ConfigurationError(msg)
+
+
+@contextmanager
+def pipeline_refusals(what: str) -> Iterator[None]:
+    """Translate the error with which Spark refuses a join within a function of a declarative pipeline.
+
+    Args:
+        what: What was called there, for the message, such as ``"connect()"``.
+
+    Raises:
+        ConfigurationError: It was called within such a function.
+    """
+    try:
+        yield
+    except (PySparkException, ConfigurationError) as error:
+        if _IN_PIPELINE not in f"{error}{error.__cause__ or ''}":
+            raise
+        msg = (
+            f"{what} within a function of a Spark Declarative Pipeline: Spark forbids whatever looks at columns there "
+            f"({_IN_PIPELINE}); make the join at the level of the module, outside of the function, and return it in "
+            f"the function: joined = cj.connect(...).asof_join().to_dataframe(); its sources are files with schema=, "
+            f"or tables that are there before the pipeline runs, and not datasets of the same pipeline"
+        )
+        raise ConfigurationError(msg) from error
+
+
+def is_left_to_spark(session: SparkSession, name: str) -> bool:
+    """Return whether a setting such as ``spark.cojoin.parquet`` leaves to Spark what the workers would do themselves.
+
+    Args:
+        session: The session.
+        name: The setting.
+
+    Raises:
+        ConfigurationError: It is neither ``spark`` nor ``direct``, the default.
+    """
+    value = str(session.conf.get(name, "")).lower()
+    if value not in {"", "direct", "spark"}:
+        msg = (
+            f"the session's setting {name} is {value!r}; expected 'spark', which leaves the work to Spark, or 'direct'"
+        )
+        raise ConfigurationError(msg)
+    return value == "spark"

@@ -1,0 +1,536 @@
+"""Spark's own files of a query, as cojoin reads, compares and writes them: offset log, source logs and state store.
+
+*The offset log* has a text for each batch, of version ``v1``: a line with the version, a line of metadata, then a line
+for each source in the order of the plan. The control input is the last source. Spark runs a batch that is planned and
+not committed exactly as it was planned, so cojoin plans batches by writing their entries.
+
+*The log of a file source*, in ``spark/sources/<n>``, has for each id a text ``<id>`` with the line ``v1`` and a JSON
+line for each file. At a regular interval the text is named ``<id>.compact`` and repeats all earlier entries, after
+which Spark may delete the older texts. A source offset ``{"logOffset": k}`` means that all files of the ids up to k
+were read. Spark never writes an id without files; a log that lacks an id is refused by Spark and by this module. Spark
+reads all files that the log lacks. Each manifest therefore has a sum of the entries up to its batch, by which a log
+that was changed, or is a former one, is noticed.
+
+*The state store* is read without the query that has written it. (Spark: ``StateDataSource``.)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import re
+import uuid
+from typing import TYPE_CHECKING, Any
+
+from cojoin.errors import CheckpointError
+from cojoin.session.sessions import adapter_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from cojoin.storage.store import Store
+
+__all__ = [
+    "BATCH_ID_PROPERTY",
+    "COMMITS",
+    "ENCODED",
+    "LOG_VERSION",
+    "NOTHING_READ",
+    "OFFSETS",
+    "PUT_BACK",
+    "SOURCES",
+    "STATE_COLUMNS",
+    "LogDigests",
+    "begin_after",
+    "check_offsets",
+    "check_source_logs",
+    "committed_batches",
+    "compact_interval",
+    "load_states",
+    "log_offset",
+    "names_missing_state",
+    "newest_id",
+    "plan_first_batch",
+    "plan_interrupted",
+    "plan_look_at_the_clock",
+    "planned_batch",
+    "planned_entry",
+    "planned_lines",
+    "source_entries",
+    "source_offsets",
+    "write_source_log",
+]
+
+STATE_COLUMNS = ("key.key_group AS label", "value.groupState.state AS content")
+"""The key and the state of each value, as SQL."""
+
+ENCODED = re.compile(r"[\s%\[\]{}^`|\"<>\\#?]")
+"""The characters in a path that Spark's reader of state encodes, and then looks for."""
+NOTHING_READ = "-"
+"""The offset of a source of which nothing was read, in Spark's offset log."""
+
+OFFSETS, COMMITS, SOURCES = "spark/offsets", "spark/commits", "spark/sources"
+"""The folders of Spark's logs in a checkpoint."""
+
+LOG_VERSION = "v1"
+PUT_BACK = (
+    "put it back from a backup of the checkpoint, or restore a snapshot into a new checkpoint with restore_from= "
+    "(`cojoin checkpoints list` shows them)"
+)
+"""The remedy where a log of Spark is damaged, as the end of a sentence."""
+
+BATCH_ID_PROPERTY = "streaming.sql.batchId"
+"""The property of a batch's jobs that has the batch's id."""
+
+_METADATA = "spark/metadata"
+"""Without this file, Spark takes the logs for damaged."""
+
+_VERSION, _COMPACT = "v1", ".compact"
+_INTERVAL, _USUAL_INTERVAL = "spark.sql.streaming.fileSource.log.compactInterval", 10
+_FIELDS = ("path", "timestamp", "batchId")
+
+
+def load_states(spark: SparkSession, files: Store, batch_id: int) -> DataFrame:
+    """Return the state values after a batch, as Spark shows them; ``STATE_COLUMNS`` are what is needed of them.
+
+    Args:
+        spark: The session.
+        files: The checkpoint.
+        batch_id: The batch.
+
+    Raises:
+        SPARK_ERRORS: Spark no longer has the state.
+    """
+    # The format needs classes that a session loads only with its first stream.
+    _ = spark.streams
+    store = spark.read.format("statestore").option("batchId", batch_id).load(files.path("spark"))
+    # Spark Connect looks at the files only when it is asked something.
+    _ = store.columns
+    return store
+
+
+def names_missing_state(error: BaseException) -> bool:
+    """Return whether an error of reading the values says that Spark no longer has them."""
+    return any(each in str(error) for each in ("STATE_STORE", "FileNotFound"))
+
+
+def source_offsets(files: Store, batch_id: int) -> list[str]:
+    """Return each source's end offset of a batch, as its line in Spark's offset log; empty where there is no entry.
+
+    Raises:
+        CheckpointError: The batch's entry is damaged.
+    """
+    return planned_lines(files, batch_id)[2:] if files.exists(f"{OFFSETS}/{batch_id}") else []
+
+
+def planned_entry(spark: SparkSession, files: Store) -> str:
+    """Return the line of metadata with which Spark would plan a new query's first batch now.
+
+    Args:
+        spark: The session.
+        files: A directory that Spark reaches, for the checkpoint of a query that only shows the line; with Spark
+            Connect it can't be had in another way.
+    """
+    return adapter_of(spark).planned_metadata(files)
+
+
+def plan_first_batch(
+    spark: SparkSession, files: Store, sources: Sequence[str], control: int, check: Callable[[], None]
+) -> None:
+    """Plan a restored query's first batch, which reads only the control input.
+
+    Args:
+        spark: The session; the query keeps its number of shuffle partitions.
+        files: The new checkpoint.
+        sources: The offset of each other source at the end of the batch.
+        control: The number of the entry in the control input's log.
+        check: Raises an error where another start has taken over.
+    """
+    files.write_checked(_METADATA, json.dumps({"id": str(uuid.uuid4())}), check)
+    offsets = [*sources, log_offset(control)]
+    files.write_checked(f"{OFFSETS}/0", "\n".join([LOG_VERSION, planned_entry(spark, files), *offsets]), check)
+
+
+def begin_after(files: Store, sources: Sequence[str], check: Callable[[], None]) -> None:
+    """Set the sources' offsets to those of another query, once the first batch is committed; the call is idempotent.
+
+    A second batch that reads nothing is planned with the same offsets: Spark initialises its sources from the last two.
+
+    Args:
+        files: The new checkpoint.
+        sources: Each source's offset, as a line of Spark's offset log.
+        check: Raises an error where another start has taken over.
+    """
+    version, metadata, *first = planned_lines(files, 0)
+    text = "\n".join([version, metadata, *sources, first[-1]])
+    files.write_checked(f"{OFFSETS}/0", text, check)
+    if not files.create(f"{OFFSETS}/1", text.encode()):
+        # A start that stood still has had Spark plan it, perhaps by the offsets from before, and can't execute it.
+        files.write_checked(f"{OFFSETS}/1", text, check)
+
+
+def plan_look_at_the_clock(files: Store, now: int) -> bool:
+    """Plan a batch without rows after the last committed batch, for what depends on the processing time alone.
+
+    Args:
+        files: The checkpoint.
+        now: The batch's processing time, in epoch milliseconds.
+
+    Returns:
+        False where no batch ever ran, or where a planned batch, with its own processing time, is not yet committed.
+    """
+    newest, committed = newest_id(files, OFFSETS), newest_id(files, COMMITS)
+    if newest is None or newest != committed:
+        return False
+    version, metadata, *sources = planned_lines(files, newest)
+    entry = json.dumps({**json.loads(metadata), "batchTimestampMs": now})
+    # As for Spark itself, the first run that plans a batch has planned it.
+    return files.create(f"{OFFSETS}/{newest + 1}", "\n".join([version, entry, *sources]).encode())
+
+
+def planned_batch(files: Store) -> int | None:
+    """Return the batch that is planned and not committed, which Spark runs first; None where there is none."""
+    newest, committed = newest_id(files, OFFSETS), newest_id(files, COMMITS)
+    return newest if newest is not None and newest != committed else None
+
+
+def log_offset(number: int) -> str:
+    """Return the offset of the control input's log as Spark writes it.
+
+    Spark compares offsets as texts: by another one it would plan a batch in which nothing is new.
+    """
+    return json.dumps({"logOffset": number}, separators=(",", ":"))
+
+
+def check_offsets(files: Store, batch_id: int, expected: Sequence[str]) -> None:
+    """Check that Spark's offset log agrees with the manifest of the last batch.
+
+    Args:
+        files: The checkpoint.
+        batch_id: The last batch that counts. Batches that Spark has committed since have moved no source.
+        expected: Each source's offset in that batch's manifest.
+
+    Raises:
+        CheckpointError: They differ, so the query would not continue where it stopped.
+    """
+    batch_id = max(batch_id, newest_id(files, COMMITS) or 0)
+    logged = source_offsets(files, batch_id)
+    if logged != list(expected):
+        differs = next((pair for pair in zip(logged, expected, strict=False) if pair[0] != pair[1]), None)
+        difference = (
+            f"{len(logged)} sources, the manifest {len(expected)}"
+            if differs is None
+            else f"{differs[0]}, the manifest {differs[1]}"
+        )
+        msg = (
+            f"checkpoint {files.root}: {OFFSETS}/{batch_id} is not what the query has counted: it says {difference}; "
+            f"{PUT_BACK}"
+        )
+        raise CheckpointError(msg)
+
+
+def plan_interrupted(spark: SparkSession, files: Store, begins: Sequence[str], ends: Sequence[str]) -> None:
+    """Write the logs of a query as if its batch from some offsets to others was planned and then interrupted.
+
+    Args:
+        spark: The session.
+        files: An empty directory.
+        begins: Where each source begins, as its line in the offset log.
+        ends: Where it ends.
+    """
+    entry = planned_entry(spark, files)
+    files.write(_METADATA, json.dumps({"id": str(uuid.uuid4())}))
+    files.write(f"{OFFSETS}/0", "\n".join([LOG_VERSION, entry, *begins]))
+    files.write(f"{COMMITS}/0", "\n".join([LOG_VERSION, json.dumps({"nextBatchWatermarkMs": 0})]))
+    files.write(f"{OFFSETS}/1", "\n".join([LOG_VERSION, entry, *ends]))
+
+
+def planned_lines(files: Store, batch_id: int) -> list[str]:
+    """Return the lines of a batch's entry in Spark's offset log."""
+    name = f"{OFFSETS}/{batch_id}"
+    lines = (files.read(name) or "").splitlines()
+    # The format of other sources' offsets is their own; the control input is the last line.
+    if len(lines) < 3 or lines[0] != LOG_VERSION or not _is_object(lines[1]) or not _is_position(lines[-1]):
+        msg = (
+            f"checkpoint {files.root}: {name}, a batch in Spark's offset log, is not in the form {LOG_VERSION}: it was "
+            f"cut or changed, or written by another version of Spark; {PUT_BACK}"
+        )
+        raise CheckpointError(msg)
+    return lines
+
+
+def _is_position(line: str) -> bool:
+    return line == NOTHING_READ or (_is_object(line) and isinstance(json.loads(line).get("logOffset"), int))
+
+
+def _is_object(line: str) -> bool:
+    with contextlib.suppress(ValueError):
+        return isinstance(json.loads(line), dict)
+    return False
+
+
+def committed_batches(files: Store) -> list[int]:
+    """Return the batches in Spark's commit log, oldest first."""
+    return sorted(int(name) for name in files.names(COMMITS) if name.isdigit())
+
+
+def newest_id(files: Store, directory: str) -> int | None:
+    """Return the greatest number that names a file or folder in a directory; None where there is none."""
+    ids = [int(name) for name in files.names(directory) if name.isdigit()]
+    return max(ids, default=None)
+
+
+def compact_interval(spark: SparkSession) -> int:
+    """Return the number of ids after which the session's file sources compact a new log."""
+    return int(str(spark.conf.get(_INTERVAL, str(_USUAL_INTERVAL))))
+
+
+def source_entries(files: Store, n: int) -> list[dict[str, Any]]:
+    """Return the entries of a source's log, one for each file, in the order of their ids.
+
+    Args:
+        files: The checkpoint.
+        n: The source's number, in the order of the plan.
+
+    Returns:
+        A dict ``{"path", "timestamp", "batchId"}`` for each file: the path encoded as a URL, the file's modification
+        time in epoch milliseconds, and the id under Spark's name for it. Empty where there is no log.
+
+    Raises:
+        CheckpointError: The log is of another version, or has a line that is no entry.
+    """
+    folder = _folder(n)
+    compacted: dict[int, str] = {}
+    single: dict[int, str] = {}
+    for name in files.names(folder):
+        number = name.removesuffix(_COMPACT)
+        if number.isdigit():
+            (compacted if name != number else single)[int(number)] = name
+    newest = max(compacted, default=-1)
+    names = [compacted[newest]] if compacted else []
+    names += [single[number] for number in sorted(single) if number > newest]
+    # A compacted log may repeat entries that an older version of Spark had written twice.
+    entries = {(entry["batchId"], entry["path"]): entry for name in names for entry in _read(files, f"{folder}/{name}")}
+    return [entries[place] for place in sorted(entries, key=lambda place: place[0])]
+
+
+def write_source_log(
+    files: Store,
+    n: int,
+    entries: Iterable[Mapping[str, Any]],
+    last_id: int,
+    *,
+    interval: int = _USUAL_INTERVAL,
+    check: Callable[[], None] | None = None,
+) -> None:
+    """Write a source's log as if Spark had read exactly up to an id; the call is idempotent.
+
+    Args:
+        files: The new checkpoint.
+        n: The source's number in it.
+        entries: The entries, as ``source_entries`` returns them; those after ``last_id`` are left out.
+        last_id: The ``logOffset`` of the source's offset; -1 where nothing was read.
+        interval: The session's ``compact_interval``: Spark expects the compacted texts at its multiples.
+        check: Raises an error where another start has taken over. With it, what an earlier start has left of another
+            log is deleted, as long as no batch is committed; None where nothing may be there.
+
+    Raises:
+        CheckpointError: An id up to ``last_id`` has no entry, or the folder already has texts of other ids.
+    """
+    by_id: dict[int, list[str]] = {number: [] for number in range(last_id + 1)}
+    for entry in entries:
+        if entry["batchId"] <= last_id:
+            by_id[entry["batchId"]].append(_line(entry))
+    missing = [number for number, lines in by_id.items() if not lines]
+    if missing:
+        msg = (
+            f"checkpoint {files.root}: the file source's log should come to {last_id}, but its entries have no files "
+            f"for {_shown(missing)}; restore from an older batch, or start with a new checkpoint"
+        )
+        raise CheckpointError(msg)
+    compact_at = (last_id + 1) // interval * interval - 1
+    texts = {str(number): by_id[number] for number in range(compact_at + 1, last_id + 1)}
+    if compact_at >= 0:
+        texts[f"{compact_at}{_COMPACT}"] = [line for number in range(compact_at + 1) for line in by_id[number]]
+    folder = _folder(n)
+    others = [name for name in files.names(folder) if name not in texts]
+    if others and (check is None or files.names(COMMITS)):
+        msg = (
+            f"checkpoint {files.root}: {folder} holds {_shown(others)}, so a query has already run in it; "
+            f"choose an empty directory"
+        )
+        raise CheckpointError(msg)
+    check = check or _nothing
+    for name in others:
+        check()
+        files.delete(f"{folder}/{name}")
+    # The newest is written last: Spark takes it for the end of the log, and looks for the others from there.
+    for name in sorted(texts, key=lambda name: int(name.removesuffix(_COMPACT))):
+        files.write_checked(f"{folder}/{name}", "\n".join([_VERSION, *texts[name]]), check)
+
+
+def _nothing() -> None:
+    return None
+
+
+class LogDigests:
+    """The digests of what file sources have read; their offsets are only the numbers of entries in their logs.
+
+    Args:
+        files: The checkpoint.
+    """
+
+    def __init__(self, files: Store) -> None:
+        self._files = files
+        self._known: dict[tuple[int, str], str] = {}
+        self._sums: dict[int, tuple[int, int]] = {}
+        self._has_all: bool | None = None
+
+    def sums(self, offsets: Sequence[str]) -> dict[str, list[Any]]:
+        """Return a sum of each log's entries up to an offset, for the manifest (``check_source_logs``).
+
+        Args:
+            offsets: Each source's offset, as its line in Spark's offset log.
+
+        Returns:
+            For each file source, by its number, the last id and the sum. Nothing where a source is read twice, since
+            it has two lines and one log.
+        """
+        if self._has_all is None:
+            folders = [int(name) for name in self._files.names(SOURCES) if name.isdigit()]
+            self._has_all = max(folders, default=-1) + 1 == len(offsets)
+        if not self._has_all:
+            return {}
+        for n, line in enumerate(offsets):
+            number = _log_offset(line)
+            if number is not None:
+                self._sums[n] = int(number), self._sum_until(n, int(number))
+        return {str(n): [number, _hexadecimal(total)] for n, (number, total) in self._sums.items()}
+
+    def _sum_until(self, n: int, number: int) -> int:
+        known, total = self._sums.get(n, (number + 1, 0))
+        added: list[dict[str, Any]] = []
+        for next_id in range(known + 1, number + 1):
+            entries = self._entries_at(n, next_id)
+            added += entries
+            if not entries:
+                known = number + 1
+        if known > number:
+            listed = [each for each in source_entries(self._files, n) if each["batchId"] <= number]
+            if all(each["batchId"] != number for each in listed):
+                # A sum of an old listing would never be found again.
+                msg = (
+                    f"checkpoint {self._files.root}: the listing of {_folder(n)}, the log of the files that Spark has "
+                    f"read, lacks its newest entry {number}; start the query again"
+                )
+                raise CheckpointError(msg)
+            return _sum(listed)
+        return total + _sum(added)
+
+    def _entries_at(self, n: int, number: int) -> list[dict[str, Any]]:
+        """Return the entries of one id; none where its text was deleted after it was compacted."""
+        for name in (f"{_folder(n)}/{number}", f"{_folder(n)}/{number}{_COMPACT}"):
+            if self._files.exists(name):
+                by_path = {each["path"]: each for each in _read(self._files, name) if each["batchId"] == number}
+                return [*by_path.values()]
+        return []
+
+    def of(self, offsets: Sequence[str]) -> list[str]:
+        """Return a digest of the log's text at each offset of a file source.
+
+        Args:
+            offsets: Each source's offset, as its line in Spark's offset log.
+
+        Returns:
+            A SHA-256 for each file source, in hexadecimal digits; empty where the log has no such text.
+        """
+        digests: dict[tuple[int, str], str] = {}
+        for n, line in enumerate(offsets):
+            number = _log_offset(line)
+            if number is not None:
+                place = (n, number)
+                digests[place] = self._known.get(place) or self._digest(n, number)
+        # The text is not read again while a source's offset stays the same.
+        self._known = digests
+        return list(digests.values())
+
+    def _digest(self, n: int, number: str) -> str:
+        for name in (number, f"{number}{_COMPACT}"):
+            text = self._files.read(f"{_folder(n)}/{name}")
+            if text is not None:
+                return hashlib.sha256(text.encode()).hexdigest()
+        return ""
+
+
+def check_source_logs(files: Store, sums: Mapping[str, Sequence[Any]]) -> None:
+    """Check that the logs of a checkpoint's file sources have the entries that the query has counted.
+
+    Args:
+        files: The checkpoint.
+        sums: What ``LogDigests.sums`` returned for the last batch.
+
+    Raises:
+        CheckpointError: A log has other entries, so files would be read twice or never.
+    """
+    for n, (number, expected) in sums.items():
+        actual = _hexadecimal(_sum(each for each in source_entries(files, int(n)) if each["batchId"] <= number))
+        if actual != expected:
+            msg = (
+                f"checkpoint {files.root}: {_folder(int(n))}, the log of the files that Spark has read, is not what "
+                f"the query has counted up to {number}: it was changed, or is a former one, so files would be read "
+                f"twice or never; put it back from a backup of the checkpoint"
+            )
+            raise CheckpointError(msg)
+
+
+def _sum(entries: Iterable[Mapping[str, Any]]) -> int:
+    """Return a sum of entries that does not depend on their order."""
+    return sum(int.from_bytes(hashlib.sha256(_line(each).encode()).digest()[:16], "big") for each in entries)
+
+
+def _hexadecimal(total: int) -> str:
+    return f"{total % 2**128:032x}"
+
+
+def _log_offset(line: str) -> str | None:
+    """Return the id in the offset of a file source; None for the offsets of other sources."""
+    try:
+        offset = json.loads(line)
+    except ValueError:
+        return None
+    return str(offset["logOffset"]) if isinstance(offset, dict) and offset.keys() == {"logOffset"} else None
+
+
+def _read(files: Store, name: str) -> list[dict[str, Any]]:
+    version, *lines = (files.read(name) or "").splitlines() or [""]
+    if version != _VERSION:
+        msg = (
+            f"checkpoint {files.root}: {name} is not in the form {_VERSION}; got {version[:20]!r}; restore with the "
+            f"version of Spark that wrote it"
+        )
+        raise CheckpointError(msg)
+    try:
+        parsed = [json.loads(line) for line in lines]
+        return [{field: entry[field] for field in _FIELDS} for entry in parsed]
+    except (ValueError, KeyError, TypeError) as error:
+        msg = (
+            f"checkpoint {files.root}: {name} holds a line that is not an entry with {', '.join(_FIELDS)}; "
+            f"restore from a copy of the checkpoint that is whole"
+        )
+        raise CheckpointError(msg) from error
+
+
+def _line(entry: Mapping[str, Any]) -> str:
+    return json.dumps({field: entry[field] for field in _FIELDS}, separators=(",", ":"), ensure_ascii=False)
+
+
+def _folder(n: int) -> str:
+    return f"{SOURCES}/{n}"
+
+
+def _shown(values: Iterable[Any]) -> str:
+    first, *rest = [str(value) for value in values]
+    return ", ".join([first, *rest[:4], *(["..."] if len(rest) > 4 else [])])
