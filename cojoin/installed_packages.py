@@ -41,11 +41,11 @@ _OLDEST = {"pyspark": (4, 0, 1), "pandas": (2, 2)}
 """The oldest versions that cojoin works with, as in ``pyproject.toml``."""
 
 
-def check_packages(what: str, extra: Extra, *modules: str) -> None:
+def check_packages(label: str, extra: Extra, *modules: str) -> None:
     """Check that the packages of an extra are installed.
 
     Args:
-        what: What needs them, for the message, such as ``"input 'trades'"``.
+        label: What needs them, for the message, such as ``"input 'trades'"``.
         extra: The extra that the message says to install.
         modules: The modules that are needed; by default those that every use of Spark needs.
 
@@ -54,14 +54,14 @@ def check_packages(what: str, extra: Extra, *modules: str) -> None:
     """
     missing = [_PACKAGES[each] for each in modules or _OF_SPARK if not is_installed(each)]
     if missing:
-        raise missing_packages(what, extra, *missing)
+        raise missing_packages(label, extra, *missing)
     for package in () if modules else _OLDEST:
         found = _version(package)
         if _is_too_old(package, found):
-            raise _too_old(what, package, found, f"cojoin[{extra}]")
+            raise _too_old(label, package, found, f"cojoin[{extra}]")
 
 
-def missing_packages(what: str, extra: Extra, *packages: str) -> EnvironmentSetupError:
+def missing_packages(label: str, extra: Extra, *packages: str) -> EnvironmentSetupError:
     """Return the error for packages that are not installed.
 
     >>> print(missing_packages("plot_watermarks", "plots", "matplotlib"))
@@ -69,32 +69,32 @@ def missing_packages(what: str, extra: Extra, *packages: str) -> EnvironmentSetu
     """
     several = "s" if len(packages) > 1 else ""
     return EnvironmentSetupError(
-        f'{what}: expected the package{several} {", ".join(packages)}, found none; run: pip install "cojoin[{extra}]"'
+        f'{label}: expected the package{several} {", ".join(packages)}, found none; run: pip install "cojoin[{extra}]"'
     )
 
 
-def check_pandas(what: str) -> None:
+def check_pandas(label: str) -> None:
     """Check that pandas is installed, and new enough, before rows come from a DataFrame of pandas' or become one.
 
     Args:
-        what: What needs it, for the message, such as ``"to_pandas()"``.
+        label: What needs it, for the message, such as ``"to_pandas()"``.
 
     Raises:
         EnvironmentSetupError: It is missing or too old.
     """
     found = _version("pandas") if is_installed("pandas") else "none"
     if found == "none" or _is_too_old("pandas", found):
-        raise _too_old(what, "pandas", found, "pandas>=2.2")
+        raise _too_old(label, "pandas", found, "pandas>=2.2")
 
 
 def _is_too_old(package: str, found: str) -> bool:
     return () < release_of(found) < _OLDEST[package]
 
 
-def _too_old(what: str, package: str, found: str, cure: str) -> EnvironmentSetupError:
+def _too_old(label: str, package: str, found: str, cure: str) -> EnvironmentSetupError:
     oldest = ".".join(map(str, _OLDEST[package]))
     return EnvironmentSetupError(
-        f'{what}: expected {package} {oldest} or later, found {found}; run: pip install "{cure}"'
+        f'{label}: expected {package} {oldest} or later, found {found}; run: pip install "{cure}"'
     )
 
 

@@ -113,12 +113,12 @@ def _parse_written(content: dict[str, Any]) -> WrittenState:
     return WrittenState(**content)
 
 
-def check_free(files: Store, what: str) -> None:
+def check_free(files: Store, label: str) -> None:
     """Check that a state can be written into a directory: it is empty, or an earlier attempt did not finish.
 
     Args:
         files: The directory.
-        what: Who asks, for the message.
+        label: Who asks, for the message.
 
     Raises:
         CheckpointError: It holds something else.
@@ -127,7 +127,7 @@ def check_free(files: Store, what: str) -> None:
     if not names or (WRITTEN in names and IDENTITY not in names) or {*names} <= _LEASE_FILES:
         return
     holds = "is a checkpoint already" if IDENTITY in names else f"holds {', '.join(map(repr, sorted(names)[:3]))}"
-    msg = f"{what}: the directory {files.root} {holds}; choose an empty one, nothing was written"
+    msg = f"{label}: the directory {files.root} {holds}; choose an empty one, nothing was written"
     raise CheckpointError(msg)
 
 
@@ -412,7 +412,7 @@ def _without_description(files: Store, names: Sequence[str] | None) -> Checkpoin
         why = "writing a state into it was begun and not finished; write it again, into the same directory"
     elif _OTHERS & set(names):
         why = (
-            f"{_FILE}, {_FORM.what}, is gone, and the rest of a checkpoint is there ({', '.join(names[:3])}): "
+            f"{_FILE}, {_FORM.label}, is gone, and the rest of a checkpoint is there ({', '.join(names[:3])}): "
             f"{_FORM.cure}"
         )
     else:

@@ -62,7 +62,7 @@ PROGRESS_DDL = """
     durations_ms map<string, double>, offsets array<string>, outputs string
 """
 
-PROGRESS_SCHEMA = parse_schema(PROGRESS_DDL, what="progress")
+PROGRESS_SCHEMA = parse_schema(PROGRESS_DDL, label="progress")
 """The table's columns."""
 _FOLDER = "progress"
 _GROUP_BATCHES, _GROUP_SECONDS = 20, 60.0

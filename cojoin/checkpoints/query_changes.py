@@ -102,7 +102,7 @@ def check_output_meaning(stored: Mapping[str, Any], plan: Plan, root: str) -> No
     if "function" in stored:
         return
     former = [
-        replace(spec, schema=pa.schema([spec.schema.field(name) for name in parse_schema(ddl, what="columns").names]))
+        replace(spec, schema=pa.schema([spec.schema.field(name) for name in parse_schema(ddl, label="columns").names]))
         for spec, ddl in zip(plan.inputs, (each["columns"] for each in stored["inputs"]), strict=True)
     ]
     then, now = (_sides(plan, *inputs) for inputs in (former, plan.inputs))
@@ -133,8 +133,8 @@ def added_columns(stored: Mapping[str, Any], asked: Mapping[str, Any]) -> list[t
 
 
 def _new_names(stored: str, asked: str) -> list[str]:
-    known = set(parse_schema(stored, what="columns").names)
-    return [name for name in parse_schema(asked, what="columns").names if name not in known]
+    known = set(parse_schema(stored, label="columns").names)
+    return [name for name in parse_schema(asked, label="columns").names if name not in known]
 
 
 def _differences(stored: Mapping[str, Any], asked: Mapping[str, Any]) -> list[str]:
@@ -158,26 +158,28 @@ def _differences(stored: Mapping[str, Any], asked: Mapping[str, Any]) -> list[st
     return differences
 
 
-def _input_differences(what: str, stored: Mapping[str, Any], asked: Mapping[str, Any]) -> Iterator[str]:
+def _input_differences(label: str, stored: Mapping[str, Any], asked: Mapping[str, Any]) -> Iterator[str]:
     if stored["key"] != asked["key"]:
         new = [name for name in asked["key"] if name not in stored["key"]]
         gone = [name for name in stored["key"] if name not in asked["key"]]
         became = [f"column {name!r} has become a key column" for name in new]
         became += [f"column {name!r} is not a key column any more" for name in gone]
         details = f": {', '.join(became)}" if became else ""
-        yield f"{what}: {_changed_setting('key=', stored['key'], asked['key'])}{details}"
+        yield f"{label}: {_changed_setting('key=', stored['key'], asked['key'])}{details}"
     names = [*stored, *(name for name in asked if name not in stored)]
     for name in names:
         if name not in _OF_INPUTS and stored.get(name) != asked.get(name):
-            yield f"{what}: {_setting(name, stored.get(name), asked.get(name))}"
+            yield f"{label}: {_setting(name, stored.get(name), asked.get(name))}"
     one, two = stored.get("changes") or {}, asked.get("changes") or {}
     for name in dict.fromkeys([*one, *two]):
         was, is_now = one.get(name), two.get(name)
         if isinstance(was, dict) and isinstance(is_now, dict):
             inner = dict.fromkeys([*was, *is_now])
-            yield from (f"{what}: {_setting(each, was.get(each), is_now.get(each))}" for each in inner if was != is_now)
+            yield from (
+                f"{label}: {_setting(each, was.get(each), is_now.get(each))}" for each in inner if was != is_now
+            )
         elif was != is_now:
-            yield f"{what}: {_setting(name, was, is_now)}"
+            yield f"{label}: {_setting(name, was, is_now)}"
 
 
 def _setting(name: str, stored: Any, asked: Any) -> str:
@@ -196,8 +198,8 @@ def _duration(micros: Any) -> Any:
     return f"{sign}{duration_text(size // 1_000)}" if size % 1_000 == 0 else f"{sign}{size} microseconds"
 
 
-def _changed_setting(what: str, stored: Any, asked: Any) -> str:
-    return f"{what} is {stored!r} in the checkpoint and {asked!r} in the query"
+def _changed_setting(label: str, stored: Any, asked: Any) -> str:
+    return f"{label} is {stored!r} in the checkpoint and {asked!r} in the query"
 
 
 def _column_changes(stored: Mapping[str, Any], asked: Mapping[str, Any]) -> Iterator[_Change]:
@@ -242,32 +244,32 @@ _SUFFIXES = "give the join its suffixes= as they were"
 _JOIN_CURES = _Cures(_SUFFIXES, _SUFFIXES, _SUFFIXES, _SUFFIXES)
 
 
-def _changes_of(what: str, stored: str, asked: str, cures: _Cures) -> Iterator[_Change]:
-    then, now = (parse_schema(each, what=what) for each in (stored, asked))
+def _changes_of(label: str, stored: str, asked: str, cures: _Cures) -> Iterator[_Change]:
+    then, now = (parse_schema(each, label=label) for each in (stored, asked))
     before = "FIRST"
     for field in then:
         column = schema_to_ddl(pa.schema([field.with_nullable(True)]))
         if field.name not in now.names:
             yield _Change(
-                f"{what} has lost column {field.name!r}",
+                f"{label} has lost column {field.name!r}",
                 cures.lost.format(column=column, before=before),
             )
         elif now.field(field.name) != field:
             is_now, was = (schema_to_ddl(pa.schema([each])) for each in (now.field(field.name), field))
-            yield _Change(f"{what} has the column {is_now}, in the checkpoint it is {was}", cures.other)
+            yield _Change(f"{label} has the column {is_now}, in the checkpoint it is {was}", cures.other)
         before = f"AFTER {back_quoted(field.name)}"
     for field in now:
         if field.name not in then.names and field.nullable:
             # Of a join with the same inputs it is another column by a new name.
             is_added = cures is not _JOIN_CURES
-            yield _Change(f"{what} has the column {field.name!r} more", cures.added, is_added=is_added)
+            yield _Change(f"{label} has the column {field.name!r} more", cures.added, is_added=is_added)
         elif field.name not in then.names:
-            text = f"{what} has the column {field.name!r} more, which may not be null, and earlier rows have none"
+            text = f"{label} has the column {field.name!r} more, which may not be null, and earlier rows have none"
             yield _Change(text, "declare it without NOT NULL")
     kept = [name for name in now.names if name in then.names]
     if sorted(kept) == sorted(then.names) and kept != then.names:
         yield _Change(
-            f"{what} has its columns in another order, {', '.join(kept)}",
+            f"{label} has its columns in another order, {', '.join(kept)}",
             cures.ordered.format(columns=", ".join(then.names)),
         )
 
@@ -308,7 +310,7 @@ def _without_evolvable(stored: Mapping[str, Any], asked: Mapping[str, Any]) -> d
     return {**stored, **evolved, **({"side_outputs": added} if added else {})}
 
 
-def _evolution(what: str, stored: str, asked: str, fixed: Sequence[str] = ()) -> list[str]:
-    before, now = parse_schema(stored, what=what), parse_schema(asked, what=what)
+def _evolution(label: str, stored: str, asked: str, fixed: Sequence[str] = ()) -> list[str]:
+    before, now = parse_schema(stored, label=label), parse_schema(asked, label=label)
     differences = schema_evolution.differences(before, now, fixed=fixed)
-    return [f"{what}: {difference}" for difference in differences]
+    return [f"{label}: {difference}" for difference in differences]

@@ -117,7 +117,7 @@ class StateTable:
         now = self._snapshots.read(snapshot.batch_id)
         if now is None or now.seal != snapshot.seal:
             msg = (
-                f"{self._what(snapshot)}: its query has removed or replaced it while it was read; start again, which "
+                f"{self._label(snapshot)}: its query has removed or replaced it while it was read; start again, which "
                 f"takes a newer one, or use a savepoint, which stays"
             )
             raise _RowsGoneError(msg)
@@ -225,7 +225,7 @@ class StateTable:
         """
         wanted = {int(batch_id): groups for batch_id, groups in snapshot.content_batch_ids.items() if groups}
         if not wanted:
-            msg = f"{self._what(snapshot)}: it names no content; restore another snapshot"
+            msg = f"{self._label(snapshot)}: it names no content; restore another snapshot"
             raise CheckpointError(msg)
         with self._errors_named(snapshot):
             return self._rows(wanted, ["key_group", "content"])
@@ -236,14 +236,14 @@ class StateTable:
         Raises:
             CheckpointError: Something is missing or was changed; the message says what.
         """
-        what = self._what(snapshot)
+        label = self._label(snapshot)
         expected = {
             row.key_group: (row.fingerprint, [(each.name, each.rows, each.columns) for each in row.tables])
             for row in self.headers(snapshot)
         }
 
         def faults(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            return _faults(batches, expected, what)
+            return _faults(batches, expected, label)
 
         with self._errors_named(snapshot):
             checked = self.contents(snapshot).mapInArrow(for_workers(faults), "key_group int, fault string").collect()
@@ -255,7 +255,7 @@ class StateTable:
             raise CheckpointError(messages[0])
         if missing:
             msg = (
-                f"{what}: the content of key group {missing[0]} (of {len(missing)} in all) is not there; "
+                f"{label}: the content of key group {missing[0]} (of {len(missing)} in all) is not there; "
                 f"the table's files were removed; restore another snapshot"
             )
             raise CheckpointError(msg)
@@ -327,7 +327,7 @@ class StateTable:
         except (UnreadableLogError, *SPARK_ERRORS) as error:
             if names_missing_file(error):
                 raise self._gone(snapshot, f"files of its table {STATE_TABLE} are gone, vacuumed or deleted") from error
-            msg = f"{self._what(snapshot)}: {self._unreadable(error)}; restore another snapshot"
+            msg = f"{self._label(snapshot)}: {self._unreadable(error)}; restore another snapshot"
             raise CheckpointError(msg) from error
 
     def _gone(self, snapshot: Snapshot, reason: str) -> _RowsGoneError:
@@ -339,21 +339,21 @@ class StateTable:
         self.check_unchanged(snapshot)
         running = holder(self._files)
         again = f"; if its query still runs ({running}), it may be writing this batch again: then start again"
-        return _RowsGoneError(f"{self._what(snapshot)}: {reason}; restore another snapshot{again if running else ''}")
+        return _RowsGoneError(f"{self._label(snapshot)}: {reason}; restore another snapshot{again if running else ''}")
 
     @staticmethod
     def _unreadable(error: BaseException) -> str:
         return f"its table {STATE_TABLE} can't be read: {str(error).strip().partition(chr(10))[0]}"
 
-    def _what(self, snapshot: Snapshot) -> str:
+    def _label(self, snapshot: Snapshot) -> str:
         return f"checkpoint {self._files.root}: snapshot of batch {snapshot.batch_id}"
 
 
-def _faults(batches: Iterable[pa.RecordBatch], expected: dict[int, _Expected], what: str) -> Iterator[pa.RecordBatch]:
+def _faults(batches: Iterable[pa.RecordBatch], expected: dict[int, _Expected], label: str) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         groups = batch.column("key_group").to_pylist()
         faults = [
-            _fault(content.as_py(), expected[group], f"{what}, key group {group}")
+            _fault(content.as_py(), expected[group], f"{label}, key group {group}")
             for group, content in zip(groups, batch.column("content"), strict=True)
         ]
         columns = [pa.array(groups, pa.int32()), pa.array(faults, pa.string())]

@@ -175,7 +175,7 @@ class ContentOpener:
                     yield read_content(content.as_py(), self.fingerprints[group], f"{self.where}, key group {group}")
 
 
-def describe_tables(groups: Sequence[Sequence[Any]], what: str) -> dict[str, StoredTable]:
+def describe_tables(groups: Sequence[Sequence[Any]], label: str) -> dict[str, StoredTable]:
     """Return the tables by name, merged from each key group's ``name``, ``rows``, ``bytes`` and ``columns``."""
     schemas: dict[str, dict[str, pa.Schema]] = {}
     sizes: dict[str, list[int]] = {}
@@ -183,12 +183,12 @@ def describe_tables(groups: Sequence[Sequence[Any]], what: str) -> dict[str, Sto
         for table in tables:
             known = schemas.setdefault(table["name"], {})
             if table["columns"] not in known:
-                known[table["columns"]] = parse_schema(table["columns"], what=f"{what}: table {table['name']!r}")
+                known[table["columns"]] = parse_schema(table["columns"], label=f"{label}: table {table['name']!r}")
             size = sizes.setdefault(table["name"], [0, 0])
             size[0] += table["rows"]
             size[1] += table["bytes"]
     return {
-        name: StoredTable(widest([*known.values()], f"{what}: table {name!r}"), *sizes[name])
+        name: StoredTable(widest([*known.values()], f"{label}: table {name!r}"), *sizes[name])
         for name, known in sorted(schemas.items())
     }
 

@@ -166,7 +166,7 @@ def _compared(
             for which, schema in (("a", one), ("b", other)):
                 if column not in schema.names:
                     near = did_you_mean(column, schema.names)
-                    msg = f"{argument}: {_what(name)} of {which} has no column {column!r}{near}"
+                    msg = f"{argument}: {_label(name)} of {which} has no column {column!r}{near}"
                     raise SchemaError(msg)
     compared = one if chosen is None else pa.schema([one.field(each) for each in chosen])
     against = other if chosen is None else pa.schema([other.field(each) for each in chosen])
@@ -174,7 +174,7 @@ def _compared(
     if differences:
         common = [each.name for each in one if each.name in other.names and other.field(each.name).type == each.type]
         cure = _cure(common, name, identity, columns, is_main=is_main)
-        msg = f"{_what(name)} has different columns in a and b: {_listed(differences)}; {cure}"
+        msg = f"{_label(name)} has different columns in a and b: {_listed(differences)}; {cure}"
         raise SchemaError(msg)
     return ComparedOutput(name, compared, identity)
 
@@ -235,7 +235,7 @@ def _listed(differences: Sequence[str]) -> str:
     return ", ".join(differences[:_SHOWN]) + more
 
 
-def _what(name: str) -> str:
+def _label(name: str) -> str:
     return {OUTPUT: "the main output", REJECTED: "the rejected output"}.get(name, f"side output {name!r}")
 
 

@@ -110,12 +110,12 @@ def check_deltalake() -> None:
 
 
 @contextlib.contextmanager
-def translated(table: str, what: str, secrets: Sequence[str] = ()) -> Iterator[None]:
+def translated(table: str, label: str, secrets: Sequence[str] = ()) -> Iterator[None]:
     """Raise an error of ``deltalake`` within the block as one of cojoin's.
 
     Args:
         table: The table's folder.
-        what: What can't be done with the table, such as ``"read"``.
+        label: What can't be done with the table, such as ``"read"``.
         secrets: Texts to be masked.
 
     Raises:
@@ -128,10 +128,10 @@ def translated(table: str, what: str, secrets: Sequence[str] = ()) -> Iterator[N
     except (DeltaError, OSError, ValueError) as error:
         if isinstance(error, ConfigurationError):
             raise
-        raise QueryFailedError(explained_error(error, table, what, secrets)) from None
+        raise QueryFailedError(explained_error(error, table, label, secrets)) from None
 
 
-def explained_error(error: BaseException, table: str, what: str, secrets: Sequence[str] = ()) -> str:
+def explained_error(error: BaseException, table: str, label: str, secrets: Sequence[str] = ()) -> str:
     """Return an error's message on one line, with what to do; its arguments are those of ``translated``."""
     from cojoin.storage.object_store import explained  # noqa: PLC0415 - it loads obstore, for errors alone
 
@@ -140,7 +140,7 @@ def explained_error(error: BaseException, table: str, what: str, secrets: Sequen
         text = text.replace(secret, MASK)
     why, cure = explained(type(error)(text) if isinstance(error, OSError) else OSError(text))
     cure = cure or "see that the driver may list, read, write and delete there"
-    return f"Delta table {without_login(table)}: it can't be {what}: {why}; {cure}"
+    return f"Delta table {without_login(table)}: it can't be {label}: {why}; {cure}"
 
 
 @dataclass(frozen=True)

@@ -364,8 +364,8 @@ class TableWriter:
             if table is not None and table.properties.get(_CLEANS, "true").lower() != "false":
                 self._table.clean_log()
         except Exception as error:  # noqa: BLE001 - the commit was made, and the next checkpoint makes up for this one
-            what = f"given a checkpoint of its log at version {version}"
-            _log.warning("%s", explained_error(error, self._path, what, self._table.secrets))
+            label = f"given a checkpoint of its log at version {version}"
+            _log.warning("%s", explained_error(error, self._path, label, self._table.secrets))
 
 
 def unknown_properties(names: Iterable[str]) -> list[str]:

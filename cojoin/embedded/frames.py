@@ -61,13 +61,13 @@ _CGROUP_LIMITS = (
 )
 
 
-def _check_memory(held: int, coming: int, what: str) -> None:
+def _check_memory(held: int, coming: int, label: str) -> None:
     """Check that a run over rows of known sizes fits into memory.
 
     Args:
         held: The bytes of the rows that are in memory already.
         coming: The bytes that are still to be copied or read.
-        what: The inputs, for the message.
+        label: The inputs, for the message.
 
     Raises:
         ConfigurationError: It does not fit.
@@ -76,7 +76,7 @@ def _check_memory(held: int, coming: int, what: str) -> None:
     needed = (_PEAK - 1) * held + _PEAK * coming
     if free is not None and needed > free:
         msg = (
-            f"{what}: their {format_bytes(held + coming)} would need about {format_bytes(needed)} more memory in this "
+            f"{label}: their {format_bytes(held + coming)} would need about {format_bytes(needed)} more memory in this "
             f"process, and {format_bytes(free)} are free; select fewer columns or a shorter time, or join them on "
             f"Spark, which spills to disk: Input(spark.read.parquet(...), ...)"
         )
@@ -133,34 +133,34 @@ def _size_of(source: Any) -> int:
         return int(source.get_total_buffer_size())
 
 
-def read_frame(source: Any, what: str) -> pa.Table:
+def read_frame(source: Any, label: str) -> pa.Table:
     """Return rows in memory as an Arrow table with Spark's types.
 
     Args:
         source: The rows.
-        what: The input, for messages, such as ``"input 'trades'"``.
+        label: The input, for messages, such as ``"input 'trades'"``.
 
     Raises:
         ConfigurationError: A reader was read before, or its rows do not fit into memory.
         SchemaError: A column has a name or a type that is not allowed.
     """
-    library = library_of(source, what)
+    library = library_of(source, label)
     if is_pandas(source):
-        check_pandas(what)
+        check_pandas(label)
         from cojoin.embedded.pandas_frames import pandas_columns  # noqa: PLC0415 - it imports pandas
 
-        columns = dict(pandas_columns(source, what, library))
+        columns = dict(pandas_columns(source, label, library))
     else:
-        table = _read_arrow(source, what)
-        check_names(table.column_names, what)
+        table = _read_arrow(source, label)
+        check_names(table.column_names, label)
         columns = dict(zip(table.column_names, table.columns, strict=True))
         for field in table.schema:
             if _is_variant(field):
-                msg = f"{what}: column {field.name!r} is a variant, in its internal bytes; take its parts as columns"
+                msg = f"{label}: column {field.name!r} is a variant, in its internal bytes; take its parts as columns"
                 raise SchemaError(msg)
     typed = {}
     for name, column in columns.items():
-        place = f"{what}: column {name!r}"
+        place = f"{label}: column {name!r}"
         fault = value_faults(column)
         if fault is not None:
             msg = f"{place} has a value that its type can't hold: {fault}; cast it: {library.cast(name, 'string')}"
@@ -188,18 +188,18 @@ def _is_variant(field: pa.Field) -> bool:
     return marked or any(map(_is_variant, (field.type.field(place) for place in range(field.type.num_fields))))
 
 
-def _read_arrow(source: Any, what: str) -> pa.Table:
+def _read_arrow(source: Any, label: str) -> pa.Table:
     if isinstance(source, pa.Table):
         return source
     if isinstance(source, pa.RecordBatch):
         return pa.Table.from_batches([source])
     is_reader = isinstance(source, pa.RecordBatchReader)
     if is_reader and source in _READ:
-        msg = f"{what}: the reader was read before, and gives its rows once; keep them: table = reader.read_all()"
+        msg = f"{label}: the reader was read before, and gives its rows once; keep them: table = reader.read_all()"
         raise ConfigurationError(msg)
     try:
         if hasattr(source, "__arrow_c_stream__"):
-            table = _read_all(source if is_reader else pa.RecordBatchReader.from_stream(source), what)
+            table = _read_all(source if is_reader else pa.RecordBatchReader.from_stream(source), label)
         else:
             table = pa.Table.from_batches([pa.record_batch(source)])
     except ConfigurationError:
@@ -207,25 +207,25 @@ def _read_arrow(source: Any, what: str) -> pa.Table:
     except Exception as error:
         # A relation runs its query only now, so any error of its library's may come.
         once = "; a reader gives its rows once: table = reader.read_all()" if is_reader else ""
-        msg = f"{what}: its rows can't be read: {error}{once}"
+        msg = f"{label}: its rows can't be read: {error}{once}"
         raise ConfigurationError(msg) from error
     if is_reader:
         _READ.add(source)
         if not table.num_rows:
             warning = (
-                f"{what}: the reader gave no rows; if it was read before, keep its rows: table = reader.read_all()"
+                f"{label}: the reader gave no rows; if it was read before, keep its rows: table = reader.read_all()"
             )
             warnings.warn(warning, stacklevel=2)
     return table
 
 
-def _read_all(reader: pa.RecordBatchReader, what: str) -> pa.Table:
+def _read_all(reader: pa.RecordBatchReader, label: str) -> pa.Table:
     batches, size, checked = [], 0, 0
     for batch in reader:
         batches.append(batch)
         size += batch.nbytes
         if size - checked > 256 << 20:
-            _check_memory(size, 0, what)
+            _check_memory(size, 0, label)
             checked = size
     return pa.Table.from_batches(batches, schema=reader.schema)
 
@@ -291,12 +291,12 @@ def _cast_voids(table: pa.Table, types: dict[Any, pa.DataType]) -> pa.Table:
 
 
 def _spec(declared: Input, name: str, table: pa.Table, library: Library) -> InputSpec:
-    what = f"input {name!r}"
+    label = f"input {name!r}"
     types = {field.name: type_to_ddl(field.type) for field in table.schema}
     fields = {field.name: field for field in table.schema}
-    columns = InputColumns(what, fields, types, library)
+    columns = InputColumns(label, fields, types, library)
     spec = columns.spec(declared, name, declared.event_time, None)
-    spec.watermark.generator.check(spec.schema, what)
+    spec.watermark.generator.check(spec.schema, label)
     return spec
 
 
@@ -315,15 +315,15 @@ def frame_lateness(
         ConfigurationError: The rows do not fit into memory, or an argument is invalid.
         SchemaError: A column does not exist or has the wrong type.
     """
-    what, name = "input 'source'", "source"
-    _check_memory(0, _size_of(source), what)
+    label, name = "input 'source'", "source"
+    _check_memory(0, _size_of(source), label)
     wanted = {each: _TIME for each in (event_time, arrival) if isinstance(each, str)}
     parts = partition if isinstance(partition, (list, tuple)) else [partition]
     names = dict.fromkeys([*wanted, *(each for each in parts if isinstance(each, str))])
-    rows = _cast_voids(read_frame(_narrowed(source, list(names)), what), wanted)
+    rows = _cast_voids(read_frame(_narrowed(source, list(names)), label), wanted)
     types = {field.name: type_to_ddl(field.type) for field in rows.schema}
     order = arrival_order(types, arrival, every, max_ahead, now_ms)
-    columns = InputColumns(what, {field.name: field for field in rows.schema}, types, library_of(source, what))
+    columns = InputColumns(label, {field.name: field for field in rows.schema}, types, library_of(source, label))
     # A key is needed and has no meaning here; the event time's column can be one.
     declared = Input(source, key=event_time, event_time=event_time, name=name, partition=partition)
     spec = columns.spec(declared, name, event_time, None)

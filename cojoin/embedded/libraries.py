@@ -202,13 +202,13 @@ class Library(Advice):
         """Return code that replaces a column by an expression of its value, ``{c}``."""
         return self._change(column, expression)
 
-    def about_misfit(self, column: str, dtype: pa.DataType, what: str) -> str:
+    def about_misfit(self, column: str, dtype: pa.DataType, label: str) -> str:
         """Return what to do about values that Spark's type can't hold.
 
         Args:
             column: The column.
             dtype: Its type in Arrow.
-            what: What is in the way.
+            label: What is in the way.
         """
         types = pa.types
         kind = {types.is_timestamp: "timestamp", types.is_duration: "duration", types.is_time: "time"}
@@ -217,7 +217,7 @@ class Library(Advice):
         if rounded is None or getattr(dtype, "unit", None) != "ns":
             if types.is_nested(dtype):
                 return "round or cast it where the column is made"
-            return f"{what}: {self.text(column, dtype)}"
+            return f"{label}: {self.text(column, dtype)}"
         down, up = (each and self._change(column, each) for each in rounded)
         words = f"Spark's times have microseconds; round them down: {down}"
         if known != "timestamp":
@@ -247,12 +247,12 @@ def is_pandas(source: Any) -> bool:
     return pandas is not None and isinstance(source, pandas.DataFrame)
 
 
-def library_of(source: Any, what: str) -> Library:
+def library_of(source: Any, label: str) -> Library:
     """Return the library of rows in memory.
 
     Args:
         source: The rows.
-        what: The input, for messages, such as ``"input 'trades'"``.
+        label: The input, for messages, such as ``"input 'trades'"``.
 
     Raises:
         SchemaError: The library would export a column as something else than its values.
@@ -263,12 +263,12 @@ def library_of(source: Any, what: str) -> Library:
     if root == "polars" and hasattr(source, "schema"):
         library = Library(_POLARS, list(source.schema))
         for name, dtype in source.schema.items():
-            _check_polars(name, dtype, library, what)
+            _check_polars(name, dtype, library, label)
         return library
     if root in {"duckdb", "_duckdb"} and hasattr(source, "types"):
         library = Library(_DUCKDB, source.columns)
         for name, dtype in zip(source.columns, source.types, strict=True):
-            _check_duckdb(name, dtype, library, what)
+            _check_duckdb(name, dtype, library, label)
         return library
     schema = getattr(source, "schema", None)
     return Library(_ARROW, schema.names if isinstance(schema, pa.Schema) else ())
@@ -292,15 +292,15 @@ _OF_DUCKDB = {
 }
 
 
-def _check_polars(name: str, dtype: Any, library: Library, what: str) -> None:
+def _check_polars(name: str, dtype: Any, library: Library, label: str) -> None:
     for part in _parts_of_polars(dtype):
         why = _OF_POLARS.get(str(part))
         if why is None:
             continue
         if part is not dtype:
-            raise _refused(name, dtype, why, "cast its values where the column is made", what)
+            raise _refused(name, dtype, why, "cast its values where the column is made", label)
         others = [] if str(part) == "Object" else [library.cast(name, each) for each in ("bigint", "decimal(38,0)")]
-        raise _refused(name, dtype, why, f"cast it: {', or '.join([*others, library.text(name, part)])}", what)
+        raise _refused(name, dtype, why, f"cast it: {', or '.join([*others, library.text(name, part)])}", label)
 
 
 def _parts_of_polars(dtype: Any) -> Iterator[Any]:
@@ -312,11 +312,11 @@ def _parts_of_polars(dtype: Any) -> Iterator[Any]:
         yield from _parts_of_polars(field.dtype)
 
 
-def _check_duckdb(name: str, dtype: Any, library: Library, what: str) -> None:
+def _check_duckdb(name: str, dtype: Any, library: Library, label: str) -> None:
     for part in _parts_of_duckdb(dtype):
         why = _OF_DUCKDB.get(_id(part))
         if why is not None:
-            raise _refused(name, dtype, why, f"cast it: {library.cast(name, 'string')}", what)
+            raise _refused(name, dtype, why, f"cast it: {library.cast(name, 'string')}", label)
 
 
 def _id(dtype: Any) -> str:
@@ -332,8 +332,8 @@ def _parts_of_duckdb(dtype: Any) -> Iterator[Any]:
                 yield from _parts_of_duckdb(child)
 
 
-def _refused(name: str, dtype: Any, why: str, cure: str, what: str) -> SchemaError:
-    return SchemaError(f"{what}: column {name!r} has the type {dtype}, {why}; {cure}")
+def _refused(name: str, dtype: Any, why: str, cure: str, label: str) -> SchemaError:
+    return SchemaError(f"{label}: column {name!r} has the type {dtype}, {why}; {cure}")
 
 
 def value_faults(column: pa.ChunkedArray) -> str | None:

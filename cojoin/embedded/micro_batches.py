@@ -164,22 +164,22 @@ def processing_times(cuts: Cuts, clock: Clock) -> list[int]:
     return times
 
 
-def _epoch_millis(moment: Any, what: str) -> int:
+def _epoch_millis(moment: Any, label: str) -> int:
     if isinstance(moment, datetime):
         if moment.tzinfo is None:
-            msg = f"{what}: {moment!r} has no time zone; say which is meant, such as with tzinfo=timezone.utc"
+            msg = f"{label}: {moment!r} has no time zone; say which is meant, such as with tzinfo=timezone.utc"
             raise ConfigurationError(msg)
         millis = (moment - _EPOCH) // timedelta(milliseconds=1)
     elif isinstance(moment, (int, np.integer)) and not isinstance(moment, bool):
         millis = int(moment)
     else:
         msg = (
-            f"{what}: expected a datetime with a time zone, or epoch milliseconds as a whole number, got {moment!r} "
+            f"{label}: expected a datetime with a time zone, or epoch milliseconds as a whole number, got {moment!r} "
             f"({type(moment).__name__})"
         )
         raise ConfigurationError(msg)
     if not 0 <= millis < END_OF_TIME:
-        msg = f"{what}: expected a time from 1970 on, got {moment!r}"
+        msg = f"{label}: expected a time from 1970 on, got {moment!r}"
         raise ConfigurationError(msg)
     return millis
 
@@ -261,18 +261,18 @@ def _arrivals(spec: InputSpec, rows: pa.Table, name: str) -> pa.ChunkedArray:
         )
         raise SchemaError(msg)
     column = rows.column(name)
-    what = f"arrival: column {name!r} of input {spec.name!r}"
+    label = f"arrival: column {name!r} of input {spec.name!r}"
     kind = type_to_ddl(column.type)
     if not any(is_kind(column.type) for is_kind in _ARRIVALS):
         cure = "turn its texts into such" if kind == "string" else "take another column"
-        msg = f"{what} is {kind}; expected numbers, timestamps or dates, whose order is that of arrival: {cure}"
+        msg = f"{label} is {kind}; expected numbers, timestamps or dates, whose order is that of arrival: {cure}"
         raise SchemaError(msg)
     if pa.types.is_timestamp(column.type) and column.type.tz is None:
-        msg = f"{what} is {kind}: it has no time zone; make it a column of moments in the zone that is meant"
+        msg = f"{label} is {kind}: it has no time zone; make it a column of moments in the zone that is meant"
         raise SchemaError(msg)
     if column.null_count:
         row = pc.index(pc.is_null(column), value=True).as_py()
-        msg = f"{what} is null in row {row}, so it never arrives; fill it, or cut with batches="
+        msg = f"{label} is null in row {row}, so it never arrives; fill it, or cut with batches="
         raise SchemaError(msg)
     return column
 
@@ -330,6 +330,6 @@ def _numbered(rows: Sides, numbers: tuple[NDArray[np.int64], NDArray[np.int64]])
     return Cuts(rows, (orders[0], orders[1]), (bounds[0], bounds[1]))
 
 
-def _count(number: int, what: str) -> str:
-    plural = f"{what}es" if what.endswith("ch") else f"{what}s"
-    return f"{number:,} {what if number == 1 else plural}"
+def _count(number: int, label: str) -> str:
+    plural = f"{label}es" if label.endswith("ch") else f"{label}s"
+    return f"{number:,} {label if number == 1 else plural}"

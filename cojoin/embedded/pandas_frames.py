@@ -96,12 +96,12 @@ _NULLABLE = {
 _NAT = -(1 << 63)
 
 
-def pandas_columns(frame: pd.DataFrame, what: str, library: Library) -> Iterator[tuple[str, pa.ChunkedArray]]:
+def pandas_columns(frame: pd.DataFrame, label: str, library: Library) -> Iterator[tuple[str, pa.ChunkedArray]]:
     """Yield a DataFrame's columns, by their names.
 
     Args:
         frame: The rows.
-        what: The input, for messages, such as ``"input 'trades'"``.
+        label: The input, for messages, such as ``"input 'trades'"``.
         library: Its library, for advice.
 
     Raises:
@@ -112,17 +112,17 @@ def pandas_columns(frame: pd.DataFrame, what: str, library: Library) -> Iterator
         try:
             frame = frame.set_axis(frame.index.droplevel(unnamed), axis="index").reset_index()
         except ValueError as error:
-            msg = f"{what}: its index has the name of a column: {error}; use .reset_index(drop=True)"
+            msg = f"{label}: its index has the name of a column: {error}; use .reset_index(drop=True)"
             raise SchemaError(msg) from error
     for name in frame.columns:
         if not isinstance(name, str):
-            msg = f"{what}: column {name!r}: expected a text as its name; rename it, such as with .rename(columns=str)"
+            msg = f"{label}: column {name!r}: expected a text as its name; rename it, such as with .rename(columns=str)"
             raise SchemaError(msg)
-    check_names(list(frame.columns), what)
+    check_names(list(frame.columns), label)
     # A copy, since the frame may be changed after the inputs are connected, and some columns would share its memory.
     frame = frame.copy()
     for name in frame.columns:
-        yield name, _pandas_column(frame[name], f"{what}: column {name!r}", library)
+        yield name, _pandas_column(frame[name], f"{label}: column {name!r}", library)
 
 
 def _pandas_column(values: pd.Series[Any], place: str, library: Library) -> pa.ChunkedArray:

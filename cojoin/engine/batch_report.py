@@ -567,13 +567,13 @@ def _check_agreement(names: tuple[str, str], first: Mapping[str, Any], other: Ma
     pairs = [("the operator", "watermark", first["watermark"], other["watermark"])]
     pairs += [("the operator", "holding input", first["holding_input"], other["holding_input"])]
     for name, mine, its in zip(names, first["input_watermarks"], other["input_watermarks"], strict=True):
-        pairs += [(f"input {name!r}", what.replace("_", " "), mine[what], its.get(what)) for what in mine]
-    for whose, what, mine, its in pairs:
+        pairs += [(f"input {name!r}", label.replace("_", " "), mine[label], its.get(label)) for label in mine]
+    for whose, label, mine, its in pairs:
         if mine != its:
             msg = (
-                f"key groups {first['key_group']} and {other['key_group']} do not agree on time: the {what} of {whose} "
-                f"is {mine!r} in one and {its!r} in the other, so their states are not of one moment; restore a "
-                f"snapshot into a new checkpoint"
+                f"key groups {first['key_group']} and {other['key_group']} do not agree on time: the {label} of "
+                f"{whose} is {mine!r} in one and {its!r} in the other, so their states are not of one moment; restore "
+                f"a snapshot into a new checkpoint"
             )
             raise CheckpointError(msg)
 

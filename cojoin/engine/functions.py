@@ -326,7 +326,7 @@ class OutputTag:
         object.__setattr__(self, "schema", as_schema(self.output_type, f"side output {self.tag_id!r}"))
 
 
-def check_tags(tags: Any, what: str) -> tuple[OutputTag, ...]:
+def check_tags(tags: Any, label: str) -> tuple[OutputTag, ...]:
     """Return the tags that a function declares, after checking them.
 
     Raises:
@@ -336,11 +336,11 @@ def check_tags(tags: Any, what: str) -> tuple[OutputTag, ...]:
     declared = (tags,) if is_one else tuple(tags)
     for tag in declared:
         if not isinstance(tag, OutputTag):
-            msg = f"{what}: side_outputs: expected OutputTags, got {tag!r}"
+            msg = f"{label}: side_outputs: expected OutputTags, got {tag!r}"
             raise ConfigurationError(msg)
     names = [tag.tag_id.lower() for tag in declared]
     if len(set(names)) < len(names):
-        msg = f"{what}: side_outputs: two tags have the same name, in {', '.join(tag.tag_id for tag in declared)}"
+        msg = f"{label}: side_outputs: two tags have the same name, in {', '.join(tag.tag_id for tag in declared)}"
         raise ConfigurationError(msg)
     return declared
 

@@ -210,7 +210,7 @@ class InputColumns:
     """The columns of an input's rows, of which a declaration names some.
 
     Attributes:
-        what: The input, for messages, such as ``"input 'trades'"``.
+        label: The input, for messages, such as ``"input 'trades'"``.
         fields: The columns by name; timestamps with a zone are ``timestamp[us, UTC]``.
         types: How the messages name the columns' types.
         advice: What to do about columns of other types.
@@ -219,7 +219,7 @@ class InputColumns:
         feed: The change feed whose rows they are (``row_changes``); None where they are of none.
     """
 
-    what: str
+    label: str
     fields: Mapping[str, pa.Field]
     types: Mapping[str, str]
     advice: Advice
@@ -259,7 +259,7 @@ class InputColumns:
         for column in spec.partition:
             if pa.types.is_nested(self.fields[column].type):
                 msg = (
-                    f"{self.what}: partition column {column!r} has the type {self.types[column]}; name its parts as "
+                    f"{self.label}: partition column {column!r} has the type {self.types[column]}; name its parts as "
                     f"columns"
                 )
                 raise SchemaError(msg)
@@ -270,12 +270,12 @@ class InputColumns:
             return (declared,)
         if isinstance(declared, (list, tuple)):
             return tuple(declared)
-        msg = f"{self.what}: {role}: expected a column's name, or a list of names, got {_shown(declared)}"
+        msg = f"{self.label}: {role}: expected a column's name, or a list of names, got {_shown(declared)}"
         raise SchemaError(msg)
 
     def _find(self, column: Any, role: str) -> str:
         if not isinstance(column, str):
-            msg = f"{self.what}: {role}: expected a column's name, got {_shown(column)}"
+            msg = f"{self.label}: {role}: expected a column's name, got {_shown(column)}"
             raise SchemaError(msg)
         if column in self.fields:
             return column
@@ -284,7 +284,7 @@ class InputColumns:
                 return name
         near, advised = did_you_mean(column, self.fields), self.advice.about_missing(column, role)
         cure = near if advised is None or near.endswith("?") else f"; {advised}"
-        msg = f"{self.what} has no {role} column {column!r}{cure}"
+        msg = f"{self.label} has no {role} column {column!r}{cure}"
         raise SchemaError(msg)
 
     def _key(self, declared: Any) -> tuple[str, ...]:
@@ -294,19 +294,19 @@ class InputColumns:
             names = chain(["all_rows"], (f"all_rows_{number}" for number in count(2)))
             added = next(name for name in names if name not in taken)
             msg = (
-                f"{self.what}: key: expected one or more columns, got {declared!r}; to join rows by time alone, give "
+                f"{self.label}: key: expected one or more columns, got {declared!r}; to join rows by time alone, give "
                 f"both inputs the same key in all rows, which a single task joins: {self.advice.constant(added)}"
             )
             raise SchemaError(msg)
         if len(set(key)) < len(key):
-            msg = f"{self.what}: key: expected different columns, got {declared!r}; name each once"
+            msg = f"{self.label}: key: expected different columns, got {declared!r}; name each once"
             raise SchemaError(msg)
         for name in key:
             if not is_keyable(self.fields[name].type):
                 advised = self.advice.about_key(name, self.types[name])
                 cure = f"; {advised}" if advised else ""
                 msg = (
-                    f"{self.what}: key column {name!r} has the type {self.types[name]}, which can't be a key; "
+                    f"{self.label}: key column {name!r} has the type {self.types[name]}, which can't be a key; "
                     f"valid are {KEYABLE}{cure}"
                 )
                 raise SchemaError(msg)
@@ -319,7 +319,7 @@ class InputColumns:
         if self.feed is not None and self.feed.commit is None:
             # Ends of validity are known by the commit of their own row.
             msg = (
-                f"{self.what}: valid_from: its rows are change events without commits, as Debezium's, of which each "
+                f"{self.label}: valid_from: its rows are change events without commits, as Debezium's, of which each "
                 f"ends the one before; name event_time= instead"
             )
             raise ConfigurationError(msg)
@@ -327,14 +327,14 @@ class InputColumns:
             self._time(getattr(declared, role), role.replace("_", " ")) for role in ("valid_from", "valid_to")
         )
         if valid_from == valid_to:
-            msg = f"{self.what}: valid_from and valid_to are one column, {valid_from!r}; expected a begin and an end"
+            msg = f"{self.label}: valid_from and valid_to are one column, {valid_from!r}; expected a begin and an end"
             raise SchemaError(msg)
         changes = RowChanges(VALID_AT, self.feed, valid_from, valid_to)
         for added in changes.added:
             taken = next((name for name in self.fields if name.lower() == added.name), None)
             if taken is not None:
                 whether = "whether it is a delete" if added.name == DELETED else "when it takes effect"
-                msg = f"{self.what}: column {taken!r}: rows with validity get one of this name, {whether}; rename it"
+                msg = f"{self.label}: column {taken!r}: rows with validity get one of this name, {whether}; rename it"
                 raise SchemaError(msg)
         return changes
 
@@ -346,17 +346,17 @@ class InputColumns:
         if not pa.types.is_timestamp(dtype) or dtype.tz is None:
             spelled = self.types[name]
             cure = self.advice.about_time(name, spelled, role)
-            msg = f"{self.what}: {role} column {name!r}: expected a timestamp, got {spelled}; {cure}"
+            msg = f"{self.label}: {role} column {name!r}: expected a timestamp, got {spelled}; {cure}"
             raise SchemaError(msg)
         return name
 
 
-def check_names(names: Sequence[str], what: str) -> None:
+def check_names(names: Sequence[str], label: str) -> None:
     """Check that no two columns are one to Spark and Delta, and that none has a name of the state's own tables.
 
     Args:
         names: The names of the columns.
-        what: The input, for the message.
+        label: The input, for the message.
 
     Raises:
         SchemaError: A name is not allowed.
@@ -367,11 +367,11 @@ def check_names(names: Sequence[str], what: str) -> None:
         if equal is not None:
             apart = f"two columns {equal!r}" if equal == name else f"columns {equal!r} and {name!r}"
             why = "" if equal == name else ", which differ only in case: to Spark and Delta they are one"
-            msg = f"{what} has {apart}{why}; rename or drop one"
+            msg = f"{label} has {apart}{why}; rename or drop one"
             raise SchemaError(msg)
         seen[name.lower()] = name
         if name == HASH:
-            msg = f"{what}: column {name!r}: the state's own tables have one of this name; rename it"
+            msg = f"{label}: column {name!r}: the state's own tables have one of this name; rename it"
             raise SchemaError(msg)
 
 

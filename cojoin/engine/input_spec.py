@@ -263,38 +263,38 @@ def watermark_marks(
         FunctionError: A user's generator raised an error, or did not return one whole number for each row.
     """
     generator = spec.watermark.generator
-    what = f"input {spec.name!r}: {type(generator).__name__}.marks"
+    label = f"input {spec.name!r}: {type(generator).__name__}.marks"
     try:
         marks = generator.marks(table, timestamps)
     except Exception as error:
-        msg = f"{what} raised {type(error).__name__}: {error}"
+        msg = f"{label} raised {type(error).__name__}: {error}"
         raise FunctionError(msg) from error
     if not isinstance(marks, np.ndarray) or marks.dtype.kind != "i" or marks.shape != timestamps.shape:
         kind = f"{marks.dtype} of {marks.size}" if isinstance(marks, np.ndarray) else type(marks).__name__
-        msg = f"{what}: expected a numpy array of {timestamps.size} int64, one a row, got {kind}"
+        msg = f"{label}: expected a numpy array of {timestamps.size} int64, one a row, got {kind}"
         raise FunctionError(msg)
     if spec.max_ahead_ms is None:
         return marks
     return np.where(marks > processing_time + spec.max_ahead_ms, NONE, marks)
 
 
-def check_late(late: Any, what: str) -> None:
+def check_late(late: Any, label: str) -> None:
     """Check an input's policy for late rows; None means the operation's default.
 
     Raises:
         ConfigurationError: It is none of ``LatePolicy``.
     """
     if late is not None:
-        check_word(f"{what}: late", late, get_args(LatePolicy))
+        check_word(f"{label}: late", late, get_args(LatePolicy))
 
 
-def check_null_key(null_key: Any, what: str) -> None:
+def check_null_key(null_key: Any, label: str) -> None:
     """Check what an input declares to happen to rows with a null key.
 
     Raises:
         ConfigurationError: It is none of ``NullKeyPolicy``.
     """
-    check_word(f"{what}: null_key", null_key, get_args(NullKeyPolicy))
+    check_word(f"{label}: null_key", null_key, get_args(NullKeyPolicy))
 
 
 def has_null_key(table: pa.Table, key: Sequence[str]) -> NDArray[np.bool_]:

@@ -464,16 +464,16 @@ def rows_of(table: pa.Table, key_schema: pa.Schema, key: Any, owner: str) -> pa.
     Raises:
         FunctionError: The key does not fit the key columns.
     """
-    what = f"{owner}: key"
+    label = f"{owner}: key"
     values = (key,) if len(key_schema) == 1 else key
     if not isinstance(values, tuple) or len(values) != len(key_schema):
-        msg = f"{what}: expected a tuple of {', '.join(key_schema.names)}, got {key!r}"
+        msg = f"{label}: expected a tuple of {', '.join(key_schema.names)}, got {key!r}"
         raise FunctionError(msg)
     masks = []
     for field, value in zip(key_schema, values, strict=True):
         if value is None:
-            raise misfit(value, field.type, f"{what} column {field.name!r}")
-        wanted = coercer(field.type, f"{what} column {field.name!r}")(value)
+            raise misfit(value, field.type, f"{label} column {field.name!r}")
+        wanted = coercer(field.type, f"{label} column {field.name!r}")(value)
         masks.append(pc.equal(table.column(field.name), pa.scalar(wanted, field.type)))
     return table.filter(reduce(pc.and_, masks))
 

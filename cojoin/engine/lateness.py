@@ -128,8 +128,8 @@ def arrival_order(
     ahead = None if max_ahead is None else milliseconds(max_ahead, "max_ahead")
     column, kind = _found(types, arrival)
     if length and kind != "timestamp":
-        what = "the order of the rows" if column is None else f"{column!r}, which is {kind}"
-        msg = f"every: expected an arrival column of times, got {what}; leave every= out"
+        label = "the order of the rows" if column is None else f"{column!r}, which is {kind}"
+        msg = f"every: expected an arrival column of times, got {label}; leave every= out"
         raise SchemaError(msg)
     return ArrivalOrder(column, kind, length, ahead, now_ms)
 

@@ -118,12 +118,12 @@ class TableLoad:
         }
 
 
-def refuse_refresh(right: InputSpec, what: str, why: str) -> None:
+def refuse_refresh(right: InputSpec, label: str, why: str) -> None:
     """Refuse a right input that is refreshed.
 
     Args:
         right: The right input.
-        what: The operation.
+        label: The operation.
         why: Why it can't take a refresh.
 
     Raises:
@@ -131,7 +131,7 @@ def refuse_refresh(right: InputSpec, what: str, why: str) -> None:
     """
     if right.refreshes:
         msg = (
-            f"refresh: {what} takes no refresh of input {right.name!r}: {why}; leave refresh= out and restart the "
+            f"refresh: {label} takes no refresh of input {right.name!r}: {why}; leave refresh= out and restart the "
             f"query for a newer version, or use asof_join or temporal_join"
         )
         raise ConfigurationError(msg)

@@ -166,15 +166,15 @@ def _alike(name: str, tables: Sequence[pa.Table]) -> Sequence[pa.Table]:
     first = tables[0].schema
     if all(table.schema.equals(first) for table in tables):
         return tables
-    what = f"state {name.removeprefix('state:')!r}" if name.startswith("state:") else f"table {name!r}"
+    label = f"state {name.removeprefix('state:')!r}" if name.startswith("state:") else f"table {name!r}"
     if name not in _FLAGGED:
-        schema = widest([table.schema for table in tables], what)
-        return [evolve(table, schema, what) for table in tables]
+        schema = widest([table.schema for table in tables], label)
+        return [evolve(table, schema, label) for table in tables]
     # Columns are matched by name, but the flag by its position: a new column of the input may have the flag's name.
     rows = [table.drop_columns([table.column_names[-1]]) for table in tables]
-    schema = widest([part.schema for part in rows], what)
+    schema = widest([part.schema for part in rows], label)
     flag = next(table.schema.field(-1) for table, part in zip(tables, rows, strict=True) if part.schema.equals(schema))
     return [
-        evolve(part, schema, what).append_column(flag, table.column(table.num_columns - 1))
+        evolve(part, schema, label).append_column(flag, table.column(table.num_columns - 1))
         for table, part in zip(tables, rows, strict=True)
     ]

@@ -58,7 +58,7 @@ class Wanted:
     """The needs of an input, which its archive must meet.
 
     Attributes:
-        what: The input, for messages.
+        label: The input, for messages.
         topics: The topics and partitions that are read.
         schema: DDL of the value's columns; None where the value is not read.
         parts: The other parts of a record that are read.
@@ -66,7 +66,7 @@ class Wanted:
         range: The range that is read; its times begin buckets of their own.
     """
 
-    what: str
+    label: str
     topics: Topics
     schema: str | None
     parts: tuple[str, ...]
@@ -94,18 +94,18 @@ class Archive:
 
     Args:
         source: The source of its rows.
-        what: The input, for messages.
+        label: The input, for messages.
 
     Raises:
         ConfigurationError: It is neither a Delta table nor a folder of parquet files.
     """
 
-    def __init__(self, source: Source, what: str) -> None:
+    def __init__(self, source: Source, label: str) -> None:
         if not isinstance(source, Source) or source.format not in {"delta", "parquet"} or source.begins_with_snapshot:
             got = f"a source of the format {source.format!r}" if isinstance(source, Source) else repr(source)
             got = "the changes of a table" if isinstance(source, Source) and source.begins_with_snapshot else got
             hint = f"; did you mean cojoin.sources.delta({source!r})?" if isinstance(source, str) else ""
-            msg = f"{what}: archive: expected cojoin.sources.delta() or .files() of parquet, got {got}{hint}"
+            msg = f"{label}: archive: expected cojoin.sources.delta() or .files() of parquet, got {got}{hint}"
             raise ConfigurationError(msg)
         self.source = source
         self._known: dict[str, tuple[frozenset[str], ArchiveIndex]] = {}
@@ -128,27 +128,27 @@ class Archive:
         known = self._known.get(repr(wanted))
         if known is not None and not again:
             return known[1]
-        what = f"{wanted.what}: {self}"
+        label = f"{wanted.label}: {self}"
         try:
             frame = self.source.open(streaming=False)
             files = frozenset(frame.inputFiles())
             if known is None or files != known[0]:
-                known = (files, _opened(self.source, frame, wanted, what))
+                known = (files, _opened(self.source, frame, wanted, label))
         except JAVA_ERRORS as error:
-            msg = f"{what} can't be read: {explain(error)}"
+            msg = f"{label} can't be read: {explain(error)}"
             raise ConfigurationError(msg) from error
         self._known[repr(wanted)] = known
         return known[1]
 
 
-def _opened(source: Source, frame: DataFrame, wanted: Wanted, what: str) -> ArchiveIndex:
-    layout = _layout_of(frame, wanted.schema, wanted.parts, what)
-    names, folders = layout.names, _folder_columns(source, frame, layout, what)
+def _opened(source: Source, frame: DataFrame, wanted: Wanted, label: str) -> ArchiveIndex:
+    layout = _layout_of(frame, wanted.schema, wanted.parts, label)
+    names, folders = layout.names, _folder_columns(source, frame, layout, label)
     if names["topic"] in folders and wanted.topics.pattern is None:
         frame = frame.where(F.col(back_quoted(names["topic"])).isin(list(wanted.topics.names)))
     shares, buckets, width = _counted(frame, names, wanted.times, wanted.max_drift_ms, wanted.range.trusted_until)
     places = places_of(frame.sparkSession, [each.file for each in shares])
-    _check_shares(shares, names["offset"], wanted.reads, what, places)
+    _check_shares(shares, names["offset"], wanted.reads, label, places)
     pieces: dict[Partition, list[Piece]] = {}
     for share in shares:
         if wanted.reads(share.partition):
@@ -170,7 +170,7 @@ def _opened(source: Source, frame: DataFrame, wanted: Wanted, what: str) -> Arch
         count = counts[partition]
         if count > part.cut - part.begin:
             msg = (
-                f"{what}: it has {count:,} rows of topic {partition[0]} partition {partition[1]}, of offsets "
+                f"{label}: it has {count:,} rows of topic {partition[0]} partition {partition[1]}, of offsets "
                 f"{part.begin:,} to {part.cut - 1:,}: some occur twice; rewrite it with each record once"
             )
             raise ConfigurationError(msg)
@@ -185,14 +185,14 @@ _SPELLED |= {TIME: ("timestamp",), VALUE: ("binary",), KEY: ("binary", "string")
 _SPELLED |= {HEADERS: ("array<struct<key:string,value:binary>>",)}
 
 
-def _layout_of(frame: DataFrame, schema: str | None, wanted: Sequence[str], what: str) -> Layout:
+def _layout_of(frame: DataFrame, schema: str | None, wanted: Sequence[str], label: str) -> Layout:
     """Return the archive's columns, after a check of their types.
 
     Args:
         frame: The archive.
         schema: DDL of the value's columns; None where the value is not read.
         wanted: The other parts of a record that are read.
-        what: The archive, for messages.
+        label: The archive, for messages.
 
     Raises:
         SchemaError: A column is missing or of another type.
@@ -201,7 +201,7 @@ def _layout_of(frame: DataFrame, schema: str | None, wanted: Sequence[str], what
     missing = [name for name in _NEEDED.values() if name not in columns]
     if missing:
         msg = (
-            f"{what}: it has no column {', '.join(missing)}; an archive carries topic, partition, offset and the "
+            f"{label}: it has no column {', '.join(missing)}; an archive carries topic, partition, offset and the "
             f"record's timestamp, as Spark's Kafka source gives them; it has {', '.join(frame.columns)}"
         )
         raise SchemaError(msg)
@@ -213,11 +213,13 @@ def _layout_of(frame: DataFrame, schema: str | None, wanted: Sequence[str], what
     optional = {own: name for own, name in _OPTIONAL.items() if name in columns}
     absent = sorted(parts - optional.keys())
     if VALUE in absent:
-        msg = f"{what}: expected the columns of the schema, or the raw value (binary): got no value, {', '.join(wrong)}"
+        msg = (
+            f"{label}: expected the columns of the schema, or the raw value (binary): got no value, {', '.join(wrong)}"
+        )
         raise SchemaError(msg)
     if absent:
         lacking = ", ".join(_OPTIONAL[own] for own in absent)
-        msg = f"{what}: it has no column {lacking}, of which columns= makes one; it has {', '.join(frame.columns)}"
+        msg = f"{label}: it has no column {lacking}, of which columns= makes one; it has {', '.join(frame.columns)}"
         raise SchemaError(msg)
     names: dict[str, str] = {}
     for own, name in (_NEEDED | optional).items():
@@ -225,7 +227,7 @@ def _layout_of(frame: DataFrame, schema: str | None, wanted: Sequence[str], what
         if actual in expected:
             names[own] = columns[name].name
         elif own in _NEEDED or own in parts:
-            msg = f"{what}: column {name}: expected {' or '.join(expected)}, got {actual}"
+            msg = f"{label}: column {name}: expected {' or '.join(expected)}, got {actual}"
             raise SchemaError(msg)
     return Layout(names, fields)
 
@@ -245,32 +247,32 @@ def _misfits(columns: Mapping[str, Any], schema: str, parts: Sequence[str]) -> l
     return wrong
 
 
-def _folder_columns(source: Source, frame: DataFrame, layout: Layout, what: str) -> set[str]:
+def _folder_columns(source: Source, frame: DataFrame, layout: Layout, label: str) -> set[str]:
     """Return the columns that are in the folders' names instead of the files, after a check that tasks need none.
 
     Args:
         source: The archive's source.
         frame: The archive.
         layout: Its columns.
-        what: The archive, for messages.
+        label: The archive, for messages.
 
     Raises:
         ConfigurationError: The columns have other names in the files, or the files lack one that is needed.
     """
-    names, folders = layout.names, _folders(source, frame, what)
+    names, folders = layout.names, _folders(source, frame, label)
     needed = {*names.values(), *(layout.fields or ())} - {names["topic"], names["partition"]}
     if needed & folders:
         msg = (
-            f"{what}: it is partitioned by {sorted(needed & folders)}, which its files do not hold; partition it by "
+            f"{label}: it is partitioned by {sorted(needed & folders)}, which its files do not hold; partition it by "
             f"topic, partition or columns that are not read"
         )
         raise ConfigurationError(msg)
     return folders
 
 
-def _folders(source: Source, frame: DataFrame, what: str) -> set[str]:
+def _folders(source: Source, frame: DataFrame, label: str) -> set[str]:
     if source.format == "delta":
-        check_packages(what, "delta", "delta")
+        check_packages(label, "delta", "delta")
         from delta.tables import DeltaTable  # noqa: PLC0415 - other archives need no delta-spark
 
         location, spark = str(source.location), frame.sparkSession
@@ -279,7 +281,7 @@ def _folders(source: Source, frame: DataFrame, what: str) -> set[str]:
         mode = row.properties.get("delta.columnMapping.mode", "none")
         if mode != "none":
             msg = (
-                f"{what}: its columns are mapped (delta.columnMapping.mode = {mode}), so its files have other names "
+                f"{label}: its columns are mapped (delta.columnMapping.mode = {mode}), so its files have other names "
                 f"for them; give a copy of it without column mapping"
             )
             raise ConfigurationError(msg)
@@ -419,7 +421,7 @@ def _check_shares(
     shares: Sequence[_Share],
     offset: str,
     reads: Callable[[Partition], bool],
-    what: str,
+    label: str,
     places: Mapping[str, Settings],
 ) -> None:
     """Check that the files hold the rows that Spark finds in them, so that the tasks find the same ones.
@@ -428,7 +430,7 @@ def _check_shares(
         shares: The rows of each partition in each file.
         offset: The name of the offset's column.
         reads: Returns whether a partition is read; the footers of other files are not.
-        what: The archive, for messages.
+        label: The archive, for messages.
         places: The settings of object stores.
 
     Raises:
@@ -436,21 +438,21 @@ def _check_shares(
     """
     for share in shares:
         if None in share.partition or share.known < share.rows:
-            msg = f"{what}: {share.file} has rows without topic, partition or offset; rewrite it without them"
+            msg = f"{label}: {share.file} has rows without topic, partition or offset; rewrite it without them"
             raise ConfigurationError(msg)
     rows: dict[str, int] = {}
     for share in shares:
         rows[share.file] = rows.get(share.file, 0) + share.rows
     read = sorted({each.file for each in shares if reads(each.partition)})
     with ThreadPoolExecutor(_FOOTERS_AT_ONCE) as pool:
-        footers = pool.map(lambda file: footer(file, what, places), read)
+        footers = pool.map(lambda file: footer(file, label, places), read)
         for file, stored in zip(read, footers, strict=True):
             if offset.lower() not in {name.lower() for name in stored.columns}:
-                msg = f"{what}: {file} has no column {offset}; it has {', '.join(sorted(stored.columns))}"
+                msg = f"{label}: {file} has no column {offset}; it has {', '.join(sorted(stored.columns))}"
                 raise ConfigurationError(msg)
             if stored.rows != rows[file]:
                 msg = (
-                    f"{what}: {file} holds {stored.rows:,} rows, of which Spark reads {rows[file]:,}: rows were "
+                    f"{label}: {file} holds {stored.rows:,} rows, of which Spark reads {rows[file]:,}: rows were "
                     f"deleted without rewriting it; run REORG TABLE ... APPLY (PURGE)"
                 )
                 raise ConfigurationError(msg)

@@ -63,35 +63,35 @@ class Footer(NamedTuple):
     columns: frozenset[str]
 
 
-def footer(uri: str, what: str, places: Mapping[str, Settings]) -> Footer:
+def footer(uri: str, label: str, places: Mapping[str, Settings]) -> Footer:
     """Read a parquet file's footer.
 
     Args:
         uri: The file.
-        what: The archive, for messages.
+        label: The archive, for messages.
         places: The settings of object stores.
 
     Raises:
         ConfigurationError: It can't be read.
     """
     try:
-        with open_file(uri, what, places) as file:
+        with open_file(uri, label, places) as file:
             metadata = read_footer(file)
         return Footer(metadata.num_rows, frozenset(metadata.schema.to_arrow_schema().names))
     except (pa.ArrowException, OSError) as error:
-        msg = f"{what}: pyarrow, by which the tasks read its files, can't read {uri}: {error}"
+        msg = f"{label}: pyarrow, by which the tasks read its files, can't read {uri}: {error}"
         raise ConfigurationError(msg) from error
 
 
 def archived(
-    spans: Sequence[ArchivedSpan], form: RecordFormat, what: str, held: dict[Partition, set[int]]
+    spans: Sequence[ArchivedSpan], form: RecordFormat, label: str, held: dict[Partition, set[int]]
 ) -> Iterator[pa.RecordBatch]:
     """Read a task's records from the archive.
 
     Args:
         spans: The ranges that are read.
         form: The parts of a record that its row has.
-        what: The input, for messages.
+        label: The input, for messages.
         held: Receives the offsets that were found where the brokers fill holes, by partition.
 
     Raises:
@@ -108,26 +108,26 @@ def archived(
                     yield batch
             except FileNotFoundError as error:
                 msg = (
-                    f"{what}: the archive's file {piece.path} is gone: the archive was rewritten or cleaned since the "
+                    f"{label}: the archive's file {piece.path} is gone: the archive was rewritten or cleaned since the "
                     f"query started; start it again"
                 )
                 raise QueryFailedError(msg) from error
             except (pa.ArrowException, OSError) as error:
-                msg = f"{what}: the archive's file {piece.path} can't be read: {error}"
+                msg = f"{label}: the archive's file {piece.path} can't be read: {error}"
                 raise QueryFailedError(msg) from error
-        _check_once(seen, span, what)
+        _check_once(seen, span, label)
         if span.is_filled:
             held.setdefault(span.partition, set()).update(*(each.tolist() for each in seen))
 
 
-def _check_once(seen: Sequence[Any], span: ArchivedSpan, what: str) -> None:
+def _check_once(seen: Sequence[Any], span: ArchivedSpan, label: str) -> None:
     offsets = np.sort(np.concatenate(seen)) if seen else np.empty(0, np.int64)
     twice = offsets[1:][offsets[1:] == offsets[:-1]]
     if len(twice):
         topic, number = span.partition
         files = ", ".join(each.path for each in span.pieces if each.begin <= twice[0] < each.end)
         msg = (
-            f"{what}: the archive has offset {twice[0]:,} of topic {topic} partition {number} twice, in {files}; "
+            f"{label}: the archive has offset {twice[0]:,} of topic {topic} partition {number} twice, in {files}; "
             f"rewrite it with each record once"
         )
         raise QueryFailedError(msg)

@@ -90,7 +90,7 @@ class ClusterOptions:
 
     @classmethod
     def of(
-        cls, bootstrap_servers: Any, options: Mapping[str, Any] | None, patience: Any, token: Any, what: str
+        cls, bootstrap_servers: Any, options: Mapping[str, Any] | None, patience: Any, token: Any, label: str
     ) -> ClusterOptions:
         """Return the options that a user wrote, checked as far as possible without a broker.
 
@@ -99,26 +99,26 @@ class ClusterOptions:
             options: librdkafka's settings.
             patience: A duration; None waits forever.
             token: The user's function that returns tokens; None where there is none.
-            what: The caller, for messages.
+            label: The caller, for messages.
 
         Raises:
             ConfigurationError: One of them is not valid.
         """
         if not isinstance(bootstrap_servers, str) or not bootstrap_servers.strip():
-            msg = f"{what}: bootstrap_servers: expected such as 'localhost:9092', got {bootstrap_servers!r}"
+            msg = f"{label}: bootstrap_servers: expected such as 'localhost:9092', got {bootstrap_servers!r}"
             raise ConfigurationError(msg)
         called = [str(name) for name, value in (options or {}).items() if callable(value)]
         if called:
-            msg = f"{what}: option {called[0]!r}: expected a text, got a function; one that returns tokens is token="
+            msg = f"{label}: option {called[0]!r}: expected a text, got a function; one that returns tokens is token="
             raise ConfigurationError(msg)
         settings = {str(name): str(value) for name, value in (options or {}).items()}
-        patience_ms = None if patience is None else milliseconds(patience, f"{what}: patience")
+        patience_ms = None if patience is None else milliseconds(patience, f"{label}: patience")
         if token is None:
             return cls(bootstrap_servers, settings, patience_ms)
         from cojoin.kafka.tokens import TokenFunction, with_token_login  # noqa: PLC0415 - most logins have none
 
-        function = TokenFunction.of(token, what)
-        return cls(bootstrap_servers, with_token_login(settings, what), patience_ms, function)
+        function = TokenFunction.of(token, label)
+        return cls(bootstrap_servers, with_token_login(settings, label), patience_ms, function)
 
     def mask(self, text: str) -> str:
         """Return a text in which the value of every setting that may be secret is masked."""
@@ -145,16 +145,16 @@ class DebugLog:
         _LOG.debug("%s", line)
 
 
-def check_installed(what: str) -> None:
+def check_installed(label: str) -> None:
     """Check that confluent-kafka is installed.
 
     Args:
-        what: The caller, for the message, such as ``"input 'trades'"``.
+        label: The caller, for the message, such as ``"input 'trades'"``.
 
     Raises:
         EnvironmentSetupError: confluent-kafka is not installed.
     """
-    check_packages(what, "kafka", "confluent_kafka")
+    check_packages(label, "kafka", "confluent_kafka")
 
 
 _Answer = TypeVar("_Answer")
@@ -205,7 +205,7 @@ class Connection:
 
     Args:
         options: The cluster's address and settings.
-        what: The caller, for messages, such as ``"input 'trades'"``.
+        label: The caller, for messages, such as ``"input 'trades'"``.
         at_start: Whether no query runs yet. Then a listener that speaks another protocol is an error after seconds;
             otherwise it is treated as a broker that is still starting.
 
@@ -216,9 +216,9 @@ class Connection:
         QueryFailedError: Each request raises it where no broker answers in time.
     """
 
-    def __init__(self, options: ClusterOptions, what: str, *, at_start: bool = False) -> None:
-        check_installed(what)
-        self._options, self._what, self._at_start = options, what, at_start
+    def __init__(self, options: ClusterOptions, label: str, *, at_start: bool = False) -> None:
+        check_installed(label)
+        self._options, self._label, self._at_start = options, label, at_start
         self._errors: list[KafkaError] = []
         self._log = ConnectionLog()
         self._tokens = self._token_login()
@@ -289,7 +289,7 @@ class Connection:
             return None
         from cojoin.kafka.tokens import Tokens  # noqa: PLC0415 - most logins have none
 
-        return Tokens(self._options.token, self._what, Secrets.of_settings(self._options.settings))
+        return Tokens(self._options.token, self._label, Secrets.of_settings(self._options.settings))
 
     def _mask(self, text: str) -> str:
         return self._options.mask(text) if self._tokens is None else self._tokens.mask(text)
@@ -325,7 +325,7 @@ class Connection:
             seconds = min(2 * seconds, _LONGEST_TRY_SECONDS)
             time.sleep(_PAUSE_SECONDS)
         ended = str(self._log.ended)
-        msg = f"{self._what}: {protocol_problem(self._servers, self._options.settings, ended)}"
+        msg = f"{self._label}: {protocol_problem(self._servers, self._options.settings, ended)}"
         raise ConfigurationError(msg)
 
     def _may_renew(self, reason: KafkaError) -> bool:
@@ -337,12 +337,12 @@ class Connection:
 
     def _refuse(self, reason: KafkaError) -> NoReturn:
         if _is_login(reason) or reason.name() in _LOGIN:
-            msg = f"{self._what}: {login_problem(self._servers, self._options.settings, self.text(reason))}"
+            msg = f"{self._label}: {login_problem(self._servers, self._options.settings, self.text(reason))}"
             raise ConfigurationError(msg) from None
         if reason.name() in PERMISSION_ERRORS:
-            msg = f"{self._what}: {self._servers} do not let this user ask: {self.text(reason)}"
+            msg = f"{self._label}: {self._servers} do not let this user ask: {self.text(reason)}"
             raise ConfigurationError(msg) from None
-        msg = f"{self._what}: {self._servers} answered with an error: {self.text(reason)} ({reason.name()})"
+        msg = f"{self._label}: {self._servers} answered with an error: {self.text(reason)} ({reason.name()})"
         raise QueryFailedError(msg) from None
 
     def _give_up(self, waited: float, reason: KafkaError) -> NoReturn:
@@ -354,8 +354,8 @@ class Connection:
             last = protocol_problem(self._servers, self._options.settings, ended)
         last = problem or last
         msg = (
-            f"{self._what}: {self._servers} did not answer as a Kafka cluster for {waited:.0f} s: {last}; see that the "
-            f"brokers run and can be reached, or wait for longer with patience="
+            f"{self._label}: {self._servers} did not answer as a Kafka cluster for {waited:.0f} s: {last}; see that "
+            f"the brokers run and can be reached, or wait for longer with patience="
         )
         raise QueryFailedError(msg) from None
 
@@ -380,7 +380,7 @@ class Connection:
         settings = self._options.settings
         masked = self._mask(text)
         named = [name for name in settings if name in masked]
-        msg = f"{self._what}: {setting_problem(settings, named, masked)}"
+        msg = f"{self._label}: {setting_problem(settings, named, masked)}"
         raise ConfigurationError(msg)
 
     def _on_error(self, error: KafkaError) -> None:
@@ -409,7 +409,7 @@ class Cluster(Connection):
 
     Args:
         options: The cluster's address and settings.
-        what: The caller, for messages, such as ``"input 'trades'"``.
+        label: The caller, for messages, such as ``"input 'trades'"``.
         at_start: Whether no query runs yet; see ``Connection``.
 
     Raises:
@@ -423,8 +423,8 @@ class Cluster(Connection):
     {('trades', 0): 1200, ('trades', 1): 0}
     """
 
-    def __init__(self, options: ClusterOptions, what: str, *, at_start: bool = False) -> None:
-        super().__init__(options, what, at_start=at_start)
+    def __init__(self, options: ClusterOptions, label: str, *, at_start: bool = False) -> None:
+        super().__init__(options, label, at_start=at_start)
         self.cluster_id: str | None = None
         uncommitted = options.settings.get("isolation.level", "").lower() == "read_uncommitted"
         self._isolation = IsolationLevel.READ_UNCOMMITTED if uncommitted else IsolationLevel.READ_COMMITTED
@@ -534,7 +534,7 @@ class Cluster(Connection):
 
     def _refuse_topic(self, name: str) -> NoReturn:
         msg = (
-            f"{self._what}: {self._servers} do not let this user read topic {name!r}, or it does not exist: grant it "
+            f"{self._label}: {self._servers} do not let this user read topic {name!r}, or it does not exist: grant it "
             f"READ and DESCRIBE on the topic; rights on consumer groups are not needed"
         )
         raise ConfigurationError(msg)
@@ -591,10 +591,10 @@ class Cluster(Connection):
         for topic, number in unknown:
             if topic not in topics:
                 near = did_you_mean(topic, [each for each in topics if not each.startswith("__")])
-                msg = f"{self._what}: {self._servers} have no topic {topic!r}{near}"
+                msg = f"{self._label}: {self._servers} have no topic {topic!r}{near}"
                 raise ConfigurationError(msg)
             if number not in topics[topic]:
-                msg = f"{self._what}: topic {topic!r} has no partition {number}; it has {topics[topic]}"
+                msg = f"{self._label}: topic {topic!r} has no partition {number}; it has {topics[topic]}"
                 raise ConfigurationError(msg)
 
 

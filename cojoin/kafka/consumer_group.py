@@ -48,12 +48,12 @@ class ConsumerGroup(Cluster):
 
     Args:
         options: The cluster's address and settings.
-        what: The caller, for messages.
+        label: The caller, for messages.
         group: The group's id.
     """
 
-    def __init__(self, options: ClusterOptions, what: str, group: str) -> None:
-        super().__init__(options, what)
+    def __init__(self, options: ClusterOptions, label: str, group: str) -> None:
+        super().__init__(options, label)
         self._group = group
         self._committer: Consumer | None = None
         self._answers: list[tuple[KafkaError | None, Sequence[TopicPartition]]] = []
@@ -129,7 +129,7 @@ class ConsumerGroup(Cluster):
             raise KafkaException(error)
 
     def _refuse_commit(self, why: str) -> NoReturn:
-        msg = f"{self._what}: {why}"
+        msg = f"{self._label}: {why}"
         raise ConfigurationError(msg)
 
 
@@ -143,13 +143,13 @@ class TopicMonitor:
         options: The cluster's address and settings.
         topics: The topics and partitions that are read.
         group: The consumer group to which offsets are committed; None for none.
-        what: The input, for messages.
+        label: The input, for messages.
     """
 
-    def __init__(self, options: ClusterOptions, topics: Topics, group: str | None, what: str) -> None:
+    def __init__(self, options: ClusterOptions, topics: Topics, group: str | None, label: str) -> None:
         patience = min(_PATIENCE_MS, options.patience_ms or _PATIENCE_MS)
         self._options, self._topics = replace(options, patience_ms=patience), topics
-        self._group, self._what = group, what
+        self._group, self._label = group, label
         self._opened: Cluster | None = None
 
     @property
@@ -170,7 +170,7 @@ class TopicMonitor:
         were added since. Records of open transactions do not, unless they are read (``isolation.level``).
         """
         read = positions_of(json.loads(position))
-        partitions = self._topics.select(self._cluster.partitions(self._topics.names), self._what)
+        partitions = self._topics.select(self._cluster.partitions(self._topics.names), self._label)
         begins = read | self._cluster.earliest([partition for partition in partitions if partition not in read])
         ends = self._cluster.latest(partitions)
         return sum(max(0, ends[partition] - begins[partition]) for partition in partitions)
@@ -185,8 +185,8 @@ class TopicMonitor:
     def _cluster(self) -> Cluster:
         if self._opened is None:
             self._opened = (
-                Cluster(self._options, self._what)
+                Cluster(self._options, self._label)
                 if self._group is None
-                else ConsumerGroup(self._options, self._what, self._group)
+                else ConsumerGroup(self._options, self._label, self._group)
             )
         return self._opened

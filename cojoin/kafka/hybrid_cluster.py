@@ -209,7 +209,7 @@ class ArchiveIndex:
     """The offsets and times of an archive's records, as of the moment at which it was opened. It can be pickled.
 
     Attributes:
-        what: The archive, for messages.
+        label: The archive, for messages.
         width: The width of a bucket of time, in milliseconds.
         times: Times that begin a bucket of their own, in epoch milliseconds.
         archived: Each partition's part; a partition that is missing has none.
@@ -226,7 +226,7 @@ class ArchiveIndex:
 Section(begin=30, end=40, is_archived=False)]
     """
 
-    what: str
+    label: str
     width: int
     times: tuple[int, ...]
     archived: Mapping[Partition, ArchivedPartition]
@@ -284,13 +284,13 @@ class HybridCluster(Cluster):
 
     Args:
         options: The cluster's address and settings.
-        what: The caller, for messages.
+        label: The caller, for messages.
         archive: The index of the archive.
         at_start: Whether no query runs yet.
     """
 
-    def __init__(self, options: ClusterOptions, what: str, archive: ArchiveIndex, *, at_start: bool = False) -> None:
-        super().__init__(options, what, at_start=at_start)
+    def __init__(self, options: ClusterOptions, label: str, archive: ArchiveIndex, *, at_start: bool = False) -> None:
+        super().__init__(options, label, at_start=at_start)
         self.archive = archive
         self._compacted: dict[str, bool] = {}
 
@@ -367,7 +367,7 @@ class HybridCluster(Cluster):
                 problem += f" ends before {ends[topic, number]:,}"
             if problem is not None:
                 problem += ": it was created again, or the archive is another topic's"
-                msg = f"{self._what}: {self.archive.what} {problem}"
+                msg = f"{self._label}: {self.archive.label} {problem}"
                 raise ConfigurationError(msg)
 
     def check_seam(self, begins: Mapping[Partition, int], ends: Mapping[Partition, int] | None) -> None:
@@ -396,15 +396,15 @@ class HybridCluster(Cluster):
                     )
         if wrong:
             msg = (
-                f"{self._what}: {'; '.join(wrong)}: neither {self.archive.what} nor the brokers have them; archive "
+                f"{self._label}: {'; '.join(wrong)}: neither {self.archive.label} nor the brokers have them; archive "
                 f'them, begin later, or set data_loss="skip" to go on without them, which is right if they were '
                 f"records of aborted transactions"
             )
             raise ConfigurationError(msg)
 
 
-def connected(options: ClusterOptions, what: str, archive: ArchiveIndex | None, *, at_start: bool = False) -> Cluster:
+def connected(options: ClusterOptions, label: str, archive: ArchiveIndex | None, *, at_start: bool = False) -> Cluster:
     """Return a connection to a cluster and its archive, if there is one; for the arguments see ``HybridCluster``."""
     if archive is None:
-        return Cluster(options, what, at_start=at_start)
-    return HybridCluster(options, what, archive, at_start=at_start)
+        return Cluster(options, label, at_start=at_start)
+    return HybridCluster(options, label, archive, at_start=at_start)

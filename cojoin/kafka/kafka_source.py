@@ -115,7 +115,7 @@ class KafkaSource(Source):
 
     cluster: ClusterOptions = field(default_factory=lambda: ClusterOptions(""))
     topics: Topics = field(default_factory=Topics)
-    range: Range = field(default_factory=lambda: Range.of(what=""))
+    range: Range = field(default_factory=lambda: Range.of(label=""))
     columns: Mapping[str, RecordColumn] = field(default_factory=dict)
     decode: Callable[[Record], Any] | None = None
     value: ValueFormat | None = None
@@ -155,7 +155,7 @@ class KafkaSource(Source):
         return self.cluster.mask(f"kafka {self.topics} at {self.cluster.bootstrap_servers}")
 
     @property
-    def what(self) -> str:
+    def label(self) -> str:
         """The source's name in messages."""
         return f"source kafka {self.topics}"
 
@@ -177,7 +177,7 @@ class KafkaSource(Source):
             raise ConfigurationError(msg)
         if other.max_drift_ms != self.max_drift_ms:
             msg = (
-                f"max_drift: {self.what} has {self.max_drift_ms} ms, {other.what} has {other.max_drift_ms} ms; "
+                f"max_drift: {self.label} has {self.max_drift_ms} ms, {other.label} has {other.max_drift_ms} ms; "
                 f"both are read up to the same times, so give them the same"
             )
             raise ConfigurationError(msg)
@@ -197,33 +197,33 @@ class KafkaSource(Source):
 
     def why_endless(self) -> str | None:
         """Return the advice for a source without an end; None where it has one."""
-        return None if self.range.is_bounded else f"{self.what} has no to=; say where it ends, such as to='latest'"
+        return None if self.range.is_bounded else f"{self.label} has no to=; say where it ends, such as to='latest'"
 
     def identity(self, spark: SparkSession) -> dict[str, str | None]:
         """Return what distinguishes this source from others: its topics, sorted by name."""
         del spark
         return {"format": self.format, "location": str(replace(self.topics, names=tuple(sorted(self.topics.names))))}
 
-    def recognised(self, spark: SparkSession, what: str, known: Mapping[str, Any] | None) -> dict[str, Any]:
+    def recognised(self, spark: SparkSession, label: str, known: Mapping[str, Any] | None) -> dict[str, Any]:
         """Return the identity with the ids of the cluster and topics, after a check that what was read is still read.
 
         Topics may be added from start to start: what the checkpoint does not know is read from its beginning.
 
         Args:
             spark: The session.
-            what: The input, for messages.
+            label: The input, for messages.
             known: The ids that the checkpoint keeps; None where nothing was read yet.
 
         Raises:
             CheckpointError: A topic was created again or is left out, or it is another cluster.
         """
         if known is not None and known.get("format") == self.format:
-            self.topics.check_kept(str(known.get("location")), known.get("topics") or (), what)
-        with closing(self._connect(what)) as cluster:
-            ids = self._surveyed(cluster, what)[1]
+            self.topics.check_kept(str(known.get("location")), known.get("topics") or (), label)
+        with closing(self._connect(label)) as cluster:
+            ids = self._surveyed(cluster, label)[1]
         problem = id_problem(known or {}, ids, self.cluster.bootstrap_servers)
         if problem is not None:
-            msg = f"{what}: {problem}"
+            msg = f"{label}: {problem}"
             raise CheckpointError(msg)
         return {**self.identity(spark), **merged_ids(known or {}, ids)}
 
@@ -242,8 +242,8 @@ class KafkaSource(Source):
 
     def _checked(self, *, is_new: bool) -> dict[str, str]:
         """Check the same as ``check``, and return the topics' ids."""
-        with closing(self._connect(self.what)) as cluster:
-            partitions, ids = self._surveyed(cluster, self.what)
+        with closing(self._connect(self.label)) as cluster:
+            partitions, ids = self._surveyed(cluster, self.label)
             if isinstance(cluster, HybridCluster):
                 cluster.check_ends(partitions)
             if is_new:
@@ -254,16 +254,16 @@ class KafkaSource(Source):
                 self.range.end(cluster, partitions)
         return dict(ids["topics"])
 
-    def _surveyed(self, cluster: Cluster, what: str) -> tuple[list[Partition], dict[str, Any]]:
+    def _surveyed(self, cluster: Cluster, label: str) -> tuple[list[Partition], dict[str, Any]]:
         """Return the partitions that are read, and the ids of their cluster and topics."""
-        partitions = self.topics.select(cluster.partitions(self.topics.names), what)
+        partitions = self.topics.select(cluster.partitions(self.topics.names), label)
         ids = {name: each for name, each in cluster.describe(name for name, _ in partitions).items() if each}
         return partitions, {"cluster": cluster.cluster_id, "topics": ids}
 
     def span(self) -> tuple[int, int] | None:
         """Return the range's first and last timestamp at the moment, in epoch milliseconds; None where it is empty."""
-        with closing(self._connect(self.what)) as cluster:
-            partitions = self.topics.select(cluster.partitions(), self.what)
+        with closing(self._connect(self.label)) as cluster:
+            partitions = self.topics.select(cluster.partitions(), self.label)
             return self.range.span(cluster, partitions)
 
     @property
@@ -279,8 +279,8 @@ class KafkaSource(Source):
 
     def held_back(self) -> list[str]:
         """Return a text for each partition in which open transactions hold back records of the range."""
-        with closing(self._connect(self.what)) as cluster:
-            return self.range.held_back(cluster, self.topics.select(cluster.partitions(), self.what))
+        with closing(self._connect(self.label)) as cluster:
+            return self.range.held_back(cluster, self.topics.select(cluster.partitions(), self.label))
 
     def open(self, *, streaming: bool = True) -> DataFrame:
         """Return the topics as a DataFrame of the active Spark session.
@@ -319,7 +319,7 @@ class KafkaSource(Source):
     def _opened(self, packing: PackedRecords | None, *, streaming: bool) -> DataFrame:
         spark = active_session()
         if spark is None:
-            msg = f"{self.what}: no Spark session is active; make one with cojoin.spark_session()"
+            msg = f"{self.label}: no Spark session is active; make one with cojoin.spark_session()"
             raise ConfigurationError(msg)
         index = self._archived(again=True)
         name = f"{_FORMAT}-{uuid.uuid4().hex[:8]}"
@@ -328,7 +328,7 @@ class KafkaSource(Source):
         spark.dataSource.register(data_source(name, reading))
         reader: Any = spark.readStream if streaming else spark.read
         layout = None if index is None else index.layout
-        fails_for = f"input {self.input_name!r}" if self.input_name else self.what
+        fails_for = f"input {self.input_name!r}" if self.input_name else self.label
         return self._records.rows(
             reader.format(name).load(),
             fails_for=fails_for if self.undecodable == "fail" else None,
@@ -336,18 +336,18 @@ class KafkaSource(Source):
             moves_by=self.moves_by,
         )
 
-    def lost_since(self, spark: SparkSession, what: str, offset: str | None) -> list[str]:
+    def lost_since(self, spark: SparkSession, label: str, offset: str | None) -> list[str]:
         """Return a text for each gap of records that no longer exist after a position of Spark's offset log."""
         del spark
-        return [f"{what}: {gap}" for gap in self._gaps(what, offset)]
+        return [f"{label}: {gap}" for gap in self._gaps(label, offset)]
 
-    def with_losses_accepted(self, spark: SparkSession, what: str, offset: str | None) -> str | None:
+    def with_losses_accepted(self, spark: SparkSession, label: str, offset: str | None) -> str | None:
         """Return a position moved past the records that no longer exist."""
         del spark
-        gaps = self._gaps(what, offset)
+        gaps = self._gaps(label, offset)
         return skip_gaps(gaps, offset) if gaps and offset is not None else offset
 
-    def between(self, what: str, begin: str | None, ends: Sequence[str]) -> tuple[DataFrame, PlacedAt]:
+    def between(self, label: str, begin: str | None, ends: Sequence[str]) -> tuple[DataFrame, PlacedAt]:
         """Return the records between positions that can be decoded, and a function that says where a row is.
 
         Raises:
@@ -361,7 +361,7 @@ class KafkaSource(Source):
             # A partition that the query did not know at the last position is not read.
             begun = positions_of(json.loads(begin))
             first = {ALL: LATEST, **{each: EARLIEST if each not in begun else _at(begun[each]) for each in read[-1]}}
-        wanted = Range(first, {each: _at(offset) for each, offset in read[-1].items()}, what)
+        wanted = Range(first, {each: _at(offset) for each, offset in read[-1].items()}, label)
         frame = replace(self, range=wanted, beside=None).open(streaming=False)
 
         def places(rows: pa.Table) -> list[int]:
@@ -373,13 +373,13 @@ class KafkaSource(Source):
 
         return frame, places
 
-    def monitor(self, what: str) -> TopicMonitor:
+    def monitor(self, label: str) -> TopicMonitor:
         """Return the monitor that commits offsets to ``group``, and counts unread ones."""
-        return TopicMonitor(self.cluster, self.topics, self.group, what)
+        return TopicMonitor(self.cluster, self.topics, self.group, label)
 
-    def _gaps(self, what: str, offset: str | None) -> list[Gap]:
-        with closing(self._connect(what)) as cluster:
-            return gaps_since(cluster, self.topics, what, offset)
+    def _gaps(self, label: str, offset: str | None) -> list[Gap]:
+        with closing(self._connect(label)) as cluster:
+            return gaps_since(cluster, self.topics, label, offset)
 
     def reading(self, tasks: int) -> InputReading:
         """Return the description of the source that its reader needs.
@@ -390,7 +390,7 @@ class KafkaSource(Source):
         index = self._archived()
         layout = None if index is None else index.layout
         return InputReading(
-            what=self.what,
+            label=self.label,
             cluster=self.cluster,
             topics=self.topics,
             range=self.range,
@@ -407,10 +407,12 @@ class KafkaSource(Source):
     def _records(self) -> RecordDescription:
         """The formats and columns of the records."""
         formats = {"value": self.value, "key": self.key}
-        return RecordDescription(self.what, self.topics, self.schema, self.columns, self.decode, formats, self.resolved)
+        return RecordDescription(
+            self.label, self.topics, self.schema, self.columns, self.decode, formats, self.resolved
+        )
 
-    def _connect(self, what: str) -> Cluster:
-        return connected(self.cluster, what, self._archived(), at_start=True)
+    def _connect(self, label: str) -> Cluster:
+        return connected(self.cluster, label, self._archived(), at_start=True)
 
     def _archived(self, *, again: bool = False) -> ArchiveIndex | None:
         """Return the archive's index, if there is one; ``again`` checks whether its files have changed."""
@@ -418,7 +420,7 @@ class KafkaSource(Source):
             return None
         records = self._records
         parts, schema = records.archived_parts, records.archived_schema
-        wanted = Wanted(self.what, self.topics, schema, parts, self.max_drift_ms, self.range)
+        wanted = Wanted(self.label, self.topics, schema, parts, self.max_drift_ms, self.range)
         return self.archive.index(wanted, again=again)
 
 
@@ -519,28 +521,28 @@ def source(
         ('trades',)
     """
     chosen = Topics.of(topics, topic_pattern, partitions)
-    what = f"source kafka {chosen}"
-    cluster = ClusterOptions.of(bootstrap_servers, options, patience, token, what)
+    label = f"source kafka {chosen}"
+    cluster = ClusterOptions.of(bootstrap_servers, options, patience, token, label)
     further = dict(columns or {})
     if isinstance(key, str):
         further, key = {"key": key_column(key), **further}, None
     if value is not None and (schema is not None or decode is not None):
-        msg = f"{what}: expected value=, or schema= for plain JSON, or schema= and decode=, got value= and another"
+        msg = f"{label}: expected value=, or schema= for plain JSON, or schema= and decode=, got value= and another"
         raise ConfigurationError(msg)
-    _check_formats(what, value, key, tombstones)
+    _check_formats(label, value, key, tombstones)
     if isinstance(value, JsonFormat):
         schema, value = value.schema, None
-    check_columns(what, schema, further, decode, has_format=value is not None or key is not None)
+    check_columns(label, schema, further, decode, has_format=value is not None or key is not None)
     for name, word, valid in (
         ("undecodable", undecodable, get_args(Undecodable)),
         ("tombstones", tombstones, get_args(Tombstones)),
         ("data_loss", data_loss, get_args(DataLoss)),
     ):
         if word not in valid:
-            msg = f"{what}: {name}: expected {' or '.join(map(repr, valid))}, got {word!r}"
+            msg = f"{label}: {name}: expected {' or '.join(map(repr, valid))}, got {word!r}"
             raise ConfigurationError(msg + did_you_mean(str(word), valid))
     if isinstance(max_records, bool) or not isinstance(max_records, int) or max_records < 1:
-        msg = f"{what}: max_records: expected a whole number of 1 or more, got {max_records!r}"
+        msg = f"{label}: max_records: expected a whole number of 1 or more, got {max_records!r}"
         raise ConfigurationError(msg)
     return KafkaSource(
         format="cojoin.kafka",
@@ -551,28 +553,28 @@ def source(
         sequence=("offset",),
         cluster=cluster,
         topics=chosen,
-        range=Range.of(from_, to, what=what),
+        range=Range.of(from_, to, label=label),
         columns=further,
         decode=decode,
         value=value,
         key=key,
         limit=max_records,
-        max_drift_ms=milliseconds(max_drift, f"{what}: max_drift"),
+        max_drift_ms=milliseconds(max_drift, f"{label}: max_drift"),
         undecodable=undecodable,
         tombstones=tombstones,
         data_loss=data_loss,
-        archive=None if archive is None else Archive(archive, what),
-        group=_checked_group(what, group),
+        archive=None if archive is None else Archive(archive, label),
+        group=_checked_group(label, group),
     )
 
 
-def _checked_group(what: str, group: Any) -> str | None:
+def _checked_group(label: str, group: Any) -> str | None:
     """Return a consumer group, after a check that it can be one of the user's own."""
     if group is not None and (not isinstance(group, str) or not group.strip()):
-        msg = f"{what}: group: expected the id of a consumer group, such as 'enrich-trades', or None, got {group!r}"
+        msg = f"{label}: group: expected the id of a consumer group, such as 'enrich-trades', or None, got {group!r}"
         raise ConfigurationError(msg)
     if group is not None and group.startswith(_OWN_GROUPS):
-        msg = f"{what}: group: {group!r}: group ids that begin with {_OWN_GROUPS!r} are reserved; choose another"
+        msg = f"{label}: group: {group!r}: group ids that begin with {_OWN_GROUPS!r} are reserved; choose another"
         raise ConfigurationError(msg)
     return group
 
@@ -580,19 +582,19 @@ def _checked_group(what: str, group: Any) -> str | None:
 _FORMATS = (JsonFormat, AvroFormat, ProtobufFormat, JsonSchemaFormat)
 
 
-def _check_formats(what: str, value: Any, key: Any, tombstones: str) -> None:
+def _check_formats(label: str, value: Any, key: Any, tombstones: str) -> None:
     if value is not None and not isinstance(value, (*_FORMATS, DebeziumFormat)):
         msg = (
-            f"{what}: value: expected a format such as cojoin.kafka.avro('http://localhost:8081'), got {value!r}; "
+            f"{label}: value: expected a format such as cojoin.kafka.avro('http://localhost:8081'), got {value!r}; "
             f"the columns of plain JSON are schema="
         )
         raise ConfigurationError(msg)
     if key is not None and not isinstance(key, _FORMATS):
-        msg = f"{what}: key: expected a plain type such as 'long', or a format such as cojoin.kafka.avro, got {key!r}"
+        msg = f"{label}: key: expected a plain type such as 'long', or a format such as cojoin.kafka.avro, got {key!r}"
         raise ConfigurationError(msg)
     if isinstance(value, DebeziumFormat) and tombstones == "keep":
         msg = (
-            f"{what}: tombstones: expected the default for Debezium, got 'keep': a tombstone there repeats a delete, "
+            f"{label}: tombstones: expected the default for Debezium, got 'keep': a tombstone there repeats a delete, "
             f"which has come before"
         )
         raise ConfigurationError(msg)

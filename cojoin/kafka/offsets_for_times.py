@@ -409,11 +409,11 @@ class RecordLookup:
 
     Args:
         cluster: The cluster that holds the records.
-        what: The input, for messages.
+        label: The input, for messages.
     """
 
-    def __init__(self, cluster: Cluster, what: str) -> None:
-        self._cluster, self._what = cluster, what
+    def __init__(self, cluster: Cluster, label: str) -> None:
+        self._cluster, self._label = cluster, label
         self._consumer: Any = None
 
     def next_records(
@@ -549,7 +549,7 @@ class RecordLookup:
                 self._consumer.incremental_assign([TopicPartition(*partition, begin)])
         elif not self._cluster.is_passing(error):
             topic, number = partition
-            msg = f"{self._what}: topic {topic} partition {number}: {self._cluster.text(error)} ({error.name()})"
+            msg = f"{self._label}: topic {topic} partition {number}: {self._cluster.text(error)} ({error.name()})"
             raise QueryFailedError(msg)
 
     def _check_patience(self, waited: float, partition: Partition) -> None:
@@ -559,7 +559,7 @@ class RecordLookup:
             problem = self._cluster.last_problem
             why = "" if problem is None else f" ({problem})"
             msg = (
-                f"{self._what}: the brokers gave no record for {waited:.0f} s{why}; expected one of topic {topic} "
+                f"{self._label}: the brokers gave no record for {waited:.0f} s{why}; expected one of topic {topic} "
                 f"partition {number}; see that its brokers run, or wait for longer with patience="
             )
             raise QueryFailedError(msg)

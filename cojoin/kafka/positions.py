@@ -63,13 +63,13 @@ def positions_of(offset: Mapping[str, Any]) -> dict[Partition, int]:
 _NOTHING_READ = ("", "-", "null")
 
 
-def gaps_since(cluster: Cluster, topics: Topics, what: str, offset: str | None) -> list[Gap]:
+def gaps_since(cluster: Cluster, topics: Topics, label: str, offset: str | None) -> list[Gap]:
     """Return the ranges of offsets that no longer exist among those to be read next.
 
     Args:
         cluster: The cluster of the topics.
         topics: The topics and partitions that are read.
-        what: The input, for messages.
+        label: The input, for messages.
         offset: The line of Spark's offset log.
 
     Raises:
@@ -80,13 +80,13 @@ def gaps_since(cluster: Cluster, topics: Topics, what: str, offset: str | None) 
     try:
         positions = positions_of(json.loads(offset))
     except (ValueError, KeyError, TypeError, AttributeError):
-        msg = f"{what}: the checkpoint's position is not in the form of Spark's offset log; got {offset[:60]!r}"
+        msg = f"{label}: the checkpoint's position is not in the form of Spark's offset log; got {offset[:60]!r}"
         raise CheckpointError(msg) from None
-    existing = set(topics.select(cluster.partitions(topics.names), what))
+    existing = set(topics.select(cluster.partitions(topics.names), label))
     gone = sorted(set(positions) - existing)
     if gone:
         msg = (
-            f"{what}: the checkpoint has read topic {gone[0][0]!r} partition {gone[0][1]}, which {topics} "
+            f"{label}: the checkpoint has read topic {gone[0][0]!r} partition {gone[0][1]}, which {topics} "
             f"does not have; name it, or start a new query"
         )
         raise CheckpointError(msg)
@@ -95,7 +95,7 @@ def gaps_since(cluster: Cluster, topics: Topics, what: str, offset: str | None) 
     for (topic, number), position in positions.items():
         if latest[topic, number] < position:
             msg = (
-                f"{what}: topic {topic} partition {number} ends at offset {latest[topic, number]:,}, before the "
+                f"{label}: topic {topic} partition {number} ends at offset {latest[topic, number]:,}, before the "
                 f"checkpoint's {position:,}: the topic was created again or cut off since; start a new query"
             )
             raise CheckpointError(msg)

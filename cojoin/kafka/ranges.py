@@ -82,12 +82,12 @@ Scope: TypeAlias = tuple[str | None, int | None]
 ALL: Scope = (None, None)
 
 
-def parsed_points(bound: Any, what: str) -> dict[Scope, Point]:
+def parsed_points(bound: Any, label: str) -> dict[Scope, Point]:
     """Return the points that a user wrote, by scope.
 
     Args:
         bound: A ``Bound``, as far as the user is right.
-        what: The input and the argument, for messages.
+        label: The input and the argument, for messages.
 
     Raises:
         ConfigurationError: A type or a word is wrong, or a time does not parse or has no zone.
@@ -96,48 +96,48 @@ def parsed_points(bound: Any, what: str) -> dict[Scope, Point]:
     {('trades', 0): Point(kind='offset', value=7), ('trades', 1): Point(kind='time', value=1767571200000)}
     """
     if not isinstance(bound, Mapping):
-        return {ALL: _point(bound, what)}
+        return {ALL: _point(bound, label)}
     points: dict[Scope, Point] = {}
     for topic, of_topic in bound.items():
         if not isinstance(topic, str) or not topic:
-            msg = f"{what}: expected the names of topics as keys, got {topic!r}"
+            msg = f"{label}: expected the names of topics as keys, got {topic!r}"
             raise ConfigurationError(msg)
         if not isinstance(of_topic, Mapping):
-            points[topic, None] = _point(of_topic, f"{what}: topic {topic}")
+            points[topic, None] = _point(of_topic, f"{label}: topic {topic}")
             continue
         for number, moment in of_topic.items():
             if not isinstance(number, int) or isinstance(number, bool) or number < 0:
-                msg = f"{what}: topic {topic}: expected the numbers of partitions as keys, got {number!r}"
+                msg = f"{label}: topic {topic}: expected the numbers of partitions as keys, got {number!r}"
                 raise ConfigurationError(msg)
-            points[topic, number] = _point(moment, f"{what}: {_name_of((topic, number))}")
+            points[topic, number] = _point(moment, f"{label}: {_name_of((topic, number))}")
     return points
 
 
-def _point(moment: Any, what: str) -> Point:
+def _point(moment: Any, label: str) -> Point:
     if isinstance(moment, datetime):
         if moment.utcoffset() is None:
-            msg = f"{what}: expected a datetime with a zone, such as tzinfo=timezone.utc, got {moment!r}"
+            msg = f"{label}: expected a datetime with a zone, such as tzinfo=timezone.utc, got {moment!r}"
             raise ConfigurationError(msg)
         return Point("time", _milliseconds(moment))
     if isinstance(moment, int) and not isinstance(moment, bool):
         if moment < 0:
-            msg = f"{what}: expected an offset of zero or more, got {moment}"
+            msg = f"{label}: expected an offset of zero or more, got {moment}"
             raise ConfigurationError(msg)
         return Point("offset", moment)
     if not isinstance(moment, str):
-        msg = f"{what}: {_EXPECTED}; got {moment!r}"
+        msg = f"{label}: {_EXPECTED}; got {moment!r}"
         raise ConfigurationError(msg)
     if moment in {"earliest", "latest"}:
         return EARLIEST if moment == "earliest" else LATEST
-    return Point("time", _milliseconds(_parsed(moment, what)))
+    return Point("time", _milliseconds(_parsed(moment, label)))
 
 
-def _parsed(text: str, what: str) -> datetime:
+def _parsed(text: str, label: str) -> datetime:
     """Read ISO text in the same way on every version of Python; ``fromisoformat`` accepts different forms."""
     matched = _ISO.fullmatch(text.strip())
     if matched is None:
         near = did_you_mean(text, ["earliest", "latest"]) if text[:1].isalpha() else ""
-        msg = f"{what}: {_EXPECTED}; got {text!r}{near}"
+        msg = f"{label}: {_EXPECTED}; got {text!r}{near}"
         raise ConfigurationError(msg)
     date, clock, seconds, fraction, zone = matched.groups()
     zone = "+00:00" if zone in {None, "Z", "z"} else f"{zone[:3]}:{zone[-2:]}"
@@ -146,7 +146,7 @@ def _parsed(text: str, what: str) -> datetime:
             f"{date}T{clock or '00:00'}:{seconds or '00'}.{(fraction or '').ljust(6, '0')}{zone}"
         )
     except ValueError as error:
-        msg = f"{what}: expected a time of the calendar, got {text!r}: {error}"
+        msg = f"{label}: expected a time of the calendar, got {text!r}: {error}"
         raise ConfigurationError(msg) from error
 
 
@@ -184,25 +184,25 @@ class Range:
     Attributes:
         from_: The points at which reading begins, by scope: a topic and a partition's number, each None for all.
         to: The points at which reading ends, in the same form; None where no ``to`` was given.
-        what: The input, for messages, such as ``"input 'trades'"``.
+        label: The input, for messages, such as ``"input 'trades'"``.
         max_ahead_ms: The largest distance ahead of the clock of a trusted record timestamp, in milliseconds; None
             trusts all that a timestamp of Spark's holds.
     """
 
     from_: Mapping[Scope, Point]
     to: Mapping[Scope, Point] | None
-    what: str
+    label: str
     max_ahead_ms: int | None = None
 
     @classmethod
-    def of(cls, from_: Bound = "earliest", to: Bound | None = None, *, what: str) -> Range:
+    def of(cls, from_: Bound = "earliest", to: Bound | None = None, *, label: str) -> Range:
         """Return the range that a user wrote, checked as far as possible without a broker.
 
         Args:
             from_: The first record that is read. What a dict does not name begins at the earliest offset.
             to: The first record that is no longer read. For None, and for what a dict does not name, a bounded run ends
                 at the records that exist when it starts, and a live run does not end.
-            what: The input, for messages.
+            label: The input, for messages.
 
         Raises:
             ConfigurationError: A type or a word is wrong, a time does not parse or has no zone, or ``from_`` is after
@@ -211,9 +211,9 @@ class Range:
         >>> Range.of("2026-01-05", "2026-01-26", what="input 'trades'").from_ms
         1767571200000
         """
-        begins = parsed_points(from_, f"{what}: from_")
-        ends = None if to is None else parsed_points(to, f"{what}: to")
-        made = cls(begins, ends, what)
+        begins = parsed_points(from_, f"{label}: from_")
+        ends = None if to is None else parsed_points(to, f"{label}: to")
+        made = cls(begins, ends, label)
         made._check_order()
         return made
 
@@ -328,7 +328,7 @@ class Range:
             # For a time the end is asked first, so that a record that is written meanwhile is not skipped.
             offsets |= request(of_kind) if of_kind else {}
         times = sorted({point.value for point in wanted.values() if point.kind == "time"})
-        lookup, trusted_until = RecordLookup(cluster, self.what), self.trusted_until
+        lookup, trusted_until = RecordLookup(cluster, self.label), self.trusted_until
         try:
             for moment in times:
                 of_time = [each for each, point in wanted.items() if point == Point("time", moment)]
@@ -352,7 +352,7 @@ class Range:
         stable, written = cluster.latest(partitions), cluster.written(partitions)
         ends = self.end(cluster, partitions) or stable
         return [
-            f"{self.what}: {_name_of(each)}: a transaction is open from offset {end:,} on, so a run over the records "
+            f"{self.label}: {_name_of(each)}: a transaction is open from offset {end:,} on, so a run over the records "
             f"that exist ends before it and leaves {written[each] - end:,} offsets, up to {written[each] - 1:,}, to "
             f"the next run"
             for each, end in stable.items()
@@ -361,7 +361,7 @@ class Range:
 
     def span(self, cluster: Cluster, partitions: Iterable[Partition]) -> tuple[int, int] | None:
         """Return the first and last timestamp at the moment, in epoch milliseconds; None where there is no record."""
-        read, lookup = list(partitions), RecordLookup(cluster, self.what)
+        read, lookup = list(partitions), RecordLookup(cluster, self.label)
         try:
             records = first_records(cluster, lookup, read, self.from_ms or 0, self.trusted_until)
             times = Times(cluster, lookup, 1, 0)
@@ -385,7 +385,7 @@ class Range:
             begin, end = self._from(scope), self._to(scope)
             if end is None:
                 continue
-            where = self.what + (f": {_name_of(scope)}" if scope != ALL else "")
+            where = self.label + (f": {_name_of(scope)}" if scope != ALL else "")
             if begin.kind == end.kind and begin.value > end.value:
                 msg = f"{where}: from_ is after to: expected a beginning before the end, got {begin} and {end}"
                 raise ConfigurationError(msg)
@@ -398,12 +398,13 @@ class Range:
         for topic, number in points:
             if topic is not None and topic not in topics:
                 near = did_you_mean(topic, topics)
-                msg = f"{self.what}: {argument}: topic {topic!r} is not among those that are read{near}"
+                msg = f"{self.label}: {argument}: topic {topic!r} is not among those that are read{near}"
                 raise ConfigurationError(msg)
             if topic is not None and number is not None and (topic, number) not in read:
                 numbers = sorted(partition for name, partition in read if name == topic)
                 msg = (
-                    f"{self.what}: {argument}: partition {number} of topic {topic!r} is not among those read: {numbers}"
+                    f"{self.label}: {argument}: partition {number} of topic {topic!r} is not among those read: "
+                    f"{numbers}"
                 )
                 raise ConfigurationError(msg)
 
@@ -417,7 +418,7 @@ class Range:
 
     def _refuse(self, why: str, wrong: list[str]) -> None:
         if wrong:
-            msg = f"{self.what}: {why}: {'; '.join(wrong)}"
+            msg = f"{self.label}: {why}: {'; '.join(wrong)}"
             raise ConfigurationError(msg)
 
 

@@ -51,7 +51,7 @@ class InputReading:
     """The description of an input that a reader needs; it is sent to the workers, and has no connections.
 
     Attributes:
-        what: The input, for messages.
+        label: The input, for messages.
         cluster: The cluster's address and settings.
         topics: The topics and partitions that are read.
         range: The range that is read.
@@ -66,7 +66,7 @@ class InputReading:
         packing: Packs the rows of records in the task that reads them; None leaves that to the map side.
     """
 
-    what: str
+    label: str
     cluster: ClusterOptions
     topics: Topics
     range: Range
@@ -96,8 +96,8 @@ class InputReading:
         if task.archived:
             from cojoin.kafka.archive_files import archived  # noqa: PLC0415 - takes as long as all other imports
 
-            yield from archived(task.archived, self.format, self.what, held)
-        yield from read_task(task, self.cluster, self.format, self.what, held)
+            yield from archived(task.archived, self.format, self.label, held)
+        yield from read_task(task, self.cluster, self.format, self.label, held)
 
     def on_a_worker(self) -> InputReading:
         """Return the description for a worker, without anything that grows with the archive."""
@@ -121,8 +121,8 @@ class ConnectedInput:
 
     def __init__(self, reading: InputReading) -> None:
         self.reading = reading
-        self.cluster = connected(reading.cluster, reading.what, reading.archive)
-        self._lookup = RecordLookup(self.cluster, reading.what)
+        self.cluster = connected(reading.cluster, reading.label, reading.archive)
+        self._lookup = RecordLookup(self.cluster, reading.label)
         self.times = Times(self.cluster, self._lookup, reading.limit, reading.max_drift_ms)
         self._stood: tuple[int, dict[Partition, int]] = (0, {})
         """A time up to which all was read, in epoch milliseconds, and the positions there."""
@@ -138,14 +138,14 @@ class ConnectedInput:
         ids = {"topics": self.cluster.describe(topic for topic, _ in partitions)}
         problem = id_problem(self._known, ids, self.reading.cluster.bootstrap_servers)
         if problem is not None:
-            msg = f"{self.reading.what}: {problem}"
+            msg = f"{self.reading.label}: {problem}"
             raise QueryFailedError(msg)
         self._known = merged_ids(self._known, ids)
 
     def partitions(self) -> list[Partition]:
         """Return the partitions that exist now."""
         topics = self.reading.topics
-        return topics.select(self.cluster.partitions(topics.names), self.reading.what)
+        return topics.select(self.cluster.partitions(topics.names), self.reading.label)
 
     def begins(self, *, skip_lost: bool = False) -> dict[Partition, int]:
         """Return the offsets at which the range begins."""
@@ -167,7 +167,7 @@ class ConnectedInput:
         for (topic, number), end in (self.cluster.latest(read) if read else {}).items():
             if end < positions[topic, number]:
                 msg = (
-                    f"{self.reading.what}: topic {topic} partition {number} ends at offset {end:,}, before the "
+                    f"{self.reading.label}: topic {topic} partition {number} ends at offset {end:,}, before the "
                     f"{positions[topic, number]:,} that are read: the topic was created again or cut off since; "
                     f"start a new query"
                 )
@@ -346,7 +346,7 @@ class AlignedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._reading.tasks,
             unread=unread_of(end),
             trusted_until=end.get("believed"),
-            what=self._reading.what,
+            label=self._reading.label,
             skips_losses=self._reading.skips_losses,
         )
 
@@ -383,7 +383,7 @@ class WholeReader(DataSourceReader):
             whole.ends(),
             None,
             self._reading.tasks,
-            what=self._reading.what,
+            label=self._reading.label,
             skips_losses=False,
         )
         # Of no tasks PySpark makes one that is None.

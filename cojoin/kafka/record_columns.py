@@ -99,7 +99,7 @@ class RecordColumn:
     name: str = ""
 
     def __post_init__(self) -> None:
-        parsed = parse_type(self.dtype, what=str(self))
+        parsed = parse_type(self.dtype, label=str(self))
         if pa.types.is_nested(parsed):
             msg = f"{self}: expected a plain type, got {self.dtype!r}"
             raise SchemaError(msg)
@@ -161,7 +161,7 @@ def timestamp() -> RecordColumn:
 
 
 def check_columns(
-    what: str,
+    label: str,
     schema: str | None,
     columns: Mapping[str, RecordColumn],
     decode: Callable[[Record], Any] | None,
@@ -171,7 +171,7 @@ def check_columns(
     """Check the columns that a user describes.
 
     Args:
-        what: The input, for messages.
+        label: The input, for messages.
         schema: DDL of the value's columns.
         columns: Further columns, by name.
         decode: The user's own function that decodes records.
@@ -182,28 +182,28 @@ def check_columns(
         SchemaError: Two columns have the same name.
     """
     if schema is None and (decode is not None or not (columns or has_format)):
-        msg = f"{what}: expected schema=, such as 'customer_id long, event_time timestamp': what a value holds"
+        msg = f"{label}: expected schema=, such as 'customer_id long, event_time timestamp': what a value holds"
         raise ConfigurationError(msg)
     if decode is not None:
         if not callable(decode):
-            msg = f"{what}: decode: expected a function of a Record, got {decode!r}"
+            msg = f"{label}: decode: expected a function of a Record, got {decode!r}"
             raise ConfigurationError(msg)
         reason = pickling_error(decode)
         if reason is not None:
-            msg = f"{what}: decode can't be sent to the workers: {reason}"
+            msg = f"{label}: decode can't be sent to the workers: {reason}"
             raise ConfigurationError(msg)
     for name, column in columns.items():
         if not isinstance(column, RecordColumn):
-            msg = f"{what}: column {name!r}: expected cojoin.kafka.key(), header() or timestamp(), got {column!r}"
+            msg = f"{label}: column {name!r}: expected cojoin.kafka.key(), header() or timestamp(), got {column!r}"
             raise ConfigurationError(msg)
-    _check_names(what, [] if schema is None else parse_schema(schema, what=f"{what}: schema").names, columns)
+    _check_names(label, [] if schema is None else parse_schema(schema, label=f"{label}: schema").names, columns)
 
 
-def _check_names(what: str, *parts: Iterable[str]) -> None:
+def _check_names(label: str, *parts: Iterable[str]) -> None:
     """Check that columns of a record's parts have names of their own.
 
     Args:
-        what: The input, for messages.
+        label: The input, for messages.
         parts: The names of each part's columns.
 
     Raises:
@@ -213,7 +213,7 @@ def _check_names(what: str, *parts: Iterable[str]) -> None:
     for name in [*(name for part in parts for name in part), *_PLACE]:
         if name.lower() in seen:
             msg = (
-                f"{what}: two columns have the name {name!r}: the value's fields, the key's, further columns and "
+                f"{label}: two columns have the name {name!r}: the value's fields, the key's, further columns and "
                 f"Kafka's own, topic, partition and offset, need names of their own"
             )
             raise SchemaError(msg)
@@ -249,10 +249,10 @@ def decoded(
         moves_by: The key columns of change events.
     """
     faults = [F.col(FAULT)]
-    names = [] if schema is None else parse_schema(schema, what="schema").names
+    names = [] if schema is None else parse_schema(schema, label="schema").names
     structs = [DECODED] if in_python else [DECODED, _PARSED] if archived else [_PARSED]
     if schema is not None and not in_python:
-        dtype = pa.struct(list(parse_schema(schema, what="schema")))
+        dtype = pa.struct(list(parse_schema(schema, label="schema")))
         if value is not None and value.row is not None:
             dtype = payload_of(value.columns)
         records = _with_parsed(records, VALUE, _PARSED, dtype)
@@ -369,9 +369,9 @@ def _has_half(text: Column) -> Column:
     return text.contains("\\u") & spelled.rlike(_HALF)
 
 
-def _told(what: Column, value: Column) -> Column:
+def _told(label: Column, value: Column) -> Column:
     shown = F.substring(F.make_valid_utf8(value.cast("string")), 1, _SHOWN)
-    return F.concat(F.lit("undecodable: "), what, F.lit(": got "), shown)
+    return F.concat(F.lit("undecodable: "), label, F.lit(": got "), shown)
 
 
 @dataclass(frozen=True)
@@ -379,7 +379,7 @@ class RecordDescription:
     """The formats and columns of a source's records.
 
     Attributes:
-        what: The source, for messages.
+        label: The source, for messages.
         topics: Its topics.
         given: DDL of the value's columns, where the user gave them without a format.
         columns: Further columns, by name.
@@ -388,7 +388,7 @@ class RecordDescription:
         resolved: The formats that were resolved before; receives further ones.
     """
 
-    what: str
+    label: str
     topics: Topics
     given: str | None
     columns: Mapping[str, RecordColumn]
@@ -409,11 +409,11 @@ class RecordDescription:
             return None
         if part not in self.resolved:
             names = self.topics.names if self.topics.pattern is None else ()
-            resolved = resolve(chosen, f"{names[0]}-{part}" if len(names) == 1 else None, part, self.what)
+            resolved = resolve(chosen, f"{names[0]}-{part}" if len(names) == 1 else None, part, self.label)
             others = [each.row_names for name, each in self.resolved.items() if name != part]
             if self.given is not None:
                 others.append(parse_schema(self.given).names)
-            _check_names(self.what, *others, resolved.row_names, self.columns)
+            _check_names(self.label, *others, resolved.row_names, self.columns)
             self.resolved[part] = resolved
         return self.resolved[part]
 

@@ -130,7 +130,7 @@ def read_task(
     task: Task,
     options: ClusterOptions,
     form: RecordFormat,
-    what: str,
+    label: str,
     held: Mapping[Partition, Collection[int]] | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Read a task's records from the brokers, then its marks and gaps.
@@ -139,7 +139,7 @@ def read_task(
         task: The task.
         options: The cluster's address and settings.
         form: The parts of a record that its row has.
-        what: The input, for messages.
+        label: The input, for messages.
         held: Offsets that the archive has, by partition; they are left out, because the brokers only fill its holes.
 
     Raises:
@@ -148,10 +148,10 @@ def read_task(
     """
     spans = task.from_brokers
     if spans:
-        cluster = Cluster(options, what)
+        cluster = Cluster(options, label)
         try:
             newest: dict[Partition, int] = {}
-            for messages in fetched(cluster, spans, options, what, held):
+            for messages in fetched(cluster, spans, options, label, held):
                 _note_newest(messages, newest, task.trusted_until)
                 yield _rows(messages, form)
             yield markers(None, newest, form)
@@ -335,7 +335,7 @@ def fetched(
     cluster: Cluster,
     spans: Sequence[Span],
     options: ClusterOptions,
-    what: str,
+    label: str,
     held: Mapping[Partition, Collection[int]] | None = None,
 ) -> Iterator[list[Any]]:
     """Read ranges of offsets, each partition's in order.
@@ -344,7 +344,7 @@ def fetched(
         cluster: The cluster that holds them.
         spans: The ranges; several of one partition are read one after another.
         options: The cluster's address and settings, and the time for which it may be silent.
-        what: The input, for messages.
+        label: The input, for messages.
         held: Offsets to leave out, by partition.
 
     Yields:
@@ -359,7 +359,7 @@ def fetched(
     consumer = cluster.consumer()
     try:
         for one_round in _rounds(spans):
-            for message in _consumed(consumer, cluster, one_round, options, what):
+            for message in _consumed(consumer, cluster, one_round, options, label):
                 partition = (message.topic(), message.partition())
                 if held and message.offset() in held.get(partition, ()):
                     continue
@@ -396,7 +396,7 @@ def _size(message: Any) -> int:
 
 
 def _consumed(
-    consumer: Any, cluster: Cluster, spans: Sequence[Span], options: ClusterOptions, what: str
+    consumer: Any, cluster: Cluster, spans: Sequence[Span], options: ClusterOptions, label: str
 ) -> Iterator[Any]:
     """Read ranges of different partitions."""
     from confluent_kafka import TopicPartition  # noqa: PLC0415 - optional, but the cluster exists, so it is installed
@@ -414,7 +414,7 @@ def _consumed(
         elif patience is not None and time.monotonic() - answered_at > patience:
             (topic, number), span = next(iter(left.items()))
             msg = (
-                f"{what}: {options.bootstrap_servers} gave no record for {patience:.0f} s{_why(cluster)}; expected "
+                f"{label}: {options.bootstrap_servers} gave no record for {patience:.0f} s{_why(cluster)}; expected "
                 f"those of topic {topic} partition {number} up to offset {span.end - 1:,}; see that its brokers run, "
                 f"or wait for longer with patience="
             )
@@ -423,7 +423,7 @@ def _consumed(
         for message in messages:
             error = message.error()
             if error is not None and error.name() != _END:
-                _judge(cluster, error, message, options, what)
+                _judge(cluster, error, message, options, label)
                 continue
             partition, offset = (message.topic(), message.partition()), message.offset()
             wanted = left.get(partition)
@@ -444,18 +444,18 @@ def _why(cluster: Cluster) -> str:
     return "" if cluster.last_problem is None else f" ({cluster.last_problem})"
 
 
-def _judge(cluster: Cluster, error: Any, message: Any, options: ClusterOptions, what: str) -> None:
+def _judge(cluster: Cluster, error: Any, message: Any, options: ClusterOptions, label: str) -> None:
     if cluster.is_passing(error) or error.name() in _OF_GROUPS:
         return
     where = f"topic {message.topic()} partition {message.partition()}"
     if error.name() == "TOPIC_AUTHORIZATION_FAILED":
         msg = (
-            f"{what}: {options.bootstrap_servers} do not let this user read topic {message.topic()!r}: "
+            f"{label}: {options.bootstrap_servers} do not let this user read topic {message.topic()!r}: "
             f"grant it READ and DESCRIBE on the topic"
         )
         raise ConfigurationError(msg)
     if error.name() in {"_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE"}:
-        msg = f"{what}: {where}: the records at offset {message.offset():,} were deleted while they were to be read"
+        msg = f"{label}: {where}: the records at offset {message.offset():,} were deleted while they were to be read"
     else:
-        msg = f"{what}: {where}: {cluster.text(error)} ({error.name()})"
+        msg = f"{label}: {where}: {cluster.text(error)} ({error.name()})"
     raise QueryFailedError(msg)

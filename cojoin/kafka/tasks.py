@@ -99,7 +99,7 @@ def make_tasks(
     mark: int | None,
     tasks: int,
     *,
-    what: str,
+    label: str,
     skips_losses: bool,
     unread: frozenset[Partition] = frozenset(),
     trusted_until: int | None = None,
@@ -112,7 +112,7 @@ def make_tasks(
         ends: Each partition's end.
         mark: The progress of event time in each of them, in epoch milliseconds; None makes no marks.
         tasks: The number of tasks.
-        what: The input, for messages.
+        label: The input, for messages.
         skips_losses: Whether records that no longer exist are skipped.
         unread: The partitions that hold more records.
         trusted_until: The latest record timestamp that is trusted, in epoch milliseconds; None trusts all.
@@ -136,7 +136,7 @@ def make_tasks(
                 spans.append(replace(span, begin=first))
     if gaps and not skips_losses:
         msg = (
-            f"{what}: records that were to be read next are gone: {'; '.join(map(str, gaps))}; they aged out, or were "
+            f"{label}: records that were to be read next are gone: {'; '.join(map(str, gaps))}; they aged out, or were "
             f'deleted, before they were read. Start a new query, or go on without them with data_loss="skip"'
         )
         raise QueryFailedError(msg)

@@ -86,19 +86,19 @@ class TokenFunction:
     number: str = field(default_factory=lambda: uuid.uuid4().hex, repr=False)
 
     @classmethod
-    def of(cls, function: Any, what: str) -> TokenFunction:
+    def of(cls, function: Any, label: str) -> TokenFunction:
         """Return a user's function, checked as far as possible without a call.
 
         Raises:
             ConfigurationError: It is not a function, or it can't be sent to the workers.
         """
         if not callable(function):
-            msg = f"{what}: token: expected a function that returns a token, got a {type(function).__name__}"
+            msg = f"{label}: token: expected a function that returns a token, got a {type(function).__name__}"
             raise ConfigurationError(msg)
         made = cls(function)
         reason = pickling_error(function)
         if reason is not None:
-            msg = f"{what}: token: {made.name} can't be sent to the workers: {without_tokens(reason)}"
+            msg = f"{label}: token: {made.name} can't be sent to the workers: {without_tokens(reason)}"
             raise ConfigurationError(msg)
         return made
 
@@ -131,12 +131,12 @@ class Tokens:
 
     Args:
         function: The user's function.
-        what: The input, for messages.
+        label: The input, for messages.
         secrets: The values of settings that must not be shown.
     """
 
-    def __init__(self, function: TokenFunction, what: str, secrets: Secrets) -> None:
-        self._function, self._what, self._secrets = function, what, secrets
+    def __init__(self, function: TokenFunction, label: str, secrets: Secrets) -> None:
+        self._function, self._label, self._secrets = function, label, secrets
         self.problem: str | None = None
         """The problem of the function's last call, without secrets; None after a success."""
 
@@ -145,7 +145,7 @@ class Tokens:
         del config
         kept = self._kept()
         if kept is None:
-            msg = f"{self._what}: {self.problem}"
+            msg = f"{self._label}: {self.problem}"
             raise QueryFailedError(msg)
         return kept.token.text, kept.expires_at, kept.token.principal, dict(kept.token.extensions)
 
@@ -162,7 +162,7 @@ class Tokens:
         """
         begin = time.monotonic()
         while self._kept() is None:
-            msg = f"{self._what}: token: {self.problem}"
+            msg = f"{self._label}: token: {self.problem}"
             if at_start:
                 raise ConfigurationError(msg)
             waited = time.monotonic() - begin
@@ -233,12 +233,12 @@ def _as_token(answer: Any) -> Token | str:
     return answer if not wrong else f"the extension {wrong[0]!r}, whose name is not one of SASL's: letters, not 'auth'"
 
 
-def with_token_login(settings: Mapping[str, str], what: str) -> dict[str, str]:
+def with_token_login(settings: Mapping[str, str], label: str) -> dict[str, str]:
     """Return librdkafka's settings with those of a login by a token: OAUTHBEARER, by TLS unless they say otherwise.
 
     Args:
         settings: The user's settings.
-        what: The input, for messages.
+        label: The input, for messages.
 
     Raises:
         ConfigurationError: They are those of another login.
@@ -249,13 +249,13 @@ def with_token_login(settings: Mapping[str, str], what: str) -> dict[str, str]:
     protocol = settings.get("security.protocol", "SASL_SSL")
     named = next((name for name in _MECHANISM if name in settings), None)
     if named is not None and settings[named] != _OWN_MECHANISM:
-        msg = f"{what}: token: expected the option {named} to be {_OWN_MECHANISM}, got {settings[named]!r}"
+        msg = f"{label}: token: expected the option {named} to be {_OWN_MECHANISM}, got {settings[named]!r}"
         raise ConfigurationError(msg)
     if protocol.lower() not in {"sasl_ssl", "sasl_plaintext"}:
-        msg = f"{what}: token: expected the option security.protocol to be SASL_SSL, got {protocol!r}"
+        msg = f"{label}: token: expected the option security.protocol to be SASL_SSL, got {protocol!r}"
         raise ConfigurationError(msg)
     if settings.get("sasl.oauthbearer.method", "default").lower() == "oidc":
-        msg = f"{what}: token: by the option sasl.oauthbearer.method=oidc librdkafka gets tokens itself; leave one out"
+        msg = f"{label}: token: by the option sasl.oauthbearer.method=oidc librdkafka gets tokens itself; leave one out"
         raise ConfigurationError(msg)
     own = {} if named is not None else {"sasl.mechanism": _OWN_MECHANISM}
     return {"security.protocol": "SASL_SSL", **settings, **own}

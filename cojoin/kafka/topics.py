@@ -125,13 +125,13 @@ class Topics:
             lacking.append(f"topics of the pattern {former.pattern!r}")
         return lacking
 
-    def check_kept(self, location: str, read: Iterable[str], what: str) -> None:
+    def check_kept(self, location: str, read: Iterable[str], label: str) -> None:
         """Check that nothing is left out that a checkpoint has read; topics may be added.
 
         Args:
             location: The former choice, as ``str`` returned it.
             read: The topics that were read with it, as far as they are known.
-            what: The input, for messages.
+            label: The input, for messages.
 
         Raises:
             CheckpointError: Something is left out.
@@ -140,7 +140,7 @@ class Topics:
         left_out = self.left_out(former, read)
         if left_out:
             msg = (
-                f"{what}: the checkpoint has read {former}, and this source reads {self}, without "
+                f"{label}: the checkpoint has read {former}, and this source reads {self}, without "
                 f"{', '.join(left_out)}: expected all that was read before, because the records written from now on "
                 f"would be missing; name it again, or begin a new query, with a checkpoint of its own"
             )
@@ -152,28 +152,28 @@ class Topics:
     def _matches(self, name: str) -> bool:
         return self.pattern is not None and not name.startswith(_INTERNAL) and bool(re.fullmatch(self.pattern, name))
 
-    def select(self, existing: Mapping[str, list[int]], what: str) -> list[Partition]:
+    def select(self, existing: Mapping[str, list[int]], label: str) -> list[Partition]:
         """Return the partitions that are read.
 
         Args:
             existing: All topics of the cluster, with their partitions' numbers.
-            what: The input, for messages.
+            label: The input, for messages.
 
         Raises:
             ConfigurationError: A topic or partition that was named does not exist, or the pattern matches no topic.
         """
         matching = [name for name in sorted(existing) if self._matches(name)]
         if self.pattern is not None and not (matching or self.names):
-            msg = f"{what}: no topic matches {self.pattern!r}"
+            msg = f"{label}: no topic matches {self.pattern!r}"
             raise ConfigurationError(msg + did_you_mean(self.pattern, existing))
         partitions: list[Partition] = []
         for name in dict.fromkeys([*self.names, *matching]):
             if name not in existing:
-                msg = f"{what}: topic {name!r} does not exist{did_you_mean(name, existing)}"
+                msg = f"{label}: topic {name!r} does not exist{did_you_mean(name, existing)}"
                 raise ConfigurationError(msg)
             missing = set(self.only.get(name, ())) - set(existing[name])
             if missing:
-                msg = f"{what}: topic {name!r} has no partition {min(missing)}; it has {existing[name]}"
+                msg = f"{label}: topic {name!r} has no partition {min(missing)}; it has {existing[name]}"
                 raise ConfigurationError(msg)
             partitions += [(name, number) for number in self.only.get(name, existing[name])]
         return partitions

@@ -76,21 +76,21 @@ class ClassicSession(SessionAdapter):
         """The session's workers as a message names them."""
         return f"the workers of {self.spark.sparkContext.master}"
 
-    def check(self, what: str) -> None:
+    def check(self, label: str) -> None:
         """Check that it is a session that runs."""
         if not isinstance(self.spark, SparkSession):
-            msg = f"{what}: expected a SparkSession, got {type(self.spark).__name__}"
+            msg = f"{label}: expected a SparkSession, got {type(self.spark).__name__}"
             raise ConfigurationError(msg)
         if self.is_stopped:
-            raise stopped(what)
-        self._check_java(what)
+            raise stopped(label)
+        self._check_java(label)
 
-    def _check_java(self, what: str) -> None:
+    def _check_java(self, label: str) -> None:
         """Check the Java of the driver, once; that of other hosts is not known."""
         if self.application_id in _CHECKED:
             return
         version = str(java_class(self.spark, "java.lang.System").getProperty("java.version"))
-        fault = java_fault(version, f"{what}: the Java of its Spark session")
+        fault = java_fault(version, f"{label}: the Java of its Spark session")
         if fault is not None:
             raise EnvironmentSetupError(fault)
         _CHECKED.add(self.application_id)
@@ -157,14 +157,14 @@ class ClassicSession(SessionAdapter):
         """Whether all workers are children of this process's Spark."""
         return not self.has_other_hosts
 
-    def open_store(self, root: str, what: str) -> Store:
+    def open_store(self, root: str, label: str) -> Store:
         """Return the files below a directory, after Spark was asked whether it reaches the directory."""
         if _PLAIN_FILE.fullmatch(root) is None:
-            root = qualified(self.spark, root, what)
+            root = qualified(self.spark, root, label)
         local = self.hadoop_setting("fs.file.impl")
         is_direct = not root.startswith(FILE) or local is None or local.rpartition(".")[2] in _LOCAL_CLASSES
-        store = direct_store(root, self.object_store_settings, what) if is_direct else None
-        return store or HadoopStore(self.spark, root, what)
+        store = direct_store(root, self.object_store_settings, label) if is_direct else None
+        return store or HadoopStore(self.spark, root, label)
 
     def local_path(self, location: str) -> str | None:
         """Return a location as a path of the local file system; None if its scheme is not ``file``."""
@@ -255,10 +255,10 @@ def _stream_source(leaf: Any) -> StreamSource | None:
     return StreamSource(name, options)
 
 
-def stopped(what: str) -> ConfigurationError:
+def stopped(label: str) -> ConfigurationError:
     """Return the error for a session that was stopped."""
     return ConfigurationError(
-        f"{what}: its Spark session was stopped; make another with cojoin.spark_session(), and its DataFrames again"
+        f"{label}: its Spark session was stopped; make another with cojoin.spark_session(), and its DataFrames again"
     )
 
 

@@ -85,24 +85,24 @@ class ConnectSession(SessionAdapter):
         """The session's workers as a message names them."""
         return "the Spark Connect server's workers"
 
-    def check(self, what: str) -> None:
+    def check(self, label: str) -> None:
         """Check that the server answers, and that it is of this process's version."""
         if self.is_stopped:
-            raise stopped(what)
+            raise stopped(label)
         if self.application_id in _CHECKED:
             return
         try:
             server = str(self.spark.version)
         except PySparkException as error:
             msg = (
-                f"{what}: its Spark Connect server does not answer: {_first_line(error)}; see that it runs, and "
+                f"{label}: its Spark Connect server does not answer: {_first_line(error)}; see that it runs, and "
                 f"connect again"
             )
             raise ConfigurationError(msg) from error
         client = pyspark.__version__
         if server.split(".")[:2] != client.split(".")[:2]:
             msg = (
-                f"{what}: its Spark Connect server is of version {server}, and PySpark in this process of version "
+                f"{label}: its Spark Connect server is of version {server}, and PySpark in this process of version "
                 f"{client}; install pyspark=={server}, since functions are sent to the server as they are in this "
                 f"process"
             )
@@ -177,12 +177,12 @@ class ConnectSession(SessionAdapter):
         """False: they are the server's."""
         return False
 
-    def open_store(self, root: str, what: str) -> Store:
+    def open_store(self, root: str, label: str) -> Store:
         """Return the files below a directory, which this process reaches without Spark."""
-        store = direct_store(root, self.object_store_settings, what)
+        store = direct_store(root, self.object_store_settings, label)
         if store is None:
             msg = (
-                f"{what} {without_login(root)!r}: there is no way to it from a session of Spark Connect; expected a "
+                f"{label} {without_login(root)!r}: there is no way to it from a session of Spark Connect; expected a "
                 f"local path that the server shares, or an object store's whose settings are in Spark's configuration: "
                 f"s3a:// for S3, abfss:// for Azure, gs:// for Google"
             )

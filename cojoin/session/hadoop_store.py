@@ -42,16 +42,16 @@ _TRIES = 5
 _DAMAGE = ("BlockMissingException", "BlockLengthException", "EOFException", "Corrupt")
 
 
-def qualified(spark: SparkSession, root: str, what: str) -> str:
+def qualified(spark: SparkSession, root: str, label: str) -> str:
     """Return a directory absolute and with its scheme, as Hadoop spells it.
 
     Raises:
         CheckpointError: Spark has no file system for the directory.
     """
-    return str(_system_and_root(spark, root, what)[1].toString())
+    return str(_system_and_root(spark, root, label)[1].toString())
 
 
-def _system_and_root(spark: SparkSession, root: str, what: str) -> tuple[Any, Any]:
+def _system_and_root(spark: SparkSession, root: str, label: str) -> tuple[Any, Any]:
     configuration = java_session(spark).sparkContext().hadoopConfiguration()
     try:
         path = java_class(spark, "org.apache.hadoop.fs.Path")(root)
@@ -59,8 +59,8 @@ def _system_and_root(spark: SparkSession, root: str, what: str) -> tuple[Any, An
         return system, system.makeQualified(path)
     except JAVA_ERRORS as error:
         msg = (
-            f"{what} {without_login(root)!r}: Spark has no file system for it ({_message(error)}); expected a path "
-            f"that Spark reaches, such as '/lake/{what}'. An object store needs its connector's package in "
+            f"{label} {without_login(root)!r}: Spark has no file system for it ({_message(error)}); expected a path "
+            f"that Spark reaches, such as '/lake/{label}'. An object store needs its connector's package in "
             f"spark.jars.packages, and the scheme that this serves: s3a:// for S3, abfss:// for Azure, gs:// for "
             f"Google"
         )
@@ -73,7 +73,7 @@ class HadoopStore(Store):
     Args:
         spark: The session whose Hadoop configuration is used.
         root: The directory; a path without a scheme is on Spark's default file system.
-        what: What the directory is, for messages.
+        label: What the directory is, for messages.
 
     Raises:
         CheckpointError: Spark has no file system for the directory.
@@ -81,10 +81,10 @@ class HadoopStore(Store):
 
     swaps = False
 
-    def __init__(self, spark: SparkSession, root: str, what: str = "checkpoint") -> None:
-        self.what, self._hadoop_path = what, java_class(spark, "org.apache.hadoop.fs.Path")
+    def __init__(self, spark: SparkSession, root: str, label: str = "checkpoint") -> None:
+        self.label, self._hadoop_path = label, java_class(spark, "org.apache.hadoop.fs.Path")
         self._to_bytes = java_class(spark, "org.apache.commons.io.IOUtils").toByteArray
-        self._system, self._root = _system_and_root(spark, root, what)
+        self._system, self._root = _system_and_root(spark, root, label)
 
     @property
     def root(self) -> str:
@@ -163,7 +163,7 @@ class HadoopStore(Store):
                 self._system.delete(former, False)
                 return
         msg = (
-            f"{self.what} {self.root}: {name} can't be put in place: the file system does not rename "
+            f"{self.label} {self.root}: {name} can't be put in place: the file system does not rename "
             f"{partial.getName()}; see that nothing else writes there, and start again"
         )
         raise UnplacedFileError(msg)
@@ -272,12 +272,12 @@ class HadoopStore(Store):
                     self._system.delete(status.getPath(), False)
 
     @contextlib.contextmanager
-    def _translated_errors(self, name: str, what: str) -> Iterator[None]:
+    def _translated_errors(self, name: str, label: str) -> Iterator[None]:
         """Raise an error of the JVM as a ``CheckpointError`` with the file system's message on one line."""
         try:
             yield
         except JAVA_ERRORS as error:
-            raise self._refused(name, what, _message(error)) from error
+            raise self._refused(name, label, _message(error)) from error
 
     def _places(self, name: str) -> Iterator[Any]:
         """Yield where a file may be: its path, its second name, and its path again, where it was replaced meanwhile."""

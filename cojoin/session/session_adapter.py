@@ -77,11 +77,11 @@ class SessionAdapter(ABC):
         """The session's workers as a message names them, such as ``"the workers of local[2]"``."""
 
     @abstractmethod
-    def check(self, what: str) -> None:
+    def check(self, label: str) -> None:
         """Check that it is a session that answers.
 
         Args:
-            what: What it belongs to, for the message, such as ``"input 'trades'"``.
+            label: What it belongs to, for the message, such as ``"input 'trades'"``.
 
         Raises:
             ConfigurationError: It is no session, its server does not answer, or the server has another version.
@@ -150,13 +150,13 @@ class SessionAdapter(ABC):
         return master != "local" and not master.startswith("local[")
 
     @abstractmethod
-    def open_store(self, root: str, what: str) -> Store:
+    def open_store(self, root: str, label: str) -> Store:
         """Return the files below a directory.
 
         Args:
             root: The directory; a path without a scheme is on Spark's default file system, and with Spark Connect on
                 the local one.
-            what: What the directory is, for messages.
+            label: What the directory is, for messages.
 
         Raises:
             CheckpointError: There is no way to the directory.

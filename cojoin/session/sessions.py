@@ -75,19 +75,19 @@ def _is_of_connect(value: Any) -> bool:
     return type(value).__module__.startswith(_CONNECT)
 
 
-def open_store(spark: SparkSession, root: str, what: str = "checkpoint") -> Store:
+def open_store(spark: SparkSession, root: str, label: str = "checkpoint") -> Store:
     """Return the files below a directory.
 
     Args:
         spark: The session, for its settings.
         root: The directory; a path without a scheme is on Spark's default file system, and with Spark Connect on the
             local one.
-        what: What the directory is, for messages.
+        label: What the directory is, for messages.
 
     Raises:
         CheckpointError: There is no way to the directory.
     """
-    return adapter_of(spark).open_store(root, what)
+    return adapter_of(spark).open_store(root, label)
 
 
 def places_of(spark: SparkSession, uris: Iterable[str]) -> dict[str, Settings]:
@@ -106,12 +106,12 @@ def places_of(spark: SparkSession, uris: Iterable[str]) -> dict[str, Settings]:
     return {place: each for place, each in settings.items() if each is not None}
 
 
-def check_session(session: Any, what: str) -> None:
+def check_session(session: Any, label: str) -> None:
     """Check that a value is a running Spark session that cojoin works with.
 
     Args:
         session: The value.
-        what: What the session belongs to, for the message, such as ``"input 'trades'"``.
+        label: What the session belongs to, for the message, such as ``"input 'trades'"``.
 
     Raises:
         ConfigurationError: The value is not such a session, the session was stopped, or its Spark Connect server can't
@@ -119,7 +119,7 @@ def check_session(session: Any, what: str) -> None:
         EnvironmentSetupError: cojoin does not work with this process's PySpark.
     """
     spark_version()
-    adapter_of(session).check(what)
+    adapter_of(session).check(label)
 
 
 def check_full(session: Any, role: str, path: str | None) -> None:
@@ -142,11 +142,11 @@ def check_full(session: Any, role: str, path: str | None) -> None:
 
 
 @contextmanager
-def pipeline_refusals(what: str) -> Iterator[None]:
+def pipeline_refusals(label: str) -> Iterator[None]:
     """Translate the error with which Spark refuses a join within a function of a declarative pipeline.
 
     Args:
-        what: What was called there, for the message, such as ``"connect()"``.
+        label: What was called there, for the message, such as ``"connect()"``.
 
     Raises:
         ConfigurationError: It was called within such a function.
@@ -157,7 +157,7 @@ def pipeline_refusals(what: str) -> Iterator[None]:
         if _IN_PIPELINE not in f"{error}{error.__cause__ or ''}":
             raise
         msg = (
-            f"{what} within a function of a Spark Declarative Pipeline: Spark forbids whatever looks at columns there "
+            f"{label} within a function of a Spark Declarative Pipeline: Spark forbids whatever looks at columns there "
             f"({_IN_PIPELINE}); make the join at the level of the module, outside of the function, and return it in "
             f"the function: joined = cj.connect(...).asof_join().to_dataframe(); its sources are files with schema=, "
             f"or tables that are there before the pipeline runs, and not datasets of the same pipeline"

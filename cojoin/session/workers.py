@@ -296,5 +296,5 @@ class _Looking:
 
 def _raise(faults: Sequence[Fault], driver: str) -> None:
     if faults:
-        kind = CheckpointError if any(each.what == "checkpoint" for each in faults) else ConfigurationError
+        kind = CheckpointError if any(each.label == "checkpoint" for each in faults) else ConfigurationError
         raise kind(described_faults(faults, driver))

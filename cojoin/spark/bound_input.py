@@ -140,7 +140,7 @@ def _why_by_settings(session: SparkSession) -> str | None:
 
 
 def _why_by_schema(source: Source, schema: pa.Schema, spec: InputSpec) -> str | None:
-    declared = parse_schema(str(source.schema), what="schema").names
+    declared = parse_schema(str(source.schema), label="schema").names
     if declared != schema.names:
         added = [name for name in schema.names if name not in declared]
         return f"its columns are not those of its schema: {', '.join(added or schema.names)}"
@@ -239,15 +239,15 @@ class BoundInput:
     def __init__(self, declared: Input, default_name: str, tag: Literal[1, 2]) -> None:
         self.tag = tag
         name = declared.name or default_name
-        self._what = f"input {name!r}"
+        self._label = f"input {name!r}"
         defaults: Any = declared.source if isinstance(declared.source, Source) else None
         self.source: Source | None = defaults
         self._event_time = declared.event_time
-        self.frame, event_time = self._with_event_time(_open(declared.source, self._what), declared.event_time)
+        self.frame, event_time = self._with_event_time(_open(declared.source, self._label), declared.event_time)
         self._marker_columns = [each for each in MARKER_COLUMNS if self.source and each in self.frame.columns]
         fields = self._columns()
         columns = InputColumns(
-            self._what,
+            self._label,
             fields,
             {name: self.frame.schema[name].dataType.simpleString() for name in fields},
             SparkAdvice(),
@@ -258,9 +258,9 @@ class BoundInput:
         self.spec = columns.spec(declared, name, event_time, self._max_ahead(declared.max_ahead))
         for role in ("key", "partition", "sequence"):
             self._refuse_collated(getattr(self.spec, role), role)
-        self.spec.watermark.generator.check(self.spec.schema, self._what)
+        self.spec.watermark.generator.check(self.spec.schema, self._label)
         if self.source is not None:
-            self.source.check_event_time(self._what, self.spec.event_time)
+            self.source.check_event_time(self._label, self.spec.event_time)
         if isinstance(defaults, StaticTable):
             self._check_static(declared.event_time)
             self.spec = replace(self.spec, static=True, refreshes=defaults.refresh_ms is not None)
@@ -274,8 +274,8 @@ class BoundInput:
     def _check_static(self, event_time: Any) -> None:
         if isinstance(event_time, Column):
             msg = (
-                f"{self._what}: event time: a static side is read again for each load, in which only columns are known "
-                f"by name; add the column to the table, and name it"
+                f"{self._label}: event time: a static side is read again for each load, in which only columns are "
+                f"known by name; add the column to the table, and name it"
             )
             raise ConfigurationError(msg)
 
@@ -286,13 +286,13 @@ class BoundInput:
         try:
             made = frame.select(declared).columns
         except PySparkException as error:
-            msg = f"{self._what}: event time: the expression does not fit its columns: {explain(error)}"
+            msg = f"{self._label}: event time: the expression does not fit its columns: {explain(error)}"
             raise SchemaError(msg) from error
         name = made[0] if made[0].isidentifier() else "event_time"
         if name.lower() in {column.lower() for column in frame.columns}:
             msg = (
-                f"{self._what}: event time: the expression's column {name!r} is there already; give it another .alias, "
-                f"or name the column itself as a text"
+                f"{self._label}: event time: the expression's column {name!r} is there already; give it another "
+                f".alias, or name the column itself as a text"
             )
             raise SchemaError(msg)
         return frame.withColumn(name, declared), name
@@ -308,7 +308,7 @@ class BoundInput:
             return self
         other = copy.copy(self)
         other.source = source
-        other.frame, _ = self._with_event_time(_open(source, self._what), self._event_time)
+        other.frame, _ = self._with_event_time(_open(source, self._label), self._event_time)
         return other
 
     def present_rows(self) -> DataFrame | None:
@@ -331,12 +331,12 @@ class BoundInput:
     def _max_ahead(self, declared: Duration | None) -> int | None:
         if declared is None or not self.is_streaming:
             return None
-        return milliseconds(declared, f"{self._what}: max_ahead")
+        return milliseconds(declared, f"{self._label}: max_ahead")
 
     def _columns(self) -> dict[str, pa.Field]:
         fields: dict[str, pa.Field] = {}
         columns = [each for each in self.frame.schema.fields if each.name not in self._marker_columns]
-        check_names([each.name for each in columns], self._what)
+        check_names([each.name for each in columns], self._label)
         for column in columns:
             try:
                 dtype = arrow_type(column.dataType)
@@ -347,7 +347,7 @@ class BoundInput:
                         f"make it a string without its blanks: df.withColumn({column.name!r}, F.rtrim({column.name!r}))"
                     )
                 msg = (
-                    f"{self._what}: column {column.name!r} has the type {column.dataType.simpleString()}, "
+                    f"{self._label}: column {column.name!r} has the type {column.dataType.simpleString()}, "
                     f"which has no Arrow form; {cure}, or drop it"
                 )
                 raise SchemaError(msg) from error
@@ -374,8 +374,8 @@ class BoundInput:
             if name in columns:
                 plain = f"F.collate({name!r}, 'UTF8_BINARY')"
                 msg = (
-                    f"{self._what}: {role} column {name!r} has the collation {collation}, and cojoin compares texts by "
-                    f"their bytes; say which are equal: F.lower({plain}), or {plain} to tell them all apart"
+                    f"{self._label}: {role} column {name!r} has the collation {collation}, and cojoin compares texts "
+                    f"by their bytes; say which are equal: F.lower({plain}), or {plain} to tell them all apart"
                 )
                 raise SchemaError(msg)
 
@@ -392,11 +392,11 @@ class BoundInput:
         if not self.is_streaming:
             return self.frame
         if self.source is None:
-            msg = f"{self._what} is {stream}"
+            msg = f"{self._label} is {stream}"
             raise ConfigurationError(msg)
         endless = self.source.why_endless()
         if endless is not None:
-            msg = f"{self._what} has no end, and {need}: {endless}"
+            msg = f"{self._label} has no end, and {need}: {endless}"
             raise ConfigurationError(msg)
         return self.rows_of(self.source.open(streaming=False))
 
@@ -458,7 +458,7 @@ class BoundInput:
         """Return the same of parquet files that the workers read."""
         clock = () if self.spec.max_ahead_ms is None else (_clock(),)
         root = str(_root_of(self.frame.sparkSession, source))
-        reader = DirectReader(self._what, root, grouping)
+        reader = DirectReader(self._label, root, grouping)
         packer = Packer(self.spec, self.tag, group_labels(grouping.key_groups))
 
         def pack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -472,13 +472,13 @@ def _clock() -> Column:
     return F.unix_millis(F.current_timestamp()).alias(NOW_COLUMN)
 
 
-def _open(source: Any, what: str) -> DataFrame:
+def _open(source: Any, label: str) -> DataFrame:
     if isinstance(source, Source):
         session = active_session()
         if session is not None:
-            check_session(session, what)
+            check_session(session, label)
             if type(source) in (Source, StaticTable) and not source.is_named:
-                check_full(session, what, source.location)
+                check_full(session, label, source.location)
         try:
             frame = source.open()
             # Spark Connect looks at the source only when it is asked something.
@@ -487,10 +487,10 @@ def _open(source: Any, what: str) -> DataFrame:
             reason = explain(error)
             if "DELTA_SCHEMA_NOT_SET" in reason:
                 reason = "there is no Delta table, or an empty one without columns"
-            msg = f"{what}: {source.format} {source.location or ''} can't be read: {reason}"
+            msg = f"{label}: {source.format} {source.location or ''} can't be read: {reason}"
             raise ConfigurationError(msg) from error
         return frame
-    check_session(source.sparkSession, what)
+    check_session(source.sparkSession, label)
     return source
 
 

@@ -51,20 +51,20 @@ _FILE_TIME = "_file_modification_time"
 _FILE = "__cojoin_file"
 
 
-def _with_arrival(source: Source, arrival: Any, what: str) -> tuple[DataFrame, Any]:
+def _with_arrival(source: Source, arrival: Any, label: str) -> tuple[DataFrame, Any]:
     """Return the present rows of a source, and the column by which they arrived, which is added if need be.
 
     Args:
         source: The source.
         arrival: The column that the user names; None is the source's own.
-        what: What is read, for messages.
+        label: What is read, for messages.
 
     Raises:
         ConfigurationError: The source has no end.
     """
     endless = source.why_endless()
     if endless is not None:
-        msg = f"{what} has no end: {endless}"
+        msg = f"{label} has no end: {endless}"
         raise ConfigurationError(msg)
     frame = source.open(streaming=False)
     own = _own_arrival(source)

@@ -62,7 +62,7 @@ class Form:
     """The format and the required fields of one kind of document.
 
     Attributes:
-        what: The kind of document, for messages, such as ``"the description of the query"``.
+        label: The kind of document, for messages, such as ``"the description of the query"``.
         format: The format that this version writes, and the newest that it reads.
         cure: What to do where a document is damaged, as the end of a sentence.
         fields: The names that the content must have, each with the types that its JSON value may have.
@@ -70,7 +70,7 @@ class Form:
             None where there were no such documents.
     """
 
-    what: str
+    label: str
     format: int
     cure: str
     fields: Mapping[str, type | tuple[type, ...]] = field(default_factory=dict)
@@ -120,7 +120,7 @@ def from_text(files: Store, name: str, form: Form, text: str, parse: Callable[[d
 
 def damaged(files: Store, name: str, form: Form, why: str) -> CheckpointError:
     """Return the error for a damaged document."""
-    msg = f"checkpoint {files.root}: {name}, {form.what}, is damaged: {why}; {form.cure}"
+    msg = f"checkpoint {files.root}: {name}, {form.label}, is damaged: {why}; {form.cure}"
     return CheckpointError(msg)
 
 
@@ -129,7 +129,7 @@ def _content(files: Store, name: str, form: Form, text: str) -> dict[str, Any]:
     number, sealed = document.get(_FORMAT, 0), {_SEAL, _CONTENT} & set(document)
     if number > form.format:
         msg = (
-            f"checkpoint {files.root}: {name}, {form.what}, has the format {number}, which is newer than "
+            f"checkpoint {files.root}: {name}, {form.label}, has the format {number}, which is newer than "
             f"{form.format}: upgrade cojoin; where no newer one was ever used with this "
             f"checkpoint, the file is damaged: {form.cure}"
         )
@@ -138,7 +138,7 @@ def _content(files: Store, name: str, form: Form, text: str) -> dict[str, Any]:
         return {each: value for each, value in document.items() if each != _FORMAT}
     if number < form.format and not sealed:
         msg = (
-            f"checkpoint {files.root}: {name}, {form.what}, has the format {number}, that of an earlier version of "
+            f"checkpoint {files.root}: {name}, {form.label}, has the format {number}, that of an earlier version of "
             f"cojoin, which this one can't go on with; start with a new checkpoint, or with the version that wrote it"
         )
         raise CheckpointError(msg)

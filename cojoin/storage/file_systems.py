@@ -35,35 +35,35 @@ _SCHEMES = {"s3a": "s3", "s3n": "s3"}
 """The URI schemes of pyarrow, by those of Hadoop, where they differ."""
 
 
-def direct_store(root: str, settings: Callable[[str], Settings | None], what: str = "checkpoint") -> Store | None:
+def direct_store(root: str, settings: Callable[[str], Settings | None], label: str = "checkpoint") -> Store | None:
     """Return the files below a directory; None where only Hadoop reaches it.
 
     Args:
         root: The directory; a path without a scheme is a local one.
         settings: Returns how to reach the object store of a root; None where that is not known.
-        what: What the directory is, for messages.
+        label: What the directory is, for messages.
 
     Raises:
         CheckpointError: A setting is invalid.
     """
     if root.startswith(FILE):
-        return LocalStore("/" + root.removeprefix(FILE).lstrip("/"), what)
+        return LocalStore("/" + root.removeprefix(FILE).lstrip("/"), label)
     if _SCHEME.match(root) is None:
-        return LocalStore(str(Path(root).absolute()), what)
+        return LocalStore(str(Path(root).absolute()), label)
     store_settings = settings(root)
     if store_settings is None:
         return None
     from cojoin.storage.object_store import ObjectStore  # noqa: PLC0415 - queries on local files do not load obstore
 
-    return ObjectStore.of(store_settings, root, what)
+    return ObjectStore.of(store_settings, root, label)
 
 
-def open_file(uri: str, what: str, places: Mapping[str, Settings]) -> pa.NativeFile:
+def open_file(uri: str, label: str, places: Mapping[str, Settings]) -> pa.NativeFile:
     """Open a file for reading at any position.
 
     Args:
         uri: The file's URI as Spark writes it.
-        what: What the file belongs to, for messages.
+        label: What the file belongs to, for messages.
         places: How to reach object stores, as ``sessions.places_of`` returns it.
 
     Raises:
@@ -72,19 +72,19 @@ def open_file(uri: str, what: str, places: Mapping[str, Settings]) -> pa.NativeF
     """
     settings = places.get(scheme_and_place(uri))
     if settings is None:
-        system, path = file_system(uri, what)
+        system, path = file_system(uri, label)
         return system.open_input_file(path)
     from cojoin.storage.object_store import ObjectFile  # noqa: PLC0415 - queries on local files do not load obstore
 
     return pa.PythonFile(io.BufferedReader(ObjectFile(settings, unquote(urlsplit(uri).path)), 1 << 20), mode="r")
 
 
-def file_system(uri: str, what: str) -> tuple[fs.FileSystem, str]:
+def file_system(uri: str, label: str) -> tuple[fs.FileSystem, str]:
     """Return pyarrow's file system of a file, and the file's path on it.
 
     Args:
         uri: The file's URI as Spark writes it.
-        what: What the file belongs to, for messages.
+        label: What the file belongs to, for messages.
 
     Raises:
         ConfigurationError: pyarrow can't access the file system.
@@ -96,7 +96,9 @@ def file_system(uri: str, what: str) -> tuple[fs.FileSystem, str]:
     try:
         system, root = _root(parts.scheme, parts.netloc)
     except (pa.ArrowException, OSError, ValueError) as error:
-        msg = f"{what}: the tasks read its files by pyarrow, which can't reach {parts.scheme}://{parts.netloc}: {error}"
+        msg = (
+            f"{label}: the tasks read its files by pyarrow, which can't reach {parts.scheme}://{parts.netloc}: {error}"
+        )
         raise ConfigurationError(msg) from error
     return system, root.rstrip("/") + unquote(parts.path)
 

@@ -151,13 +151,13 @@ class LocalStore(Store):
 
     Args:
         root: The directory, as an absolute path without a scheme.
-        what: What the directory is, for messages.
+        label: What the directory is, for messages.
     """
 
     swaps = True
 
-    def __init__(self, root: str, what: str = "checkpoint") -> None:
-        self.what, self._root = what, root.rstrip("/") or "/"
+    def __init__(self, root: str, label: str = "checkpoint") -> None:
+        self.label, self._root = label, root.rstrip("/") or "/"
 
     @property
     def root(self) -> str:
@@ -230,7 +230,7 @@ class LocalStore(Store):
                     self._put_in_place(partial, name)
             except LockTimeoutError as error:
                 msg = (
-                    f"{self.what} {self.root}: {name} can't be written: another process has held the lock "
+                    f"{self.label} {self.root}: {name} can't be written: another process has held the lock "
                     f"{error.path} for ten seconds; see which one has it open, such as by lsof, and stop it"
                 )
                 raise UnplacedFileError(msg) from error

@@ -102,12 +102,12 @@ def literally(path: str) -> str:
     return _PATTERN.sub(r"\\\1", path)
 
 
-def as_location(declared: Any, what: str, *, expected: str = "a path") -> str:
+def as_location(declared: Any, label: str, *, expected: str = "a path") -> str:
     """Return a path or a table's name as a string; a ``pathlib.Path`` is always a path.
 
     Args:
         declared: The user's value.
-        what: What the value configures, for the message, such as ``"checkpoint"``.
+        label: What the value configures, for the message, such as ``"checkpoint"``.
         expected: What the value may be, for the message.
 
     Raises:
@@ -121,12 +121,12 @@ def as_location(declared: Any, what: str, *, expected: str = "a path") -> str:
         text = os.fspath(declared)
         if isinstance(text, str):
             if _BROKEN_URL.match(text):
-                msg = f"{what}: pathlib drops a slash of a URL: got {text!r}; give the URL as a text"
+                msg = f"{label}: pathlib drops a slash of a URL: got {text!r}; give the URL as a text"
                 raise ConfigurationError(msg)
             return text if is_path(text) else f"./{text}"
     elif isinstance(declared, str) and declared.strip():
         return declared
-    msg = f"{what}: expected {expected} as a text or a pathlib.Path, got {declared!r}"
+    msg = f"{label}: expected {expected} as a text or a pathlib.Path, got {declared!r}"
     raise ConfigurationError(msg)
 
 

@@ -202,30 +202,30 @@ class ObjectStore(Store):
     Args:
         client: The store of ``obstore`` whose prefix is the root's path.
         root: The root with Spark's scheme, such as ``s3a://lake/checkpoint``.
-        what: What the root is, for messages.
+        label: What the root is, for messages.
         settings: The settings with which the client was made, for tasks.
     """
 
     swaps = True
 
     def __init__(
-        self, client: Client, root: str, what: str = "checkpoint", *, settings: Settings | None = None
+        self, client: Client, root: str, label: str = "checkpoint", *, settings: Settings | None = None
     ) -> None:
-        self.what, self._client, self._root, self._settings = what, client, root.rstrip("/"), settings
+        self.label, self._client, self._root, self._settings = label, client, root.rstrip("/"), settings
 
     @classmethod
-    def of(cls, settings: Settings, root: str, what: str = "checkpoint") -> ObjectStore:
+    def of(cls, settings: Settings, root: str, label: str = "checkpoint") -> ObjectStore:
         """Return the objects below a root, reached by these settings.
 
         Raises:
             CheckpointError: A setting is invalid.
         """
         try:
-            return cls(client_of(settings), root, what, settings=settings)
+            return cls(client_of(settings), root, label, settings=settings)
         except ERRORS as error:
             msg = (
-                f"{what} {without_login(root)!r}: its store can't be opened: {explained(error).why}; see the session's "
-                f"settings fs.*"
+                f"{label} {without_login(root)!r}: its store can't be opened: {explained(error).why}; see the "
+                f"session's settings fs.*"
             )
             raise CheckpointError(msg) from error
 
@@ -309,9 +309,9 @@ class ObjectStore(Store):
         """
         if not self._knows_conditions(f".probe-{uuid.uuid4().hex}"):
             msg = (
-                f"{self.what} {self.root}: its store does not honour conditional writes (If-None-Match and If-Match), "
-                f"which keep a second query away; upgrade the store's server, put the {self.what} on another store, or "
-                f"set spark.cojoin.storage=hadoop in the session: then two queries that start within one moment may "
+                f"{self.label} {self.root}: its store does not honour conditional writes (If-None-Match and If-Match), "
+                f"which keep a second query away; upgrade the store's server, put the {self.label} on another store, "
+                f"or set spark.cojoin.storage=hadoop in the session: then two queries that start within one moment may "
                 f"both run for a moment"
             )
             raise CheckpointError(msg)
@@ -399,14 +399,14 @@ class ObjectStore(Store):
                         yield f"{root}/{name}", int(entry["last_modified"].timestamp() * 1000)
 
     @contextlib.contextmanager
-    def _translated_errors(self, name: str, what: str) -> Iterator[None]:
+    def _translated_errors(self, name: str, label: str) -> Iterator[None]:
         """Raise an error of the store as a ``CheckpointError`` with the store's message on one line."""
         try:
             yield
         except CheckpointError:
             raise
         except ERRORS as error:
-            raise self._refused(name, what, *explained(error)) from error
+            raise self._refused(name, label, *explained(error)) from error
 
 
 def _tag(meta: Any) -> str:

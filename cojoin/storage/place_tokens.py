@@ -71,11 +71,11 @@ class Place(NamedTuple):
     """A local path that the driver and the workers have to share.
 
     Attributes:
-        what: What it is, for messages, such as ``"checkpoint"``.
+        label: What it is, for messages, such as ``"checkpoint"``.
         path: The path, absolute and without a scheme.
     """
 
-    what: str
+    label: str
     path: str
 
 
@@ -97,14 +97,14 @@ class Fault(NamedTuple):
     """A fault of a place on a host.
 
     Attributes:
-        what: The place.
+        label: The place.
         path: Its path.
         why: What is wrong, in words that follow the host's name.
         host: The host, and the user.
         is_read: Whether the place is only read.
     """
 
-    what: str
+    label: str
     path: str
     why: str
     host: str
@@ -263,7 +263,7 @@ class Tokens:
 
     @staticmethod
     def _store(place: Place) -> LocalStore:
-        return LocalStore(place.path, place.what)
+        return LocalStore(place.path, place.label)
 
     def _name(self, own: str | None = None) -> str:
         # As of temporary files, so that the checkpoint's own cleaning finds those of killed drivers.
@@ -283,10 +283,12 @@ def described_faults(faults: Sequence[Fault], driver: str) -> str:
     """
     hosts_of: dict[tuple[str, str, str], list[str]] = {}
     for fault in faults:
-        hosts = hosts_of.setdefault((fault.what, fault.path, fault.why), [])
+        hosts = hosts_of.setdefault((fault.label, fault.path, fault.why), [])
         if fault.host not in hosts:
             hosts.append(fault.host)
-    sentences = [f"{what} file:{path}: on {_and(sorted(hosts))} {why}" for (what, path, why), hosts in hosts_of.items()]
+    sentences = [
+        f"{label} file:{path}: on {_and(sorted(hosts))} {why}" for (label, path, why), hosts in hosts_of.items()
+    ]
     cure = _CURE_OF_INPUTS if all(fault.is_read for fault in faults) else CURE
     return f"{'; '.join(sentences)}; the driver runs on {driver}: {cure}"
 

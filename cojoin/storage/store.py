@@ -142,11 +142,11 @@ class Store(ABC):
     """The files below one directory.
 
     Attributes:
-        what: What the directory is, for messages, such as ``"checkpoint"``.
+        label: What the directory is, for messages, such as ``"checkpoint"``.
         swaps: Whether ``create`` and ``replace`` are atomic among all processes that reach the store.
     """
 
-    what: str
+    label: str
     swaps: bool
 
     @property
@@ -326,21 +326,22 @@ class Store(ABC):
             check()
             if self.replace(name, text.encode(), None if stored is None else stored.tag):
                 return
-        msg = f"{self.what} {without_login(self.root)}: {name} is written again and again by other runs; stop them"
+        msg = f"{self.label} {without_login(self.root)}: {name} is written again and again by other runs; stop them"
         raise CheckpointError(msg)
 
-    def _refused(self, name: str, what: str, why: str, cure: str | None = None) -> CheckpointError:
+    def _refused(self, name: str, action: str, why: str, cure: str | None = None) -> CheckpointError:
         """Return the error for an operation that the store refuses, with its message on one line.
 
         Args:
             name: The file or directory.
-            what: What can't be done with it, such as ``"written"``.
+            action: What can't be done with it, such as ``"written"``.
             why: What the store said.
             cure: What to do; None where the place is at fault.
         """
         place = "expected a directory that is there or can be made, and that Spark's driver may read and write"
+        file = name or "the directory"
         return CheckpointError(
-            f"{self.what} {without_login(self.root)}: {name or 'the directory'} can't be {what}: {why}; {cure or place}"
+            f"{self.label} {without_login(self.root)}: {file} can't be {action}: {why}; {cure or place}"
         )
 
 

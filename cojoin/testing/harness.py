@@ -331,17 +331,17 @@ class Harness:
         self._ended = True
 
     def _watermark(self, side: int, timestamp: int, partition: Partition) -> Control:
-        timestamp = epoch_millis(timestamp, f"{self._sides[side].what}: watermark")
+        timestamp = epoch_millis(timestamp, f"{self._sides[side].label}: watermark")
         self._check_ready()
         watermark = self._run.watermark.inputs[side]
         known = watermark.partitions()
         names = [partition_name(partition)] if partition is not None else unfinished(watermark) or [ONE_PARTITION]
-        refuse_finished(watermark, self._sides[side].what, names[0])
+        refuse_finished(watermark, self._sides[side].label, names[0])
         for name in names:
             current = known.get(name, NONE)
             if timestamp < current and not self._suppresses:
                 msg = (
-                    f"{self._sides[side].what}, partition {name!r}: its watermark is {current} "
+                    f"{self._sides[side].label}, partition {name!r}: its watermark is {current} "
                     f"({format_time(current)}) and can't go back to {timestamp} ({format_time(timestamp)}); in a job "
                     f"this would change nothing: allow it with regressing_watermarks='ignore'"
                 )
@@ -353,7 +353,7 @@ class Harness:
         number = input_number(number)
         name = None if partition is None else partition_name(partition)
         if status != "finished":
-            refuse_finished(self._run.watermark.inputs[number - 1], self._sides[number - 1].what, name)
+            refuse_finished(self._run.watermark.inputs[number - 1], self._sides[number - 1].label, name)
         self._call(controls=[Control(number, processing_time=self._now, statuses={name: status})])
 
     def _check_ready(self) -> None:
@@ -395,13 +395,13 @@ class Harness:
         tables, heard = [], []
         for side, elements_of_side, known in zip(self._sides, elements, self._run.watermark.inputs, strict=True):
             if elements_of_side:
-                refuse_finished(known, side.what)
+                refuse_finished(known, side.label)
             table = side.table(elements_of_side)
             tables.append(table)
             if elements_of_side:
                 control = side.control(elements_of_side, table, unfinished(known), now)
                 for name in control.partitions:
-                    refuse_finished(known, side.what, name)
+                    refuse_finished(known, side.label, name)
                 heard.append(control)
         return (tables[0], tables[1]), heard
 

@@ -123,8 +123,8 @@ class BoundInput:
             if not isinstance(value, kinds):
                 msg = f"input{number}: {name}: expected a string, got {value!r}"
                 raise SchemaError(msg)
-        self.what = f"input {declared.name or _NAMES[number - 1]!r}"
-        schema = as_schema(declared.columns, f"{self.what}: columns")
+        self.label = f"input {declared.name or _NAMES[number - 1]!r}"
+        schema = as_schema(declared.columns, f"{self.label}: columns")
         if declared.event_time is not None and declared.event_time not in schema.names:
             schema = schema.append(pa.field(declared.event_time, _TIME))
         self._schema = schema
@@ -147,37 +147,37 @@ class BoundInput:
         if isinstance(declared, (tuple, list)):
             names = tuple(declared)
         elif not names:
-            msg = f"{self.what}: {role}: expected the name of a column, or several, got {declared!r}"
+            msg = f"{self.label}: {role}: expected the name of a column, or several, got {declared!r}"
             raise SchemaError(msg)
         if len(set(names)) < len(names):
-            msg = f"{self.what}: {role}: a column stands twice in {', '.join(map(repr, names))}"
+            msg = f"{self.label}: {role}: a column stands twice in {', '.join(map(repr, names))}"
             raise SchemaError(msg)
         for name in names:
             if name not in self._schema.names:
-                msg = f"{self.what} has no {role} column {name!r}{did_you_mean(str(name), self._schema.names)}"
+                msg = f"{self.label} has no {role} column {name!r}{did_you_mean(str(name), self._schema.names)}"
                 raise SchemaError(msg)
         return names
 
     def _check(self) -> None:
         spec = self.spec
         if not spec.key:
-            msg = f"{self.what}: key: expected one or more columns, got none"
+            msg = f"{self.label}: key: expected one or more columns, got none"
             raise SchemaError(msg)
         for name in spec.key:
             if not is_keyable(spec.schema.field(name).type):
                 kind = spec.schema.field(name).type
-                msg = f"{self.what}: key column {name!r} is {kind}, which can't be a key; valid are {KEYABLE}"
+                msg = f"{self.label}: key column {name!r} is {kind}, which can't be a key; valid are {KEYABLE}"
                 raise SchemaError(msg)
         if spec.event_time is not None and spec.schema.field(spec.event_time).type != _TIME:
             kind = spec.schema.field(spec.event_time).type
-            msg = f"{self.what}: event time column {spec.event_time!r}: expected a timestamp, got {kind}"
+            msg = f"{self.label}: event time column {spec.event_time!r}: expected a timestamp, got {kind}"
             raise SchemaError(msg)
-        check_late(spec.late, self.what)
-        check_null_key(spec.null_key, self.what)
+        check_late(spec.late, self.label)
+        check_null_key(spec.null_key, self.label)
         if not isinstance(spec.watermark, WatermarkStrategy):
-            msg = f"{self.what}: watermark: expected a WatermarkStrategy, got {spec.watermark!r}"
+            msg = f"{self.label}: watermark: expected a WatermarkStrategy, got {spec.watermark!r}"
             raise ConfigurationError(msg)
-        spec.watermark.generator.check(spec.schema, self.what)
+        spec.watermark.generator.check(spec.schema, self.label)
 
     def table(self, elements: Sequence[Element]) -> pa.Table:
         """Return elements as rows of the input.
@@ -190,7 +190,7 @@ class BoundInput:
         position = None if spec.event_time is None else spec.schema.names.index(spec.event_time)
         others = spec.schema if position is None else spec.schema.remove(position)
         try:
-            table = encode_rows([row for row, _ in parted], others, self.what)
+            table = encode_rows([row for row, _ in parted], others, self.label)
         except FunctionError as error:
             raise SchemaError(str(error).replace(": output field ", ": column ")) from None
         if position is None:
@@ -214,7 +214,7 @@ class BoundInput:
                 value = (*value[:position], *value[position + 1 :])
         if element.timestamp is NOT_GIVEN and self.spec.event_time is not None and not carried:
             msg = (
-                f"{self.what}: no timestamp was given for the row {element.value!r}; give it, or None to see what "
+                f"{self.label}: no timestamp was given for the row {element.value!r}; give it, or None to see what "
                 f"becomes of a row without time"
             )
             raise SchemaError(msg)
@@ -222,7 +222,7 @@ class BoundInput:
             return value, carried[0] if carried else None
         if carried or self.spec.event_time is None:
             reason = "has its event time among its columns" if carried else "is of an input without event time"
-            msg = f"{self.what}: a timestamp was given for a row that {reason}: {element.value!r}; leave it out"
+            msg = f"{self.label}: a timestamp was given for a row that {reason}: {element.value!r}; leave it out"
             raise SchemaError(msg)
         return value, element.timestamp
 
@@ -234,8 +234,8 @@ class BoundInput:
         if isinstance(time, int) and not isinstance(time, bool) and -(1 << 63) <= time * 1_000 < 1 << 63:
             return time * 1_000
         msg = (
-            f"{self.what}: event time: expected epoch milliseconds whose microseconds have 64 bits, or a datetime with "
-            f"a zone, got {time!r}"
+            f"{self.label}: event time: expected epoch milliseconds whose microseconds have 64 bits, or a datetime "
+            f"with a zone, got {time!r}"
         )
         raise SchemaError(msg)
 

@@ -455,7 +455,7 @@ def test_what_neither_part_has_is_a_loss_unless_it_was_compacted(
     later = replace(source, range=cj.kafka.source(servers, "archived-lost", schema="id long", from_=40).range)
     later.check(is_new=True)
     begins, ends = ({("archived-lost", 0): offset} for offset in (0, 60))
-    (task,) = make_tasks(source._connect("x"), begins, ends, None, 1, what="x", skips_losses=True)
+    (task,) = make_tasks(source._connect("x"), begins, ends, None, 1, label="x", skips_losses=True)
     assert [str(gap) for gap in task.gaps] == [lost]
     client = AdminClient({"bootstrap.servers": servers, "log_level": 0})
     resource = ConfigResource(

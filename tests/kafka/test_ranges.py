@@ -85,14 +85,14 @@ def test_what_is_no_point_is_refused(bound: Any, text: str) -> None:
 
 
 def test_points_of_all_and_of_some() -> None:
-    range_ = Range.of("2026-01-05", what=WHAT)
+    range_ = Range.of("2026-01-05", label=WHAT)
     assert (range_.from_, range_.from_ms) == ({ALL: Point("time", START)}, START)
     assert (range_.to, range_.to_ms, range_.is_bounded) == (None, None, False)
-    range_ = Range.of({"a": "2026-01-05", "b": {0: 7, 2: "latest"}}, {"b": 9}, what=WHAT)
+    range_ = Range.of({"a": "2026-01-05", "b": {0: 7, 2: "latest"}}, {"b": 9}, label=WHAT)
     assert range_.to == {("b", None): Point("offset", 9)}
     assert (range_.from_ms, range_.to_ms, range_.is_bounded) == (None, None, True)
     assert pickle.loads(pickle.dumps(range_)) == range_
-    assert Range.of("earliest", "2026-01-05", what=WHAT).to_ms == START
+    assert Range.of("earliest", "2026-01-05", label=WHAT).to_ms == START
 
 
 @pytest.mark.parametrize(
@@ -110,12 +110,12 @@ def test_points_of_all_and_of_some() -> None:
 )
 def test_what_needs_no_broker_to_be_refused(from_: Any, to: Any, text: str) -> None:
     with pytest.raises(cj.ConfigurationError, match=f"^input 'trades': {text}"):
-        Range.of(from_, to, what=WHAT)
+        Range.of(from_, to, label=WHAT)
 
 
 def test_a_range_may_be_empty() -> None:
-    assert Range.of(5, 5, what=WHAT).is_bounded
-    assert Range.of("2026-01-05", "2026-01-05", what=WHAT).from_ms == START
+    assert Range.of(5, 5, label=WHAT).is_bounded
+    assert Range.of("2026-01-05", "2026-01-05", label=WHAT).from_ms == START
 
 
 def test_what_is_lost() -> None:
@@ -162,7 +162,7 @@ def time(milliseconds: int) -> datetime:
     ],
 )
 def test_resolved(asked: Cluster, from_: Any, to: Any, begins: list[int], ends: list[int] | None) -> None:
-    range_ = Range.of(from_, to, what=WHAT)
+    range_ = Range.of(from_, to, label=WHAT)
     assert range_.begin(asked, READ) == dict(zip(READ, begins, strict=True))
     expected = None if ends is None else dict(zip(READ, ends, strict=True))
     assert range_.resolve(asked, READ) == (dict(zip(READ, begins, strict=True)), expected)
@@ -195,7 +195,7 @@ def test_resolved(asked: Cluster, from_: Any, to: Any, begins: list[int], ends: 
 )
 def test_what_only_the_broker_can_refuse(asked: Cluster, from_: Any, to: Any, text: str) -> None:
     with pytest.raises(cj.ConfigurationError, match=f"^input 'trades': {text}"):
-        Range.of(from_, to, what=WHAT).resolve(asked, READ)
+        Range.of(from_, to, label=WHAT).resolve(asked, READ)
 
 
 @pytest.mark.kafka
@@ -208,7 +208,7 @@ def test_offsets_that_aged_out_are_told_and_skipped_only_if_asked(broker: Broker
     assert [each.result().low_watermark for each in gone.values()] == [4, 10]
     asked = cluster(broker)
 
-    wanted = Range.of(2, what=WHAT)
+    wanted = Range.of(2, label=WHAT)
     text = (
         r"the records at from_ no longer exist.*: topic ranges-aging partition 0: offsets 2 to 3 are gone \(up to 2 "
         r"records\); the earliest is 4; topic ranges-aging partition 3: offsets 2 to 9 are gone \(up to 8 records\)"
@@ -216,9 +216,9 @@ def test_offsets_that_aged_out_are_told_and_skipped_only_if_asked(broker: Broker
     with pytest.raises(cj.ConfigurationError, match=text):
         wanted.begin(asked, read)
     assert list(wanted.begin(asked, read, skip_lost=True).values()) == [4, 2, 2, 10]
-    assert list(Range.of("earliest", what=WHAT).begin(asked, read).values()) == [4, 0, 0, 10]
-    assert list(Range.of("2026-01-05", what=WHAT).begin(asked, read).values()) == [4, 0, 0, 10]
+    assert list(Range.of("earliest", label=WHAT).begin(asked, read).values()) == [4, 0, 0, 10]
+    assert list(Range.of("2026-01-05", label=WHAT).begin(asked, read).values()) == [4, 0, 0, 10]
     with pytest.raises(
         cj.ConfigurationError, match="partition 0: offsets before 4 are gone, and it is read up to offset 3"
     ):
-        Range.of("earliest", {topic: {0: 3}}, what=WHAT).resolve(asked, read)
+        Range.of("earliest", {topic: {0: 3}}, label=WHAT).resolve(asked, read)

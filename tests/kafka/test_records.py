@@ -136,7 +136,7 @@ def test_a_timestamp_of_minus_one_is_none_and_one_that_no_column_holds_is_a_faul
         assert peeking.stamps({part: 0}, {part: len(STAMPS)}, None) == {part: [(0, START), (3, -5), (6, 1)]}
         assert peeking.next_records({part: 1}, {part: 3}, None) == {part: None}
         # The broker's answers are the records that are stamped in nanoseconds.
-        latest = Range.of(what=WHAT)
+        latest = Range.of(label=WHAT)
         assert latest.span(cluster, [part]) == (START, START)
         for moment, offset in ((1, 0), (START, 0), (START + 1, None)):
             first = first_records(cluster, peeking, [part], moment, latest.trusted_until)[part]

@@ -43,7 +43,7 @@ def cluster(broker: Broker) -> Iterator[Cluster]:
 def cut(
     cluster: Cluster, begins: dict[Partition, int], ends: dict[Partition, int], mark: int | None = None, **options: Any
 ) -> list[Task]:
-    settings = {"tasks": 4, "what": WHAT, "skips_losses": False} | options
+    settings = {"tasks": 4, "label": WHAT, "skips_losses": False} | options
     return make_tasks(cluster, begins, ends, mark, **settings)
 
 

@@ -62,7 +62,7 @@ _check_content = documents._content
 
 def _content(files: Any, name: str, form: Any, text: str) -> dict[str, Any]:
     """Return the content of a document as ``documents`` does, which computes the checksum of each text once."""
-    key = name, form.what, form.format, text
+    key = name, form.label, form.format, text
     found = _checked.get(key)
     if found is None:
         if len(_checked) > 2_000:

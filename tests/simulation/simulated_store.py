@@ -16,7 +16,7 @@ class SimulatedStore(Store):
     """The files below a directory of a disk."""
 
     def __init__(self, disk: Disk, root: str, what: str = "checkpoint") -> None:
-        self._disk, self._root, self.what, self.swaps = disk, root.rstrip("/"), what, disk.swaps
+        self._disk, self._root, self.label, self.swaps = disk, root.rstrip("/"), what, disk.swaps
 
     @property
     def root(self) -> str:

@@ -22,7 +22,7 @@ def tokens(tmp_path: Path) -> Tokens:
 
 def elsewhere(tokens: Tokens, folder: Path) -> Tokens:
     """What a worker is told, on whose host other disks are at the places."""
-    there = [Place(each.what, f"{folder}/{each.what}") for each in tokens.places]
+    there = [Place(each.label, f"{folder}/{each.label}") for each in tokens.places]
     return Tokens(tuple(there), tokens.driver, tokens.token)
 
 
@@ -51,7 +51,7 @@ def test_a_worker_with_disks_of_its_own_is_told_what_is_wrong(tokens: Tokens, tm
     worker = elsewhere(tokens, tmp_path / "private")
     (tmp_path / "private" / "output").mkdir(parents=True)
     faults = worker.look("own")
-    assert [(each.what, each.why.partition(",")[0]) for each in faults] == [
+    assert [(each.label, each.why.partition(",")[0]) for each in faults] == [
         ("checkpoint", "there is no such folder"),
         ("output", "there is another folder"),
     ]
@@ -75,7 +75,7 @@ def test_a_driver_misses_what_a_worker_wrote_elsewhere(tokens: Tokens) -> None:
     worker = Tokens.read(tokens.to_json())
     assert worker.look("seen") == []
     missing = tokens.find([("host a", "seen"), ("host b", "unseen")], seconds=0.02)
-    assert {(each.what, each.host) for each in missing} == {("checkpoint", "host b"), ("output", "host b")}
+    assert {(each.label, each.host) for each in missing} == {("checkpoint", "host b"), ("output", "host b")}
 
 
 def test_a_driver_waits_for_what_comes_late(tokens: Tokens, tmp_path: Path) -> None:

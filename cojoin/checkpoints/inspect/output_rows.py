@@ -354,7 +354,7 @@ class EmittedRows:
         if query["operator"] == "process":
             return {}
         left, right = self._state.inputs
-        output_names = parse_schema(query["output"], what="output").names
+        output_names = parse_schema(query["output"], label="output").names
         of_left = dict(zip(left.schema.names, output_names, strict=False))
         if side == 0:
             return of_left
@@ -366,7 +366,7 @@ class EmittedRows:
     def _schemas(self) -> dict[str, pa.Schema]:
         query = self._state.query
         outputs = {OUTPUT: query["output"], **query.get("side_outputs", {})}
-        return {name: parse_schema(columns, what=name) for name, columns in outputs.items()}
+        return {name: parse_schema(columns, label=name) for name, columns in outputs.items()}
 
     def _parts(self, values: Mapping[str, Any], side: int) -> tuple[dict[str, Any], dict[str, Any] | None]:
         """Split a joined row into the columns of this side and of the other; the latter are None for a function."""

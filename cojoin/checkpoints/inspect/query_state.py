@@ -434,7 +434,7 @@ def stored_inputs(query: Mapping[str, Any]) -> tuple[InputSpec, InputSpec]:
     left, right = (
         InputSpec(
             stored["name"],
-            parse_schema(stored["columns"], what=f"input {stored['name']!r}"),
+            parse_schema(stored["columns"], label=f"input {stored['name']!r}"),
             tuple(stored["key"]),
             stored["event_time"],
             tuple(stored["partition"]),

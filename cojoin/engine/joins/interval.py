@@ -243,10 +243,10 @@ def _flag_name(schema: pa.Schema) -> str:
     return name
 
 
-def _signed(duration: Duration, what: str) -> int:
+def _signed(duration: Duration, label: str) -> int:
     """Return a duration, which may be negative, in whole microseconds."""
     if isinstance(duration, timedelta):
         return duration // timedelta(microseconds=1)
     if isinstance(duration, str) and (minus := _MINUS.match(duration)):
-        return -microseconds(duration[minus.end() :], what)
-    return microseconds(duration, what)
+        return -microseconds(duration[minus.end() :], label)
+    return microseconds(duration, label)

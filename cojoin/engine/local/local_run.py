@@ -286,12 +286,12 @@ class LocalRun:
             group.__exit__(kind, *error)
 
 
-def epoch_millis(value: Any, what: str, *, clock: bool = False) -> int:
+def epoch_millis(value: Any, label: str, *, clock: bool = False) -> int:
     """Return a watermark or a processing time as an int, in epoch milliseconds.
 
     Args:
         value: A whole number.
-        what: What the number is, for the message.
+        label: What the number is, for the message.
         clock: Whether it is a processing time, which must not be negative.
 
     Raises:
@@ -302,7 +302,7 @@ def epoch_millis(value: Any, what: str, *, clock: bool = False) -> int:
     if index is None or isinstance(value, bool) or not least <= index() <= END_OF_TIME:
         from_zero = " from 0 on" if clock else " of 64 bits"
         msg = (
-            f"{what}: expected a whole number of epoch milliseconds{from_zero}, got {value!r} ({type(value).__name__})"
+            f"{label}: expected a whole number of epoch milliseconds{from_zero}, got {value!r} ({type(value).__name__})"
         )
         raise ConfigurationError(msg)
     return int(index())

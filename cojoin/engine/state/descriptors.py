@@ -85,7 +85,7 @@ class StateDescriptor(ABC):
                 f"checkpoint knows the state again"
             )
             raise ConfigurationError(msg)
-        check_ttl(self.ttl, self._what)
+        check_ttl(self.ttl, self._label)
 
     @abstractmethod
     def stored_type(self) -> pa.DataType:
@@ -96,11 +96,11 @@ class StateDescriptor(ABC):
         """
 
     @property
-    def _what(self) -> str:
+    def _label(self) -> str:
         return f"state {self.name!r}"
 
     def _timed(self, declared: Any) -> pa.DataType:
-        return timed_type(_arrow_type(declared, self._what), self.ttl)
+        return timed_type(_arrow_type(declared, self._label), self.ttl)
 
 
 @dataclass(frozen=True)
@@ -146,7 +146,7 @@ class MapStateDescriptor(StateDescriptor):
 
     def stored_type(self) -> pa.DataType:
         """Return the Arrow type of one key's entry: a map."""
-        return pa.map_(_arrow_type(self.key_type, self._what), self._timed(self.value_type))
+        return pa.map_(_arrow_type(self.key_type, self._label), self._timed(self.value_type))
 
 
 @dataclass(frozen=True)
@@ -167,7 +167,7 @@ class ReducingStateDescriptor(StateDescriptor):
         super().__post_init__()
         if self.reducer() is None:
             msg = (
-                f"{self._what}: reduce_function: expected a function of two values, or an object with a method "
+                f"{self._label}: reduce_function: expected a function of two values, or an object with a method "
                 f"reduce, got {self.reduce_function!r}"
             )
             raise ConfigurationError(msg)
@@ -201,7 +201,7 @@ class AggregatingStateDescriptor(StateDescriptor):
         if not isinstance(self.aggregate_function, AggregateFunction):
             hint = "; make an instance of it" if isinstance(self.aggregate_function, type) else ""
             msg = (
-                f"{self._what}: aggregate_function: expected an instance of an AggregateFunction, "
+                f"{self._label}: aggregate_function: expected an instance of an AggregateFunction, "
                 f"got {self.aggregate_function!r}{hint}"
             )
             raise ConfigurationError(msg)
@@ -211,9 +211,9 @@ class AggregatingStateDescriptor(StateDescriptor):
         return self._timed(self.accumulator_type)
 
 
-def _arrow_type(declared: Any, what: str) -> pa.DataType:
+def _arrow_type(declared: Any, label: str) -> pa.DataType:
     if isinstance(declared, pa.DataType):
         return declared
     # PySpark's types return their own DDL, so the engine accepts them without importing PySpark.
     spelled = declared.simpleString() if hasattr(declared, "simpleString") else declared
-    return parse_type(spelled, what=what)
+    return parse_type(spelled, label=label)

@@ -73,13 +73,13 @@ class KeyedState:
         self.descriptor = descriptor
         self.type = descriptor.stored_type()
         self._held_type, _ = split_type(self.type)
-        self.what = f"{owner}: state {descriptor.name!r}"
+        self.label = f"{owner}: state {descriptor.name!r}"
         self._entries: Any
         self.unload()
 
     def __setattr__(self, name: str, value: Any) -> None:
         if callable(getattr(type(self), name, None)):
-            msg = f"{self.what}: {name} is a method and can't be set; update(...), add(...) or put(...) sets a state"
+            msg = f"{self.label}: {name} is a method and can't be set; update(...), add(...) or put(...) sets a state"
             raise FunctionError(msg)
         super().__setattr__(name, value)
 
@@ -101,7 +101,7 @@ class KeyedState:
 
     def _read(self, stored: Stored) -> dict[int, Any]:
         if self._key_context.code == NO_KEY:
-            msg = f"{self.what}: no key is current; use it in process_element1, process_element2 and on_timer only"
+            msg = f"{self.label}: no key is current; use it in process_element1, process_element2 and on_timer only"
             raise FunctionError(msg)
         codes, column = stored()
         self._entries = entries = dict(zip(codes, decode_column(column), strict=True))
@@ -118,7 +118,7 @@ class KeyedState:
         try:
             return list(self._entries), encode_entries(list(self._entries.values()), self.type)
         except (pa.ArrowException, ValueError) as error:
-            msg = f"{self.what}: an entry can't be stored as {type_to_ddl(self._held_type)}: {error}"
+            msg = f"{self.label}: an entry can't be stored as {type_to_ddl(self._held_type)}: {error}"
             raise FunctionError(msg) from error
 
 
@@ -148,7 +148,7 @@ class _SingleState(KeyedState):
 
     def __init__(self, descriptor: StateDescriptor, key_context: KeyContext, owner: str) -> None:
         super().__init__(descriptor, key_context, owner)
-        self._coerce: Coercer = coercer(self._held_type, self.what)
+        self._coerce: Coercer = coercer(self._held_type, self.label)
         self._copies = has_mutable_parts(self._held_type)
 
     def _peek(self) -> Any:
@@ -192,7 +192,7 @@ class ListState(KeyedState):
 
     def __init__(self, descriptor: StateDescriptor, key_context: KeyContext, owner: str) -> None:
         super().__init__(descriptor, key_context, owner)
-        self._coerce: Coercer = coercer(self._held_type.value_type, self.what)
+        self._coerce: Coercer = coercer(self._held_type.value_type, self.label)
         self._copies = has_mutable_parts(self._held_type.value_type)
         # Converts an element to what is stored.
         self._element = self._coerce
@@ -234,7 +234,8 @@ class ListState(KeyedState):
     def _several(self, values: Iterable[Any]) -> Iterable[Any]:
         if isinstance(values, (str, bytes)) or not hasattr(values, "__iter__"):
             msg = (
-                f"{self.what}: expected a list of elements, got {values!r} ({type(values).__name__}); add(...) adds one"
+                f"{self.label}: expected a list of elements, got {values!r} ({type(values).__name__}); "
+                f"add(...) adds one"
             )
             raise FunctionError(msg)
         return values
@@ -257,8 +258,8 @@ class MapState(KeyedState):
     def __init__(self, descriptor: StateDescriptor, key_context: KeyContext, owner: str) -> None:
         super().__init__(descriptor, key_context, owner)
         held = self._held_type
-        self._coerce_key: Coercer = coercer(held.key_type, f"{self.what}, map key")
-        self._coerce_value: Coercer = coercer(held.item_type, f"{self.what}, map value")
+        self._coerce_key: Coercer = coercer(held.key_type, f"{self.label}, map key")
+        self._coerce_value: Coercer = coercer(held.item_type, f"{self.label}, map value")
         self._copies = has_mutable_parts(held.item_type)
         # Converts a value to what is stored.
         self._item = self._coerce_value
@@ -353,7 +354,7 @@ class MapState(KeyedState):
 
     def _key(self, key: Any) -> Any:
         if key is None:
-            msg = f"{self.what}: a map key must not be None"
+            msg = f"{self.label}: a map key must not be None"
             raise FunctionError(msg)
         return hashable(self._coerce_key(key))
 
@@ -369,13 +370,13 @@ class _GatheringState(_SingleState):
 
     def _compile(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return the function, with its name in its errors and its result checked against the declared type."""
-        what = f"{self.what}, what {name} gave"
-        call, coerce, dtype = self._named(name, function), coercer(self._held_type, what), self._held_type
+        label = f"{self.label}, what {name} gave"
+        call, coerce, dtype = self._named(name, function), coercer(self._held_type, label), self._held_type
 
         def checked(*values: Any) -> Any:
             result = coerce(call(*values))
             if result is None:
-                raise misfit(result, dtype, what)
+                raise misfit(result, dtype, label)
             return result
 
         return checked
@@ -385,7 +386,7 @@ class _GatheringState(_SingleState):
             try:
                 return function(*values)
             except Exception as error:
-                msg = f"{self.what}: {name} raised {type(error).__name__}: {error}"
+                msg = f"{self.label}: {name} raised {type(error).__name__}: {error}"
                 raise FunctionError(msg) from error
 
         return call
@@ -412,7 +413,7 @@ class ReducingState(_GatheringState):
             FunctionError: The value is None, it or the result does not fit the declared type, or the function raised.
         """
         if value is None:
-            error = misfit(value, self._held_type, self.what)
+            error = misfit(value, self._held_type, self.label)
             msg = f"{error}; omit what is missing, or call clear() to forget it"
             raise FunctionError(msg)
         value, before = self._coerce(value), self._peek()
@@ -646,8 +647,8 @@ def as_declared(state: KeyedState, stored: pa.Table) -> pa.Table:
         difference = f"and the function differ in its type: {'; '.join(reasons)}"
         action = "declare the stored type"
     else:
-        return evolve(stored, stored.schema.set(last, field.with_type(state.type)), state.what)
-    msg = f"{state.what}: the checkpoint {difference}; {action}, or give the new state another name"
+        return evolve(stored, stored.schema.set(last, field.with_type(state.type)), state.label)
+    msg = f"{state.label}: the checkpoint {difference}; {action}, or give the new state another name"
     raise CheckpointError(msg)
 
 

@@ -133,7 +133,7 @@ class SegmentedTable:
     Args:
         memtable: The rows to begin with, mostly none.
         key: The names of the key columns.
-        what: What the rows are, for messages.
+        label: What the rows are, for messages.
 
     Attributes:
         memtable: The rows in memory.
@@ -145,10 +145,10 @@ class SegmentedTable:
     (2, 2)
     """
 
-    def __init__(self, memtable: pa.Table, key: Sequence[str], what: str) -> None:
+    def __init__(self, memtable: pa.Table, key: Sequence[str], label: str) -> None:
         self.memtable, self.rows = memtable, memtable.num_rows
         self.segments: tuple[Segment, ...] = ()
-        self._key, self._what = list(key), what
+        self._key, self._label = list(key), label
         self._shadowed = _NONE
         self._expired: Expired | None = None
         self._taken: _Read | None = None
@@ -305,7 +305,7 @@ class SegmentedTable:
 
     def _adapted(self, rows: pa.Table) -> pa.Table:
         """Return rows of a segment, with their hashes, in the table's present columns."""
-        return evolve(rows, pa.schema([rows.schema.field(0), *self.memtable.schema]), self._what)
+        return evolve(rows, pa.schema([rows.schema.field(0), *self.memtable.schema]), self._label)
 
     def describe(self) -> dict[str, Any]:
         """Return what a state value's header must record of the segments, as JSON values."""

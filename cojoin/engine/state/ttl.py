@@ -102,14 +102,14 @@ class StateTtlConfig:
         return milliseconds(self.ttl, "ttl")
 
 
-def check_ttl(ttl: Any, what: str) -> None:
+def check_ttl(ttl: Any, label: str) -> None:
     """Raise an error unless a time-to-live is None or a ``StateTtlConfig``.
 
     Raises:
         ConfigurationError: It is neither.
     """
     if ttl is not None and not isinstance(ttl, StateTtlConfig):
-        msg = f"{what}: ttl: expected a StateTtlConfig, got {ttl!r}; write ttl=StateTtlConfig('7 days')"
+        msg = f"{label}: ttl: expected a StateTtlConfig, got {ttl!r}; write ttl=StateTtlConfig('7 days')"
         raise ConfigurationError(msg)
 
 

@@ -84,11 +84,11 @@ class WatermarkGenerator(ABC):
         Raises:
             FunctionError: ``watermark`` raised an error, or did not return a whole number of 64 bits.
         """
-        what = f"{type(self).__name__}.watermark({mark}, {processing_time})"
+        label = f"{type(self).__name__}.watermark({mark}, {processing_time})"
         try:
             watermark = self.watermark(mark, processing_time)
         except Exception as error:
-            msg = f"{what} raised {type(error).__name__}: {error}"
+            msg = f"{label} raised {type(error).__name__}: {error}"
             raise FunctionError(msg) from error
         try:
             fits = not isinstance(watermark, (str, bool)) and int(watermark) == watermark and watermark <= END_OF_TIME
@@ -96,7 +96,7 @@ class WatermarkGenerator(ABC):
             fits = False
         if not fits:
             msg = (
-                f"{what} returned {watermark!r}; expected a whole number of epoch milliseconds, "
+                f"{label} returned {watermark!r}; expected a whole number of epoch milliseconds, "
                 f"or {NONE} for no watermark"
             )
             raise FunctionError(msg)
@@ -119,12 +119,12 @@ class WatermarkGenerator(ABC):
         del time, processing_time
         return NONE
 
-    def check(self, schema: pa.Schema, what: str) -> None:  # noqa: B027 - most need no column
+    def check(self, schema: pa.Schema, label: str) -> None:  # noqa: B027 - most need no column
         """Check that an input has the columns that the generator reads.
 
         Args:
             schema: The input's columns.
-            what: The input, for the message.
+            label: The input, for the message.
 
         Raises:
             SchemaError: A column is missing or has the wrong type.
@@ -187,21 +187,21 @@ class Punctuated(WatermarkGenerator):
         del processing_time
         return mark
 
-    def check(self, schema: pa.Schema, what: str) -> None:
+    def check(self, schema: pa.Schema, label: str) -> None:
         """Check that the input has the column, with a type that can be a watermark.
 
         Raises:
             SchemaError: The column is missing or has another type.
         """
         if self.column not in schema.names:
-            msg = f"{what} has no watermark column {self.column!r}{did_you_mean(self.column, schema.names)}"
+            msg = f"{label} has no watermark column {self.column!r}{did_you_mean(self.column, schema.names)}"
             raise SchemaError(msg)
         dtype = schema.field(self.column).type
         is_zoned = pa.types.is_timestamp(dtype) and dtype.tz is not None
         if not (is_zoned or pa.types.is_boolean(dtype) or pa.types.is_integer(dtype)):
             msg = (
-                f"{what}: watermark column {self.column!r}: expected a timestamp, a bigint of epoch milliseconds, or a "
-                f"boolean that marks rows whose own time it is, got {dtype}"
+                f"{label}: watermark column {self.column!r}: expected a timestamp, a bigint of epoch milliseconds, or "
+                f"a boolean that marks rows whose own time it is, got {dtype}"
             )
             raise SchemaError(msg)
 

@@ -89,12 +89,12 @@ _OF_NUMPY = {
 _PART = re.compile(r"\s*([+-]?\d+(?:\.\d+)?)\s*([a-zA-Zµ]+)\s*")
 
 
-def microseconds(duration: Duration, what: str) -> int:
+def microseconds(duration: Duration, label: str) -> int:
     """Return a duration as whole microseconds.
 
     Args:
         duration: ``"5 seconds"``, ``"1 hour 30 minutes"`` or a ``timedelta``; not negative.
-        what: What it configures, for the message, such as ``"tolerance"``.
+        label: What it configures, for the message, such as ``"tolerance"``.
 
     Raises:
         ConfigurationError: It does not parse, is negative or finer than a microsecond, or is a bare number.
@@ -103,29 +103,29 @@ def microseconds(duration: Duration, what: str) -> int:
     90000000
     """
     if isinstance(duration, np.timedelta64):
-        value = _of_numpy(duration, what)
+        value = _of_numpy(duration, label)
     elif isinstance(duration, timedelta):
         value = duration // timedelta(microseconds=1)
         if getattr(duration, "nanoseconds", 0):
-            raise ConfigurationError(_too_fine(duration, what))
+            raise ConfigurationError(_too_fine(duration, label))
     elif isinstance(duration, str):
-        value = _parse(duration, what)
+        value = _parse(duration, label)
     else:
         cure = "; write its unit" if isinstance(duration, Number) else ""
-        msg = f"{what}: expected a duration such as '5 seconds' or a timedelta, got {duration!r}{cure}"
+        msg = f"{label}: expected a duration such as '5 seconds' or a timedelta, got {duration!r}{cure}"
         raise ConfigurationError(msg)
     if value < 0:
-        msg = f"{what}: expected a duration of zero or more, got {duration!r}"
+        msg = f"{label}: expected a duration of zero or more, got {duration!r}"
         raise ConfigurationError(msg)
     return value
 
 
-def milliseconds(duration: Duration, what: str) -> int:
+def milliseconds(duration: Duration, label: str) -> int:
     """Return a duration as whole milliseconds; a finer one is refused rather than rounded.
 
     Args:
         duration: ``"5 seconds"``, ``"1 hour 30 minutes"`` or a ``timedelta``; not negative.
-        what: What it configures, for the message, such as ``"max_out_of_orderness"``.
+        label: What it configures, for the message, such as ``"max_out_of_orderness"``.
 
     Raises:
         ConfigurationError: It does not parse, is negative or finer than a millisecond, or is a bare number.
@@ -133,9 +133,9 @@ def milliseconds(duration: Duration, what: str) -> int:
     >>> milliseconds("5 seconds", "out-of-orderness")
     5000
     """
-    value = microseconds(duration, what)
+    value = microseconds(duration, label)
     if value % 1_000:
-        msg = f"{what}: expected whole milliseconds, the unit of watermarks and timers, got {duration!r}"
+        msg = f"{label}: expected whole milliseconds, the unit of watermarks and timers, got {duration!r}"
         raise ConfigurationError(msg)
     return value // 1_000
 
@@ -153,26 +153,26 @@ def duration_text(milliseconds: int) -> str:
     return f"{count} {unit}{'' if count == 1 else 's'}"
 
 
-def _of_numpy(duration: np.timedelta64, what: str) -> int:
+def _of_numpy(duration: np.timedelta64, label: str) -> int:
     unit, step = np.datetime_data(duration.dtype)
     if np.isnat(duration) or unit in ("generic", "Y", "M"):
         why = "is none" if np.isnat(duration) else "has no unit" if unit == "generic" else "has no fixed length"
-        msg = f"{what}: expected a duration such as '5 seconds' or a timedelta, got {duration!r}, which {why}"
+        msg = f"{label}: expected a duration such as '5 seconds' or a timedelta, got {duration!r}, which {why}"
         raise ConfigurationError(msg)
     count = int(duration.astype(np.int64)) * step
     if unit in _OF_NUMPY:
         return count * _MICROSECONDS[_OF_NUMPY[unit]]
     micros, rest = divmod(count, {"ns": 10**3, "ps": 10**6, "fs": 10**9}.get(unit, 10**12))
     if rest:
-        raise ConfigurationError(_too_fine(duration, what))
+        raise ConfigurationError(_too_fine(duration, label))
     return micros
 
 
-def _too_fine(duration: Any, what: str) -> str:
-    return f"{what}: expected whole microseconds, the unit of event times, got {duration!r}"
+def _too_fine(duration: Any, label: str) -> str:
+    return f"{label}: expected whole microseconds, the unit of event times, got {duration!r}"
 
 
-def _parse(text: str, what: str) -> int:
+def _parse(text: str, label: str) -> int:
     exact, fractions, position = 0, 0.0, 0
     body = re.sub(r"^\s*interval\s+", "", text, flags=re.IGNORECASE)
     while position < len(body):
@@ -183,7 +183,7 @@ def _parse(text: str, what: str) -> int:
         name = _SHORT.get(unit, unit.lower().removesuffix("s"))
         if name not in _MICROSECONDS:
             near = did_you_mean(unit, [f"{known}s" for known in _MICROSECONDS])
-            msg = f"{what}: unknown unit {unit!r} in {text!r}{near}"
+            msg = f"{label}: unknown unit {unit!r} in {text!r}{near}"
             raise ConfigurationError(msg)
         if "." in number:
             fractions += float(number) * _MICROSECONDS[name]
@@ -191,6 +191,6 @@ def _parse(text: str, what: str) -> int:
             exact += int(number) * _MICROSECONDS[name]
         position = match.end()
     if position == 0 or position < len(body):
-        msg = f"{what}: expected a duration such as '5 seconds' or '1 minute 30 seconds', got {text!r}"
+        msg = f"{label}: expected a duration such as '5 seconds' or '1 minute 30 seconds', got {text!r}"
         raise ConfigurationError(msg)
     return exact + round(fractions)

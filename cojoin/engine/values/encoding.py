@@ -86,12 +86,12 @@ Coercer: TypeAlias = "Callable[[Any], Any]"
 _INTEGERS = {pa.int8(): 8, pa.int16(): 16, pa.int32(): 32, pa.int64(): 64}
 
 
-def coercer(dtype: pa.DataType, what: str) -> Coercer:
+def coercer(dtype: pa.DataType, label: str) -> Coercer:
     """Return a function that checks and converts values of one type.
 
     Args:
         dtype: The declared type.
-        what: What has this type, for the message, such as ``"EnrichTrades: state 'customer'"``.
+        label: What has this type, for the message, such as ``"EnrichTrades: state 'customer'"``.
 
     Returns:
         A function from a value to the stored value. None passes, since states and fields may be null.
@@ -99,7 +99,7 @@ def coercer(dtype: pa.DataType, what: str) -> Coercer:
     >>> coercer(pa.float64(), "state 'total'")(5)
     5.0
     """
-    convert = _converter(dtype, what)
+    convert = _converter(dtype, label)
     return lambda value: None if value is None else convert(value)
 
 
@@ -110,134 +110,136 @@ def has_mutable_parts(dtype: pa.DataType) -> bool:
     return bool(pa.types.is_list(dtype) or pa.types.is_map(dtype))
 
 
-def _converter(dtype: pa.DataType, what: str) -> Coercer:  # noqa: PLR0911 - one a type
+def _converter(dtype: pa.DataType, label: str) -> Coercer:  # noqa: PLR0911 - one a type
     types = pa.types
     if types.is_struct(dtype):
-        return _struct_converter(dtype, what)
+        return _struct_converter(dtype, label)
     if types.is_list(dtype):
-        element = coercer(dtype.value_type, f"{what}[]" if what else "an element")
-        return lambda value: [element(item) for item in _expect(value, (list, tuple), dtype, what)]
+        element = coercer(dtype.value_type, f"{label}[]" if label else "an element")
+        return lambda value: [element(item) for item in _expect(value, (list, tuple), dtype, label)]
     if types.is_map(dtype):
-        return _map_converter(dtype, what)
+        return _map_converter(dtype, label)
     if dtype in _INTEGERS:
-        return _integer_converter(dtype, what)
+        return _integer_converter(dtype, label)
     if types.is_floating(dtype):
-        return _float_converter(dtype, what)
+        return _float_converter(dtype, label)
     if types.is_timestamp(dtype):
-        return _timestamp_converter(dtype, what)
+        return _timestamp_converter(dtype, label)
     if types.is_decimal(dtype):
-        return _decimal_converter(dtype, what)
-    return _plain_converter(dtype, what)
+        return _decimal_converter(dtype, label)
+    return _plain_converter(dtype, label)
 
 
-def _plain_converter(dtype: pa.DataType, what: str) -> Coercer:
+def _plain_converter(dtype: pa.DataType, label: str) -> Coercer:
     """Return the check of a type whose values only need a class; a subclass is converted where Arrow can't hold it."""
     types = pa.types
     if types.is_string(dtype):
-        return lambda value: value if type(value) is str else str.__str__(_expect(value, str, dtype, what))
+        return lambda value: value if type(value) is str else str.__str__(_expect(value, str, dtype, label))
     if types.is_binary(dtype):
-        return lambda value: bytes(_expect(value, (bytes, bytearray, memoryview), dtype, what))
+        return lambda value: bytes(_expect(value, (bytes, bytearray, memoryview), dtype, label))
     if types.is_boolean(dtype):
-        return lambda value: bool(_expect(value, (bool, np.bool_), dtype, what))
+        return lambda value: bool(_expect(value, (bool, np.bool_), dtype, label))
     if types.is_date(dtype):
-        return lambda value: date.fromordinal(_expect(value, date, dtype, what, refused=datetime).toordinal())
+        return lambda value: date.fromordinal(_expect(value, date, dtype, label, refused=datetime).toordinal())
     if types.is_duration(dtype):
-        return _duration_converter(dtype, what)
+        return _duration_converter(dtype, label)
     # A time is stored unchanged; the remaining types, such as void, have no values.
-    return lambda value: _expect(value, time if types.is_time(dtype) else (), dtype, what)
+    return lambda value: _expect(value, time if types.is_time(dtype) else (), dtype, label)
 
 
-def _map_converter(dtype: pa.MapType, what: str) -> Coercer:
-    key, item = _converter(dtype.key_type, f"{what} key"), coercer(dtype.item_type, f"{what} value")
+def _map_converter(dtype: pa.MapType, label: str) -> Coercer:
+    key, item = _converter(dtype.key_type, f"{label} key"), coercer(dtype.item_type, f"{label} value")
     freeze: Coercer = hashable if needs_freezing(dtype.key_type) else lambda value: value
 
     def convert(value: Any) -> dict[Any, Any]:
-        pairs = _expect(value, dict, dtype, what).items()
+        pairs = _expect(value, dict, dtype, label).items()
         if None in value:
-            raise misfit(value, dtype, what)
+            raise misfit(value, dtype, label)
         converted = {freeze(key(k)): item(v) for k, v in pairs}
         if len(converted) < len(value):
             # As two NaN, or two numbers that are one float.
-            msg = f"{misfit(value, dtype, what)}; several of its keys are one {type_to_ddl(dtype.key_type)}: leave one"
+            msg = f"{misfit(value, dtype, label)}; several of its keys are one {type_to_ddl(dtype.key_type)}: leave one"
             raise FunctionError(msg)
         return converted
 
     return convert
 
 
-def _float_converter(dtype: pa.DataType, what: str) -> Coercer:
+def _float_converter(dtype: pa.DataType, label: str) -> Coercer:
     single = struct.Struct("<f") if pa.types.is_float32(dtype) else None
 
     def convert(value: Any) -> float:
         try:
-            number = value if type(value) is float else float(_expect(value, Real, dtype, what, refused=bool))
+            number = value if type(value) is float else float(_expect(value, Real, dtype, label, refused=bool))
             return number if single is None else single.unpack(single.pack(number))[0]
         except OverflowError:
-            raise misfit(value, dtype, what) from None
+            raise misfit(value, dtype, label) from None
 
     return convert
 
 
-def _duration_converter(dtype: pa.DataType, what: str) -> Coercer:
+def _duration_converter(dtype: pa.DataType, label: str) -> Coercer:
     def convert(value: Any) -> timedelta:
-        exact = timedelta() + _expect(value, timedelta, dtype, what)
+        exact = timedelta() + _expect(value, timedelta, dtype, label)
         micros = exact // timedelta(microseconds=1)
         if not -(1 << 63) <= micros < 1 << 63:
-            raise misfit(value, dtype, what)
+            raise misfit(value, dtype, label)
         return timedelta(microseconds=micros)
 
     return convert
 
 
-def _integer_converter(dtype: pa.DataType, what: str) -> Coercer:
+def _integer_converter(dtype: pa.DataType, label: str) -> Coercer:
     limit = 1 << (_INTEGERS[dtype] - 1)
 
     def convert(value: Any) -> int:
         if type(value) is not int:
             index = getattr(value, "__index__", None)
             if index is None or isinstance(value, bool):
-                raise misfit(value, dtype, what)
+                raise misfit(value, dtype, label)
             value = index()
         if not -limit <= value < limit:
-            raise misfit(value, dtype, what)
+            raise misfit(value, dtype, label)
         return value  # type: ignore[no-any-return]
 
     return convert
 
 
-def _timestamp_converter(dtype: pa.DataType, what: str) -> Coercer:
+def _timestamp_converter(dtype: pa.DataType, label: str) -> Coercer:
     aware = dtype.tz is not None
 
     def convert(value: Any) -> datetime:
         if not isinstance(value, datetime) or (value.tzinfo is not None) is not aware:
-            raise misfit(value, dtype, what)
+            raise misfit(value, dtype, label)
         try:
             moment = value.astimezone(timezone.utc) if aware else value
             exact = type(moment) is datetime
             return moment if exact else datetime.combine(moment.date(), moment.time(), moment.tzinfo)
         except (OverflowError, ValueError):
-            raise misfit(value, dtype, what) from None
+            raise misfit(value, dtype, label) from None
 
     return convert
 
 
-def _decimal_converter(dtype: pa.DataType, what: str) -> Coercer:
+def _decimal_converter(dtype: pa.DataType, label: str) -> Coercer:
     def convert(value: Any) -> Decimal:
         if isinstance(value, bool) or not isinstance(value, (int, Decimal)):
-            raise misfit(value, dtype, what)
+            raise misfit(value, dtype, label)
         try:
             return pa.scalar(Decimal(value), dtype).as_py()  # type: ignore[no-any-return]
         except pa.ArrowException:
-            raise misfit(value, dtype, what) from None
+            raise misfit(value, dtype, label) from None
 
     return convert
 
 
-def _struct_converter(dtype: pa.StructType, what: str) -> Coercer:
+def _struct_converter(dtype: pa.StructType, label: str) -> Coercer:
     names = tuple(field.name for field in dtype)
     make = row_class(names)
     parts = [
-        (coercer if field.nullable else _converter)(field.type, f"{what}, field {field.name!r}" if what else field.name)
+        (coercer if field.nullable else _converter)(
+            field.type, f"{label}, field {field.name!r}" if label else field.name
+        )
         for field in dtype
     ]
     known = frozenset(names)
@@ -246,10 +248,10 @@ def _struct_converter(dtype: pa.StructType, what: str) -> Coercer:
     def convert(value: Any) -> Any:
         if isinstance(value, dict):
             if value.keys() != known:
-                raise misfit(value, dtype, what)
+                raise misfit(value, dtype, label)
             value = [value[name] for name in names]
         elif not isinstance(value, (tuple, list)) or len(value) != len(names):
-            raise misfit(value, dtype, what)
+            raise misfit(value, dtype, label)
         if fits_as_it_is(value):
             return make(value)
         return make([part(item) for part, item in zip(parts, value, strict=True)])
@@ -310,19 +312,19 @@ def _exact_class(dtype: pa.DataType) -> type | None:
     return None
 
 
-def _expect(value: Any, expected: Any, dtype: pa.DataType, what: str, refused: Any = ()) -> Any:
+def _expect(value: Any, expected: Any, dtype: pa.DataType, label: str, refused: Any = ()) -> Any:
     if not isinstance(value, expected) or isinstance(value, refused):
-        raise misfit(value, dtype, what)
+        raise misfit(value, dtype, label)
     return value
 
 
-def misfit(value: Any, dtype: pa.DataType, what: str) -> FunctionError:
+def misfit(value: Any, dtype: pa.DataType, label: str) -> FunctionError:
     """Return the error that says which type was expected and which value was given."""
     hint = ""
     if pa.types.is_timestamp(dtype) and isinstance(value, datetime):
         hint = "; give the datetime a time zone" if dtype.tz else "; a timestamp_ntz has no time zone"
     return FunctionError(
-        f"{what}: expected {type_to_ddl(dtype)}, got {describe_row(value)} ({type(value).__name__}){hint}"
+        f"{label}: expected {type_to_ddl(dtype)}, got {describe_row(value)} ({type(value).__name__}){hint}"
     )
 
 
@@ -343,13 +345,13 @@ _FAITHFUL: tuple[tuple[Callable[[pa.DataType], bool], frozenset[type]], ...] = (
 """The classes whose values pyarrow stores unchanged or refuses, by type; any other class is converted first."""
 
 
-def encode_rows(rows: list[Any], schema: pa.Schema, what: str) -> pa.Table:
+def encode_rows(rows: list[Any], schema: pa.Schema, label: str) -> pa.Table:
     """Return what a function yielded as a table.
 
     Args:
         rows: Tuples, lists or rows (by position), or dicts (by name, all fields).
         schema: The declared output.
-        what: Who yielded them, for the message.
+        label: Who yielded them, for the message.
 
     Raises:
         FunctionError: A row has another width, other names, or a value that does not fit its field.
@@ -359,7 +361,7 @@ def encode_rows(rows: list[Any], schema: pa.Schema, what: str) -> pa.Table:
     [{'trade_id': 7, 'tier': 'gold'}, {'trade_id': 8, 'tier': None}]
     """
     width = len(schema)
-    tuples = [row if isinstance(row, tuple) and len(row) == width else _as_tuple(row, schema, what) for row in rows]
+    tuples = [row if isinstance(row, tuple) and len(row) == width else _as_tuple(row, schema, label) for row in rows]
     columns = list(zip(*tuples, strict=True)) if tuples else [()] * width
     arrays = []
     for field, values in zip(schema, columns, strict=True):
@@ -368,7 +370,7 @@ def encode_rows(rows: list[Any], schema: pa.Schema, what: str) -> pa.Table:
         except _REFUSALS:
             array = None
         if array is None or (not field.nullable and array.null_count):
-            raise _misfit(field, values, rows, what)
+            raise _misfit(field, values, rows, label)
         arrays.append(array)
     return pa.Table.from_arrays(arrays, schema=schema)
 
@@ -401,7 +403,7 @@ def _check_zones(values: Sequence[Any], *, aware: bool) -> None:
             raise ValueError(value)
 
 
-def _as_tuple(row: Any, schema: pa.Schema, what: str) -> tuple[Any, ...]:
+def _as_tuple(row: Any, schema: pa.Schema, label: str) -> tuple[Any, ...]:
     names = schema.names
     if isinstance(row, dict):
         if row.keys() == set(names):
@@ -419,13 +421,13 @@ def _as_tuple(row: Any, schema: pa.Schema, what: str) -> tuple[Any, ...]:
     else:
         detail = f"{type(row).__name__} (a callback yields its rows, or returns a list of them)"
     msg = (
-        f"{what}: expected a row of {len(names)} fields ({', '.join(names)}) as a tuple or a dict, "
+        f"{label}: expected a row of {len(names)} fields ({', '.join(names)}) as a tuple or a dict, "
         f"got {detail}: {describe_row(row)}"
     )
     raise FunctionError(msg)
 
 
-def _misfit(field: pa.Field, values: Sequence[Any], rows: list[Any], what: str) -> FunctionError:
+def _misfit(field: pa.Field, values: Sequence[Any], rows: list[Any], label: str) -> FunctionError:
     """Return the error for the first row whose value does not fit its field."""
     for value, row in zip(values, rows, strict=True):
         if value is None:
@@ -437,6 +439,6 @@ def _misfit(field: pa.Field, values: Sequence[Any], rows: list[Any], what: str) 
             except _REFUSALS:
                 fits = False
         if not fits:
-            error = misfit(value, field.type, f"{what}: output field {field.name!r}")
+            error = misfit(value, field.type, f"{label}: output field {field.name!r}")
             return FunctionError(f"{error}; in the row {describe_row(row)}")
-    return FunctionError(f"{what}: output field {field.name!r} does not fit {type_to_ddl(field.type)}")
+    return FunctionError(f"{label}: output field {field.name!r} does not fit {type_to_ddl(field.type)}")

@@ -47,30 +47,30 @@ def row_to_json(row: Sequence[Any], schema: pa.Schema, *, sort_maps: bool = Fals
     return {name: write(value) for name, value, write in zip(schema.names, row, writers, strict=True)}
 
 
-def row_from_json(values: Mapping[str, Any], schema: pa.Schema, what: str) -> dict[str, Any]:
+def row_from_json(values: Mapping[str, Any], schema: pa.Schema, label: str) -> dict[str, Any]:
     """Return a JSON object as a row's values by column name; a column that the object lacks is null.
 
     Args:
         values: The object.
         schema: The columns.
-        what: Which row it is, for messages.
+        label: Which row it is, for messages.
 
     Raises:
         SchemaError: The object has an unknown column, or a value does not fit its column.
     """
     names = schema.names
     if not isinstance(values, dict):
-        msg = f"{what}: expected a row as a JSON object, got {values!r}"
+        msg = f"{label}: expected a row as a JSON object, got {values!r}"
         raise SchemaError(msg)
     if unknown := [name for name in values if name not in names]:
-        msg = f"{what}: the row has a column {unknown[0]!r}, but the columns are {', '.join(names)}"
+        msg = f"{label}: the row has a column {unknown[0]!r}, but the columns are {', '.join(names)}"
         raise SchemaError(msg)
     row = {}
     for name, read in zip(names, _readers(tuple(schema.types)), strict=True):
         try:
             row[name] = read(values.get(name))
         except (TypeError, ValueError, ArithmeticError, AttributeError, KeyError) as error:  # noqa: PERF203
-            msg = f"{what}: column {name!r}: {values[name]!r} is not of the type {schema.field(name).type}"
+            msg = f"{label}: column {name!r}: {values[name]!r} is not of the type {schema.field(name).type}"
             raise SchemaError(msg) from error
     return row
 

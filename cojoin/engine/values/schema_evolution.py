@@ -110,13 +110,13 @@ def _spelled(stored: pa.DataType, wanted: pa.DataType) -> tuple[str, str]:
     return (str(stored), str(wanted)) if before == after else (before, after)
 
 
-def evolve(table: pa.Table, schema: pa.Schema, what: str, *, fixed: Collection[str] = ()) -> pa.Table:
+def evolve(table: pa.Table, schema: pa.Schema, label: str, *, fixed: Collection[str] = ()) -> pa.Table:
     """Return stored rows in the schema that is asked for; the same table where it already has that schema.
 
     Args:
         table: The rows as they were stored.
         schema: The schema that they should have.
-        what: What they are, for the message.
+        label: What they are, for the message.
         fixed: Columns that keep their type.
 
     Raises:
@@ -131,8 +131,8 @@ def evolve(table: pa.Table, schema: pa.Schema, what: str, *, fixed: Collection[s
     reasons = differences(table.schema, schema, fixed=fixed)
     if reasons:
         msg = (
-            f"{what}: the checkpoint's columns can't become the query's: {'; '.join(reasons)}; keep them as they were, "
-            f"or start with a new checkpoint"
+            f"{label}: the checkpoint's columns can't become the query's: {'; '.join(reasons)}; keep them as they "
+            f"were, or start with a new checkpoint"
         )
         raise CheckpointError(msg)
     stored = set(table.column_names)
@@ -172,12 +172,12 @@ def _convert(array: pa.Array, dtype: pa.DataType) -> pa.Array:
     return pa.ListArray.from_arrays(offsets, _convert(array.values, dtype.value_type), type=dtype, mask=mask)
 
 
-def widest(schemas: Sequence[pa.Schema], what: str) -> pa.Schema:
+def widest(schemas: Sequence[pa.Schema], label: str) -> pa.Schema:
     """Return the schema that all others may become; key groups may hold those of before and after a change.
 
     Args:
         schemas: One or more.
-        what: What has them, for the message.
+        label: What has them, for the message.
 
     Raises:
         CheckpointError: None of them is such a schema.
@@ -193,7 +193,7 @@ def widest(schemas: Sequence[pa.Schema], what: str) -> pa.Schema:
     best = min(range(len(distinct)), key=lambda place: len(against[place]))
     if against[best]:
         msg = (
-            f"{what}: the checkpoint's key groups hold it in forms that can't become one: {'; '.join(against[best])}; "
+            f"{label}: the checkpoint's key groups hold it in forms that can't become one: {'; '.join(against[best])}; "
             f"restore a checkpoint that one query wrote, or start with a new one"
         )
         raise CheckpointError(msg)

@@ -134,13 +134,13 @@ def spark_type(dtype: pa.DataType) -> pa.DataType:  # noqa: PLR0911 - one for ea
 
 
 def as_spark_column(
-    column: pa.ChunkedArray, what: str, cure: Callable[[pa.DataType], str] = lambda _: "cast it to another type"
+    column: pa.ChunkedArray, label: str, cure: Callable[[pa.DataType], str] = lambda _: "cast it to another type"
 ) -> pa.ChunkedArray:
     """Return a column in the Arrow type of Spark's that holds its values; one that Spark has none for stays as it is.
 
     Args:
         column: The column.
-        what: The column, for messages, such as ``"input 'trades': column 'amount'"``.
+        label: The column, for messages, such as ``"input 'trades': column 'amount'"``.
         cure: Returns what to do about values of a type that do not fit.
 
     Raises:
@@ -159,7 +159,7 @@ def as_spark_column(
                 raise
         return pa.chunked_array([without_codes(each).cast(target) for each in column.chunks], target)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        msg = f"{what}: its {column.type} does not fit Spark's type {target}: {error}; {cure(column.type)}"
+        msg = f"{label}: its {column.type} does not fit Spark's type {target}: {error}; {cure(column.type)}"
         raise SchemaError(msg) from error
 
 

@@ -93,17 +93,17 @@ _LEXEME = re.compile(
 )
 
 
-def _read_fields(ddl: str, what: str) -> list[pa.Field]:
+def _read_fields(ddl: str, label: str) -> list[pa.Field]:
     """Return the fields of a text, which are written as a list or as one ``struct<...>``.
 
     Args:
         ddl: The text.
-        what: What it configures, for the message.
+        label: What it configures, for the message.
 
     Raises:
         SchemaError: It does not parse, or there is no field.
     """
-    reader = _Reader(ddl, what)
+    reader = _Reader(ddl, label)
     is_struct = reader.peek().says("struct") and reader.peek(1).says("<", "<>")
     fields = list(reader.type()) if is_struct else reader.fields("")
     reader.expect("")
@@ -134,12 +134,12 @@ def _tokens(ddl: str) -> Iterator[_Token]:
 class _Reader:
     """One pass over the tokens of a DDL text; each method reads the construct that it is named after."""
 
-    def __init__(self, ddl: str, what: str) -> None:
+    def __init__(self, ddl: str, label: str) -> None:
         if not isinstance(ddl, str):
-            msg = f"{what}: expected Spark DDL such as 'id long, name string', got {ddl!r}"
+            msg = f"{label}: expected Spark DDL such as 'id long, name string', got {ddl!r}"
             raise SchemaError(msg)
         self.ddl = ddl
-        self.what = what
+        self.label = label
         self.tokens = list(_tokens(ddl))
         self.index = 0
 
@@ -167,7 +167,7 @@ class _Reader:
         start = self.ddl.rfind("\n", 0, token.at) + 1
         line = self.ddl[start:].partition("\n")[0].rstrip()
         number = f" (line {self.ddl.count(chr(10), 0, start) + 1})" if "\n" in self.ddl.strip() else ""
-        msg = f'{self.what}="{line}"{number}: {problem} at character {token.at - start}{cure}'
+        msg = f'{self.label}="{line}"{number}: {problem} at character {token.at - start}{cure}'
         raise SchemaError(msg)
 
     def unexpected(self, expected: str, cure: str = "") -> NoReturn:
@@ -348,12 +348,12 @@ _WRITTEN = (
 )
 
 
-def parse_schema(ddl: str, *, what: str = "schema") -> pa.Schema:
+def parse_schema(ddl: str, *, label: str = "schema") -> pa.Schema:
     """Return a list of fields, or a ``struct<...>``, as an Arrow schema.
 
     Args:
         ddl: Fields as in Spark: ``"id long NOT NULL, tags: array<string> COMMENT 'x', `odd name` int"``.
-        what: What the text configures, for the message, such as ``"output_type"``.
+        label: What the text configures, for the message, such as ``"output_type"``.
 
     Raises:
         SchemaError: The text does not parse, has no field or the same one twice, or a type isn't supported.
@@ -362,44 +362,44 @@ def parse_schema(ddl: str, *, what: str = "schema") -> pa.Schema:
     trade_id: int64 not null
     amount: decimal128(10, 2)
     """
-    return pa.schema(_read_fields(ddl, what))
+    return pa.schema(_read_fields(ddl, label))
 
 
-def as_schema(declared: Any, what: str) -> pa.Schema:
+def as_schema(declared: Any, label: str) -> pa.Schema:
     """Return the columns that a user declares: one or more, as DDL, an Arrow schema, or a PySpark ``StructType``.
 
     Raises:
-        SchemaError: It is none of these, has no column, or does not parse; every message begins with ``what``.
+        SchemaError: It is none of these, has no column, or does not parse; every message begins with ``label``.
 
     >>> as_schema("trade_id long, tier string", "output_type").names
     ['trade_id', 'tier']
     """
     names = getattr(declared, "names", None)
     if names == [] or (isinstance(declared, str) and not declared.strip()):
-        msg = f"{what}: expected one or more columns, such as 'trade_id long, tier string', got none"
+        msg = f"{label}: expected one or more columns, such as 'trade_id long, tier string', got none"
         raise SchemaError(msg)
     if isinstance(declared, pa.Schema):
-        schema_to_ddl(declared, what=what)  # raises an error for a type that Spark lacks
+        schema_to_ddl(declared, label=label)  # raises an error for a type that Spark lacks
         return declared
     if isinstance(declared, str):
-        return parse_schema(declared, what=what)
+        return parse_schema(declared, label=label)
     if hasattr(declared, "fields") and hasattr(declared, "simpleString"):
         # PySpark's types return their own DDL, so the engine accepts them without importing PySpark.
         fields = (
             f"{back_quoted(field.name)} {field.dataType.simpleString()}{'' if field.nullable else ' NOT NULL'}"
             for field in declared.fields
         )
-        return parse_schema(", ".join(fields), what=what)
-    msg = f"{what}: expected DDL such as 'trade_id long, tier string' or a StructType, got {declared!r}"
+        return parse_schema(", ".join(fields), label=label)
+    msg = f"{label}: expected DDL such as 'trade_id long, tier string' or a StructType, got {declared!r}"
     raise SchemaError(msg)
 
 
-def parse_type(ddl: str, *, what: str = "type") -> pa.DataType:
+def parse_type(ddl: str, *, label: str = "type") -> pa.DataType:
     """Return one type as an Arrow type; a list of fields is read as a struct.
 
     Args:
         ddl: A type such as ``"map<string, bigint>"``, or fields such as ``"tier string, since timestamp"``.
-        what: What the text configures, for the message, such as ``"state 'customer'"``.
+        label: What the text configures, for the message, such as ``"state 'customer'"``.
 
     Raises:
         SchemaError: The text does not parse, has the same field twice, or a type isn't supported.
@@ -409,13 +409,13 @@ def parse_type(ddl: str, *, what: str = "type") -> pa.DataType:
     >>> parse_type("tier string, since timestamp")
     StructType(struct<tier: string, since: timestamp[us, tz=UTC]>)
     """
-    reader = _Reader(ddl, what)
+    reader = _Reader(ddl, label)
     dtype = pa.struct(reader.fields("")) if reader.begins_with_a_field() else reader.type()
     reader.expect("")
     return dtype
 
 
-def schema_to_ddl(schema: pa.Schema, *, what: str = "schema") -> str:
+def schema_to_ddl(schema: pa.Schema, *, label: str = "schema") -> str:
     """Return an Arrow schema as the fields that `parse_schema` reads.
 
     Raises:
@@ -425,12 +425,12 @@ def schema_to_ddl(schema: pa.Schema, *, what: str = "schema") -> str:
     'id bigint NOT NULL, `odd name` string'
     """
     if not len(schema):
-        msg = f"{what}: expected at least one field, got none"
+        msg = f"{label}: expected at least one field, got none"
         raise SchemaError(msg)
-    return ", ".join(_written(schema, " ", what))
+    return ", ".join(_written(schema, " ", label))
 
 
-def type_to_ddl(dtype: pa.DataType, *, what: str = "type") -> str:
+def type_to_ddl(dtype: pa.DataType, *, label: str = "type") -> str:
     """Return Spark's name of an Arrow type, which `parse_type` reads.
 
     Raises:
@@ -439,9 +439,9 @@ def type_to_ddl(dtype: pa.DataType, *, what: str = "type") -> str:
     >>> type_to_ddl(pa.struct({"tier": pa.string(), "visits": pa.list_(pa.date32())}))
     'struct<tier:string,visits:array<date>>'
     """
-    ddl = _written_plain(dtype) or _written_nested(dtype, what)
+    ddl = _written_plain(dtype) or _written_nested(dtype, label)
     if ddl is None:
-        msg = f"{what}: expected an Arrow type that Spark has too, got {dtype}; cast it to one of {SUPPORTED}"
+        msg = f"{label}: expected an Arrow type that Spark has too, got {dtype}; cast it to one of {SUPPORTED}"
         raise SchemaError(msg)
     return ddl
 
@@ -454,16 +454,16 @@ def _written_plain(dtype: pa.DataType) -> str | None:
     return next((name for is_kind, name in _WRITTEN if is_kind(dtype)), None)
 
 
-def _written_nested(dtype: pa.DataType, what: str) -> str | None:
+def _written_nested(dtype: pa.DataType, label: str) -> str | None:
     types = pa.types
     if types.is_list(dtype) or types.is_large_list(dtype) or types.is_fixed_size_list(dtype):
-        return f"array<{type_to_ddl(dtype.value_type, what=f'{what}.element')}>"
+        return f"array<{type_to_ddl(dtype.value_type, label=f'{label}.element')}>"
     if types.is_map(dtype):
-        key = type_to_ddl(dtype.key_type, what=f"{what}.key")
-        return f"map<{key},{type_to_ddl(dtype.item_type, what=f'{what}.value')}>"
+        key = type_to_ddl(dtype.key_type, label=f"{label}.key")
+        return f"map<{key},{type_to_ddl(dtype.item_type, label=f'{label}.value')}>"
     if types.is_struct(dtype) and not is_tagged(dtype):
-        return f"struct<{','.join(_written(dtype, ':', what))}>"
-    return type_to_ddl(dtype.value_type, what=what) if types.is_dictionary(dtype) else None
+        return f"struct<{','.join(_written(dtype, ':', label))}>"
+    return type_to_ddl(dtype.value_type, label=label) if types.is_dictionary(dtype) else None
 
 
 def is_tagged(struct: pa.StructType) -> bool:
@@ -472,14 +472,14 @@ def is_tagged(struct: pa.StructType) -> bool:
     return any(not tags.isdisjoint(field.metadata or ()) for field in struct)
 
 
-def _written(fields: Iterable[pa.Field], colon: str, what: str) -> Iterator[str]:
+def _written(fields: Iterable[pa.Field], colon: str, label: str) -> Iterator[str]:
     seen: dict[str, str] = {}
     for field in fields:
         folded = field.name.lower()
         if folded in seen:
-            msg = f"{what}: field {field.name!r} repeats {seen[folded]!r}; names must differ by more than case"
+            msg = f"{label}: field {field.name!r} repeats {seen[folded]!r}; names must differ by more than case"
             raise SchemaError(msg)
         seen[folded] = field.name
         name = field.name if _UNQUOTED.fullmatch(field.name) else back_quoted(field.name)
-        dtype = type_to_ddl(field.type, what=f"{what}.{field.name}")
+        dtype = type_to_ddl(field.type, label=f"{label}.{field.name}")
         yield f"{name}{colon}{dtype}{'' if field.nullable else ' NOT NULL'}"

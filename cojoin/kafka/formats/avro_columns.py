@@ -160,7 +160,7 @@ def _is_decimal(schema: Mapping[str, Any]) -> bool:
 def avro_type(
     schema: Any,
     named: Mapping[str, Any],
-    what: str,
+    label: str,
     wanted: pa.DataType | None = None,
     within: tuple[str, ...] = (),
 ) -> pa.DataType:
@@ -169,7 +169,7 @@ def avro_type(
     Args:
         schema: The type, as fastavro parsed it, so that names are full ones.
         named: The named types, by their full names.
-        what: The field or value of the type, for messages.
+        label: The field or value of the type, for messages.
         wanted: The type that the user names, of which only the fields matter; None wants all.
         within: The names of the records that it is in.
 
@@ -178,17 +178,17 @@ def avro_type(
     """
     schema, kind = type_of(schema, named)
     if kind == "union":
-        return _union(schema, named, what, wanted, within)
+        return _union(schema, named, label, wanted, within)
     if kind in RECORDS:
-        return _record(schema, named, what, wanted, within)
+        return _record(schema, named, label, wanted, within)
     if kind in ("array", "map"):
-        return _many(schema, kind, named, what, wanted, within)
+        return _many(schema, kind, named, label, wanted, within)
     if kind not in _PLAIN:
-        msg = f"{what}: Avro has no type {kind!r}"
+        msg = f"{label}: Avro has no type {kind!r}"
         raise SchemaError(msg)
     logical = _logical(schema)
     if logical == "decimal":
-        return _decimal(schema, what, wanted)
+        return _decimal(schema, label, wanted)
     if logical == "uuid" and kind == "fixed" and schema["size"] == 16:
         return pa.string()
     logical_type = _LOGICAL.get((kind, logical))
@@ -265,7 +265,7 @@ def exact_decimal(digits: bytes, scale: int) -> Decimal:
     return Decimal(int.from_bytes(digits, "big", signed=True)).scaleb(-scale, _DIGITS)
 
 
-def _decimal(schema: Any, what: str, wanted: pa.DataType | None) -> pa.DataType:
+def _decimal(schema: Any, label: str, wanted: pa.DataType | None) -> pa.DataType:
     precision, scale = schema["precision"], schema.get("scale", 0)
     if precision <= _MOST_DIGITS:
         return pa.decimal128(precision, scale)
@@ -273,21 +273,21 @@ def _decimal(schema: Any, what: str, wanted: pa.DataType | None) -> pa.DataType:
         # Most have far fewer digits: Kafka Connect writes a precision of 64 where it has none.
         return wanted
     if scale > _MOST_DIGITS:
-        msg = f"{what}: a decimal of {scale} digits after its point has no column of Spark's, which have 38 at most"
+        msg = f"{label}: a decimal of {scale} digits after its point has no column of Spark's, which have 38 at most"
         raise SchemaError(msg)
     return pa.decimal128(_MOST_DIGITS, scale)
 
 
 def _many(
-    schema: Any, kind: str, named: Mapping[str, Any], what: str, wanted: pa.DataType | None, within: tuple[str, ...]
+    schema: Any, kind: str, named: Mapping[str, Any], label: str, wanted: pa.DataType | None, within: tuple[str, ...]
 ) -> pa.DataType:
     is_right = pa.types.is_list if kind == "array" else pa.types.is_map
     if wanted is not None and not is_right(wanted):
-        raise _other(what, f"an {kind}" if kind == "array" else f"a {kind}", wanted)
+        raise _other(label, f"an {kind}" if kind == "array" else f"a {kind}", wanted)
     inner = wanted_part(wanted)
     if kind == "array":
-        return pa.list_(avro_type(schema["items"], named, f"an element of {what}", inner, within))
-    return pa.map_(pa.string(), avro_type(schema["values"], named, f"a value of {what}", inner, within))
+        return pa.list_(avro_type(schema["items"], named, f"an element of {label}", inner, within))
+    return pa.map_(pa.string(), avro_type(schema["values"], named, f"a value of {label}", inner, within))
 
 
 def wanted_part(wanted: pa.DataType | None, field: str | None = None) -> pa.DataType | None:
@@ -299,23 +299,23 @@ def wanted_part(wanted: pa.DataType | None, field: str | None = None) -> pa.Data
     return wanted.item_type if pa.types.is_map(wanted) else wanted.value_type
 
 
-def _other(what: str, actual: str, wanted: pa.DataType) -> SchemaError:
-    return SchemaError(f"{what} is {actual} in the schema, expected {type_to_ddl(wanted)}")
+def _other(label: str, actual: str, wanted: pa.DataType) -> SchemaError:
+    return SchemaError(f"{label} is {actual} in the schema, expected {type_to_ddl(wanted)}")
 
 
 def _record(
-    schema: Any, named: Mapping[str, Any], what: str, wanted: pa.DataType | None, within: tuple[str, ...]
+    schema: Any, named: Mapping[str, Any], label: str, wanted: pa.DataType | None, within: tuple[str, ...]
 ) -> pa.DataType:
     name = schema["name"]
     if name == _VARIABLE_SCALE and wanted is not None and pa.types.is_decimal(wanted):
         return wanted
     if wanted is not None and not pa.types.is_struct(wanted):
-        raise _other(what, f"the record {name}", wanted)
+        raise _other(label, f"the record {name}", wanted)
     if wanted is None and name in within:
-        msg = f"{what}: the record {name} contains itself, which no column of Spark's can; give the columns as DDL"
+        msg = f"{label}: the record {name} contains itself, which no column of Spark's can; give the columns as DDL"
         raise SchemaError(msg)
     if wanted is None and not schema["fields"]:
-        msg = f"{what}: the record {name} has no field, and a struct of Spark's has at least one"
+        msg = f"{label}: the record {name} has no field, and a struct of Spark's has at least one"
         raise SchemaError(msg)
     return pa.struct(
         [
@@ -352,20 +352,20 @@ def union_form(members: list[Any]) -> str:
 
 
 def _union(
-    schema: list[Any], named: Mapping[str, Any], what: str, wanted: pa.DataType | None, within: tuple[str, ...]
+    schema: list[Any], named: Mapping[str, Any], label: str, wanted: pa.DataType | None, within: tuple[str, ...]
 ) -> pa.DataType:
     members = member_types(schema, named)
     form = union_form(members)
     if form == "one":
-        return avro_type(members[0], named, what, wanted, within)
+        return avro_type(members[0], named, label, wanted, within)
     if form != "several":
         return _PLAIN[form]
     if wanted is not None and not pa.types.is_struct(wanted):
-        raise _other(what, f"a union of {' and '.join(type_of(member, named)[1] for member in members)}", wanted)
+        raise _other(label, f"a union of {' and '.join(type_of(member, named)[1] for member in members)}", wanted)
     names = [f"member{at}" for at in range(len(members))]
     return pa.struct(
         [
-            (name, avro_type(member, named, f"{name} of {what}", wanted_part(wanted, name), within))
+            (name, avro_type(member, named, f"{name} of {label}", wanted_part(wanted, name), within))
             for name, member in zip(names, members, strict=True)
             if wanted is None or wanted.get_field_index(name) >= 0
         ]
@@ -401,48 +401,48 @@ _AVRO_TYPES: dict[pa.DataType, Any] = {
 }
 
 
-def avro_schema(columns: Iterable[pa.Field], name: str, what: str) -> str:
+def avro_schema(columns: Iterable[pa.Field], name: str, label: str) -> str:
     """Return the schema of a record with a field for each column.
 
     Args:
         columns: The columns.
         name: The name of the record; other characters than letters and digits become ``_``.
-        what: The output, for messages.
+        label: The output, for messages.
 
     Raises:
         SchemaError: A column's name or type has no form in Avro.
     """
     spelled = re.sub(r"[^A-Za-z0-9_]", "_", name)
-    return json.dumps(_record_schema(columns, spelled if _NAME.fullmatch(spelled) else f"_{spelled}", what))
+    return json.dumps(_record_schema(columns, spelled if _NAME.fullmatch(spelled) else f"_{spelled}", label))
 
 
-def _record_schema(columns: Iterable[pa.Field], name: str, what: str) -> dict[str, Any]:
+def _record_schema(columns: Iterable[pa.Field], name: str, label: str) -> dict[str, Any]:
     fields = []
     for column in columns:
         if not _NAME.fullmatch(column.name):
             msg = (
-                f"{what}: column {column.name!r} can't be a field of Avro, whose names are of letters, digits and '_'; "
-                f"rename it, or write JSON"
+                f"{label}: column {column.name!r} can't be a field of Avro, whose names are of letters, digits and "
+                f"'_'; rename it, or write JSON"
             )
             raise SchemaError(msg)
-        kind = _type_schema(column.type, f"{name}_{column.name}", f"{what}: column {column.name!r}")
+        kind = _type_schema(column.type, f"{name}_{column.name}", f"{label}: column {column.name!r}")
         fields.append({"name": column.name, "type": ["null", kind] if kind != "null" else kind, "default": None})
     return {"type": "record", "name": name, "fields": fields}
 
 
-def _type_schema(dtype: pa.DataType, name: str, what: str) -> Any:
+def _type_schema(dtype: pa.DataType, name: str, label: str) -> Any:
     if dtype in _AVRO_TYPES:
         return _AVRO_TYPES[dtype]
     if pa.types.is_decimal(dtype):
         return {"type": "bytes", "logicalType": "decimal", "precision": dtype.precision, "scale": dtype.scale}
     if pa.types.is_struct(dtype):
-        return _record_schema(dtype, name, what)
+        return _record_schema(dtype, name, label)
     if pa.types.is_list(dtype) or pa.types.is_large_list(dtype):
-        return {"type": "array", "items": ["null", _type_schema(dtype.value_type, name, what)]}
+        return {"type": "array", "items": ["null", _type_schema(dtype.value_type, name, label)]}
     if pa.types.is_map(dtype) and dtype.key_type in (pa.string(), pa.large_string()):
-        return {"type": "map", "values": ["null", _type_schema(dtype.item_type, name, what)]}
+        return {"type": "map", "values": ["null", _type_schema(dtype.item_type, name, label)]}
     hint = "a map needs texts as keys" if pa.types.is_map(dtype) else "cast it to string"
-    msg = f"{what} has the type {type_to_ddl(dtype)}, which Avro does not have; {hint}, or write JSON"
+    msg = f"{label} has the type {type_to_ddl(dtype)}, which Avro does not have; {hint}, or write JSON"
     raise SchemaError(msg)
 
 

@@ -601,7 +601,7 @@ def _variable_scale(reader: _Reader) -> _Reader:
     return _converting(reader, lambda row: exact_decimal(row["value"], row["scale"]))
 
 
-def avro_columns(registered: RegisteredSchema, part: str, what: str) -> pa.StructType:
+def avro_columns(registered: RegisteredSchema, part: str, label: str) -> pa.StructType:
     """Return the columns of a reader's schema: a record's fields, or one column named by the part.
 
     Raises:
@@ -609,12 +609,12 @@ def avro_columns(registered: RegisteredSchema, part: str, what: str) -> pa.Struc
     """
     try:
         schema, named = _parsed(registered)
-        dtype = avro_type(schema, named, what)
+        dtype = avro_type(schema, named, label)
         return dtype if is_row(schema, named) else pa.struct([(part, dtype)])
     except SchemaError:
         raise
     except Exception as error:
-        msg = f"{what}: the {part}'s schema does not parse: {type(error).__name__}: {error}"
+        msg = f"{label}: the {part}'s schema does not parse: {type(error).__name__}: {error}"
         raise SchemaError(msg) from error
 
 
@@ -650,17 +650,17 @@ class AvroReadings:
     def _made(self, written: RegisteredSchema) -> Reading:
         written_type, of_writer = _parsed(written)
         own_type, of_reader = (written_type, of_writer) if self.reader in (None, written) else _parsed(self.reader)
-        wanted, part, what = self.columns if self.reader is None else None, self.part, f"the {self.part}"
+        wanted, part, label = self.columns if self.reader is None else None, self.part, f"the {self.part}"
         has_columns = is_row(own_type, of_reader)
         if wanted is not None and not has_columns:
             wanted = wanted.field(part).type if wanted.get_field_index(part) >= 0 else pa.null()
-        own = pa.null() if wanted == pa.null() else avro_type(own_type, of_reader, what, wanted)
+        own = pa.null() if wanted == pa.null() else avro_type(own_type, of_reader, label, wanted)
         dtype, columns = own if has_columns else pa.struct([(part, own)]), self.columns
         problems = misfits(dtype, columns)
         if problems:
             raise ValueError("; ".join(problems))
         made = _Resolution(of_writer, of_reader)
-        read = made.passing(written_type) if wanted == pa.null() else made.reader(written_type, own_type, what, wanted)
+        read = made.passing(written_type) if wanted == pa.null() else made.reader(written_type, own_type, label, wanted)
 
         def reading(values: list[bytes]) -> tuple[pa.StructArray | None, list[str | None]]:
             faults: list[str | None] = [None] * len(values)

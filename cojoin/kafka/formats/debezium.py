@@ -91,7 +91,7 @@ def payload_of(envelope: pa.StructType) -> pa.StructType:
     return pa.struct([*envelope, ("payload", envelope)])
 
 
-def row_of(envelope: pa.StructType, what: str) -> tuple[pa.StructType, pa.StructType]:
+def row_of(envelope: pa.StructType, label: str) -> tuple[pa.StructType, pa.StructType]:
     """Return the fields that are read of an envelope, and the row's columns.
 
     Raises:
@@ -101,15 +101,15 @@ def row_of(envelope: pa.StructType, what: str) -> tuple[pa.StructType, pa.Struct
     row = types.get("after")
     if row is None or not pa.types.is_struct(row) or types.get("op") != pa.string():
         names = ", ".join(types) or "none"
-        msg = f"{what}: expected Debezium's envelope with before, after, op and source, got the fields {names}"
+        msg = f"{label}: expected Debezium's envelope with before, after, op and source, got the fields {names}"
         raise SchemaError(msg)
     before, source = types.get("before"), types.get("source")
     if before is None or not before.equals(row):
-        msg = f"{what}: expected Debezium's envelope, whose before has the fields of after, got {before}"
+        msg = f"{label}: expected Debezium's envelope, whose before has the fields of after, got {before}"
         raise SchemaError(msg)
     fields = {each.name: each.type for each in source} if source is not None and pa.types.is_struct(source) else {}
     if fields.get("ts_ms") != pa.int64():
-        msg = f"{what}: expected Debezium's envelope with source.ts_ms, a bigint, got {source}"
+        msg = f"{label}: expected Debezium's envelope with source.ts_ms, a bigint, got {source}"
         raise SchemaError(msg)
     return envelope_of(row), row
 

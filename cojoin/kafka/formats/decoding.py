@@ -84,7 +84,7 @@ class RegistryDecoder:
         columns: The columns of the query.
         make: Makes the reading of a writer's schema; raises ``ValueError`` where it can't become the columns.
         part: ``"value"`` or ``"key"``, for messages.
-        what: The input, for messages.
+        label: The input, for messages.
         number: The key of a process' readings.
     """
 
@@ -93,7 +93,7 @@ class RegistryDecoder:
     columns: pa.StructType
     make: Callable[[RegisteredSchema], Reading]
     part: str
-    what: str
+    label: str
     number: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     @property
@@ -130,7 +130,7 @@ class RegistryDecoder:
         if kept is not None:
             return kept  # type: ignore[no-any-return]
         try:
-            schema = SchemaLookup(self.registry, self.what).by_id(number)
+            schema = SchemaLookup(self.registry, self.label).by_id(number)
         except MissingReferenceError as error:
             return f"the {self.part}'s schema {number} can't be read: {error}"
         if schema is None:
@@ -156,12 +156,12 @@ class FramedJson:
     Attributes:
         registry: The registry of the schemas.
         part: ``"value"`` or ``"key"``, for messages.
-        what: The input, for messages.
+        label: The input, for messages.
     """
 
     registry: Registry
     part: str
-    what: str
+    label: str
 
     @property
     def dtype(self) -> pa.DataType:
@@ -171,7 +171,7 @@ class FramedJson:
     def decode(self, values: Sequence[bytes | None], faults: list[str | None], heads: Heads = None) -> pa.Array:
         """Return the JSON of values."""
         texts: list[bytes | None] = [None] * len(values)
-        lookup, values = SchemaLookup(self.registry, self.what), [*values]
+        lookup, values = SchemaLookup(self.registry, self.label), [*values]
         for number, places in by_schema(values, faults, self.part, heads).items():
             why: str | None = f"not in the registry {self.registry.title}"
             try:

@@ -67,13 +67,13 @@ _DECODE = "such values are read by a function of yours: schema= and decode="
 
 
 def json_columns(
-    registered: RegisteredSchema, what: str, advice: str = _CURE, otherwise: str = _DECODE
+    registered: RegisteredSchema, label: str, advice: str = _CURE, otherwise: str = _DECODE
 ) -> pa.StructType:
     """Return the columns of a JSON schema.
 
     Args:
         registered: The schema.
-        what: The input or output, for messages.
+        label: The input or output, for messages.
         advice: The advice where it has no columns.
         otherwise: The advice where it describes no objects.
 
@@ -88,19 +88,19 @@ def json_columns(
             parsed[name] = json.loads(text)
         except (ValueError, RecursionError) as error:  # noqa: PERF203 - each has its name
             which = f"the JSON schema {name!r} that it refers to" if name else "the JSON schema"
-            msg = f"{what}: {which} does not parse: {error}"
+            msg = f"{label}: {which} does not parse: {error}"
             raise SchemaError(msg) from error
     try:
-        dtype = _Part(parsed.pop(""), what, "#", _Documents(parsed, what)).dtype()
+        dtype = _Part(parsed.pop(""), label, "#", _Documents(parsed, label)).dtype()
     except _NoTypeError as error:
         msg = f"{error}; {advice}"
         raise SchemaError(msg) from None
     except RecursionError:
-        msg = f"{what}: the JSON schema is too deep; {advice}"
+        msg = f"{label}: the JSON schema is too deep; {advice}"
         raise SchemaError(msg) from None
     if not pa.types.is_struct(dtype):
         cure = advice if pa.types.is_map(dtype) else otherwise
-        msg = f"{what}: expected a JSON schema of an object with properties, got one of {dtype}; {cure}"
+        msg = f"{label}: expected a JSON schema of an object with properties, got one of {dtype}; {cure}"
         raise SchemaError(msg)
     return dtype
 
@@ -129,11 +129,11 @@ class _Documents:
 
     Args:
         parsed: The schemas, by the names by which they are referred to.
-        what: The input, for messages.
+        label: The input, for messages.
     """
 
-    def __init__(self, parsed: dict[str, Any], what: str) -> None:
-        self._parsed, self._what = parsed, what
+    def __init__(self, parsed: dict[str, Any], label: str) -> None:
+        self._parsed, self._label = parsed, label
         self._resolver: Any = None
         self._own: Any = None
 
@@ -141,7 +141,7 @@ class _Documents:
         """Return the resolver of the schema itself."""
         if self._own is not None:
             return self._own
-        check_registry(self._what, "jsonschema")
+        check_registry(self._label, "jsonschema")
         from referencing import Registry  # noqa: PLC0415 - optional; jsonschema needs it
 
         named = [(name, _resource(contents)) for name, contents in self._parsed.items()]
@@ -179,7 +179,7 @@ class _Part:
 
     Args:
         schema: The part.
-        what: The described input or part, for messages.
+        label: The described input or part, for messages.
         place: Its place, as a pointer.
         documents: The schemas that the registry refers to.
         resolver: Resolves its references; None until the first is followed.
@@ -190,7 +190,7 @@ class _Part:
     def __init__(
         self,
         schema: Any,
-        what: str,
+        label: str,
         place: str,
         documents: _Documents,
         resolver: Any = None,
@@ -198,7 +198,7 @@ class _Part:
         root: Any = None,
     ) -> None:
         self._schema = schema if isinstance(schema, dict) else {}
-        self._what, self._place, self._documents = what, place, documents
+        self._label, self._place, self._documents = label, place, documents
         self._resolver, self._root = resolver, schema if root is None else root
         self._within = within or (id(schema),)
 
@@ -210,15 +210,15 @@ class _Part:
             path: Its path in this one.
             of: Its role in this one, for messages.
         """
-        what = f"{self._what}: {of}" if of else self._what
+        label = f"{self._label}: {of}" if of else self._label
         place = "/".join([self._place, *(str(each).replace("~", "~0").replace("/", "~1") for each in path)])
         resolver = self._resolver
         if isinstance(schema, dict) and "$id" in schema:  # what it refers to is relative to this
             resolver = (resolver or self._documents.of(self._root)).in_subresource(_resource(schema))
-        return _Part(schema, what, place, self._documents, resolver, self._within, self._root)
+        return _Part(schema, label, place, self._documents, resolver, self._within, self._root)
 
     def _refuse(self, got: str) -> NoReturn:
-        msg = f"{self._what}: expected a JSON schema with a type of Spark's, got {got}, at {self._place}"
+        msg = f"{self._label}: expected a JSON schema with a type of Spark's, got {got}, at {self._place}"
         raise _NoTypeError(msg)
 
     def dtype(self) -> pa.DataType:
@@ -270,12 +270,12 @@ class _Part:
             self._refuse(f"the reference {reference!r}, to which neither it nor the registry has a schema")
         contents, resolver, place = target
         if id(contents) in self._within:
-            msg = f"{self._what}: {reference} contains itself, which no column of Spark's can, at {self._place}"
+            msg = f"{self._label}: {reference} contains itself, which no column of Spark's can, at {self._place}"
             raise _NoTypeError(msg)
         place = f"{self._place.partition('#')[0]}{place}" if place.startswith("#") else place
         place = place if "#" in place else f"{place}#"
         within = (*self._within, id(contents))
-        return _Part(contents, self._what, place, self._documents, resolver, within, self._root).declared()
+        return _Part(contents, self._label, place, self._documents, resolver, within, self._root).declared()
 
     def _choice(self, name: str) -> pa.DataType | None:
         """Return the type of a choice, of which null may be one."""
@@ -376,7 +376,7 @@ def _joined(kinds: list[str]) -> str:
     return " or ".join(kinds) or "any type"
 
 
-def referred(reference: str, root: Any, what: str) -> Any:
+def referred(reference: str, root: Any, label: str) -> Any:
     """Return the part of a schema that a pointer within it names.
 
     Raises:
@@ -389,7 +389,7 @@ def referred(reference: str, root: Any, what: str) -> Any:
     for name in reference.removeprefix("#").split("/")[1:]:
         part = part.get(name.replace("~1", "/").replace("~0", "~")) if isinstance(part, dict) else None
     if (reference != "#" and not reference.startswith("#/")) or part is None:
-        msg = f"{what}: the reference {reference!r} leads to nothing within the schema"
+        msg = f"{label}: the reference {reference!r} leads to nothing within the schema"
         raise ValueError(msg)
     return part
 
@@ -421,42 +421,44 @@ _WRITTEN_AS = {
 """The columns that can be written as a property that is read as this type."""
 
 
-def json_schema_text(columns: Iterable[pa.Field], name: str, what: str) -> str:
+def json_schema_text(columns: Iterable[pa.Field], name: str, label: str) -> str:
     """Return the schema of an object with a property for each column.
 
     Args:
         columns: The columns.
         name: The title.
-        what: The output, for messages.
+        label: The output, for messages.
 
     Raises:
         SchemaError: A column's type has no form in JSON that is read back as it was.
     """
-    return json.dumps({"$schema": _DIALECT, "title": name, **_object_schema(columns, what)})
+    return json.dumps({"$schema": _DIALECT, "title": name, **_object_schema(columns, label)})
 
 
-def _object_schema(columns: Iterable[pa.Field], what: str) -> dict[str, Any]:
+def _object_schema(columns: Iterable[pa.Field], label: str) -> dict[str, Any]:
     return {
         "type": "object",
-        "properties": {column.name: _type_schema(column.type, f"{what}: column {column.name!r}") for column in columns},
+        "properties": {
+            column.name: _type_schema(column.type, f"{label}: column {column.name!r}") for column in columns
+        },
     }
 
 
-def _type_schema(dtype: pa.DataType, what: str) -> Any:
+def _type_schema(dtype: pa.DataType, label: str) -> Any:
     if dtype in _FORMS:
         kind, form = _FORMS[dtype]
         return {"type": kind} if form is None else {"type": kind, "format": form}
     if _is_short_decimal(dtype):
         return {"type": "number"}
     if pa.types.is_struct(dtype):
-        return _object_schema(dtype, what)
+        return _object_schema(dtype, label)
     if any(is_list(dtype) for is_list in _LISTS):
-        return {"type": "array", "items": _or_null(_type_schema(dtype.value_type, f"{what}, an element"))}
+        return {"type": "array", "items": _or_null(_type_schema(dtype.value_type, f"{label}, an element"))}
     if pa.types.is_map(dtype):
-        return {"type": "object", "additionalProperties": _or_null(_type_schema(dtype.item_type, f"{what}, a value"))}
+        return {"type": "object", "additionalProperties": _or_null(_type_schema(dtype.item_type, f"{label}, a value"))}
     wide = pa.types.is_decimal(dtype)
     why = f"a JSON number keeps {_EXACT_DIGITS} digits of" if wide else "JSON schemas do not have"
-    msg = f"{what} has the type {type_to_ddl(dtype)}, which {why}; cast it to string, or write plain JSON"
+    msg = f"{label} has the type {type_to_ddl(dtype)}, which {why}; cast it to string, or write plain JSON"
     raise SchemaError(msg)
 
 

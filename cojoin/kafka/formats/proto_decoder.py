@@ -375,13 +375,13 @@ _CURE = (
 )
 
 
-def proto_columns(registered: RegisteredSchema, message: str | None, what: str, advice: str = _CURE) -> pa.StructType:
+def proto_columns(registered: RegisteredSchema, message: str | None, label: str, advice: str = _CURE) -> pa.StructType:
     """Return the columns of a message type, the first one of the file for None.
 
     Args:
         registered: The schema.
         message: The type's name.
-        what: The input or output, for messages.
+        label: The input or output, for messages.
         advice: The advice where it has no columns.
 
     Raises:
@@ -390,12 +390,12 @@ def proto_columns(registered: RegisteredSchema, message: str | None, what: str, 
     try:
         described = message_type(registered, message)
     except Exception as error:
-        msg = f"{what}: the Protobuf schema can't be read: {error}"
+        msg = f"{label}: the Protobuf schema can't be read: {error}"
         raise SchemaError(msg) from error
     try:
         return _message_column(described).dtype
     except Exception as error:
-        msg = f"{what}: the Protobuf schema has no columns: {error}; {advice}"
+        msg = f"{label}: the Protobuf schema has no columns: {error}; {advice}"
         raise SchemaError(msg) from error
 
 

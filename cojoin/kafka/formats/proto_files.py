@@ -333,13 +333,13 @@ _PLAIN = {
 _KNOWN = {pa.timestamp("us", "UTC"): "Timestamp", pa.duration("us"): "Duration"}
 
 
-def proto_schema(columns: Iterable[pa.Field], name: str, what: str) -> str:
+def proto_schema(columns: Iterable[pa.Field], name: str, label: str) -> str:
     """Return a compiled file with one message type, which has a field for each column, in base64.
 
     Args:
         columns: The columns.
         name: The name of the type; other characters than letters and digits become ``_``.
-        what: The output, for messages.
+        label: The output, for messages.
 
     Raises:
         SchemaError: A column's name or type has no form in Protobuf.
@@ -349,14 +349,14 @@ def proto_schema(columns: Iterable[pa.Field], name: str, what: str) -> str:
     spelled = re.sub(r"[^A-Za-z0-9_]", "_", name)
     spelled = spelled if _NAME.fullmatch(spelled) else f"_{spelled}"
     file = descriptor_pb2.FileDescriptorProto(name=f"{spelled}.proto", syntax="proto3")
-    _MessageType(file.message_type.add(name=spelled), f".{spelled}", file, what).fill(columns)
+    _MessageType(file.message_type.add(name=spelled), f".{spelled}", file, label).fill(columns)
     try:
         pool = descriptor_pool.DescriptorPool()
         for needed in file.dependency:
             pool.Add(_well_known(needed))
         pool.Add(file)
     except TypeError as error:
-        msg = f"{what}: the columns' names make no message type of Protobuf: {error}; rename columns, or write JSON"
+        msg = f"{label}: the columns' names make no message type of Protobuf: {error}; rename columns, or write JSON"
         raise SchemaError(msg) from None
     return base64.b64encode(file.SerializeToString(deterministic=True)).decode()
 
@@ -368,11 +368,11 @@ class _MessageType:
         described: Its description.
         place: Its name, such as ``.Trade.address_type``.
         file: The description of its file.
-        what: The output or column, for messages.
+        label: The output or column, for messages.
     """
 
-    def __init__(self, described: Any, place: str, file: Any, what: str) -> None:
-        self._described, self._place, self._file, self._what = described, place, file, what
+    def __init__(self, described: Any, place: str, file: Any, label: str) -> None:
+        self._described, self._place, self._file, self._label = described, place, file, label
         self._names: set[str] = set()
 
     def fill(self, columns: Iterable[pa.Field]) -> None:
@@ -380,26 +380,26 @@ class _MessageType:
         columns = list(columns)
         self._names.update(column.name for column in columns)
         for number, column in enumerate(columns, 1):
-            what = f"{self._what}: column {column.name!r}"
+            label = f"{self._label}: column {column.name!r}"
             if not _NAME.fullmatch(column.name):
                 msg = (
-                    f"{what} can't be a field of Protobuf, whose names are of letters, digits and '_'; rename it, or "
+                    f"{label} can't be a field of Protobuf, whose names are of letters, digits and '_'; rename it, or "
                     f"write JSON"
                 )
                 raise SchemaError(msg)
             field = self._described.field.add(name=column.name, number=number, label=_OPTIONAL)
             if any(is_list(column.type) for is_list in _LISTS):
                 field.label = _REPEATED
-                self._set_type(field, column.type.value_type, f"{what}, an element")
+                self._set_type(field, column.type.value_type, f"{label}, an element")
             elif pa.types.is_map(column.type):
-                self._set_map(field, column.type, what)
+                self._set_map(field, column.type, label)
             else:
-                self._set_type(field, column.type, what)
+                self._set_type(field, column.type, label)
                 if field.type != _MESSAGE:  # a message differs from an absent one anyway
                     field.proto3_optional, field.oneof_index = True, len(self._described.oneof_decl)
                     self._described.oneof_decl.add(name=self._free(f"_{column.name}"))
 
-    def _set_type(self, field: Any, dtype: pa.DataType, what: str) -> None:
+    def _set_type(self, field: Any, dtype: pa.DataType, label: str) -> None:
         """Set the type of a field's value; a struct becomes a type within this one."""
         if dtype in _PLAIN:
             field.type = _PLAIN[dtype]
@@ -409,35 +409,35 @@ class _MessageType:
             if file not in self._file.dependency:
                 self._file.dependency.append(file)
         elif pa.types.is_struct(dtype):
-            self._set_struct(field, dtype, self._free(f"{field.name}_type"), what)
+            self._set_struct(field, dtype, self._free(f"{field.name}_type"), label)
         else:
             msg = (
-                f"{what} has the type {type_to_ddl(dtype)}, which Protobuf does not have in this place; cast it to "
+                f"{label} has the type {type_to_ddl(dtype)}, which Protobuf does not have in this place; cast it to "
                 f"string, or write JSON"
             )
             raise SchemaError(msg)
 
-    def _set_struct(self, field: Any, dtype: pa.StructType, name: str, what: str) -> None:
+    def _set_struct(self, field: Any, dtype: pa.StructType, name: str, label: str) -> None:
         place = f"{self._place}.{name}"
         field.type, field.type_name = _MESSAGE, place
-        _MessageType(self._described.nested_type.add(name=name), place, self._file, what).fill(dtype)
+        _MessageType(self._described.nested_type.add(name=name), place, self._file, label).fill(dtype)
 
-    def _set_map(self, field: Any, dtype: pa.MapType, what: str) -> None:
+    def _set_map(self, field: Any, dtype: pa.MapType, label: str) -> None:
         """Make a field a map, which is a repeated message of a type of its own."""
         if dtype.key_type not in _KEYS:
-            msg = f"{what}: a map of Protobuf has texts, whole numbers or booleans as keys, got {type_to_ddl(dtype)}"
+            msg = f"{label}: a map of Protobuf has texts, whole numbers or booleans as keys, got {type_to_ddl(dtype)}"
             raise SchemaError(msg)
         # Protobuf asks for this very name.
         name = "".join(part[:1].upper() + part[1:] for part in field.name.split("_")) + "Entry"
         field.label, field.type, field.type_name = _REPEATED, _MESSAGE, f"{self._place}.{name}"
         entry = self._described.nested_type.add(name=name)
         entry.options.map_entry = True
-        self._set_type(entry.field.add(name="key", number=1, label=_OPTIONAL), dtype.key_type, what)
-        value, what = entry.field.add(name="value", number=2, label=_OPTIONAL), f"{what}, a value"
+        self._set_type(entry.field.add(name="key", number=1, label=_OPTIONAL), dtype.key_type, label)
+        value, label = entry.field.add(name="value", number=2, label=_OPTIONAL), f"{label}, a value"
         if pa.types.is_struct(dtype.item_type):  # an entry has no types of its own
-            self._set_struct(value, dtype.item_type, self._free(f"{field.name}_type"), what)
+            self._set_struct(value, dtype.item_type, self._free(f"{field.name}_type"), label)
         else:
-            self._set_type(value, dtype.item_type, what)
+            self._set_type(value, dtype.item_type, label)
 
     def _free(self, name: str) -> str:
         """Return a name that nothing in the type has."""

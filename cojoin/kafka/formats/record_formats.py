@@ -134,7 +134,7 @@ def json(schema: str) -> JsonFormat:
         >>> json("trade_id long, tier string")
         JsonFormat(schema='trade_id long, tier string')
     """
-    parse_schema(schema, what="json")
+    parse_schema(schema, label="json")
     return JsonFormat(schema)
 
 
@@ -263,14 +263,14 @@ def debezium(
     return DebeziumFormat(value, Placeholder(placeholder, unavailable))
 
 
-def _checked(schema: Any, subject: Any, what: str) -> tuple[int | str | None, str | None]:
+def _checked(schema: Any, subject: Any, label: str) -> tuple[int | str | None, str | None]:
     if isinstance(schema, str):
-        parse_schema(schema, what=f"{what}: schema")
+        parse_schema(schema, label=f"{label}: schema")
     elif schema is not None and (isinstance(schema, bool) or not isinstance(schema, int) or schema < 1):
-        msg = f"{what}: schema: expected a version such as 2, or columns as DDL, got {schema!r}"
+        msg = f"{label}: schema: expected a version such as 2, or columns as DDL, got {schema!r}"
         raise ConfigurationError(msg)
     if subject is not None and (not isinstance(subject, str) or not subject.strip()):
-        msg = f"{what}: subject: expected a name such as 'trades-value', got {subject!r}"
+        msg = f"{label}: subject: expected a name such as 'trades-value', got {subject!r}"
         raise ConfigurationError(msg)
     return schema, subject
 
@@ -312,14 +312,14 @@ class ResolvedFormat:
 _BY_REGISTRY = {AvroFormat: ("AVRO", ("fastavro",)), ProtobufFormat: ("PROTOBUF", ("google.protobuf",))}
 
 
-def resolve(chosen: ValueFormat, subject: str | None, part: str, what: str) -> ResolvedFormat:
+def resolve(chosen: ValueFormat, subject: str | None, part: str, label: str) -> ResolvedFormat:
     """Return a format with its columns, asked of its registry.
 
     Args:
         chosen: The format.
         subject: The subject of its topic; None where there are several topics.
         part: ``"value"`` or ``"key"``.
-        what: The input, for messages.
+        label: The input, for messages.
 
     Raises:
         ConfigurationError: The subject or version does not exist, or the registry refuses the login.
@@ -329,75 +329,75 @@ def resolve(chosen: ValueFormat, subject: str | None, part: str, what: str) -> R
     if isinstance(chosen, DebeziumFormat):
         inner = chosen.value
         declared = _declared_columns(inner)
-        registered = None if declared is not None else _reader(inner, subject, what)
-        whole = envelope_of(declared) if declared is not None else _columns(inner, registered, part, what)
-        columns, row = row_of(whole, what)
-        decoder = _decoder(inner, columns, registered, part, what)
+        registered = None if declared is not None else _reader(inner, subject, label)
+        whole = envelope_of(declared) if declared is not None else _columns(inner, registered, part, label)
+        columns, row = row_of(whole, label)
+        decoder = _decoder(inner, columns, registered, part, label)
         if isinstance(inner, (JsonFormat, JsonSchemaFormat)) and needs_schema(row):
             decoder = DebeziumJson(row, decoder if isinstance(decoder, FramedJson) else None)
         return ResolvedFormat(columns, decoder, row, chosen.placeholder)
     declared = _declared_columns(chosen)
-    registered = None if declared is not None else _reader(chosen, subject, what)
-    columns = declared if declared is not None else _columns(chosen, registered, part, what)
-    return ResolvedFormat(columns, _decoder(chosen, columns, registered, part, what))
+    registered = None if declared is not None else _reader(chosen, subject, label)
+    columns = declared if declared is not None else _columns(chosen, registered, part, label)
+    return ResolvedFormat(columns, _decoder(chosen, columns, registered, part, label))
 
 
 def _declared_columns(chosen: RowFormat) -> pa.StructType | None:
     """Return the columns that the user gave as DDL."""
     if not isinstance(chosen.schema, str):
         return None
-    return pa.struct([field.with_nullable(True) for field in parse_schema(chosen.schema, what="schema")])
+    return pa.struct([field.with_nullable(True) for field in parse_schema(chosen.schema, label="schema")])
 
 
-def _reader(chosen: Any, subject: str | None, what: str) -> RegisteredSchema:
+def _reader(chosen: Any, subject: str | None, label: str) -> RegisteredSchema:
     name = chosen.subject or subject
     if name is None:
-        msg = f"{what}: expected subject=, the subject of the reader's schema, because it reads several topics"
+        msg = f"{label}: expected subject=, the subject of the reader's schema, because it reads several topics"
         raise ConfigurationError(msg)
-    check_registry(what)
-    registered = SchemaLookup(chosen.registry, what, at_start=True).of_subject(name, chosen.schema)
+    check_registry(label)
+    registered = SchemaLookup(chosen.registry, label, at_start=True).of_subject(name, chosen.schema)
     kind = "JSON" if isinstance(chosen, JsonSchemaFormat) else _BY_REGISTRY[type(chosen)][0]
     if registered.kind != kind:
         formats = {"AVRO": "avro()", "PROTOBUF": "protobuf()", "JSON": "json_schema()"}
         msg = (
-            f"{what}: subject {name!r} of the schema registry {chosen.registry.title} is {registered.kind}, expected "
+            f"{label}: subject {name!r} of the schema registry {chosen.registry.title} is {registered.kind}, expected "
             f"{kind}: use cojoin.kafka.{formats.get(registered.kind, 'decode=')}"
         )
         raise SchemaError(msg)
     return registered
 
 
-def _columns(chosen: Any, registered: RegisteredSchema | None, part: str, what: str) -> pa.StructType:
+def _columns(chosen: Any, registered: RegisteredSchema | None, part: str, label: str) -> pa.StructType:
     """Return the columns of a reader's schema."""
     assert registered is not None
     if isinstance(chosen, AvroFormat):
-        check_registry(what, "fastavro")
+        check_registry(label, "fastavro")
         from cojoin.kafka.formats.avro_decoder import avro_columns  # noqa: PLC0415 - optional
 
-        columns = avro_columns(registered, part, what)
+        columns = avro_columns(registered, part, label)
     elif isinstance(chosen, ProtobufFormat):
-        check_registry(what, "google.protobuf")
+        check_registry(label, "google.protobuf")
         from cojoin.kafka.formats.proto_decoder import proto_columns  # noqa: PLC0415 - optional
 
-        columns = proto_columns(registered, chosen.message, what)
+        columns = proto_columns(registered, chosen.message, label)
     else:
         from cojoin.kafka.formats.json_schema import json_columns  # noqa: PLC0415 - as above
 
-        columns = json_columns(registered, what)
-    schema_to_ddl(pa.schema(list(columns)), what=f"{what}: the {part}'s schema")  # refuses names that differ by case
+        columns = json_columns(registered, label)
+    schema_to_ddl(pa.schema(list(columns)), label=f"{label}: the {part}'s schema")  # refuses names that differ by case
     return columns
 
 
 def _decoder(
-    chosen: Any, columns: pa.StructType, registered: RegisteredSchema | None, part: str, what: str
+    chosen: Any, columns: pa.StructType, registered: RegisteredSchema | None, part: str, label: str
 ) -> Decoder | None:
     if isinstance(chosen, JsonFormat):
         return None
     if isinstance(chosen, JsonSchemaFormat):
-        check_registry(what)
-        return FramedJson(chosen.registry, part, what)
+        check_registry(label)
+        return FramedJson(chosen.registry, part, label)
     kind, packages = _BY_REGISTRY[type(chosen)]
-    check_registry(what, *packages)
+    check_registry(label, *packages)
     make: Any
     if isinstance(chosen, AvroFormat):
         from cojoin.kafka.formats.avro_decoder import AvroReadings  # noqa: PLC0415 - optional
@@ -407,4 +407,4 @@ def _decoder(
         from cojoin.kafka.formats.proto_decoder import ProtoReadings  # noqa: PLC0415 - optional
 
         make = ProtoReadings(columns, registered, chosen.message)
-    return RegistryDecoder(chosen.registry, kind, columns, make, part, what)
+    return RegistryDecoder(chosen.registry, kind, columns, make, part, label)

@@ -221,7 +221,7 @@ def _apart(url: str) -> tuple[str, tuple[str, str] | None]:
     return ",".join(addresses), next(iter(logins), None)
 
 
-def as_registry(declared: Any, what: str) -> Registry:
+def as_registry(declared: Any, label: str) -> Registry:
     """Return the registry that a user's argument names: an address, or what ``registry`` returned.
 
     Raises:
@@ -231,7 +231,7 @@ def as_registry(declared: Any, what: str) -> Registry:
         return declared
     if isinstance(declared, str):
         return registry(declared)
-    msg = f"{what}: registry: expected an address or cojoin.kafka.registry(...), got a {type(declared).__name__}"
+    msg = f"{label}: registry: expected an address or cojoin.kafka.registry(...), got a {type(declared).__name__}"
     raise ConfigurationError(msg)
 
 
@@ -385,13 +385,13 @@ class SchemaLookup:
 
     Args:
         registry: The registry.
-        what: The input, for messages.
+        label: The input, for messages.
         at_start: Whether no query runs yet: then the registry is not waited for.
     """
 
-    def __init__(self, registry: Registry, what: str, *, at_start: bool = False) -> None:
+    def __init__(self, registry: Registry, label: str, *, at_start: bool = False) -> None:
         self._registry, self._at_start = registry, at_start
-        self._place, self._known_by = f"{what}: schema registry {registry.title}", (*registry.known_by, at_start)
+        self._place, self._known_by = f"{label}: schema registry {registry.title}", (*registry.known_by, at_start)
 
     def by_id(self, number: SchemaName) -> RegisteredSchema | None:
         """Return the schema of an id or a GUID; None where the registry does not know it.
@@ -559,14 +559,14 @@ def _forget_some(kept: dict[Any, Any]) -> None:
         kept.clear()
 
 
-def check_registry(what: str, *needed: str) -> None:
+def check_registry(label: str, *needed: str) -> None:
     """Check that the packages for a registry's schemas are installed.
 
     Args:
-        what: The input, for the message.
+        label: The input, for the message.
         needed: The further modules that the format needs.
 
     Raises:
         EnvironmentSetupError: One is missing.
     """
-    check_packages(what, "registry", "confluent_kafka", "httpx2", *needed)
+    check_packages(label, "registry", "confluent_kafka", "httpx2", *needed)

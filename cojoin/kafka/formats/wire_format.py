@@ -215,6 +215,6 @@ def _varint(value: bytes, at: int) -> tuple[int, int]:
             return (number >> 1) ^ -(number & 1), at
 
 
-def undecodable(what: str) -> str:
+def undecodable(label: str) -> str:
     """Return the fault of a record that can't be decoded."""
-    return f"undecodable: {what}".encode(errors="backslashreplace").decode()
+    return f"undecodable: {label}".encode(errors="backslashreplace").decode()

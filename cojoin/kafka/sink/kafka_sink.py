@@ -91,7 +91,7 @@ class KafkaSink(Sink):
         target = replace(self.target(output), headers=tuple(name for name, _ in self.encoding.headers))
         encoding = self.encoding
         if output.schema is not None:
-            encoding = encoding.resolved(output.schema, self.topic, target.what)
+            encoding = encoding.resolved(output.schema, self.topic, target.label)
         return TopicWriter(
             target,
             encoding,
@@ -102,12 +102,12 @@ class KafkaSink(Sink):
 
     def target(self, output: OutputId) -> TopicTarget:
         """Return an output of a query in the topic."""
-        what = f"{output.name}, sink kafka {self.topic}"
+        label = f"{output.name}, sink kafka {self.topic}"
         return TopicTarget(
             self.cluster,
             self.topic,
             output.app_id,
-            what,
+            label,
             epoch=output.epoch or 0,
             tasks=self.tasks,
             is_transactional=self.is_transactional,
@@ -330,97 +330,97 @@ def kafka(
         >>> kafka("localhost:9092", "enriched", key="customer_id").topic
         'enriched'
     """
-    what = "sinks.kafka" if not isinstance(topic, str) else f"sinks.kafka {topic!r}"
+    label = "sinks.kafka" if not isinstance(topic, str) else f"sinks.kafka {topic!r}"
     if not isinstance(topic, str) or not _TOPIC.fullmatch(topic):
-        msg = f"{what}: topic: expected a topic's name of letters, digits, '.', '_' and '-', got {topic!r}"
+        msg = f"{label}: topic: expected a topic's name of letters, digits, '.', '_' and '-', got {topic!r}"
         raise ConfigurationError(msg)
     if delivery not in get_args(Delivery):
         valid = get_args(Delivery)
-        msg = f"{what}: delivery: expected {', '.join(map(repr, valid))}, got {delivery!r}"
+        msg = f"{label}: delivery: expected {', '.join(map(repr, valid))}, got {delivery!r}"
         raise ConfigurationError(msg + did_you_mean(str(delivery), valid))
     if missing_marker not in get_args(MissingMarker):
-        msg = f"{what}: missing_marker: expected 'refuse' or 'expired', got {missing_marker!r}"
+        msg = f"{label}: missing_marker: expected 'refuse' or 'expired', got {missing_marker!r}"
         raise ConfigurationError(msg)
-    settings = as_options(options, what)
+    settings = as_options(options, label)
     for name, why in _OURS.items():
         if name in settings:
-            msg = f"{what}: option {name!r} can't be given: {why}"
+            msg = f"{label}: option {name!r} can't be given: {why}"
             raise ConfigurationError(msg)
     if settings.get("acks", settings.get("request.required.acks", "all")) not in {"all", "-1"}:
-        msg = f"{what}: option 'acks': expected 'all', got {settings.get('acks')!r}: fewer acknowledgements lose rows"
+        msg = f"{label}: option 'acks': expected 'all', got {settings.get('acks')!r}: fewer acknowledgements lose rows"
         raise ConfigurationError(msg)
     encoding = RecordEncoding(
-        None if key is None else _columns(key, f"{what}: key"),
-        _value(value, topic, key, delivery, what),
-        _headers(headers, what),
-        timestamp if timestamp is None else _column(timestamp, f"{what}: timestamp"),
+        None if key is None else _columns(key, f"{label}: key"),
+        _value(value, topic, key, delivery, label),
+        _headers(headers, label),
+        timestamp if timestamp is None else _column(timestamp, f"{label}: timestamp"),
     )
-    cluster = ClusterOptions.of(bootstrap_servers, settings, patience, token, what)
-    return KafkaSink(cluster, topic, encoding, delivery, _checked_tasks(tasks, delivery, what), missing_marker)
+    cluster = ClusterOptions.of(bootstrap_servers, settings, patience, token, label)
+    return KafkaSink(cluster, topic, encoding, delivery, _checked_tasks(tasks, delivery, label), missing_marker)
 
 
-def _checked_tasks(tasks: Any, delivery: Delivery, what: str) -> int:
+def _checked_tasks(tasks: Any, delivery: Delivery, label: str) -> int:
     """Return in how many tasks a batch is written."""
     if tasks is None:
         return _TASKS if delivery == "exactly_once_parallel" else 1
     if delivery != "exactly_once_parallel":
-        msg = f"{what}: tasks: expected none with delivery={delivery!r}; it belongs to 'exactly_once_parallel'"
+        msg = f"{label}: tasks: expected none with delivery={delivery!r}; it belongs to 'exactly_once_parallel'"
         raise ConfigurationError(msg)
     if isinstance(tasks, bool) or not isinstance(tasks, int) or tasks < 2:
-        msg = f"{what}: tasks: expected a whole number of 2 or more, got {tasks!r}"
+        msg = f"{label}: tasks: expected a whole number of 2 or more, got {tasks!r}"
         raise ConfigurationError(msg)
     return tasks
 
 
-def _columns(declared: Any, what: str) -> str | tuple[str, ...]:
+def _columns(declared: Any, label: str) -> str | tuple[str, ...]:
     """Return one column, or several."""
     if isinstance(declared, str):
-        return _column(declared, what)
+        return _column(declared, label)
     is_list = isinstance(declared, Sequence) and not isinstance(declared, (bytes, bytearray))
     if not is_list or not declared:
-        msg = f"{what}: expected a column's name, or a list of names, got {declared!r}"
+        msg = f"{label}: expected a column's name, or a list of names, got {declared!r}"
         raise ConfigurationError(msg)
-    columns = tuple(_column(each, what) for each in declared)
+    columns = tuple(_column(each, label) for each in declared)
     if len({each.lower() for each in columns}) < len(columns):
-        msg = f"{what}: expected each column once, got {declared!r}"
+        msg = f"{label}: expected each column once, got {declared!r}"
         raise ConfigurationError(msg)
     return columns
 
 
-def _value(declared: Any, topic: str, key: Any, delivery: str, what: str) -> str | tuple[str, ...] | RegistryFormat:
+def _value(declared: Any, topic: str, key: Any, delivery: str, label: str) -> str | tuple[str, ...] | RegistryFormat:
     """Return the columns of the value, or its format."""
     if isinstance(declared, (JsonFormat, DebeziumFormat)):
         kind = type(declared).__name__.removesuffix("Format")
-        msg = f"{what}: value: expected columns, avro(), protobuf() or json_schema() of cojoin.kafka, got {kind}, "
+        msg = f"{label}: value: expected columns, avro(), protobuf() or json_schema() of cojoin.kafka, got {kind}, "
         raise ConfigurationError(msg + "which sinks do not write; 'json' writes all columns as JSON")
     if not isinstance(declared, (AvroFormat, ProtobufFormat, JsonSchemaFormat)):
-        return _columns(declared, f"{what}: value")
+        return _columns(declared, f"{label}: value")
     form = _SPELLED[type(declared)]
     if isinstance(declared.schema, str):
         msg = (
-            f"{what}: value: {form}: schema: expected a version of the subject, or none, got columns as DDL: they are "
+            f"{label}: value: {form}: schema: expected a version of the subject, or none, got columns as DDL: they are "
             f"those of the output; leave schema= out"
         )
         raise ConfigurationError(msg)
     if key is None and delivery == "exactly_once_parallel":
         # A batch that is run again with another version would have its rows in other parts.
-        msg = f"{what}: key: expected columns with value={form}(...) and delivery={delivery!r}, got none"
+        msg = f"{label}: key: expected columns with value={form}(...) and delivery={delivery!r}, got none"
         raise ConfigurationError(msg)
     return replace(declared, subject=declared.subject or f"{topic}-value")
 
 
-def _column(declared: Any, what: str) -> str:
+def _column(declared: Any, label: str) -> str:
     if not isinstance(declared, str) or not declared:
-        msg = f"{what}: expected a column's name, got {declared!r}"
+        msg = f"{label}: expected a column's name, got {declared!r}"
         raise ConfigurationError(msg)
     return declared
 
 
-def _headers(declared: Any, what: str) -> tuple[tuple[str, str], ...]:
+def _headers(declared: Any, label: str) -> tuple[tuple[str, str], ...]:
     """Return the headers' names, each with its column."""
     if declared is None:
         return ()
     if not isinstance(declared, Mapping) or not all(isinstance(name, str) and name for name in declared):
-        msg = f"{what}: headers: expected a dict of names with their columns, got {declared!r}"
+        msg = f"{label}: headers: expected a dict of names with their columns, got {declared!r}"
         raise ConfigurationError(msg)
-    return tuple((name, _column(column, f"{what}: header {name!r}")) for name, column in declared.items())
+    return tuple((name, _column(column, f"{label}: header {name!r}")) for name, column in declared.items())

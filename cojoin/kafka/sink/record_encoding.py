@@ -74,40 +74,40 @@ class RecordEncoding:
     headers: tuple[tuple[str, str], ...] = ()
     timestamp: str | None = None
 
-    def check(self, schema: pa.Schema, topic: str, what: str) -> None:
+    def check(self, schema: pa.Schema, topic: str, label: str) -> None:
         """Check that the columns exist, and that each has a type that can be written where it is to go.
 
         Args:
             schema: The output's columns.
             topic: The topic.
-            what: The output and the sink, for messages.
+            label: The output and the sink, for messages.
 
         Raises:
             ConfigurationError: A column is missing, or has another type; or what ``find_schema`` raises.
         """
         if isinstance(self.key, str):
             hint = f"key=[{self.key!r}] writes it as JSON"
-            _check_type(schema, self.key, f"{what}: key", _PLAIN_TYPE, hint)
+            _check_type(schema, self.key, f"{label}: key", _PLAIN_TYPE, hint)
         for column in () if self.key is None or isinstance(self.key, str) else self.key:
-            _field(schema, column, f"{what}: key")
+            _field(schema, column, f"{label}: key")
         if isinstance(self.value, _BY_REGISTRY):
-            find_schema(self.value, schema, topic, what)
+            find_schema(self.value, schema, topic, label)
         elif isinstance(self.value, tuple):
             for column in self.value:
-                _field(schema, column, f"{what}: value")
+                _field(schema, column, f"{label}: value")
         elif isinstance(self.value, str) and self.value != JSON:
             hint = f"value=[{self.value!r}] writes it as JSON, and value={JSON!r} all columns"
-            _check_type(schema, self.value, f"{what}: value", _TEXTS_OR_BYTES, hint)
+            _check_type(schema, self.value, f"{label}: value", _TEXTS_OR_BYTES, hint)
         for name, column in self.headers:
-            _check_type(schema, column, f"{what}: header {name!r}", _PLAIN_TYPE, "give another column")
+            _check_type(schema, column, f"{label}: header {name!r}", _PLAIN_TYPE, "give another column")
         if self.timestamp is not None:
-            _check_type(schema, self.timestamp, f"{what}: timestamp", _TIMES, "give a column of type timestamp")
+            _check_type(schema, self.timestamp, f"{label}: timestamp", _TIMES, "give a column of type timestamp")
 
-    def resolved(self, schema: pa.Schema, topic: str, what: str) -> RecordEncoding:
+    def resolved(self, schema: pa.Schema, topic: str, label: str) -> RecordEncoding:
         """Return the encoding of an output; a schema that its registry does not have is registered."""
         if not isinstance(self.value, _BY_REGISTRY):
             return self
-        return replace(self, value=RegistryValues.of(self.value, schema, topic, what))
+        return replace(self, value=RegistryValues.of(self.value, schema, topic, label))
 
     def encode(self, frame: DataFrame) -> DataFrame:
         """Return rows as records: ``KEY``, ``VALUE``, and where they are asked for ``HEADERS`` and ``TIMESTAMP``."""
@@ -157,16 +157,16 @@ def _by_schema(values: RegistryValues, others: int) -> Callable[[Iterable[pa.Rec
     return encoded
 
 
-def _field(schema: pa.Schema, column: str, what: str) -> pa.Field:
+def _field(schema: pa.Schema, column: str, label: str) -> pa.Field:
     for field in schema:
         if field.name.lower() == column.lower():
             return field
-    msg = f"{what}: the output has no column {column!r}{did_you_mean(column, schema.names)}"
+    msg = f"{label}: the output has no column {column!r}{did_you_mean(column, schema.names)}"
     raise ConfigurationError(msg)
 
 
-def _check_type(schema: pa.Schema, column: str, what: str, wanted: str, hint: str) -> None:
-    field = _field(schema, column, what)
+def _check_type(schema: pa.Schema, column: str, label: str, wanted: str, hint: str) -> None:
+    field = _field(schema, column, label)
     if not any(is_kind(field.type) for is_kind in _TYPES[wanted]):
-        msg = f"{what}: expected a column of {wanted}, got {column!r}, which is {type_to_ddl(field.type)}; {hint}"
+        msg = f"{label}: expected a column of {wanted}, got {column!r}, which is {type_to_ddl(field.type)}; {hint}"
         raise ConfigurationError(msg)

@@ -99,14 +99,14 @@ _KINDS: dict[type, _Kind] = {
 }
 
 
-def find_schema(chosen: RegistryFormat, schema: pa.Schema, topic: str, what: str) -> ValueSchema:
+def find_schema(chosen: RegistryFormat, schema: pa.Schema, topic: str, label: str) -> ValueSchema:
     """Return the schema with which an output is written, without a number if it has to be registered.
 
     Args:
         chosen: The format.
         schema: The output's columns.
         topic: The topic, after which a schema that is made here is named.
-        what: The output and the sink, for messages.
+        label: The output and the sink, for messages.
 
     Raises:
         EnvironmentSetupError: A package is missing.
@@ -116,20 +116,20 @@ def find_schema(chosen: RegistryFormat, schema: pa.Schema, topic: str, what: str
     """
     kind, subject = _KINDS[type(chosen)], str(chosen.subject)
     message = chosen.message if isinstance(chosen, ProtobufFormat) else None
-    check_registry(what, *kind.packages)
+    check_registry(label, *kind.packages)
     version = chosen.schema if isinstance(chosen.schema, int) else None
-    answer = SchemaLookup(chosen.registry, what, at_start=True).newest_of(subject, version)
+    answer = SchemaLookup(chosen.registry, label, at_start=True).newest_of(subject, version)
     if answer is None:
         if message is not None:
             msg = (
-                f"{what}: value: protobuf: message: expected none, got {message!r}: the schema registry "
+                f"{label}: value: protobuf: message: expected none, got {message!r}: the schema registry "
                 f"{chosen.registry.title} has no subject {subject!r}, and a type that is made of columns is named "
                 f"after the topic; register the type, or leave message= out"
             )
             raise SchemaError(msg)
-        return ValueSchema(RegisteredSchema(kind.name, kind.made(schema, topic, what)), schema, subject, None)
+        return ValueSchema(RegisteredSchema(kind.name, kind.made(schema, topic, label)), schema, subject, None)
     number, registered = answer
-    place = f"{what}: value: subject {subject!r} of the schema registry {chosen.registry.title}"
+    place = f"{label}: value: subject {subject!r} of the schema registry {chosen.registry.title}"
     if registered.kind != kind.name or (registered.kind == "AVRO" and not _is_record(registered.text)):
         msg = (
             f"{place}: expected {kind.shape}, got {registered.kind} {registered.text[:60]}; name another with subject="
@@ -220,26 +220,26 @@ class RegistryValues:
         registry: The registry of the schema.
         schema: The schema.
         topic: The topic.
-        what: The output and the sink, for messages.
+        label: The output and the sink, for messages.
     """
 
     registry: Registry
     schema: ValueSchema
     topic: str
-    what: str
+    label: str
 
     @classmethod
-    def of(cls, chosen: RegistryFormat, schema: pa.Schema, topic: str, what: str) -> RegistryValues:
+    def of(cls, chosen: RegistryFormat, schema: pa.Schema, topic: str, label: str) -> RegistryValues:
         """Return the serializer of an output; its schema is registered if the registry has none.
 
         Raises:
             EnvironmentSetupError, ConfigurationError, SchemaError, QueryFailedError: As ``find_schema``.
         """
-        value_schema = find_schema(chosen, schema, topic, what)
+        value_schema = find_schema(chosen, schema, topic, label)
         if value_schema.number is None:
-            lookup = SchemaLookup(chosen.registry, what, at_start=True)
+            lookup = SchemaLookup(chosen.registry, label, at_start=True)
             value_schema = replace(value_schema, number=lookup.register(value_schema.subject, value_schema.registered))
-        return cls(chosen.registry, value_schema, topic, what)
+        return cls(chosen.registry, value_schema, topic, label)
 
     @property
     def from_json(self) -> bool:
@@ -272,7 +272,7 @@ class RegistryValues:
             write = make(self.schema, settings, client)
             return self._values(objects, lambda row: write(row, context))
 
-        values: list[bytes] = SchemaLookup(self.registry, self.what).ask(asked)
+        values: list[bytes] = SchemaLookup(self.registry, self.label).ask(asked)
         return values
 
     def _values(self, rows: list[Any], write: Callable[[Any], bytes]) -> list[bytes]:
@@ -284,7 +284,7 @@ class RegistryValues:
                 values.append(write(row))
             except (*_OF_A_ROW, SerializationError) as error:  # noqa: PERF203 - the error names the row
                 msg = (
-                    f"{self.what}: a row can't be written with schema {self.schema.number} of subject "
+                    f"{self.label}: a row can't be written with schema {self.schema.number} of subject "
                     f"{self.schema.subject!r}: {type(error).__name__}: {error}; nothing of the batch was committed. "
                     f"Register a version that takes it, and start the query again"
                 )

@@ -75,7 +75,7 @@ class TopicTarget:
         cluster: The cluster's address and settings.
         topic: The topic.
         application: The beginning of the transactional ids and of the groups: ``cojoin-QUERY-OUTPUT``.
-        what: The output, for messages.
+        label: The output, for messages.
         headers: The headers' names.
         epoch: The epoch of the run's lease.
         tasks: In how many parts a batch is written.
@@ -86,7 +86,7 @@ class TopicTarget:
     cluster: ClusterOptions
     topic: str
     application: str
-    what: str
+    label: str
     headers: tuple[str, ...] = ()
     epoch: int = 0
     tasks: int = 1
@@ -123,7 +123,7 @@ class TopicConnection(Connection):
     """
 
     def __init__(self, target: TopicTarget, *, at_start: bool = False) -> None:
-        super().__init__(target.cluster, target.what, at_start=at_start)
+        super().__init__(target.cluster, target.label, at_start=at_start)
         self._target = target
 
     def facts(self) -> TopicFacts:
@@ -156,8 +156,8 @@ class TopicConnection(Connection):
         lacking = sorted(self._target.needs - allowed)
         if allowed and "ALL" not in allowed and lacking:
             msg = (
-                f"{self._what}: {self._servers} do not let this user {' and '.join(lacking)} topic {topic!r}: grant it "
-                f"WRITE, READ and DESCRIBE on the topic; without READ, only delivery='at_least_once' can be had"
+                f"{self._label}: {self._servers} do not let this user {' and '.join(lacking)} topic {topic!r}: grant "
+                f"it WRITE, READ and DESCRIBE on the topic; without READ, only delivery='at_least_once' can be had"
             )
             raise ConfigurationError(msg)
         most = self.setting(topic, "max.message.bytes")
@@ -167,7 +167,7 @@ class TopicConnection(Connection):
         topic = self._target.topic
         names = self._patiently(lambda timeout: list(self._client.list_topics(timeout=timeout).topics))
         near = did_you_mean(topic, [name for name in names if not name.startswith("__")])
-        msg = f"{self._what}: {self._servers} have no topic {topic!r}, and cojoin creates none; create it{near}"
+        msg = f"{self._label}: {self._servers} have no topic {topic!r}, and cojoin creates none; create it{near}"
         raise ConfigurationError(msg)
 
     def is_passing(self, error: KafkaError) -> bool:
@@ -186,7 +186,7 @@ class TopicConnection(Connection):
         )
         if advice is None:
             super()._refuse(reason)
-        msg = f"{self._what}: {advice}"
+        msg = f"{self._label}: {advice}"
         raise ConfigurationError(msg) from None
 
 
@@ -260,7 +260,7 @@ class TopicProducer(TopicConnection):
         waited = time.monotonic() - since
         if self.patience_ms is not None and waited > self.patience_ms / 1_000:
             msg = (
-                f"{self._what}: {self._servers} have taken no record for {waited:.0f} s; see that the brokers run and "
+                f"{self._label}: {self._servers} have taken no record for {waited:.0f} s; see that the brokers run and "
                 f"can be reached, or wait for longer with patience=, and start the query again"
             )
             raise QueryFailedError(msg)
@@ -284,7 +284,7 @@ class TopicProducer(TopicConnection):
             shown = "no key" if key is None else f"the key {key[:80].decode(errors='replace')!r}"
             text = f"{len(value):,} bytes, with {shown}, where {self._largest()} is the most"
         advice = _send_problem(error.name(), text, topic=self._target.topic, application=self._target.application)
-        return QueryFailedError(f"{self._what}: {advice or f'the brokers do not take a record: {text}'}")
+        return QueryFailedError(f"{self._label}: {advice or f'the brokers do not take a record: {text}'}")
 
     def _largest(self) -> str:
         return f"{int(self._target.producer_settings().get('message.max.bytes', 1_000_000)):,}"

@@ -176,7 +176,7 @@ class TopicTransactions(TopicProducer):
             return TopicMarker.read(offset.offset, offset.metadata)
         except ValueError as error:
             msg = (
-                f"{self._what}: consumer group {self._id!r} has an offset for topic {self._target.topic!r} that this "
+                f"{self._label}: consumer group {self._id!r} has an offset for topic {self._target.topic!r} that this "
                 f"version of cojoin has not written, or can't read: {error}; use the version that wrote it, and let no "
                 f"other program commit to that group"
             )
@@ -238,9 +238,9 @@ class TopicTransactions(TopicProducer):
         """Return the error of a transaction that was ended by others."""
         took, most = 0.0 if self._begun is None else time.monotonic() - self._begun, self._target.transaction_timeout_ms
         if took * 1_000 >= most:
-            return QueryFailedError(f"{self._what}: {timeout_problem(took, most)}")
+            return QueryFailedError(f"{self._label}: {timeout_problem(took, most)}")
         msg = (
-            f"{self._what}: fenced off: another process has begun to write this output (transactional id "
+            f"{self._label}: fenced off: another process has begun to write this output (transactional id "
             f"{self._id!r}), as another run of this query does that has taken over: {self.text(error)}; see that "
             f"only one runs, and start it again, which goes on where it stopped"
         )

@@ -207,7 +207,7 @@ class TopicWriter(SinkWriter):
         raise CheckpointError(msg)
 
     def _where(self, position: Position) -> str:
-        return f"checkpoint {position.checkpoint}: {self._target.what}"
+        return f"checkpoint {position.checkpoint}: {self._target.label}"
 
     def write(self, frame: DataFrame, marker: BatchMarker) -> dict[str, Any]:
         """Write a batch's rows, unless the topic has them already; return the manifest's entry.
@@ -250,7 +250,7 @@ class TopicWriter(SinkWriter):
         rows = sum(each.rows for each in outcomes)
         if rows != marker.rows:
             msg = (
-                f"{self._target.what}: expected {marker.rows:,} rows, and {rows:,} were written: the batch gave other "
+                f"{self._target.label}: expected {marker.rows:,} rows, and {rows:,} were written: the batch gave other "
                 f"rows when it was read again; start a new query, with a new topic"
             )
             raise QueryFailedError(msg)
@@ -385,7 +385,7 @@ class BatchTask:
         known, current = self.target.facts.topic_id, transactions.facts().topic_id
         if known != current:
             msg = (
-                f"{self.target.what}: topic {self.target.topic!r} was deleted and created again while the query ran "
+                f"{self.target.label}: topic {self.target.topic!r} was deleted and created again while the query ran "
                 f"(its id was {known} and is {current}), with the rows of all batches up to {self.known}; nothing was "
                 f"written. Start a new query"
             )
@@ -394,7 +394,7 @@ class BatchTask:
     def _check_count(self, rows: int, batch: BatchMarker) -> None:
         if self.target.tasks == 1 and rows != batch.rows:
             msg = (
-                f"{self.target.what}: expected {batch.rows:,} rows, got {rows:,}; nothing was committed, start the "
+                f"{self.target.label}: expected {batch.rows:,} rows, got {rows:,}; nothing was committed, start the "
                 f"query again"
             )
             raise QueryFailedError(msg)

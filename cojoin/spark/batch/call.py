@@ -303,8 +303,8 @@ def _unpack_batch(
             row_bytes[tag - 1] = max(row_bytes[tag - 1], rows.nbytes // rows.num_rows)
     load, rows_of_load = loaded.take()
     if plan.loaded_schema is not None:
-        what = f"input {plan.right.name!r}"
-        evolved = [evolve(pa.Table.from_batches([rows]), plan.right.schema, what) for rows in rows_of_load]
+        label = f"input {plan.right.name!r}"
+        evolved = [evolve(pa.Table.from_batches([rows]), plan.right.schema, label) for rows in rows_of_load]
         rows_of_load = [rows for table in evolved for rows in table.to_batches()]
     pieces[1].extend(rows_of_load)
     row_bytes[1] = max([row_bytes[1], *(rows.nbytes // rows.num_rows for rows in rows_of_load)])

@@ -117,9 +117,9 @@ class RestoredState:
         """
         # Release 0.5.0 wrote messages without ids; of one restoration all have one or none has.
         if self._header is None or (None in self._ids and len(self._ids) > 1):
-            what = "the message with the header is missing" if self._header is None else "some are of another kind"
+            label = "the message with the header is missing" if self._header is None else "some are of another kind"
             msg = (
-                f"control/restored of the checkpoint: {what}: its files were changed or exchanged; restore once more "
+                f"control/restored of the checkpoint: {label}: its files were changed or exchanged; restore once more "
                 f"with restore_from= into an empty directory"
             )
             raise CheckpointError(msg)

@@ -347,12 +347,12 @@ class DirectReader:
     """Reads the rows of ``file_ranges`` in a task, as the columns that ``Packer`` takes.
 
     Attributes:
-        what: The input, for messages.
+        label: The input, for messages.
         root: The folder of the files.
         grouping: The input's columns, and how its rows are distributed to key groups.
     """
 
-    what: str
+    label: str
     root: str
     grouping: Grouping
 
@@ -374,8 +374,8 @@ class DirectReader:
                 except (OSError, pa.ArrowException) as error:
                     reason = str(error).strip().partition("\n")[0]
                     msg = (
-                        f"{self.what}: {place} can't be read: {reason}; if it is gone, changed or damaged, put it back "
-                        f"as it was, and start the query again; otherwise {CURE}"
+                        f"{self.label}: {place} can't be read: {reason}; if it is gone, changed or damaged, put it "
+                        f"back as it was, and start the query again; otherwise {CURE}"
                     )
                     raise QueryFailedError(msg) from error
 
@@ -384,7 +384,7 @@ class DirectReader:
         why = f"its folder {named[0]!r} has a column's value" if named else misfit(file.metadata, self.grouping.schema)
         if why is not None:
             msg = (
-                f"{self.what}: {place}: {why}, which the workers do not read as Spark does, and which was not so in "
+                f"{self.label}: {place}: {why}, which the workers do not read as Spark does, and which was not so in "
                 f"the files looked at before the start; {CURE}, if it can read this one"
             )
             raise QueryFailedError(msg)

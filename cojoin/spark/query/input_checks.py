@@ -137,13 +137,13 @@ def files_passed_over(
         # A source that is read twice has two lines and one log.
         if type(source) is not Source or not source.has_log or lines[at] != 1:
             continue
-        what, options = f"input {bound.spec.name!r}", {name.lower(): each for name, each in source.options.items()}
+        label, options = f"input {bound.spec.name!r}", {name.lower(): each for name, each in source.options.items()}
         number = sum(lines[:at])
         known = source_entries(files, number)
         if _is_true(options.get(_MISSING, spark.conf.get(_MISSING_SETTING, "false"))):
-            yield _missing(what, known if adapter_of(spark).shares_paths else [], _planned_from(files, number))
+            yield _missing(label, known if adapter_of(spark).shares_paths else [], _planned_from(files, number))
         if known and not _reads_any_age(options):
-            warning = _too_old(spark, source, what, known, options)
+            warning = _too_old(spark, source, label, known, options)
             if warning is not None:
                 yield warning
 
@@ -166,18 +166,18 @@ def _planned_from(files: Store, number: int) -> int:
     return 0 if position is None else int(position[1]) + 1
 
 
-def _missing(what: str, known: Sequence[Mapping[str, Any]], planned_from: int) -> str:
+def _missing(label: str, known: Sequence[Mapping[str, Any]], planned_from: int) -> str:
     planned = (_path(each["path"]) for each in known if each["batchId"] >= planned_from and _is_local(each["path"]))
     gone = [each for each in _for_a_second(planned) if not Path(each).exists()]
     count = f". Of the batch that is planned {len(gone):,} are gone, such as {gone[0]}" if gone else ""
     return (
-        f"{what}: with ignoreMissingFiles Spark passes over files that are gone when it reads them, and does not count "
-        f"their rows{count}; leave it out, so that such a batch fails and can run again once the file is back"
+        f"{label}: with ignoreMissingFiles Spark passes over files that are gone when it reads them, and does not "
+        f"count their rows{count}; leave it out, so that such a batch fails and can run again once the file is back"
     )
 
 
 def _too_old(
-    spark: SparkSession, source: Source, what: str, known: Sequence[Mapping[str, Any]], options: Mapping[str, str]
+    spark: SparkSession, source: Source, label: str, known: Sequence[Mapping[str, Any]], options: Mapping[str, str]
 ) -> str | None:
     """Return a warning with the number of files that are too old; None if there is none, or if it is not known."""
     age = options.get(_AGE, _USUAL_AGE)
@@ -197,7 +197,7 @@ def _too_old(
     example = max(passed_over, key=lambda path: passed_over[path])
     which = "1 file" if len(passed_over) == 1 else f"{len(passed_over):,} files"
     return (
-        f"{what}: Spark passes over {which if is_whole else f'at least {which}'} of {source.location}, such as "
+        f"{label}: Spark passes over {which if is_whole else f'at least {which}'} of {source.location}, such as "
         f"{example} of {format_time(passed_over[example])}: they came when newer ones were read already, and are older "
         f"than these by more than maxFileAge, which is {age}. To have them read, give them new times, or the source "
         f'options={{"maxFileAge": "3650d"}}'

@@ -141,7 +141,7 @@ def _local(spark: SparkSession, places: Sequence[Place]) -> tuple[Place, ...]:
         with contextlib.suppress(CheckpointError, *SPARK_ERRORS):
             store = open_store(spark, place.path)
             if isinstance(store, LocalStore):
-                found.append(Place(place.what, store.root.removeprefix("file:")))
+                found.append(Place(place.label, store.root.removeprefix("file:")))
     return tuple(found)
 
 

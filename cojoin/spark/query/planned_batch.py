@@ -181,9 +181,9 @@ def _changed_since_planned(
     specs = former.inputs
     outputs = {OUTPUT: stored["query"]["output"], **stored["query"].get("side_outputs", {})}
     columns = {
-        name: tuple(parse_schema(ddl, what=name).names)
+        name: tuple(parse_schema(ddl, label=name).names)
         for name, ddl in outputs.items()
-        if parse_schema(ddl, what=name).names != former.outputs[name][1].names
+        if parse_schema(ddl, label=name).names != former.outputs[name][1].names
     }
     right = specs[1].schema
     loaded = pa.schema([field for field in right if field.name not in added[1]]) if added[1] else None

@@ -166,10 +166,10 @@ class Query:
         """
         return self._await(self._has_history, "await_history", timeout, progress)
 
-    def _await(self, event: threading.Event, what: str, timeout: float | None, progress: bool | None) -> bool:
+    def _await(self, event: threading.Event, label: str, timeout: float | None, progress: bool | None) -> bool:
         is_number = isinstance(timeout, (int, float)) and not isinstance(timeout, bool)
         if timeout is not None and not (is_number and timeout >= 0):
-            msg = f"{what}: timeout: expected seconds as a number of zero or more, or None, got {timeout!r}"
+            msg = f"{label}: timeout: expected seconds as a number of zero or more, or None, got {timeout!r}"
             raise ConfigurationError(msg)
         with ProgressLine(self, enabled=progress, span=lambda: self._span) as line:
             is_over = line.wait(event, timeout)

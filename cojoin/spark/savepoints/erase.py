@@ -75,14 +75,14 @@ class Remainder:
 
     Attributes:
         place: The place: a table, a directory, or a source.
-        what: What the place is, such as ``"output"`` or ``"the old checkpoint"``.
+        kind: What the place is, such as ``"output"`` or ``"the old checkpoint"``.
         rows: How many rows of the key it has; None where that is not known.
         statements: What removes them, in this order; empty where cojoin knows nothing that does.
         note: What else there is to know; empty where there is nothing.
     """
 
     place: str
-    what: str
+    kind: str
     rows: int | None
     statements: Sequence[str] = ()
     note: str = ""
@@ -141,7 +141,7 @@ class Erasure:
         notes = [first, "What remains elsewhere, and what removes it:"]
         for each in self.remains:
             rows = "rows not counted" if each.rows is None else f"{each.rows:,} row{'' if each.rows == 1 else 's'}"
-            notes.append(f"- {each.what}, {each.place}: {rows}{f'. {each.note}' if each.note else ''}")
+            notes.append(f"- {each.kind}, {each.place}: {rows}{f'. {each.note}' if each.note else ''}")
             notes += [f"    {statement}" for statement in each.statements]
         return Display(head, table if self.removed else [], notes)
 
@@ -231,24 +231,24 @@ def _of_output(
     *,
     counts: bool,
 ) -> Remainder:
-    what = name if name in (OUTPUT, REJECTED) else f"side output {name!r}"
+    label = name if name in (OUTPUT, REJECTED) else f"side output {name!r}"
     kind = next((each for each in ("delta", "parquet") if each in place), None)
     if kind is None:
         told = ", ".join(f"{each} {where}" for each, where in place.items() if each not in ("batch_id", "version"))
-        return Remainder(told, what, None, (), "It is not known where its rows are")
+        return Remainder(told, label, None, (), "It is not known where its rows are")
     location = str(place[kind])
     condition = _rejected(inputs, keys) if name == REJECTED else _emitted(name, query, inputs, keys)
     if condition is None:
         columns = ", ".join(inputs[0].key)
         note = f"Its rows do not have the key's columns ({columns}), so which of them are the key's is not known"
-        return Remainder(without_login(location), what, None, (), note)
+        return Remainder(without_login(location), label, None, (), note)
     rows, note = _count(spark, kind, location, condition) if counts else (None, "")
     if kind == "parquet":
         told = "Parquet files can't be deleted from: write the folder anew without the rows where"
-        return Remainder(without_login(location), what, rows, (), f"{note}{'. ' if note else ''}{told} {condition}")
+        return Remainder(without_login(location), label, rows, (), f"{note}{'. ' if note else ''}{told} {condition}")
     table = table_in_sql(spark, location)
     statements = (f"DELETE FROM {table} WHERE {condition}", f"VACUUM {table} RETAIN 0 HOURS")  # noqa: S608 - shown only
-    return Remainder(without_login(location), what, rows, statements, ". ".join(filter(None, [note, _VACUUM_NOTE])))
+    return Remainder(without_login(location), label, rows, statements, ". ".join(filter(None, [note, _VACUUM_NOTE])))
 
 
 def _count(spark: SparkSession, kind: str, location: str, condition: str) -> tuple[int | None, str]:
@@ -271,7 +271,7 @@ def _emitted(
     columns = query["output"] if name == OUTPUT else query.get("side_outputs", {}).get(name)
     if columns is None:
         return None
-    schema = parse_schema(columns, what=name)
+    schema = parse_schema(columns, label=name)
     if query["operator"] != "process":
         # A join's output begins with the left's columns, which may have a suffix.
         names = dict(zip(left.schema.names, schema.names, strict=False))

@@ -354,31 +354,31 @@ def _check_sources(new: NewQuery, stored: Sequence[Mapping[str, Any] | None], of
     found: list[str] = []
     losses: list[str] = []
     for position, (spec, old, source) in enumerate(zip(new.plan.inputs, stored, new.sources, strict=True)):
-        what = f"input {spec.name!r}"
+        label = f"input {spec.name!r}"
         if source is None or old is None:
             whose = "is" if source is None else "was, in the query that wrote the checkpoint,"
             msg = (
-                f"restore_from: {what} {whose} a DataFrame, so it is not known where it would continue; "
+                f"restore_from: {label} {whose} a DataFrame, so it is not known where it would continue; "
                 f"give cojoin.Input a source: cojoin.kafka.source, cojoin.sources.delta or files"
             )
             raise CheckpointError(msg)
         own = source.identity(spark)
         if {name: old.get(name) for name in own} != own:
             msg = (
-                f"restore_from: {what} read {_describe(old)} in the query that wrote the checkpoint, and reads "
+                f"restore_from: {label} read {_describe(old)} in the query that wrote the checkpoint, and reads "
                 f"{_describe(own)} in this one; expected the same source"
             )
             raise CheckpointError(msg)
         # This applies also where losses are allowed: records of another topic do not continue those that were read.
-        source.recognised(spark, what, old)
+        source.recognised(spark, label, old)
         if source not in new.streamed_sources:
             # A table's rows are in the state, with its version.
             continue
         offset = offsets[position]
-        lost = source.lost_since(spark, what, offset)
+        lost = source.lost_since(spark, label, offset)
         losses += lost
         if lost and new.allows.allow_data_loss:
-            moved = source.with_losses_accepted(spark, what, offset)
+            moved = source.with_losses_accepted(spark, label, offset)
             offset = offset if moved is None else moved
         found.append(offset)
     if losses and not new.allows.allow_data_loss:

@@ -123,7 +123,7 @@ def pack_rows(numbered: pa.Table, shape: PartShape, labels: Sequence[int]) -> pa
     try:
         rows = shape.convert(numbered.select(range(numbered.num_columns - 1)))
     except CheckpointError as error:
-        faults: Counter[str] = Counter({f"{shape.what}: {error}": numbered.num_rows})
+        faults: Counter[str] = Counter({f"{shape.label}: {error}": numbered.num_rows})
     else:
         faults = shape.faults(rows)
     if faults:

@@ -63,7 +63,7 @@ class PartShape:
     """The shape of one part's rows.
 
     Attributes:
-        what: The part, for messages.
+        label: The part, for messages.
         kind: ``"table"`` is a table of another checkpoint.
         table: The table that gets the rows; of versions the table of those in force, of buffered rows the input's side.
         found: The columns as the DataFrame has them, under their final names.
@@ -76,7 +76,7 @@ class PartShape:
         null_keys: Whether rows may have a null key, which wait for the watermark alone.
     """
 
-    what: str
+    label: str
     kind: Literal["table", "versions", "buffered", "state", "timers"]
     table: str
     found: pa.Schema
@@ -100,7 +100,7 @@ class PartShape:
         try:
             loose = pa.schema([pa.field(each.name, _nullable_type(each.type)) for each in self.found])
             wide = pa.schema([pa.field(each.name, _nullable_type(each.type)) for each in self.target])
-            stored = evolve(named.cast(loose), wide, self.what)
+            stored = evolve(named.cast(loose), wide, self.label)
             columns = [stored.column(at).cast(each.type) for at, each in enumerate(self.target)]
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             msg = f"a value does not fit its type: {error}"
@@ -174,7 +174,7 @@ class PartShape:
         if self.kind == "buffered":
             shown.append(WAITS_FOR)
         row = decode_rows(rows.filter(mask).slice(0, 1).select(shown), beyond=str)[0].as_dict()
-        return f"{self.what}: a row has {why}: {show_row({_plain(name): value for name, value in row.items()})}"
+        return f"{self.label}: a row has {why}: {show_row({_plain(name): value for name, value in row.items()})}"
 
     def tables(self, rows: pa.Table) -> dict[str, pa.Table]:
         """Return converted rows without a fault, by the table of the state that gets them."""
@@ -315,11 +315,11 @@ class GivenParts:
             msg = f"write_state: buffered: the query has no input {name!r}{did_you_mean(str(name), names)}"
             raise ConfigurationError(msg)
         side = names.index(name)
-        spec, what = self.target.inputs[side], f"buffered rows of {name!r}"
+        spec, label = self.target.inputs[side], f"buffered rows of {name!r}"
         allowed = waits(self.target.schemas, side)
         reason, flag = _free("waits_for", spec.schema.names), _free("matched", spec.schema.names)
         optional = pa.schema([(reason, pa.string()), (flag, pa.bool_())])
-        chosen = _chosen(what, frame, spec.schema, spec.key, optional)
+        chosen = _chosen(label, frame, spec.schema, spec.key, optional)
         there = {*frame.columns}
         columns = [chosen[each] for each in spec.schema.names]
         usual = F.lit("the watermark")
@@ -327,7 +327,7 @@ class GivenParts:
         columns.append(chosen[flag] if flag in there else F.lit(None).cast("boolean"))
         target = spec.schema.append(pa.field(WAITS_FOR, pa.string())).append(pa.field(MATCHED, pa.bool_()))
         shape = PartShape(
-            what,
+            label,
             "buffered",
             str(side),
             pa.schema([]),
@@ -405,22 +405,22 @@ class _Chosen:
 
 
 def _chosen(
-    what: str, frame: Any, expected: pa.Schema, key: Sequence[str], optional: pa.Schema | None = None
+    label: str, frame: Any, expected: pa.Schema, key: Sequence[str], optional: pa.Schema | None = None
 ) -> _Chosen:
     """Check a DataFrame's columns, and return those that are expected.
 
     Args:
-        what: The part, for messages.
+        label: The part, for messages.
         frame: The DataFrame.
         expected: The columns that must be there.
         key: Those that must have the very same type.
         optional: Columns that may be there.
     """
     if not is_frame(frame):
-        msg = f"write_state: {what}: expected a DataFrame as read_state gives it, got {type(frame).__name__}"
+        msg = f"write_state: {label}: expected a DataFrame as read_state gives it, got {type(frame).__name__}"
         raise ConfigurationError(msg)
     if frame.isStreaming:
-        msg = f"write_state: {what}: expected a static DataFrame, got a stream; read it with spark.read"
+        msg = f"write_state: {label}: expected a static DataFrame, got a stream; read it with spark.read"
         raise ConfigurationError(msg)
     names = list(frame.columns)
     known = [*expected.names, *(optional.names if optional is not None else ())]
@@ -434,14 +434,14 @@ def _chosen(
         found += [f"a column {unknown[0]!r}, which is not one of it"] if unknown else []
         found += [f"the column {twice[0]!r} twice"] if twice else []
         msg = (
-            f"write_state: {what}: expected the columns {', '.join(expected.names)}, got {', '.join(names)}: there is "
+            f"write_state: {label}: expected the columns {', '.join(expected.names)}, got {', '.join(names)}: there is "
             f"{' and '.join(found)}"
         )
         raise ConfigurationError(msg)
     try:
         schema = arrow_schema(frame.schema)
     except (PySparkException, TypeError, ValueError) as error:
-        msg = f"write_state: {what}: a column has a type that no state has: {error}"
+        msg = f"write_state: {label}: a column has a type that no state has: {error}"
         raise ConfigurationError(msg) from error
     wanted = [*expected, *(field for field in (optional if optional is not None else ()) if field.name in names)]
     given = pa.schema([pa.field(each.name, _nullable_type(schema.field(each.name).type)) for each in wanted])
@@ -449,7 +449,7 @@ def _chosen(
     different = differences(given, asked, fixed=key)
     if different:
         msg = (
-            f"write_state: {what}: its columns are not those of the query: {'; '.join(different)} (from the "
+            f"write_state: {label}: its columns are not those of the query: {'; '.join(different)} (from the "
             f"DataFrame to the query); cast them, nothing was written"
         )
         raise ConfigurationError(msg)

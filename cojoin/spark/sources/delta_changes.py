@@ -176,7 +176,7 @@ class DeltaChanges(Source):
         """The source in words, without secrets."""
         return f"changes of {super().title}"
 
-    def check_event_time(self, what: str, event_time: str | None) -> None:
+    def check_event_time(self, label: str, event_time: str | None) -> None:
         """Check that ``clock_skew`` is only given where the event time is that of the commits.
 
         Raises:
@@ -184,7 +184,7 @@ class DeltaChanges(Source):
         """
         if self.clock_skew_ms is not None and event_time != COMMITTED_AT:
             msg = (
-                f"{what}: clock_skew= of sources.delta is about the times of commits, and its event time is "
+                f"{label}: clock_skew= of sources.delta is about the times of commits, and its event time is "
                 f"{event_time!r}: leave clock_skew= out, or use event_time={COMMITTED_AT!r}"
             )
             raise ConfigurationError(msg)
@@ -250,24 +250,24 @@ class DeltaChanges(Source):
         version, time = F.lit(0).cast("long").alias(COMMIT), F.lit(None).cast("timestamp").alias(COMMITTED_AT)
         return frame.select("*", F.expr("false").alias(DELETED), version, time)
 
-    def lost_since(self, spark: SparkSession, what: str, offset: str | None) -> list[str]:
+    def lost_since(self, spark: SparkSession, label: str, offset: str | None) -> list[str]:
         """Return the losses of the source after a position: a description of each.
 
         Args:
             spark: The session.
-            what: The input, for messages.
+            label: The input, for messages.
             offset: The line of Spark's offset log; None if nothing was read yet.
 
         Raises:
             CheckpointError: The query can't continue with this source, also since a loss of changes can't be accepted:
                 rows would stay valid that were deleted.
         """
-        lost = super().lost_since(spark, what, offset)
+        lost = super().lost_since(spark, label, offset)
         if lost:
             msg = f"{'; '.join(lost)}: without its changes, rows would stay valid that were changed or deleted; {_ANEW}"
             raise CheckpointError(msg)
         if offset is not None and offset.strip() not in _NOTHING_READ:
-            self._check_changes(spark, what, json.loads(offset))
+            self._check_changes(spark, label, json.loads(offset))
         return []
 
     def _check_feed(self, spark: SparkSession) -> None:
@@ -286,7 +286,7 @@ class DeltaChanges(Source):
             )
             raise ConfigurationError(msg)
 
-    def _check_changes(self, spark: SparkSession, what: str, position: Mapping[str, Any]) -> None:
+    def _check_changes(self, spark: SparkSession, label: str, position: Mapping[str, Any]) -> None:
         """Check that the changes after a position were recorded and can be read."""
         version, index = int(position["reservoirVersion"]), int(position["index"])
         first = version + bool(position["isStartingVersion"])
@@ -308,7 +308,7 @@ class DeltaChanges(Source):
             if not any(sign in told for sign in _OF_CHANGES):
                 raise
             msg = (
-                f"{what}: Delta table {self.location}: its changes from version {first} on can't be read: {told}; "
+                f"{label}: Delta table {self.location}: its changes from version {first} on can't be read: {told}; "
                 f"{_ANEW}"
             )
             raise CheckpointError(msg) from error
@@ -317,7 +317,7 @@ class DeltaChanges(Source):
             listed = ", ".join(map(str, vacuumed[:_SHOWN])) + (", ..." if len(vacuumed) > _SHOWN else "")
             which = f"version {listed}" if len(vacuumed) == 1 else f"{len(vacuumed):,} versions ({listed})"
             msg = (
-                f"{what}: Delta table {self.location}: its changes of {which} can't be read: VACUUM has deleted their "
+                f"{label}: Delta table {self.location}: its changes of {which} can't be read: VACUUM has deleted their "
                 f"files; {_ANEW}"
             )
             raise CheckpointError(msg)

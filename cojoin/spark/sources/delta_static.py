@@ -103,22 +103,22 @@ class StaticTable(Source):
         assert session is not None
         self.at(session, self.newest(session))
 
-    def recognised(self, spark: SparkSession, what: str, known: Mapping[str, Any] | None) -> dict[str, Any]:
+    def recognised(self, spark: SparkSession, label: str, known: Mapping[str, Any] | None) -> dict[str, Any]:
         """Check that this is the table that the checkpoint has read; see ``Source.recognised``."""
         found = self.newest(spark)
         before = None if known is None else known.get("table_id")
         if before is not None and before != found.table_id:
             msg = (
-                f"{what}: {self._shown} is another table than the one that the query has read: its id was {before} "
+                f"{label}: {self._shown} is another table than the one that the query has read: its id was {before} "
                 f"and is {found.table_id}, so it was replaced, or dropped and created again. The state still has the "
                 f"rows of the former table; put that one back, or begin anew with another checkpoint="
             )
             raise CheckpointError(msg)
         return {**self.identity(spark), "table_id": found.table_id}
 
-    def lost_since(self, spark: SparkSession, what: str, offset: str | None) -> list[str]:
+    def lost_since(self, spark: SparkSession, label: str, offset: str | None) -> list[str]:
         """Return nothing: a query goes on with the rows in its state."""
-        del spark, what, offset
+        del spark, label, offset
         return []
 
     def newest(self, session: SparkSession) -> TableAt:
@@ -229,17 +229,19 @@ def static_table(location: str, options: Any, refresh: Duration | None) -> Stati
     Raises:
         ConfigurationError: An option or the refresh is invalid.
     """
-    what = f"sources.delta {location!r}"
-    given = as_options(options, what)
+    label = f"sources.delta {location!r}"
+    given = as_options(options, label)
     for name in given:
         if name.lower() in _OF_STREAMS:
-            msg = f"{what}: option {name!r} is for streams, and static=True reads one version as a whole; leave it out"
+            msg = f"{label}: option {name!r} is for streams, and static=True reads one version as a whole; leave it out"
             raise ConfigurationError(msg)
         if name.lower() == "timestampasof":
-            msg = f"{what}: option {name!r}: name the version: DESCRIBE HISTORY shows which one it was, for versionAsOf"
+            msg = (
+                f"{label}: option {name!r}: name the version: DESCRIBE HISTORY shows which one it was, for versionAsOf"
+            )
             raise ConfigurationError(msg)
     if refresh is not None and milliseconds(refresh, "refresh") == 0:
-        msg = f"{what}: refresh: expected a time above zero, such as '1 hour', got {refresh!r}"
+        msg = f"{label}: refresh: expected a time above zero, such as '1 hour', got {refresh!r}"
         raise ConfigurationError(msg)
     source = StaticTable(
         "delta", location, None, given, refresh_ms=None if refresh is None else milliseconds(refresh, "refresh")
@@ -249,9 +251,9 @@ def static_table(location: str, options: Any, refresh: Duration | None) -> Stati
     except ValueError:
         is_pinned = None
     if is_pinned is None:
-        msg = f"{what}: option versionAsOf: expected the number of a version"
+        msg = f"{label}: option versionAsOf: expected the number of a version"
         raise ConfigurationError(msg)
     if is_pinned and refresh is not None:
-        msg = f"{what}: versionAsOf pins one version, and refresh= takes the newest; leave one of them out"
+        msg = f"{label}: versionAsOf pins one version, and refresh= takes the newest; leave one of them out"
         raise ConfigurationError(msg)
     return source

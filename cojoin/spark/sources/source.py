@@ -38,7 +38,7 @@ _NOTHING_READ = ("", "-", "null")
 
 def check_position(
     spark: SparkSession,
-    what: str,
+    label: str,
     format: str,  # noqa: A002 - Spark's word
     location: str | None,
     offset: str | None,
@@ -47,7 +47,7 @@ def check_position(
 
     Args:
         spark: The session.
-        what: The source, for messages, such as ``"input 'trades'"``.
+        label: The source, for messages, such as ``"input 'trades'"``.
         format: Spark's name of its format.
         location: A path or a table's name.
         offset: The line of Spark's offset log; None or ``-`` if nothing was read yet.
@@ -61,17 +61,17 @@ def check_position(
     if offset is None or offset.strip() in _NOTHING_READ:
         return []
     if format == "delta":
-        first, earliest = _delta_versions(spark, what, str(location), offset)
+        first, earliest = _delta_versions(spark, label, str(location), offset)
         if earliest > first:
             which = f"version {first} is" if earliest == first + 1 else f"versions {first} to {earliest - 1} are"
-            return [f"{what}: Delta table {location}: {which} gone from the log"]
+            return [f"{label}: Delta table {location}: {which} gone from the log"]
     # A file source needs only the files that are still to come.
     return []
 
 
 def _moved_past_losses(
     spark: SparkSession,
-    what: str,
+    label: str,
     format: str,  # noqa: A002 - Spark's word
     location: str | None,
     offset: str | None,
@@ -80,7 +80,7 @@ def _moved_past_losses(
 
     Args:
         spark: The session.
-        what: The source, for messages.
+        label: The source, for messages.
         format: Spark's name of its format.
         location: A path or a table's name.
         offset: The line of Spark's offset log.
@@ -91,18 +91,18 @@ def _moved_past_losses(
     Raises:
         CheckpointError: The query can't continue with this source.
     """
-    if offset is None or not check_position(spark, what, format, location, offset):
+    if offset is None or not check_position(spark, label, format, location, offset):
         return offset
-    _, earliest = _delta_versions(spark, what, str(location), offset)
+    _, earliest = _delta_versions(spark, label, str(location), offset)
     position = {"sourceVersion": 1, "reservoirVersion": earliest, "index": -1, "isStartingVersion": False}
     return json.dumps(json.loads(offset) | position, separators=(",", ":"))
 
 
-def _delta_versions(spark: SparkSession, what: str, location: str, offset: str) -> tuple[int, int]:
+def _delta_versions(spark: SparkSession, label: str, location: str, offset: str) -> tuple[int, int]:
     """Return the version to read next, and the earliest one, at or after it, from which all versions are available."""
-    position, log = _parsed(what, offset), table_log(spark, location)
+    position, log = _parsed(label, offset), table_log(spark, location)
     table = None if log is None else log.newest()
-    where = f"{what}: Delta table {location}"
+    where = f"{label}: Delta table {location}"
     if log is None or table is None:
         msg = f"{where}: there is no such table, and the checkpoint has read it; start a new query"
         raise CheckpointError(msg)
@@ -159,13 +159,13 @@ def _exists(spark: SparkSession, file: str) -> bool:
     return open_store(spark, folder).exists(name)
 
 
-def _parsed(what: str, offset: str) -> dict[str, Any]:
+def _parsed(label: str, offset: str) -> dict[str, Any]:
     try:
         position = json.loads(offset)
     except ValueError:
         position = None
     if not isinstance(position, dict):
-        msg = f"{what}: the checkpoint's position is not in the form of Spark's offset log; got {offset[:60]!r}"
+        msg = f"{label}: the checkpoint's position is not in the form of Spark's offset log; got {offset[:60]!r}"
         raise CheckpointError(msg)
     return position
 
@@ -265,18 +265,18 @@ class Source:
             location = open_store(spark, location, "source").root
         return {"format": self.format, "location": location}
 
-    def recognised(self, spark: SparkSession, what: str, known: Mapping[str, Any] | None) -> dict[str, Any]:
+    def recognised(self, spark: SparkSession, label: str, known: Mapping[str, Any] | None) -> dict[str, Any]:
         """Check that this is the source that the checkpoint has read, and return what the checkpoint stores of it.
 
         Args:
             spark: The session.
-            what: The input, for messages.
+            label: The input, for messages.
             known: What the checkpoint stores, possibly by an earlier release; None if nothing was read yet.
 
         Raises:
             CheckpointError: It is another source with the same name.
         """
-        del what, known
+        del label, known
         return dict(self.identity(spark))
 
     def together_with(self, other: Source) -> Source:
@@ -328,28 +328,28 @@ class Source:
             ConfigurationError: The query can't start with this source.
         """
 
-    def lost_since(self, spark: SparkSession, what: str, offset: str | None) -> list[str]:
+    def lost_since(self, spark: SparkSession, label: str, offset: str | None) -> list[str]:
         """Return the losses of the source after a position: a description of each.
 
         Args:
             spark: The session.
-            what: The input, for messages.
+            label: The input, for messages.
             offset: The line of Spark's offset log; None if nothing was read yet.
 
         Raises:
             CheckpointError: The query can't continue with this source.
         """
-        return check_position(spark, what, self.format, self.location, offset)
+        return check_position(spark, label, self.format, self.location, offset)
 
-    def with_losses_accepted(self, spark: SparkSession, what: str, offset: str | None) -> str | None:
+    def with_losses_accepted(self, spark: SparkSession, label: str, offset: str | None) -> str | None:
         """Return the position moved past what ``lost_since`` returns for the same arguments."""
-        return _moved_past_losses(spark, what, self.format, self.location, offset)
+        return _moved_past_losses(spark, label, self.format, self.location, offset)
 
-    def between(self, what: str, begin: str | None, ends: Sequence[str]) -> tuple[DataFrame, PlacedAt] | None:
+    def between(self, label: str, begin: str | None, ends: Sequence[str]) -> tuple[DataFrame, PlacedAt] | None:
         """Return the rows between positions as a static DataFrame, if the source can tell which row is where.
 
         Args:
-            what: The input, for messages.
+            label: The input, for messages.
             begin: The first position, a line of Spark's offset log; None if nothing was read before.
             ends: The positions after it, one or more, ascending.
 
@@ -358,7 +358,7 @@ class Source:
             number of the first of ``ends`` that is after it (their count if none is). None for a source that only
             Spark's own stream reads by position, as Delta tables and folders of files.
         """
-        del what, begin, ends
+        del label, begin, ends
         return None
 
     def snapshot(self) -> DataFrame | None:
@@ -369,13 +369,13 @@ class Source:
         """
         return self.open(streaming=False) if type(self) is Source else None
 
-    def monitor(self, what: str) -> SourceMonitor | None:
+    def monitor(self, label: str) -> SourceMonitor | None:
         """Return a monitor of how far a query has read the source; None for most sources.
 
         Args:
-            what: The input, for messages.
+            label: The input, for messages.
         """
-        del what
+        del label
         return None
 
     def span(self) -> tuple[int, int] | None:
@@ -391,11 +391,11 @@ class Source:
         """Whether a run over what is there reads all of it; False where an end was set before that."""
         return True
 
-    def check_event_time(self, what: str, event_time: str | None) -> None:
+    def check_event_time(self, label: str, event_time: str | None) -> None:
         """Check that the source's own settings fit its input's event time.
 
         Args:
-            what: The input, for messages.
+            label: The input, for messages.
             event_time: The event-time column; None if there is none.
 
         Raises:

@@ -176,8 +176,8 @@ def files(
             f"a stream of files can't infer it"
         )
         raise ConfigurationError(msg)
-    ddl = schema if isinstance(schema, str) else schema_to_ddl(as_schema(schema, "schema"), what="schema")
-    parse_schema(ddl, what="schema")
+    ddl = schema if isinstance(schema, str) else schema_to_ddl(as_schema(schema, "schema"), label="schema")
+    parse_schema(ddl, label="schema")
     return Source(format, place, ddl, as_options(options, f"sources.files {place!r}"))
 
 

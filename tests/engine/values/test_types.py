@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 def message(ddl: object, what: str = "type") -> str:
     with pytest.raises(SchemaError) as caught:
-        parse_type(ddl, what=what)  # type: ignore[arg-type]
+        parse_type(ddl, label=what)  # type: ignore[arg-type]
     return str(caught.value)
 
 
@@ -234,7 +234,7 @@ def test_a_type_that_spark_lacks_is_refused_with_its_place(dtype: pa.DataType) -
     schema = pa.schema([("a", pa.struct([("b", pa.list_(dtype))]))])
     said = f"output.a.b.element: expected an Arrow type that Spark has too, got {dtype}; cast it to one of {SUPPORTED}"
     with pytest.raises(SchemaError, match=re.escape(said)):
-        schema_to_ddl(schema, what="output")
+        schema_to_ddl(schema, label="output")
 
 
 def test_a_schema_that_could_not_be_read_back_is_refused() -> None:

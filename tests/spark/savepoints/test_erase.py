@@ -157,7 +157,7 @@ def test_nothing_of_a_person_is_left_and_everyone_else_goes_on(spark: SparkSessi
     assert after.report.is_conserved
     assert [each.rejected.get("erased", 0) for each in after.report.inputs] == [1, 1]
     assert sum(done.removed.values()) == (3 if kind == "asof" else 7)
-    found = {each.what: each for each in done.remains}
+    found = {each.kind: each for each in done.remains}
     count = len(shop.people(f"person = '{PERSON}'"))
     assert count > 0
     assert found["output"].rows == count
@@ -217,13 +217,13 @@ def test_what_is_in_the_way_is_told_before_anything_is_written(
         "customers, waiting for the watermark": 1,
         "customers, versions in force": 1,
     }
-    assert [each["what"] for each in told["remains"]][:2] == ["the old checkpoint", "output"]
+    assert [each["kind"] for each in told["remains"]][:2] == ["the old checkpoint", "output"]
     # Erased once more, of what was erased: there is nothing, which is told, and its outputs all the same.
     again = cj.erase(spark, into, [PERSON], tmp_path / "again", counts=False)
     assert not again.removed
     assert "the state had nothing of it" in str(again)
-    assert [each.rows for each in again.remains if each.what == "output"] == [None]
-    assert f"{old}" in next(each.place for each in again.remains if each.what.startswith("an earlier checkpoint"))
+    assert [each.rows for each in again.remains if each.kind == "output"] == [None]
+    assert f"{old}" in next(each.place for each in again.remains if each.kind.startswith("an earlier checkpoint"))
     assert "<p>" in again._repr_html_()
     shop.run("asof", "old", DRAIN)
     with refused("was drained", "delete the whole directory", kind=cj.CheckpointError):
