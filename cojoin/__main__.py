@@ -21,8 +21,6 @@ from cojoin.installed_packages import check_packages
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["main"]
-
 _TO_PUT_RIGHT, _UNFORESEEN = 2, 3
 
 

@@ -14,8 +14,6 @@ from typing import Literal, TypeAlias
 
 from cojoin.errors import EnvironmentSetupError
 
-__all__ = ["Extra", "check_packages", "check_pandas", "is_installed", "missing_packages", "release_of"]
-
 Extra: TypeAlias = Literal["spark", "delta", "kafka", "registry", "metrics", "connect", "plots"]
 """A set of packages that ``pip install "cojoin[...]"`` adds; ``pyproject.toml`` lists them, and so does guide 06."""
 

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     Stamps: TypeAlias = frozenset[tuple[str, int, int]]
 
-__all__ = ["IMPORTED", "sources", "stamps"]
-
 
 def stamps(spec: Any) -> Stamps:
     """Return the name, the size in bytes and the time in nanoseconds of each file; of an archive that holds them all.

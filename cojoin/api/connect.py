@@ -42,8 +42,6 @@ if TYPE_CHECKING:
     from cojoin.engine.plan import Operation
     from cojoin.engine.values.arguments import Duration
 
-__all__ = ["ConnectedInputs", "connect", "is_of_spark", "not_an_input"]
-
 
 _MOST_KEY_GROUPS = 32_768
 

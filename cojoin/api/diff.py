@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from cojoin.api.joined import OutputName
     from cojoin.comparison.difference import Difference
 
-__all__ = ["diff"]
-
 
 def diff(
     a: Joined,

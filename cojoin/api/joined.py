@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from cojoin.spark.spark_execution import SparkExecution
     from cojoin.storage.locations import Location
 
-__all__ = ["Execution", "Joined", "OutputName"]
-
 OutputName: TypeAlias = Literal["main", "rejected"] | OutputTag
 """An output: ``"main"``, ``"rejected"``, or the ``OutputTag`` of a side output."""
 

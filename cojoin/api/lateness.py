@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from cojoin.engine.lateness import Lateness
     from cojoin.engine.values.arguments import Duration
 
-__all__ = ["lateness"]
-
 
 def lateness(
     source: Any,

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from cojoin.spark.savepoints.new_savepoint import WatermarkLike
     from cojoin.storage.locations import Location
 
-__all__ = ["write_state"]
-
 
 def write_state(
     spark: SparkSession,

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from cojoin.checkpoints.checkpoint import Checkpoint
     from cojoin.embedded.steps import Step
 
-__all__ = ["CapturedTest", "capture"]
-
 _MOST_CHARACTERS = 100
 """The most characters of a path in a message."""
 

@@ -44,19 +44,6 @@ if TYPE_CHECKING:
     from cojoin.engine.local.key_group import EmittedRow
     from cojoin.engine.plan import Plan
 
-__all__ = [
-    "CapturedBatch",
-    "CapturedKey",
-    "Outcomes",
-    "TimedRow",
-    "name_of",
-    "read_captured",
-    "replay",
-    "replay_key",
-    "time_to_json",
-    "write_captured",
-]
-
 
 _VERSION = 1
 _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - times are written as UTC

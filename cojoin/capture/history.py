@@ -60,8 +60,6 @@ if TYPE_CHECKING:
     from cojoin.spark.bound_input import BoundInput
     from cojoin.spark.spark_execution import SparkExecution
 
-__all__ = ["is_checkpoint", "opened"]
-
 
 Span = tuple[datetime, datetime]
 """A span of event time: the first moment in it, and the first moment after it, both with a time zone."""

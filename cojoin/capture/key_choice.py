@@ -52,8 +52,6 @@ if TYPE_CHECKING:
     from cojoin.engine.local.local_run import BatchOutput
     from cojoin.engine.plan import Plan
 
-__all__ = ["CASES", "Case", "Reduction", "applicable", "keys_of_checkpoint", "keys_of_run"]
-
 
 _MOST_ROWS = 10_000
 """The most rows of a test; a harness takes about a second for them."""

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from cojoin.engine.input_spec import InputSpec
     from cojoin.engine.plan import Plan
 
-__all__ = ["Purpose", "imported_function", "test_text"]
-
 
 _WIDTH = 88
 _INDENT = "    "

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from cojoin.checkpoints.snapshots import Snapshot
     from cojoin.storage.store import Store
 
-__all__ = ["Checkpoint", "Moment", "find_snapshot", "open_files"]
-
 Moment: TypeAlias = int | datetime | None
 """A batch's number; a datetime with a time zone, for the last batch at or before it; None for the newest."""
 

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from cojoin.engine.batch_report import BatchReport
     from cojoin.storage.store import Store
 
-__all__ = ["ClaimedCheckpoint", "delete_abandoned_files", "resumed_batches"]
-
 _DIRECTORIES = (
     "",
     "beats",

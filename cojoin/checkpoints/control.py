@@ -52,22 +52,6 @@ if TYPE_CHECKING:
     from cojoin.engine.time.control_rows import CompleteReading
     from cojoin.storage.store import Store
 
-__all__ = [
-    "CONTROL_DDL",
-    "CONTROL_FOLDER",
-    "END_OF_INPUT",
-    "LOADED_DDL",
-    "drain_is_promised",
-    "keep_former_runs_from_draining",
-    "open_control",
-    "plan_clock_message",
-    "plan_drain",
-    "plan_readings",
-    "promise_drain",
-    "register_messages",
-    "was_promised",
-]
-
 _FILE = "drain.json"
 _FORM = Form(
     "the promise of a drain",

@@ -33,24 +33,6 @@ if TYPE_CHECKING:
     from cojoin.engine.input_spec import InputSpec
     from cojoin.storage.store import Store
 
-__all__ = [
-    "WRITTEN",
-    "SourceDescription",
-    "WrittenState",
-    "check_description",
-    "check_free",
-    "claim_checkpoint",
-    "delete_unfinished",
-    "describe_query",
-    "describe_written",
-    "described_at",
-    "known_sources",
-    "note_last_batch",
-    "note_sources",
-    "read_query",
-    "refuse_written",
-]
-
 WRITTEN = "written.json"
 _WRITTEN_FORM = Form(
     "the note of who has written the state",

@@ -54,27 +54,6 @@ if TYPE_CHECKING:
 
     from cojoin.storage.store import Store
 
-__all__ = [
-    "LEASE_FILE",
-    "Lease",
-    "LeaseRecord",
-    "StoredLease",
-    "delete_former_heartbeats",
-    "end",
-    "ended",
-    "forget_owner",
-    "holder",
-    "holder_is_alive",
-    "is_live",
-    "newest_epoch",
-    "process_started",
-    "read_lease",
-    "read_record",
-    "register_owner",
-    "replace_record",
-    "write_heartbeat",
-]
-
 LEASE_FILE = "lease.json"
 _CURE = (
     "see that no query runs on the checkpoint, and that none was restored from it into the same output; then delete "

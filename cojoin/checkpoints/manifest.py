@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from cojoin.storage.store import Store
 
-__all__ = ["Manifest", "Manifests"]
-
 _DIRECTORY = "manifest"
 _FORM = Form(
     "the manifest of a batch",

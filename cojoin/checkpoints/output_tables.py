@@ -45,8 +45,6 @@ if TYPE_CHECKING:
     from cojoin.storage.parquet_files import WrittenFile
     from cojoin.storage.store import Store
 
-__all__ = ["CutBack", "TableTransactions", "check_output", "cut_back", "is_same_table"]
-
 
 @dataclass(frozen=True)
 class CutBack:

@@ -42,15 +42,6 @@ if TYPE_CHECKING:
     from cojoin.checkpoints.manifest import Manifest
     from cojoin.storage.store import Store
 
-__all__ = [
-    "PROGRESS_DDL",
-    "PROGRESS_SCHEMA",
-    "ProgressTable",
-    "has_progress_table",
-    "progress_row",
-    "read_progress_rows",
-]
-
 PROGRESS_DDL = """
     batch_id bigint, query_id string, processing_time timestamp, watermark timestamp, holding_input string, drained
     boolean, inputs array<struct<name: string, rows_in: bigint, done: bigint, buffered: bigint, rejected: map<string,

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from cojoin.engine.input_spec import InputSpec
     from cojoin.engine.plan import Plan
 
-__all__ = ["added_columns", "check_evolution", "check_output_meaning", "check_same_query"]
-
 _ITS_OWN = {"operator", "output", "needs_clock", "inputs", "side_outputs"}
 """The entries of a description that are compared each in its own way."""
 

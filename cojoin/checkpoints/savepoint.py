@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from cojoin.checkpoints.manifest import Manifest
     from cojoin.storage.store import Store
 
-__all__ = ["take_savepoint"]
-
 _TRIES = 5
 
 

@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from cojoin.storage.object_store_settings import Settings
     from cojoin.storage.store import Store
 
-__all__ = ["FOLDER", "KEPT_MANIFESTS", "SegmentCleaner", "SegmentFolder", "obsolete", "open_segments"]
-
 _LOG = logging.getLogger(__name__)
 
 FOLDER = "segments"

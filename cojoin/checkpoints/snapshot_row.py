@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
     from cojoin.checkpoints.snapshots import Snapshot
 
-__all__ = ["STATE_SCHEMA", "DueSnapshots", "SnapshotCadence", "are_whole", "read_content", "seal_of", "snapshot_row"]
-
 STATE_SCHEMA = pa.schema(
     [
         ("batch_id", pa.int64()),

@@ -41,8 +41,6 @@ if TYPE_CHECKING:
 
     from cojoin.storage.store import Store
 
-__all__ = ["SNAPSHOT_FORM", "BeingRemovedError", "Snapshot", "SnapshotKind", "Snapshots", "named", "parse_snapshot"]
-
 SnapshotKind: TypeAlias = Literal["checkpoint", "savepoint", "restored", "removed", "begun"]
 """Why a snapshot was taken: it was due; a user asked for it; a restored query began with it. Or it is being removed, or
 is a savepoint whose rows are being written."""

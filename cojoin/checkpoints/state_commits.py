@@ -56,20 +56,6 @@ if TYPE_CHECKING:
     from cojoin.storage.object_store_settings import Settings
     from cojoin.storage.store import Store
 
-__all__ = [
-    "NO_SEGMENT",
-    "PARTITIONS",
-    "SAVEPOINTS",
-    "STATE_TABLE",
-    "Claim",
-    "ClaimGoneError",
-    "StateCommits",
-    "StateFolder",
-    "data_files",
-    "partition_folder",
-    "write_rows",
-]
-
 _RUNS, SAVEPOINTS = "cojoin-state-runs", "cojoin-state-savepoints"
 _BATCHES = 1 << 32
 _DRAWN = 1 << 31

@@ -46,8 +46,6 @@ if TYPE_CHECKING:
     from cojoin.checkpoints.state_commits import Claim
     from cojoin.storage.store import Store
 
-__all__ = ["STATE_LOCK", "StateCleaner", "StateTable"]
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 

@@ -44,17 +44,6 @@ if TYPE_CHECKING:
     from cojoin.engine.state.segments import SegmentStore
     from cojoin.storage.store import Store
 
-__all__ = [
-    "ContentOpener",
-    "StoredState",
-    "StoredTable",
-    "check_segments",
-    "describe_tables",
-    "open_batch",
-    "read_value",
-    "snapshot_rows",
-]
-
 
 def read_value(content: bytes, segments: SegmentStore) -> tuple[dict[str, Any], dict[str, pa.Table]]:
     """Return a state value's header, and its tables with all their rows.

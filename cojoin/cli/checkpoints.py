@@ -25,7 +25,7 @@ from cojoin.cli.run_report import say, tell
 from cojoin.engine.display import format_bytes, format_time, text_table
 from cojoin.engine.values.rows import decode_rows, dump_json
 from cojoin.errors import CheckpointError, ConfigurationError, did_you_mean
-from cojoin.spark.sources.options import without_login
+from cojoin.storage.locations import without_login
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from cojoin.cli.options import Arguments
     from cojoin.engine.input_spec import InputSpec
     from cojoin.storage.store import Store
-
-__all__ = ["run_checkpoints"]
 
 
 _Read = TypeVar("_Read")

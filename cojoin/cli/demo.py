@@ -52,20 +52,6 @@ if TYPE_CHECKING:
     from cojoin.engine.joins.asof import AsofJoin
     from cojoin.engine.plan import Plan
 
-__all__ = [
-    "CUSTOMERS_DDL",
-    "FILES",
-    "TRADES_DDL",
-    "Day",
-    "Verdict",
-    "admitted",
-    "compare",
-    "expected_rows",
-    "make_day",
-    "run_demo",
-    "run_local_demo",
-]
-
 
 _SETTINGS = {"spark.jars.packages": ""}
 """The tables are written without Delta's jars, so none are fetched."""

@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from cojoin.cli.options import Arguments
     from cojoin.storage.store import Store
 
-__all__ = ["SHORT_RUN", "local_session", "session_on_demand", "store_without_spark"]
-
 SHORT_RUN = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 """Settings of a short run, which gains more from quick compilation than from fast code."""
 

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from cojoin.spark.query.query import Query
 
-__all__ = ["INTERRUPTED", "Interrupts", "wait_for"]
-
 
 INTERRUPTED = 130
 """The exit code after Ctrl-C."""

@@ -32,16 +32,13 @@ from cojoin.api.joined import Joined
 from cojoin.cli.run_report import say
 from cojoin.engine.callbacks import user_line
 from cojoin.errors import CojoinError, ConfigurationError, did_you_mean
-from cojoin.spark.sources.options import without_login
-from cojoin.storage.locations import is_path
+from cojoin.storage.locations import is_path, without_login
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from types import ModuleType
 
     from cojoin.cli.options import Arguments
-
-__all__ = ["Output", "job_text", "join_of", "load_job", "loaded", "parse_job", "write_job"]
 
 
 _STARTED = (

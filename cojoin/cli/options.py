@@ -30,8 +30,6 @@ from cojoin.storage.locations import may_be_secret
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["Arguments", "parse_arguments", "read_words", "secrets_of"]
-
 
 _WIDTH = 95
 

@@ -25,7 +25,7 @@ from cojoin.cli.run_report import say, tell
 from cojoin.comparison.difference import difference_text
 from cojoin.engine.plan import describe_operation
 from cojoin.errors import ConfigurationError
-from cojoin.spark.sources.options import without_login
+from cojoin.storage.locations import without_login
 from cojoin.storage.parquet_files import columns_with_statistics
 
 if TYPE_CHECKING:
@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from cojoin.comparison.difference import Difference
     from cojoin.engine.batch_report import BatchReport
     from cojoin.engine.functions import OutputTag
-
-__all__ = ["run_diff", "run_job"]
 
 
 def run_job(arguments: Arguments) -> int:

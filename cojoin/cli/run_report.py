@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from cojoin.cli.demo import Verdict
     from cojoin.engine.batch_report import BatchReport
 
-__all__ = ["conservation", "counts", "ending", "rows", "say", "tell", "verdict", "watermarks"]
-
 _WIDEST_CELL = 32
 _DIFFERENCES = 5
 _NUMBERS = (int, float, Decimal)

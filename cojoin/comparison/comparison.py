@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from cojoin.engine.input_spec import InputSpec
     from cojoin.engine.plan import Plan
 
-__all__ = ["ComparedOutput", "Comparison", "changed_arguments", "changed_settings", "right_columns"]
-
 
 _JOINS = (AsofJoin, TemporalJoin, IntervalJoin)
 _SHOWN = 8

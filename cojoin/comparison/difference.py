@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from cojoin.comparison.comparison import ComparedOutput
 
-__all__ = ["ArrowRows", "Counts", "Difference", "OutputDifference", "changed_columns", "difference_text", "examples_of"]
-
 
 _SHOWN = 3
 """The number of examples that a difference shows by itself."""

@@ -45,8 +45,6 @@ if TYPE_CHECKING:
     from cojoin.engine.plan import Plan
     from cojoin.engine.time.control_rows import Control
 
-__all__ = ["KeyGroupDifference", "compare_key_group", "embedded_difference"]
-
 
 @dataclass(frozen=True)
 class KeyGroupDifference:

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["Differing", "canonical", "compare_rows", "differing"]
-
 
 class Differing(NamedTuple):
     """The rows of two tables that have no equal, in the order of the first table and then of the second.

@@ -66,8 +66,6 @@ if TYPE_CHECKING:
     from cojoin.storage.locations import Location
     from cojoin.storage.store import Store
 
-__all__ = ["debug", "nothing_of"]
-
 
 By: TypeAlias = Literal["batch", "row"]
 _MOST_ROWS = 60

@@ -63,17 +63,6 @@ if TYPE_CHECKING:
     from cojoin.spark.sources.sources import Source
     from cojoin.storage.store import Store
 
-__all__ = [
-    "RecordedBatch",
-    "ReplayedRows",
-    "Span",
-    "batches_after",
-    "controls_until",
-    "header_at",
-    "recorded_controls",
-    "with_recorded_time",
-]
-
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 

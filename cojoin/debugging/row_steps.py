@@ -41,8 +41,6 @@ if TYPE_CHECKING:
     from cojoin.engine.time.operator_watermark import TimePolicy
     from cojoin.engine.values.rows import Row
 
-__all__ = ["RowStep", "WatchedProcess", "callbacks_of", "cuts_of", "run_batch"]
-
 
 @dataclass(frozen=True, repr=False)
 class RowStep:

@@ -14,8 +14,6 @@ from urllib.parse import unquote
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["Commit", "DataFile", "Protocol", "commit_of", "lines_of"]
-
 _IMPLIED_BY_WRITER = {
     2: ("appendOnly", "invariants"),
     3: ("checkConstraints",),

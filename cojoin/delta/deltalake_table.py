@@ -38,19 +38,6 @@ if TYPE_CHECKING:
     from cojoin.storage.object_store_settings import Settings
     from cojoin.storage.store import Store
 
-__all__ = [
-    "DeltalakeTable",
-    "LostCommitError",
-    "Place",
-    "TableConflictError",
-    "TableRefusedError",
-    "check_deltalake",
-    "explained_error",
-    "place_of",
-    "translated",
-    "why_unreachable",
-]
-
 _OLDEST = (1, 6)
 _COLOUR, _ARROW, _STACK = (
     re.compile(r"\x1b\[[0-9;]*m"),

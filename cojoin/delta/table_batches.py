@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from cojoin.storage.parquet_files import WrittenFile
     from cojoin.storage.store import Store
 
-__all__ = ["FENCE", "NO_BATCH", "FencedOffError", "TableBatches", "fence_of"]
-
 NO_BATCH = -1
 """The newest batch of a table that has no batch of the query."""
 

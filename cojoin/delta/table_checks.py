@@ -32,16 +32,6 @@ if TYPE_CHECKING:
     from cojoin.delta.actions import DataFile, Protocol
     from cojoin.storage.store import Store
 
-__all__ = [
-    "HARMLESS_PROPERTIES",
-    "check_files",
-    "column_difference",
-    "not_null_columns",
-    "nullable_schema",
-    "why_not_plain",
-    "why_not_removable",
-]
-
 _HARMLESS_FEATURES = frozenset(
     {
         "appendOnly",

@@ -38,8 +38,6 @@ if TYPE_CHECKING:
 
     from cojoin.storage.store import Store
 
-__all__ = ["LOG", "TableLog", "TableRows", "TableVersion", "UnreadableLogError", "commit_name"]
-
 LOG = "_delta_log"
 _COMMIT = re.compile(r"(\d{20})\.json")
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.(\d{10})\.(\d{10})|\.[\w-]+)?\.(parquet|json)")

@@ -63,8 +63,6 @@ if TYPE_CHECKING:
     Compare: TypeAlias = Callable[[Callable[[str], "int | None"]], bool]
     Plan: TypeAlias = Callable[[Sequence[DataFile]], "Change | None"]
 
-__all__ = ["DEFAULT_PROPERTIES", "Change", "Committed", "NewTable", "TableWriter", "unknown_properties"]
-
 _TRIES = 5
 _INTERVAL, _CLEANS = "delta.checkpointInterval", "delta.enableExpiredLogCleanup"
 _DELTAS_INTERVAL = 10

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from cojoin.engine.time.control_rows import Control
     from cojoin.engine.values.arguments import Duration
 
-__all__ = ["EmbeddedExecution"]
-
 
 @dataclass(frozen=True)
 class EmbeddedExecution:

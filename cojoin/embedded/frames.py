@@ -44,14 +44,6 @@ if TYPE_CHECKING:
     from cojoin.engine.lateness import ArrivalOrder
     from cojoin.engine.values.arguments import Duration
 
-__all__ = [
-    "available_memory",
-    "bind_frames",
-    "frame_lateness",
-    "is_frame",
-    "read_frame",
-]
-
 _PEAK = 3
 """How many times its inputs' bytes a run needs at least: the inputs, their sorted copies and the output."""
 

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
-__all__ = ["Library", "is_pandas", "library_of", "value_faults"]
-
 
 class _Words(NamedTuple):
     """The code of a library, as templates; ``{c}`` is the column's value, ``{n}`` its name as a Python text."""

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from cojoin.engine.input_spec import InputSpec
     from cojoin.engine.operator import Sides
 
-__all__ = ["Arrival", "Batches", "Clock", "Cuts", "Moment", "cut_batches", "processing_times"]
-
 Batches: TypeAlias = int | Iterable[tuple[int, int]] | None
 """How rows are cut in the order given: a number of batches, or pairs with the next rows of the left and the right."""
 

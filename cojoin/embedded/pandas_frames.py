@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
     from cojoin.embedded.libraries import Library
 
-__all__ = ["as_pandas", "pandas_columns"]
-
 _PURE = {"string", "bytes", "boolean", "integer", "floating", "decimal", "complex", "empty"}
 
 

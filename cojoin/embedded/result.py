@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from cojoin.engine.functions import OutputTag
     from cojoin.engine.plan import Plan
 
-__all__ = ["Outputs", "Result"]
-
 
 class Outputs:
     """The part of a result or a step that returns its outputs."""

@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     from cojoin.engine.plan import Plan
     from cojoin.engine.time.control_rows import Control
 
-__all__ = ["Step", "Stepper", "run_steps"]
-
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Step(Outputs):

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from cojoin.engine.time.control_rows import Control
     from cojoin.engine.time.operator_watermark import HeldBy
 
-__all__ = ["RARE_COUNTERS", "BatchReport", "InputCounts", "InputReport", "rejections"]
-
 RARE_COUNTERS = ("tombstones", "unchanged", "unavailable", "late_commits")
 """The counters that a state has only where they are not zero."""
 

@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from cojoin.engine.keyed_state_backend import KeyedStateBackend
     from cojoin.engine.time.timers import Timers
 
-__all__ = ["CallbackRunner", "UserFrames", "defined_at", "fault", "is_user_file", "user_line", "user_traceback"]
-
 
 _PIECE_ROWS = 50_000
 

@@ -25,23 +25,6 @@ from cojoin.engine.values.rows import Row, decode_column, show_text
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-__all__ = [
-    "Display",
-    "cells",
-    "difference",
-    "display_of",
-    "format_bytes",
-    "format_span",
-    "format_table",
-    "format_time",
-    "html_table",
-    "html_text",
-    "show_row",
-    "show_value",
-    "text_rows",
-    "text_table",
-]
-
 
 def format_time(timestamp: int) -> str:
     """Return a watermark as text for people: in UTC, ``none`` or ``end of time``.

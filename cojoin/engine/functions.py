@@ -43,19 +43,6 @@ if TYPE_CHECKING:
     from cojoin.engine.time.timers import TimeDomain
     from cojoin.engine.values.rows import Row
 
-__all__ = [
-    "Context",
-    "KeyedCoProcessFunction",
-    "OpenContext",
-    "Order",
-    "OutputTag",
-    "RuntimeContext",
-    "check_callbacks",
-    "check_tags",
-    "encode_outputs",
-    "own_copy",
-]
-
 
 _CALLBACKS = ("process_element1", "process_element2", "on_timer")
 

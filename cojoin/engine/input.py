@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
     from cojoin.engine.row_changes import ChangeFeed
 
-__all__ = ["Advice", "Input", "InputColumns", "Kind", "about_pair", "check_names", "check_pair", "kind_of"]
-
 
 @dataclass(frozen=True, repr=False)
 class Input:

@@ -40,26 +40,6 @@ if TYPE_CHECKING:
     from cojoin.engine.ordering import Ranks
     from cojoin.engine.row_changes import RowChanges
 
-__all__ = [
-    "DIRECT",
-    "REJECTED_SCHEMA",
-    "STAMPED_SCHEMA",
-    "InputSpec",
-    "LatePolicy",
-    "NullKeyPolicy",
-    "ObservedTimes",
-    "Reason",
-    "check_late",
-    "check_null_key",
-    "control_of",
-    "fault_table",
-    "has_null_key",
-    "reject_reasons",
-    "rejected_table",
-    "stamped",
-    "watermark_marks",
-]
-
 LatePolicy: TypeAlias = Literal["reject", "apply"]
 """The treatment of a row at or below the operator's watermark before its batch.
 

@@ -24,8 +24,6 @@ import pyarrow.compute as pc
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["group_labels", "is_hashed", "spark_hash", "spark_xx_hashes"]
-
 _SEED = 42
 _P1, _P2, _P3, _P4, _P5 = (
     np.uint64(prime)

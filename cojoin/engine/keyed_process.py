@@ -66,8 +66,6 @@ if TYPE_CHECKING:
     from cojoin.engine.state.segmented_table import SegmentedTable
     from cojoin.engine.time.operator_watermark import TimePolicy
 
-__all__ = ["DueRows", "KeyedCoProcess", "KeyedCoProcessOperator"]
-
 
 _OWN_COLUMNS = ("@timestamp", "@value")
 """The columns that the tables of timers and states have besides the key's."""

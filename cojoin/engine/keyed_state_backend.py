@@ -56,8 +56,6 @@ if TYPE_CHECKING:
     from cojoin.engine.functions import Context
     from cojoin.engine.state.keyed_state import KeyedState
 
-__all__ = ["FunctionClock", "KeyedStateBackend", "TouchedKeys", "decode_keys", "entry_of", "rows_of", "size_of"]
-
 
 _TIMERS, _PROCESSING_TIMERS, _STATE = "timers", "processing_timers", "state:"
 

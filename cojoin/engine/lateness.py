@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     import pandas as pd
     from numpy.typing import NDArray
 
-__all__ = ["ArrivalOrder", "Lateness", "LatenessCounter", "arrival_order", "round_up"]
-
 _SECOND, _MINUTE, _HOUR, _DAY = 1_000, 60_000, 3_600_000, 86_400_000
 _SHOWN = (
     0,

@@ -60,17 +60,6 @@ if TYPE_CHECKING:
     from cojoin.engine.time.control_rows import Control
     from cojoin.engine.time.operator_watermark import InputWatermark, TimePolicy
 
-__all__ = [
-    "OUTPUT",
-    "REJECTED",
-    "Batch",
-    "Emission",
-    "Operator",
-    "Sides",
-    "TableLoad",
-    "refuse_refresh",
-]
-
 OUTPUT, REJECTED = "output", "rejected"
 """The names of the main output and of the output of rejected rows; a side output is named by its tag's id."""
 

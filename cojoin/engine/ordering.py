@@ -30,18 +30,6 @@ from cojoin.engine.values.rows import decode_column, text_bytes
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-__all__ = [
-    "OrderedPart",
-    "Ranks",
-    "SortedPart",
-    "arrival_order",
-    "combine",
-    "is_sorted",
-    "sort_part",
-    "stable_argsort",
-    "total_order",
-]
-
 _WORD_BITS = 64
 
 

@@ -42,19 +42,6 @@ if TYPE_CHECKING:
     from cojoin.engine.operator import Operator
     from cojoin.engine.time.watermark_strategies import WatermarkStrategy
 
-__all__ = [
-    "Operation",
-    "Plan",
-    "clock_needs",
-    "describe_columns",
-    "describe_inputs",
-    "describe_operation",
-    "describe_source",
-    "describe_watermark",
-    "plan_settings",
-    "with_settings",
-]
-
 
 class Operation(Protocol):
     """The operation on the two inputs: the configuration of a join or of a function."""

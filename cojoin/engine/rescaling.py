@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
     from cojoin.engine.input_spec import InputSpec
 
-__all__ = ["assemble", "cut", "key_columns", "merged_header", "spreading_columns"]
-
 _SIDES = {
     "held1": 0,
     "left": 0,

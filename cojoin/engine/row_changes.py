@@ -54,21 +54,6 @@ if TYPE_CHECKING:
 
     from cojoin.engine.input_spec import InputSpec
 
-__all__ = [
-    "COMMIT",
-    "COMMITTED_AT",
-    "DELETED",
-    "DELTA_FEED",
-    "EARLIEST",
-    "NEVER_ENDS",
-    "VALID_AT",
-    "ChangeFeed",
-    "RowChanges",
-    "check_validity",
-    "ends_too_early",
-    "overlapping",
-]
-
 DELETED, VALID_AT = "_deleted", "_valid_at"
 """The columns that are added to the rows: whether it is a delete, and for rows with validity their event time."""
 

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
     from cojoin.kafka.client import Partition
 
-__all__ = ["Slice", "UnreadInput", "confirmed_positions", "next_slice", "part_of", "positions_at"]
-
 _LARGEST_POWER = 45
 """The largest power of two of milliseconds: a thousand years, more than any topic spans."""
 

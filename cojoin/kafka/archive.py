@@ -50,8 +50,6 @@ if TYPE_CHECKING:
     from cojoin.kafka.topics import Topics
     from cojoin.storage.object_store_settings import Settings
 
-__all__ = ["Archive", "Wanted"]
-
 
 @dataclass(frozen=True)
 class Wanted:

@@ -44,8 +44,6 @@ if TYPE_CHECKING:
     from cojoin.kafka.tasks import ArchivedSpan
     from cojoin.storage.object_store_settings import Settings
 
-__all__ = ["Footer", "archived", "footer"]
-
 # How much of a column's pages is read at once, so that a row group is never in memory as a whole.
 _READ_BYTES = 2 << 20
 _NO_TIME = pa.scalar(-1_000, PARTS[TIME])

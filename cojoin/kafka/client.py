@@ -52,18 +52,6 @@ if TYPE_CHECKING:
 
     from cojoin.kafka.tokens import TokenFunction, Tokens
 
-__all__ = [
-    "PERMISSION_ERRORS",
-    "UNKNOWN_ERRORS",
-    "Cluster",
-    "ClusterOptions",
-    "Connection",
-    "DebugLog",
-    "Partition",
-    "check_installed",
-    "topic_id_of",
-]
-
 
 # Named after the client, which is the name that users look for.
 _LOG = logging.getLogger("cojoin.kafka.client")

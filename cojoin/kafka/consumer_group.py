@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from cojoin.kafka.client import ClusterOptions, Partition
     from cojoin.kafka.topics import Topics
 
-__all__ = ["ConsumerGroup", "TopicMonitor"]
-
 
 _HAS_MEMBERS = {"UNKNOWN_MEMBER_ID", "NON_EMPTY_GROUP", "ILLEGAL_GENERATION", "REBALANCE_IN_PROGRESS"}
 _NO_COORDINATOR_YET = {

@@ -30,18 +30,6 @@ if TYPE_CHECKING:
     from cojoin.kafka.client import ClusterOptions, Partition
     from cojoin.storage.object_store_settings import Settings
 
-__all__ = [
-    "ArchiveIndex",
-    "ArchivedPartition",
-    "Blocks",
-    "HybridCluster",
-    "Layout",
-    "Piece",
-    "Section",
-    "bucket_begins",
-    "connected",
-]
-
 
 class Piece(NamedTuple):
     """The part of a partition that one file holds.

@@ -59,8 +59,6 @@ if TYPE_CHECKING:
     from cojoin.spark.batch.packing import Grouping
     from cojoin.spark.sources.sources import PlacedAt
 
-__all__ = ["DataLoss", "KafkaSource", "Tombstones", "Undecodable", "source"]
-
 
 Undecodable: TypeAlias = Literal["reject", "fail"]
 """The treatment of a record that can't be decoded.

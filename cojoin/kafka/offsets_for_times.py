@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
     from cojoin.kafka.client import Cluster, Partition
 
-__all__ = ["LAST_MILLIS", "RecordLookup", "Stamp", "Times", "first_records", "stamp_of", "time_of"]
-
 
 LAST_MILLIS = ((1 << 63) - 1) // 1000
 """The latest time that a timestamp of Spark's holds, in epoch milliseconds; the earliest is as far before 1970."""

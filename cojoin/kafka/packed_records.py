@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from cojoin.kafka.record_columns import RecordColumn, RecordDescription
     from cojoin.spark.batch.packing import Grouping
 
-__all__ = ["Json", "PackedRecords", "Part", "why_through_spark"]
-
 
 Part: TypeAlias = Literal["value", "key", "column", "place"]
 """The origin of a row's column: the value, the key, a ``RecordColumn``, or the record's place in its topic."""

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from cojoin.kafka.client import Cluster, Partition
     from cojoin.kafka.topics import Topics
 
-__all__ = ["gaps_since", "offset_of", "positions_of", "skip_gaps", "unread_of"]
-
 
 def offset_of(
     until: int,

@@ -29,19 +29,6 @@ if TYPE_CHECKING:
 
     from cojoin.kafka.client import Cluster, Partition
 
-__all__ = [
-    "ALL",
-    "EARLIEST",
-    "LATEST",
-    "Bound",
-    "Point",
-    "Range",
-    "Scope",
-    "lost",
-    "nearest_point",
-    "parsed_points",
-]
-
 
 Moment: TypeAlias = str | int | datetime
 Bound: TypeAlias = Moment | Mapping[str, Moment | Mapping[int, Moment]]

@@ -43,8 +43,6 @@ if TYPE_CHECKING:
     from cojoin.kafka.ranges import Range
     from cojoin.kafka.topics import Topics
 
-__all__ = ["AlignedReader", "ConnectedInput", "InputReading", "data_source"]
-
 
 @dataclass(frozen=True)
 class InputReading:

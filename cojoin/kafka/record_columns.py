@@ -50,16 +50,6 @@ if TYPE_CHECKING:
     from cojoin.kafka.packed_records import Part
     from cojoin.kafka.topics import Topics
 
-__all__ = [
-    "RecordColumn",
-    "RecordDescription",
-    "check_columns",
-    "decoded",
-    "header",
-    "key",
-    "timestamp",
-]
-
 
 _CORRUPT, _PARSED, _PARSED_KEY = "__cojoin_corrupt", "__cojoin_parsed", "__cojoin_parsed_key"
 _CHANGE, _ARRAY, _END = "__cojoin_change", "__cojoin_array", "__cojoin_end"

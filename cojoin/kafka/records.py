@@ -34,28 +34,6 @@ if TYPE_CHECKING:
     from cojoin.kafka.hybrid_cluster import Layout
     from cojoin.kafka.tasks import Span, Task
 
-__all__ = [
-    "DECODED",
-    "DECODED_KEY",
-    "FAULT",
-    "HEADERS",
-    "KEY",
-    "MARK",
-    "NEWEST",
-    "PARTS",
-    "PIECE_BYTES",
-    "PIECE_RECORDS",
-    "TIME",
-    "TOMBSTONE",
-    "VALUE",
-    "Record",
-    "RecordFormat",
-    "decode_all",
-    "decode_parts",
-    "fetched",
-    "read_task",
-]
-
 
 KEY, VALUE, TIME, HEADERS = "__cojoin_key", "__cojoin_value", "__cojoin_time", "__cojoin_headers"
 DECODED, DECODED_KEY = "__cojoin_decoded", "__cojoin_decoded_key"

@@ -18,17 +18,6 @@ from cojoin.errors import did_you_mean
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = [
-    "OTHER_NAME",
-    "OTHER_TIME",
-    "ConnectionLog",
-    "is_alert",
-    "is_ended",
-    "login_problem",
-    "protocol_problem",
-    "setting_problem",
-]
-
 _PROTOCOLS = ("plaintext", "ssl", "sasl_plaintext", "sasl_ssl")
 _USUAL = (
     *("client.id", "security.protocol", "sasl.mechanism", "sasl.mechanisms", "sasl.username", "sasl.password"),

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from cojoin.kafka.client import Cluster, Partition
     from cojoin.kafka.hybrid_cluster import Piece
 
-__all__ = ["ArchivedSpan", "Gap", "Span", "Task", "make_tasks"]
-
 _FEW_RECORDS = 20_000
 
 

@@ -31,17 +31,6 @@ if TYPE_CHECKING:
 
     from cojoin.spark.sources.options import Secrets
 
-__all__ = [
-    "Token",
-    "TokenFunction",
-    "Tokens",
-    "call_problem",
-    "function_name",
-    "is_token_text",
-    "with_token_login",
-    "without_tokens",
-]
-
 
 _REFRESHED_AT = 0.75
 """The share of a token's lifetime after which another one is asked for; librdkafka asks after 0.8."""

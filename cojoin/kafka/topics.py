@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
     from cojoin.kafka.client import Partition
 
-__all__ = ["Topics", "id_problem", "merged_ids"]
-
 
 _INTERNAL = "__"
 _NAMED = re.compile(r"(?P<name>[^\s,\[\]]+)(?:\[(?P<numbers>[\d, ]+)\])?")

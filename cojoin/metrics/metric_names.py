@@ -10,8 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["EXPECTED_REASONS", "INPUT", "METRICS", "OUTPUT", "PART", "QUERY", "REASON", "SECONDS_BOUNDARIES", "Metric"]
-
 QUERY, INPUT, OUTPUT = "cojoin.query", "cojoin.input", "cojoin.output"
 REASON, PART = "cojoin.reason", "cojoin.part"
 

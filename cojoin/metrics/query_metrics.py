@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 
     from cojoin.engine.batch_report import BatchReport, InputReport
 
-__all__ = ["Instruments", "QueryMetrics", "process_instruments"]
-
 
 class QueryMetrics:
     """The metrics of one run of a query.

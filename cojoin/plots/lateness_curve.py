@@ -13,8 +13,6 @@ from cojoin.plots.time_axes import BLACK, GREY, LEFT, check_axes, new_axes
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["plot_lateness"]
-
 _TICKS = {
     1: "1 ms",
     100: "100 ms",

@@ -16,25 +16,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from numpy.typing import NDArray
 
-__all__ = [
-    "BLACK",
-    "FILLS",
-    "GREY",
-    "LEFT",
-    "RED",
-    "RIGHT",
-    "as_numbers",
-    "check_axes",
-    "format_times",
-    "label_points",
-    "moment",
-    "new_axes",
-    "pixels",
-    "settle",
-    "shorten",
-    "text_pixels",
-]
-
 LEFT, RIGHT, RED, BLACK, GREY = "#3b7dd8", "#c8553d", "#b3261e", "#222222", "#8a8a8a"
 """The left input, the right input, what has no match, the operator, and lines that connect."""
 

@@ -54,8 +54,6 @@ if TYPE_CHECKING:
     from cojoin.engine.plan import Plan
     from cojoin.plots.timeline_rows import KeyRows, SeenTimer
 
-__all__ = ["plot_timeline"]
-
 
 def plot_timeline(
     joined: Joined,

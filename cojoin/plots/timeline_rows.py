@@ -40,20 +40,6 @@ if TYPE_CHECKING:
     from cojoin.engine.operator import Sides
     from cojoin.engine.ordering import Ranks
 
-__all__ = [
-    "KeyRows",
-    "SeenTimer",
-    "TimedRow",
-    "Version",
-    "key_rows",
-    "key_text",
-    "labels_of",
-    "read_keys",
-    "rows_by_key",
-    "run_function",
-    "sorted_rows",
-]
-
 
 FOREVER = 1 << 62
 """Microseconds that stand for no end."""

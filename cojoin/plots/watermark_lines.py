@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from numpy.typing import NDArray
 
-__all__ = ["plot_watermarks"]
-
 
 Over: TypeAlias = Literal["processing_time", "batches"]
 """The horizontal axis: the batches' processing times, or their numbers."""

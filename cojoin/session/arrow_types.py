@@ -14,8 +14,6 @@ from pyspark.sql.pandas.types import from_arrow_schema, from_arrow_type, to_arro
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
 
-__all__ = ["arrow_schema", "arrow_type", "spark_data_type", "spark_schema"]
-
 # Spark 4.2 takes the time zone; 4.0 and 4.1 only take whether it is UTC, which is their default.
 _UTC: dict[str, Any] = {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_type).parameters else {}
 

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
     from cojoin.storage.store import Store
 
-__all__ = ["ClassicSession", "stopped"]
-
 _WITH_DELTA: set[str] = set()
 """The applications whose JVMs have Delta's classes."""
 

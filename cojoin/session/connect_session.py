@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
     from cojoin.session.session_adapter import StreamSource
     from cojoin.storage.store import Store
-
-__all__ = ["ConnectSession", "plan_text"]
 _ENCRYPTION = "parquet.crypto.factory.class"
 _CHECKED: set[str] = set()
 """The sessions whose servers were asked for their version."""

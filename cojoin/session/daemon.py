@@ -20,8 +20,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["installed_folders"]
-
 
 def installed_folders(paths: Iterable[str]) -> list[str]:
     """Return the folders into which pip has installed the PySparks whose archives are among some import paths.

@@ -30,20 +30,6 @@ if TYPE_CHECKING:
 
     from cojoin.delta import actions as delta
 
-__all__ = [
-    "Commit",
-    "columns_of",
-    "default_properties",
-    "keep_checksums_small",
-    "later_commits",
-    "quoted_table",
-    "read_table",
-    "session_with_long_history",
-    "table_in_sql",
-    "table_log",
-    "table_path",
-]
-
 _DEFAULTS = "spark.databricks.delta.properties.defaults."
 _FILES_IN_CHECKSUM = "spark.databricks.delta.allFilesInCrc.enabled"
 _ALL_ROWS = ("[]", '["true"]')

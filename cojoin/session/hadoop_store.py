@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-__all__ = ["HadoopStore", "qualified"]
-
 _TRIES = 5
 # What says something of the file itself; other errors, such as those of rights or of the network, do not.
 _DAMAGE = ("BlockMissingException", "BlockLengthException", "EOFException", "Corrupt")

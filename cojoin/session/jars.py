@@ -34,8 +34,6 @@ from cojoin.storage.local_store import locked
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-__all__ = ["IN_SPARK", "cache_folder", "fetch_jars", "find_jars", "gets_delta", "jar_settings", "tell"]
-
 _SECONDS = 1_800  # a hundred megabytes over a slow line
 _HONOURED = (
     "spark.jars.ivySettings",

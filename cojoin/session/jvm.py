@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-__all__ = ["ExecutionListener", "java_class", "java_session"]
-
 
 def java_class(spark: SparkSession, name: str) -> Any:
     """Return a class of the session's JVM, to construct objects or to call static methods.

@@ -29,8 +29,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-__all__ = ["find_spark_home", "jvm_settings", "log_options", "settings_of", "submit_arguments", "without_jars"]
-
 _SUBMIT_ARGS = "PYSPARK_SUBMIT_ARGS"
 _OPTIONS = {
     "--jars": "spark.jars",

@@ -50,8 +50,6 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-__all__ = ["PROBES", "Probe", "Sample", "main", "run_probes"]
-
 _ALL = "4.0"
 """The oldest version that cojoin works with: such a name was there before."""
 

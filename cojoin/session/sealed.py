@@ -45,18 +45,6 @@ if TYPE_CHECKING:
 
     from cojoin.engine.functions import KeyedCoProcessFunction
     from cojoin.package_files import Stamps
-
-__all__ = [
-    "Sealed",
-    "check_picklable",
-    "for_workers",
-    "installed",
-    "ours",
-    "pickling_error",
-    "refusal",
-    "sealed_call",
-    "worker_trouble",
-]
 Function = TypeVar("Function", bound="Callable[..., Any]")
 _KNOWN = "_cojoin_installed"
 """The attribute of ``sys`` with what a process has imported: functions that travel have no module to keep it in."""

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from cojoin.storage.object_store_settings import Settings
     from cojoin.storage.store import Store
 
-__all__ = ["SessionAdapter", "StreamSource"]
-
 _STORAGE = "spark.cojoin.storage"
 
 

@@ -32,18 +32,6 @@ if TYPE_CHECKING:
     from cojoin.storage.object_store_settings import Settings
     from cojoin.storage.store import Store
 
-__all__ = [
-    "active_session",
-    "adapter_of",
-    "check_full",
-    "check_session",
-    "is_frame",
-    "is_left_to_spark",
-    "open_store",
-    "pipeline_refusals",
-    "places_of",
-]
-
 _CONNECT = "pyspark.sql.connect"
 _IN_PIPELINE = "ATTEMPT_ANALYSIS_IN_PIPELINE_QUERY_FUNCTION"
 """Spark's name of the error for a call within a pipeline's function that would need the server."""

@@ -33,37 +33,6 @@ if TYPE_CHECKING:
 
     from cojoin.storage.store import Store
 
-__all__ = [
-    "BATCH_ID_PROPERTY",
-    "COMMITS",
-    "ENCODED",
-    "LOG_VERSION",
-    "NOTHING_READ",
-    "OFFSETS",
-    "PUT_BACK",
-    "SOURCES",
-    "STATE_COLUMNS",
-    "LogDigests",
-    "begin_after",
-    "check_offsets",
-    "check_source_logs",
-    "committed_batches",
-    "compact_interval",
-    "load_states",
-    "log_offset",
-    "names_missing_state",
-    "newest_id",
-    "plan_first_batch",
-    "plan_interrupted",
-    "plan_look_at_the_clock",
-    "planned_batch",
-    "planned_entry",
-    "planned_lines",
-    "source_entries",
-    "source_offsets",
-    "write_source_log",
-]
-
 STATE_COLUMNS = ("key.key_group AS label", "value.groupState.state AS content")
 """The key and the state of each value, as SQL."""
 

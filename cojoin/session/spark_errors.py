@@ -18,17 +18,6 @@ from cojoin.storage.locations import without_login
 from cojoin.storage.object_store_settings import SCHEMES
 from cojoin.storage.store import cure_of
 
-__all__ = [
-    "JAVA_ERRORS",
-    "SPARK_ERRORS",
-    "TWO_RUNS",
-    "explain",
-    "has_own_class",
-    "java_message",
-    "names_missing_file",
-    "names_other_run",
-]
-
 SPARK_ERRORS = (Py4JError, PySparkException)
 """The errors of a call of Spark, also where the JVM lacks the method or does not answer any more."""
 

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-__all__ = ["spark_session"]
-
 _CONNECT_PORT, _ANSWER_SECONDS = 15002, 10.0
 
 

@@ -28,20 +28,6 @@ import pyspark
 from cojoin.errors import EnvironmentSetupError
 from cojoin.installed_packages import release_of
 
-__all__ = [
-    "DELTA_SETTINGS",
-    "OLDEST_JAVA",
-    "check_java",
-    "check_kafka",
-    "delta_package",
-    "has_delta",
-    "is_too_old",
-    "java_fault",
-    "kafka_package",
-    "no_delta",
-    "spark_version",
-]
-
 OLDEST_JAVA = 17
 _WRONG, _RIGHT = (25,), (25, 0, 3)
 """The first version whose garbage collector (G1) moves memory that native code writes to, and the first that does not.

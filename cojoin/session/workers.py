@@ -53,8 +53,6 @@ if TYPE_CHECKING:
 
     from cojoin.storage.place_tokens import Place
 
-__all__ = ["SharedPlaces", "ask_workers", "begun", "check_workers", "import_modules", "warm_up"]
-
 _MODULES = (
     "pandas",
     "pyspark.worker",

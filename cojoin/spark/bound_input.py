@@ -57,8 +57,6 @@ if TYPE_CHECKING:
     from cojoin.engine.input import Input, Kind
     from cojoin.engine.input_spec import InputSpec
 
-__all__ = ["BoundInput", "SparkAdvice", "why_through_spark"]
-
 _OF_STREAMS = {
     "maxfilespertrigger",
     "maxbytespertrigger",

@@ -44,8 +44,6 @@ if TYPE_CHECKING:
     from cojoin.engine.time.control_rows import Control
     from cojoin.spark.spark_execution import SparkExecution
 
-__all__ = ["spark_difference"]
-
 _DIFFERING_DDL = "kind int, payload binary"
 _COUNTS = 0
 """The kind of the counts; the outputs are numbered from 1 on, as ``Comparison.outputs`` has them."""

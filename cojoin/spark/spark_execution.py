@@ -61,8 +61,6 @@ if TYPE_CHECKING:
     from cojoin.spark.query.query_options import QueryOptions
     from cojoin.spark.query.triggers import Phase
 
-__all__ = ["SparkExecution", "bind_inputs"]
-
 _MOST = 32
 _AT_EXIT_MS = 500
 """The milliseconds for which the end of the process waits for the counts of an action that has just ended."""

@@ -45,8 +45,6 @@ if TYPE_CHECKING:
     from cojoin.engine.lateness import ArrivalOrder
     from cojoin.engine.values.arguments import Duration
 
-__all__ = ["spark_lateness"]
-
 _FILE_TIME = "_file_modification_time"
 _FILE = "__cojoin_file"
 

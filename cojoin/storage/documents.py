@@ -26,23 +26,6 @@ if TYPE_CHECKING:
 
     from cojoin.storage.store import Store
 
-__all__ = [
-    "IDENTITY",
-    "Form",
-    "damaged",
-    "from_text",
-    "numbered_name",
-    "numbers_in",
-    "query_of",
-    "read_document",
-    "read_tagged_text",
-    "read_text",
-    "replace_document",
-    "to_text",
-    "write_document",
-    "write_fenced",
-]
-
 T = TypeVar("T")
 
 IDENTITY = "query.json"

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from cojoin.storage.object_store_settings import Settings
     from cojoin.storage.store import Store
 
-__all__ = ["FILE", "direct_store", "file_system", "open_file"]
-
 FILE = "file:"
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 _SCHEMES = {"s3a": "s3", "s3n": "s3"}

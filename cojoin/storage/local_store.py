@@ -38,8 +38,6 @@ from cojoin.storage.store import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["LocalStore", "LockTimeoutError", "checksums_of", "escaped", "has_checksums", "is_checksum", "locked"]
-
 if sys.platform == "win32":
     import msvcrt
 else:

@@ -14,20 +14,6 @@ from urllib.parse import urlsplit
 
 from cojoin.errors import ConfigurationError
 
-__all__ = [
-    "LOGIN",
-    "MASK",
-    "Location",
-    "as_location",
-    "is_path",
-    "is_relative",
-    "literally",
-    "may_be_secret",
-    "scheme_and_place",
-    "unpatterned",
-    "without_login",
-]
-
 # "auth" as in basic.auth.user.info, but not as in sasl.oauthbearer.method.
 _TELLING = re.compile(
     r"pass|secret|token|key|cred|private|jaas|sas\b|(?<!o)auth|oauthbearer\.config|\.pem", re.IGNORECASE

@@ -44,17 +44,6 @@ if TYPE_CHECKING:
 
     from cojoin.storage.object_store_settings import Settings
 
-__all__ = [
-    "ABSENT",
-    "ERRORS",
-    "Explained",
-    "ObjectFile",
-    "ObjectStore",
-    "absence_allowed",
-    "explained",
-    "is_unknown_condition",
-]
-
 ERRORS = (BaseError, OSError, ValueError)
 """The errors that the client raises."""
 

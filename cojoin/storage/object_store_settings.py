@@ -19,8 +19,6 @@ from urllib.parse import urlsplit
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = ["SCHEMES", "Settings", "client_of", "settings_of"]
-
 SCHEMES = {
     "s3": "s3",
     "s3a": "s3",

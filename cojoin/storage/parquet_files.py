@@ -28,16 +28,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-__all__ = [
-    "FloatBounds",
-    "WrittenFile",
-    "check_not_encrypted",
-    "columns_with_statistics",
-    "file_statistics",
-    "leaves",
-    "read_footer",
-]
-
 _SIGNATURE_BYTES = 28
 _END_BYTES = 8
 """The footer's size in four bytes, and four that say that it is parquet."""

@@ -31,20 +31,6 @@ from cojoin.storage.store import is_abandoned
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
-__all__ = [
-    "CURE",
-    "Fault",
-    "ListedFile",
-    "Place",
-    "Tokens",
-    "described_faults",
-    "files_in",
-    "files_there",
-    "find_files",
-    "this_host",
-    "unseen",
-]
-
 SECONDS = 90.0
 """For how long a file is looked for that a network file system may show late."""
 

@@ -26,19 +26,6 @@ if TYPE_CHECKING:
 
     from cojoin.storage.object_store_settings import Settings
 
-__all__ = [
-    "FORMER",
-    "NO_BUCKET",
-    "Store",
-    "Tagged",
-    "UnplacedFileError",
-    "UnreadableFileError",
-    "cure_of",
-    "former_name",
-    "is_abandoned",
-    "visible_names",
-]
-
 _JAVAS_UNREACHED = ("Unable to execute HTTP request", "Connection refused", "UnknownHostException")
 NO_BUCKET = ("NoSuchBucket", "ContainerNotFound", "The specified bucket does not exist")
 """The answers of stores where a bucket or container does not exist."""

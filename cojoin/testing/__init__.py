@@ -30,6 +30,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from cojoin.engine.joins import AsofJoin, IntervalJoin, TemporalJoin
+from cojoin.engine.local.key_group import Rejected
 from cojoin.testing.assertions import CapturedKeys, assert_output
 from cojoin.testing.determinism.check import DeterminismError, DeterminismReport, check_determinism
 from cojoin.testing.events import (
@@ -37,7 +38,6 @@ from cojoin.testing.events import (
     Event,
     HarnessError,
     Record,
-    Rejected,
     SideRecord,
     StatusChange,
     Timer,

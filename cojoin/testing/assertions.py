@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from cojoin.engine.functions import OutputTag
     from cojoin.engine.local.key_group import Rejected
 
-__all__ = ["CapturedKeys", "assert_output"]
-
 
 def assert_output(
     actual: Harness | Sequence[Any],

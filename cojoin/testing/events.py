@@ -13,20 +13,6 @@ from cojoin.errors import CojoinError
 if TYPE_CHECKING:
     from cojoin.engine.time.watermarks import Status
 
-__all__ = [
-    "NOT_GIVEN",
-    "Element",
-    "Event",
-    "HarnessError",
-    "Record",
-    "Rejected",
-    "SideRecord",
-    "StatusChange",
-    "Time",
-    "Timer",
-    "Watermark",
-]
-
 
 class HarnessError(CojoinError, AssertionError):
     """A test that does what can't happen in a job, or an operator that lost a row or counted one twice."""

@@ -67,8 +67,6 @@ if TYPE_CHECKING:
     from cojoin.engine.operator import Operator, Sides
     from cojoin.engine.plan import Operation
 
-__all__ = ["Harness", "RegressingWatermarks"]
-
 RegressingWatermarks: TypeAlias = Literal["error", "ignore"]
 """The treatment of a watermark below the partition's current one.
 

@@ -41,21 +41,6 @@ if TYPE_CHECKING:
     from cojoin.engine.values.arguments import Duration
     from cojoin.testing.events import Element
 
-__all__ = [
-    "BoundInput",
-    "HarnessInput",
-    "Partition",
-    "check_inputs",
-    "check_instance",
-    "epoch_millis",
-    "found_partition",
-    "input_number",
-    "key_values",
-    "partition_name",
-    "refuse_finished",
-    "unfinished",
-]
-
 
 _TIME = pa.timestamp("us", "UTC")
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)

@@ -34,8 +34,6 @@ from cojoin.errors import SchemaError, did_you_mean
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["header_of", "parse_table"]
-
 _CELL = re.compile(r'\s*(?:"(?:[^"\\]|\\.)*"|[^|"](?:[^|])*?)?\s*(?:\||$)')
 _RULE = re.compile(r"[-+\s|]+")
 _TIME = re.compile(r"(?:(\d{4}-\d\d-\d\d)[ T])?(\d\d):(\d\d)(?::(\d\d)(?:\.(\d{1,6}))?)?")

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from cojoin.storage.locations import Location
     from cojoin.storage.store import Store
 
-__all__ = ["explain"]
-
 _SIDE_OF = {**{name: side for name, (side, _) in BUFFERS.items()}, "versions": 1}
 _LIMIT = 20
 

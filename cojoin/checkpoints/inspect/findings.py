@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from cojoin.checkpoints.inspect.query_state import QueryState
     from cojoin.engine.input_spec import InputSpec
 
-__all__ = ["Explanation", "Finding", "Since", "Wait", "describe_row", "state_findings"]
-
 
 FindingKind: TypeAlias = Literal["buffered", "version", "state", "timer", "emitted", "rejected", "unknown"]
 """The kind of a finding.

@@ -31,24 +31,6 @@ if TYPE_CHECKING:
     from cojoin.checkpoints.stored_state import StoredState
     from cojoin.engine.input_spec import InputSpec
 
-__all__ = [
-    "BUFFERS",
-    "DOMAINS",
-    "PAIRED",
-    "REJECTED",
-    "STATE",
-    "Found",
-    "KeyState",
-    "KeyTimer",
-    "Values",
-    "as_key",
-    "as_values",
-    "find",
-    "having",
-    "key_state",
-    "plain",
-]
-
 
 BUFFERS: Mapping[str, tuple[int, str]] = {
     "held1": (0, "the watermark"),

@@ -44,8 +44,6 @@ if TYPE_CHECKING:
     from cojoin.engine.input_spec import InputSpec
     from cojoin.storage.store import Store
 
-__all__ = ["EmittedRows", "Output", "find_rejected", "spelled_values"]
-
 
 _FILE = "@file"
 

@@ -64,8 +64,6 @@ if TYPE_CHECKING:
     from cojoin.storage.locations import Location
     from cojoin.storage.store import Store
 
-__all__ = ["QueryState", "as_checkpoint", "read_progress", "read_state", "savepoint", "state_manifest", "stored_inputs"]
-
 
 _FIRST_MS, _LAST_MS = -62_135_596_800_000, 253_402_300_799_999
 """The years 1 to 9999, which both Spark and Python can show."""

@@ -42,8 +42,6 @@ if TYPE_CHECKING:
     from cojoin.engine.input_spec import InputSpec
     from cojoin.storage.locations import Location
 
-__all__ = ["RejectedColumns", "read_rejected"]
-
 _Convert: TypeAlias = "Callable[[Any], Any]"
 
 _TIME = pa.timestamp("us", "UTC")

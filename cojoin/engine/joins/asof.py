@@ -59,8 +59,6 @@ if TYPE_CHECKING:
     from cojoin.engine.joins.search import SortedRows
     from cojoin.engine.time.operator_watermark import TimePolicy
 
-__all__ = ["AsofHow", "AsofJoin", "AsofJoinOperator", "Direction"]
-
 AsofHow: TypeAlias = Literal["left", "inner"]
 """What happens to a left row without a match.
 

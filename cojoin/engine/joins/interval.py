@@ -45,8 +45,6 @@ if TYPE_CHECKING:
     from cojoin.engine.operator import Sides
     from cojoin.engine.time.operator_watermark import TimePolicy
 
-__all__ = ["IntervalHow", "IntervalJoin", "IntervalJoinOperator"]
-
 IntervalHow: TypeAlias = Literal["inner", "left", "right", "full"]
 """What happens to a row without any match.
 

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from cojoin.engine.input_spec import InputSpec
     from cojoin.engine.joins.search import SortedRows
 
-__all__ = ["JoinedColumns", "Suffixes", "allows_no_time", "check_how", "joined_schema"]
-
 Suffixes: TypeAlias = tuple[str, str]
 """The suffixes for a name that both inputs have, left and right, such as ``("", "_customer")``."""
 

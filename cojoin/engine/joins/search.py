@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from cojoin.engine.operator import Sides
     from cojoin.engine.ordering import Ranks
 
-__all__ = ["Neighbours", "SortedRows", "at", "distance", "expand", "ranges", "shift", "sort_alone", "sort_sides"]
-
 _SIGN = np.uint64(1 << 63)
 _LAST = np.uint64((1 << 63) - 1)
 

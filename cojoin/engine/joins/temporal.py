@@ -50,8 +50,6 @@ if TYPE_CHECKING:
     from cojoin.engine.ordering import Ranks
     from cojoin.engine.time.operator_watermark import TimePolicy
 
-__all__ = ["TemporalHow", "TemporalJoin", "TemporalJoinOperator"]
-
 TemporalHow: TypeAlias = Literal["left", "inner"]
 """What happens to a left row for whose key no version is in force.
 

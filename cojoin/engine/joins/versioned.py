@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     from cojoin.engine.ordering import Ranks
     from cojoin.engine.time.operator_watermark import TimePolicy
 
-__all__ = ["Decision", "VersionedJoinOperator"]
-
 
 class Decision(NamedTuple):
     """The matches and emission times of the left rows, in their sorted order."""

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from cojoin.engine.keyed_state_backend import KeyedStateBackend
     from cojoin.engine.operator import Operator, Sides
 
-__all__ = ["WAITING", "KeptTables", "opened", "waiting_table"]
-
 WAITING = (("waiting", "left"), ("right",))
 """The tables of a join's state that hold waiting rows, for each input."""
 

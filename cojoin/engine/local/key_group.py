@@ -41,20 +41,6 @@ if TYPE_CHECKING:
     from cojoin.engine.operator import Batch, Emission, Operator
     from cojoin.engine.plan import Plan
 
-__all__ = [
-    "Callback",
-    "ConservationError",
-    "EmittedRow",
-    "GroupOutput",
-    "KeyGroup",
-    "Observer",
-    "Rejected",
-    "RowNotes",
-    "check_conservation",
-    "watch",
-    "without_garbage_collection",
-]
-
 
 class ConservationError(CojoinError):
     """An operator that lost a row, or counted one twice; this is a defect of cojoin."""

@@ -51,16 +51,6 @@ if TYPE_CHECKING:
     from cojoin.engine.operator import Operator, Sides
     from cojoin.engine.plan import Plan
 
-__all__ = [
-    "BatchOutput",
-    "LocalRun",
-    "SavedStates",
-    "decode_states",
-    "encode_states",
-    "epoch_millis",
-    "restored_operators",
-]
-
 
 @dataclass(frozen=True)
 class BatchOutput:

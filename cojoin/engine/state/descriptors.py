@@ -18,16 +18,6 @@ from cojoin.engine.state.ttl import StateTtlConfig, check_ttl, timed_type
 from cojoin.engine.values.types import parse_type
 from cojoin.errors import ConfigurationError
 
-__all__ = [
-    "AggregateFunction",
-    "AggregatingStateDescriptor",
-    "ListStateDescriptor",
-    "MapStateDescriptor",
-    "ReducingStateDescriptor",
-    "StateDescriptor",
-    "ValueStateDescriptor",
-]
-
 ReduceFunction: TypeAlias = Callable[[Any, Any], Any]
 """Combines the value so far with a new one; or an object whose method ``reduce`` does, as in PyFlink."""
 

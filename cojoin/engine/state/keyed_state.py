@@ -45,22 +45,6 @@ if TYPE_CHECKING:
     from cojoin.engine.state.ttl import Clock
     from cojoin.engine.values.encoding import Coercer
 
-__all__ = [
-    "AggregatingState",
-    "KeyedState",
-    "ListState",
-    "MapState",
-    "ReducingState",
-    "TimedAggregatingState",
-    "TimedListState",
-    "TimedMapState",
-    "TimedReducingState",
-    "TimedValueState",
-    "ValueState",
-    "as_declared",
-    "create_state",
-]
-
 Stored: TypeAlias = "Callable[[], tuple[list[int], pa.Array | pa.ChunkedArray]]"
 """A function that returns the stored entries of the touched keys: their codes, and their column."""
 

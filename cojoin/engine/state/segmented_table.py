@@ -43,21 +43,6 @@ if TYPE_CHECKING:
 
     from cojoin.engine.state.segments import SegmentStore
 
-__all__ = [
-    "MAX_CHUNKS",
-    "SHADOWED",
-    "Expired",
-    "Flushed",
-    "SegmentedTable",
-    "among",
-    "attach",
-    "flush",
-    "ranges",
-    "whole_tables",
-    "with_fewer",
-    "without_shadowed",
-]
-
 
 def ranges(starts: NDArray[np.int64], stops: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the numbers of one or more ranges, one range after the other."""

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-__all__ = ["HASH", "OpenSegment", "Segment", "SegmentContext", "SegmentOptions", "SegmentStore", "write_segment"]
-
 HASH = "@hash"
 """The name of the column of hashes; no column that a user writes begins like this."""
 

@@ -25,21 +25,6 @@ if TYPE_CHECKING:
 
     from cojoin.engine.time.timers import TimerService
 
-__all__ = [
-    "Clock",
-    "Expiry",
-    "ServiceClock",
-    "StateTtlConfig",
-    "StateVisibility",
-    "TtlTimeDomain",
-    "UpdateType",
-    "check_ttl",
-    "split_type",
-    "timed_type",
-    "without_accesses",
-    "without_expired",
-]
-
 UpdateType: TypeAlias = Literal["on_create_and_write", "on_read_and_write"]
 """What counts as an access. (Flink's ``OnCreateAndWrite`` and ``OnReadAndWrite``; its ``Disabled`` is ``ttl=None``.)"""
 

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
     from cojoin.engine.time.watermarks import Status
 
-__all__ = ["CLOCK_SKEW_MS", "ONE_PARTITION", "REPEATED", "UNAVAILABLE", "CompleteReading", "Control"]
-
 CLOCK_SKEW_MS = 60_000
 """The default of ``clock_skew``: by how much a table's writers' clocks may be behind this one, in milliseconds."""
 

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     from cojoin.engine.time.control_rows import CompleteReading, Control
 
-__all__ = ["HeldBy", "InputWatermark", "OperatorWatermark", "TimePolicy"]
-
 HeldBy: TypeAlias = Literal["max_drift", "silence"]
 """The origin of a holding partition's watermark that is later than its rows: its source gave it.
 

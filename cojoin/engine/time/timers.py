@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
     from cojoin.engine.values.keys import KeyContext
 
-__all__ = ["MAX_STALLED_TIMERS", "TimeDomain", "TimerService", "Timers"]
-
 MAX_STALLED_TIMERS = 10_000
 """How many timers one key's ``on_timer`` may set at or below the timer that fires, without a later one firing in
 between, before this counts as an endless loop."""

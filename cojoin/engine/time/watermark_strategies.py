@@ -31,17 +31,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = [
-    "StrategyIsCodeError",
-    "WatermarkGenerator",
-    "WatermarkStrategy",
-    "as_written",
-    "describe_generator",
-    "describe_strategy",
-    "described_strategy",
-    "marks_of",
-]
-
 
 class WatermarkGenerator(ABC):
     """Makes watermarks from marks; subclass it as a frozen dataclass that can be pickled.

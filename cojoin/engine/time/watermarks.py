@@ -22,8 +22,6 @@ from cojoin.errors import ConfigurationError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["END_OF_TIME", "NONE", "AllIdle", "Idleness", "IdlenessTimer", "Returning", "Status", "WatermarkMerge"]
-
 NONE = -(1 << 63)
 """The watermark while an input has none yet; shown to people as ``none``."""
 

@@ -19,8 +19,6 @@ from cojoin.errors import ConfigurationError, did_you_mean
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Duration", "check_flag", "check_word", "duration_text", "microseconds", "milliseconds"]
-
 
 def check_word(name: str, value: Any, words: Sequence[str]) -> None:
     """Raise an error unless a value is one of some words.

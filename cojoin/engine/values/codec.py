@@ -23,17 +23,6 @@ from cojoin.errors import CodecError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-__all__ = [
-    "VERSION",
-    "binary_column",
-    "decode",
-    "encode",
-    "read_message",
-    "read_table",
-    "write_messages",
-    "write_table",
-]
-
 _MESSAGE_BYTES = 128 << 10
 
 

@@ -29,8 +29,6 @@ from cojoin.errors import FunctionError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["Coercer", "coercer", "encode_column", "encode_entries", "encode_rows", "has_mutable_parts", "misfit"]
-
 
 def encode_entries(values: Sequence[Any], dtype: pa.DataType) -> pa.Array:
     """Return converted values as an Arrow column.

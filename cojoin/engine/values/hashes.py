@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["add_digests", "key_hashes", "mixed", "row_hashes", "rows_digest"]
-
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 _FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 _WORD_BITS, _WORD_BYTES, _CHUNK = 64, 8, 4_096

@@ -22,8 +22,6 @@ from cojoin.errors import SchemaError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-__all__ = ["row_from_json", "row_to_json", "value_to_json"]
-
 Convert: TypeAlias = "Callable[[Any], Any]"
 
 _FLOATS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}

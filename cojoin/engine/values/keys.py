@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["KEYABLE", "NO_KEY", "KeyContext", "encode_keys", "is_keyable"]
-
 NO_KEY = -1
 """The code that means that no key is current."""
 

@@ -30,25 +30,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = [
-    "Row",
-    "Stand",
-    "back_quoted",
-    "beyond_python",
-    "decode_column",
-    "decode_rows",
-    "decode_texts",
-    "describe_columns",
-    "describe_row",
-    "dump_json",
-    "encode_texts",
-    "hashable",
-    "needs_freezing",
-    "row_class",
-    "show_text",
-    "text_bytes",
-]
-
 _HALVES = re.compile("[\ud800-\udfff]")
 
 

@@ -19,8 +19,6 @@ from cojoin.errors import CheckpointError, SchemaError
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
 
-__all__ = ["differences", "evolve", "widest"]
-
 
 def differences(
     stored: pa.Schema | pa.DataType, wanted: pa.Schema | pa.DataType, *, fixed: Collection[str] = ()

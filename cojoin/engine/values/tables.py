@@ -19,18 +19,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = [
-    "as_spark_column",
-    "concat",
-    "event_micros",
-    "event_millis",
-    "has_codes",
-    "spark_type",
-    "take_rows",
-    "up_to_millis",
-    "without_codes",
-]
-
 
 def has_codes(dtype: pa.DataType) -> bool:
     """Return whether values of a type are dictionary-encoded or run-end-encoded, at any depth.

@@ -26,16 +26,6 @@ from cojoin.errors import SchemaError, did_you_mean
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-__all__ = [
-    "SUPPORTED",
-    "as_schema",
-    "is_tagged",
-    "parse_schema",
-    "parse_type",
-    "schema_to_ddl",
-    "type_to_ddl",
-]
-
 SUPPORTED = (
     "boolean, tinyint, smallint, int, bigint, float, double, decimal(p,s), string, char(n), varchar(n), binary, date, "
     "time, timestamp, timestamp_ntz, interval day to second, void, array<>, map<,> and struct<>"

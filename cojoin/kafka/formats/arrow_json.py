@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["is_settled_type", "narrowed", "parsed_json"]
-
 _LONGEST = 50_000
 """Longer values are left to Spark, whose parser has limits for depth, numbers and names."""
 

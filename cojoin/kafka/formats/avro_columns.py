@@ -42,24 +42,6 @@ from cojoin.errors import SchemaError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-__all__ = [
-    "NAMED",
-    "RECORDS",
-    "DamageError",
-    "avro_schema",
-    "avro_type",
-    "can_be_written_as",
-    "conversion",
-    "exact_decimal",
-    "is_row",
-    "meaning",
-    "member_types",
-    "type_of",
-    "union_form",
-    "wanted_part",
-    "without_invalid",
-]
-
 
 _PLAIN = {
     "null": pa.null(),

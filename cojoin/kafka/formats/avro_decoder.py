@@ -52,11 +52,6 @@ if TYPE_CHECKING:
     from cojoin.kafka.formats.decoding import Reading
     from cojoin.kafka.formats.registry import RegisteredSchema
 
-__all__ = [
-    "AvroReadings",
-    "avro_columns",
-]
-
 
 _Reader: TypeAlias = "Callable[[bytes, int], tuple[Any, int]]"
 """Reads the value at a place of a record's bytes, and returns it with the place after it."""

@@ -47,21 +47,6 @@ if TYPE_CHECKING:
 
     from cojoin.kafka.formats.decoding import FramedJson, Heads
 
-__all__ = [
-    "CHANGED_AT",
-    "FEED",
-    "ChangeRow",
-    "DebeziumJson",
-    "Placeholder",
-    "Unavailable",
-    "change_row",
-    "change_sides",
-    "envelope_of",
-    "needs_schema",
-    "payload_of",
-    "row_of",
-]
-
 
 Unavailable: TypeAlias = Literal["reject", "null"]
 """The treatment of a row with a value that Debezium could not read.

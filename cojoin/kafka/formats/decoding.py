@@ -32,18 +32,6 @@ if TYPE_CHECKING:
 
     Heads: TypeAlias = "Sequence[SchemaHead | None] | None"
 
-__all__ = [
-    "Decoder",
-    "FramedJson",
-    "Reading",
-    "RegistryDecoder",
-    "fitted",
-    "in_order",
-    "json_problem",
-    "misfits",
-    "rows_by_themselves",
-]
-
 
 Faults: TypeAlias = "list[str | None]"
 """The fault of each value; None where it has none."""

@@ -49,8 +49,6 @@ if TYPE_CHECKING:
 
     from cojoin.kafka.formats.registry import RegisteredSchema
 
-__all__ = ["fits_json_type", "is_null", "json_columns", "json_schema_text", "referred"]
-
 
 _PLAIN = {"boolean": pa.bool_(), "integer": pa.int64(), "number": pa.float64(), "string": pa.string()}
 _FORMATS = {"date-time": pa.timestamp("us", "UTC"), "date": pa.date32()}

@@ -64,8 +64,6 @@ if TYPE_CHECKING:
     from cojoin.kafka.formats.decoding import Reading
     from cojoin.kafka.formats.registry import RegisteredSchema
 
-__all__ = ["ProtoReadings", "is_repeated", "proto_columns"]
-
 
 _MICROS = 1_000_000
 _NANOS = 1_000_000_000

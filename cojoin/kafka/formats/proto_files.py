@@ -46,8 +46,6 @@ if TYPE_CHECKING:
 
     from cojoin.kafka.formats.registry import RegisteredSchema
 
-__all__ = ["fits_field_type", "message_type", "place_of", "proto_schema", "type_at"]
-
 
 _FILE = "cojoin_schema.proto"
 _PACKAGED = ("google/protobuf/", "google/type/", "google/rpc/", "google/api/")

@@ -33,22 +33,6 @@ if TYPE_CHECKING:
     from cojoin.kafka.formats.decoding import Decoder
     from cojoin.kafka.formats.registry import RegisteredSchema
 
-__all__ = [
-    "AvroFormat",
-    "DebeziumFormat",
-    "JsonFormat",
-    "JsonSchemaFormat",
-    "ProtobufFormat",
-    "ResolvedFormat",
-    "ValueFormat",
-    "avro",
-    "debezium",
-    "json",
-    "json_schema",
-    "protobuf",
-    "resolve",
-]
-
 
 @dataclass(frozen=True)
 class JsonFormat:

@@ -29,23 +29,13 @@ from cojoin.installed_packages import check_packages
 from cojoin.kafka.refusals import OTHER_NAME, OTHER_TIME
 from cojoin.kafka.tokens import call_problem, function_name, is_token_text, without_tokens
 from cojoin.session.sealed import pickling_error
-from cojoin.spark.sources.options import Secrets, without_login
+from cojoin.spark.sources.options import Secrets
+from cojoin.storage.locations import without_login
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
     from cojoin.kafka.formats.wire_format import SchemaName
-
-__all__ = [
-    "MissingReferenceError",
-    "RegisteredSchema",
-    "Registry",
-    "SchemaLookup",
-    "TokenFunctionError",
-    "as_registry",
-    "check_registry",
-    "registry",
-]
 
 
 _FILES = {"ssl.ca.location": "ca", "ssl.certificate.location": "certificate", "ssl.key.location": "private_key"}

@@ -17,18 +17,6 @@ from uuid import UUID
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-__all__ = [
-    "HEADER",
-    "SchemaHead",
-    "SchemaName",
-    "by_schema",
-    "head_of",
-    "message_name",
-    "message_place",
-    "schema_head",
-    "undecodable",
-]
-
 HEADER = 5
 _DEEPEST = 32
 """The depth to which protoc accepts types within types."""

@@ -42,8 +42,6 @@ if TYPE_CHECKING:
     from cojoin.kafka.sink.serializers import RegistryFormat
     from cojoin.kafka.tokens import Token
 
-__all__ = ["Delivery", "KafkaSink", "MissingMarker", "kafka"]
-
 
 _KAFKA = "cojoin.kafka"
 """The format of sources of topics, whose class needs a later version of Spark."""

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, DataFrame
 
-__all__ = ["HEADERS", "JSON", "KEY", "TIMESTAMP", "VALUE", "RecordEncoding"]
-
 KEY, VALUE, HEADERS, TIMESTAMP = "key", "value", "headers", "timestamp"
 """The columns of encoded rows: two of bytes, a list of bytes in the order of the headers, and epoch milliseconds."""
 

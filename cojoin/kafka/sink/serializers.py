@@ -42,13 +42,6 @@ if TYPE_CHECKING:
 
     from cojoin.kafka.formats.registry import Registry
 
-__all__ = [
-    "RegistryFormat",
-    "RegistryValues",
-    "ValueSchema",
-    "find_schema",
-]
-
 
 RegistryFormat: TypeAlias = AvroFormat | ProtobufFormat | JsonSchemaFormat
 

@@ -27,15 +27,6 @@ if TYPE_CHECKING:
 
     from cojoin.kafka.client import ClusterOptions
 
-__all__ = [
-    "LOST",
-    "TopicConnection",
-    "TopicFacts",
-    "TopicProducer",
-    "TopicTarget",
-    "timeout_problem",
-]
-
 
 DEFAULT_TRANSACTION_TIMEOUT_MS = 300_000
 _DEFAULTS = {

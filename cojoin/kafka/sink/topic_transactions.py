@@ -32,8 +32,6 @@ with contextlib.suppress(ImportError):  # an optional dependency: ``check_instal
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError
 
-__all__ = ["NO_BATCH", "RETIRED", "FencedError", "TopicMarker", "TopicTransactions", "layouts_since"]
-
 
 NO_BATCH = -1
 RETIRED = 1 << 53

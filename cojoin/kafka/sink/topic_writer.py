@@ -52,8 +52,6 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-__all__ = ["BatchTask", "TopicWriter"]
-
 
 _TRIES = 3
 _REFRESH_SECONDS = 3_600.0

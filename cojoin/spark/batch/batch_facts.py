@@ -20,19 +20,6 @@ from cojoin.storage.place_tokens import Tokens, described_faults
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = [
-    "FILES_PROPERTY",
-    "HOLDS_PROPERTY",
-    "LOADS_PROPERTY",
-    "PLACES_PROPERTY",
-    "STATE_PROPERTY",
-    "BatchFacts",
-    "Loads",
-    "batch_facts",
-    "check_places",
-    "check_state",
-]
-
 FILES_PROPERTY = "cojoin.files"
 """The local property with the places where calls may write the rows of outputs (``written_files``)."""
 

@@ -51,15 +51,6 @@ if TYPE_CHECKING:
     from cojoin.engine.state.segments import SegmentStore
     from cojoin.engine.time.control_rows import Control
 
-__all__ = [
-    "EMITTED_DDL",
-    "SNAPSHOT",
-    "STATE_DDL",
-    "STATISTICS",
-    "StaticCall",
-    "StreamingCall",
-]
-
 EMITTED_DDL = "kind tinyint, payload binary"
 STATE_DDL = "state binary"
 SNAPSHOT = -1

@@ -45,16 +45,6 @@ if TYPE_CHECKING:
     from cojoin.engine.input_spec import InputSpec
     from cojoin.engine.operator import Operator
 
-__all__ = [
-    "LoadedRows",
-    "RestoredState",
-    "closing_messages",
-    "is_restored_state",
-    "load_id",
-    "packed_load",
-    "state_messages",
-]
-
 _HEADER, _FOR = "restored", "for"
 """The header's entries: the state's header; and whom the message is for: the query, the label, and its own id."""
 _MAGIC = codec.encode({}, {})[:6]

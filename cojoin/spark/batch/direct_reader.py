@@ -42,17 +42,6 @@ if TYPE_CHECKING:
 
     from cojoin.spark.batch.packing import Grouping
 
-__all__ = [
-    "CURE",
-    "DirectReader",
-    "StoredFile",
-    "file_ranges",
-    "folders_with_values",
-    "is_plain",
-    "misfit",
-    "rows_between",
-]
-
 _ROWS_AT_ONCE, _BYTES_AT_ONCE = 32_768, 32 << 20
 _WRITER = b"org.apache.spark.version"
 _FIRST_NEW, _FIRST_NEW_INT96 = (3, 0), (3, 1)

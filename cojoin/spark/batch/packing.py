@@ -52,33 +52,6 @@ if TYPE_CHECKING:
 
     from cojoin.engine.input_spec import InputSpec
 
-__all__ = [
-    "CHUNK_BYTES",
-    "CHUNK_ROWS",
-    "CONTROL_TAG",
-    "FAULT_COLUMN",
-    "GROUP_COLUMN",
-    "LOADED_TAG",
-    "MARKER_COLUMNS",
-    "MARK_COLUMN",
-    "NEWEST_COLUMN",
-    "NOW_COLUMN",
-    "PACKED_DDL",
-    "READY_COLUMNS",
-    "Grouping",
-    "Packer",
-    "Piece",
-    "RowSizes",
-    "chunks",
-    "counted_by_rows",
-    "cut",
-    "key_group",
-    "limits_bytes",
-    "read_control",
-    "runs_python",
-    "unpack",
-]
-
 # Larger chunks cost less; these limits bound a map task's memory.
 CHUNK_ROWS, CHUNK_BYTES = 131_072, 64 << 20
 

@@ -46,8 +46,6 @@ if TYPE_CHECKING:
     from cojoin.storage.object_store_settings import Settings
     from cojoin.storage.store import Store
 
-__all__ = ["OUTPUT_SETTING", "CallFiles", "FileTarget", "can_be_written", "check_seen", "write_files"]
-
 OUTPUT_SETTING = "spark.cojoin.output"
 _CODECS = {"none": "none", "uncompressed": "none", "snappy": "snappy", "gzip": "gzip", "zstd": "zstd"}
 """pyarrow's names of the parquet codecs, by Spark's names; with any other codec Spark writes the rows."""

@@ -55,8 +55,6 @@ if TYPE_CHECKING:
     from cojoin.spark.sinks.sink import Sink, SinkWriter
     from cojoin.storage.parquet_files import WrittenFile
 
-__all__ = ["Batch", "BatchProtocol", "Cleaning", "OpenOutput"]
-
 _LOG = logging.getLogger(__name__)
 
 _LOOKED_EVERY = 100

@@ -62,8 +62,6 @@ if TYPE_CHECKING:
     from cojoin.spark.batch.written_files import FileTarget
     from cojoin.spark.query.batch_protocol import OpenOutput
 
-__all__ = ["BatchWriter", "RemoteWriter", "setting_of"]
-
 
 class BatchWriter(BatchProtocol):
     """Executes and writes each of Spark's micro-batches of one query.

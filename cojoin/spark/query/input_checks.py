@@ -52,8 +52,6 @@ if TYPE_CHECKING:
     from cojoin.spark.bound_input import BoundInput
     from cojoin.storage.store import Store
 
-__all__ = ["check_feeds", "check_present_validity", "check_rows_validity", "check_source_columns", "files_passed_over"]
-
 
 def check_source_columns(inputs: Sequence[BoundInput]) -> None:
     """Check the tables that are streamed; a static side's columns are checked when it is loaded.

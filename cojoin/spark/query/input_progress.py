@@ -63,8 +63,6 @@ if TYPE_CHECKING:
     from cojoin.spark.sources.source import NewestCommit
     from cojoin.storage.store import Store
 
-__all__ = ["HistoryHolds", "InputStreams", "RunEnd", "snapshot_of"]
-
 _LOG = logging.getLogger(__name__)
 
 _MAPPING = "delta.columnMapping.mode"

@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from cojoin.metrics.query_metrics import Instruments
     from cojoin.spark.sources.source import Source, SourceMonitor
 
-__all__ = ["MonitoredInput", "Monitoring", "Outside", "ProgressHook"]
-
 _LOG = logging.getLogger(__name__)
 _MOST_WAITING = 1_000
 

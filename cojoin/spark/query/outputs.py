@@ -49,8 +49,6 @@ if TYPE_CHECKING:
     from cojoin.spark.sinks.sink import Sink
     from cojoin.storage.store import Store
 
-__all__ = ["check_places", "check_unchanged", "open_outputs", "shared_places"]
-
 _KINDS = ("delta", "parquet", "kafka", "callable")
 
 

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from cojoin.spark.query.triggers import Trigger
     from cojoin.storage.store import Store
 
-__all__ = ["PlannedBatch", "Transition"]
-
 
 @dataclass(frozen=True)
 class PlannedBatch:

@@ -43,8 +43,6 @@ if TYPE_CHECKING:
     from cojoin.engine.plan import Plan
     from cojoin.spark.query.query import Query
 
-__all__ = ["Figures", "Goal", "ProgressLine", "postfix_parts", "query_display"]
-
 _LAST_BATCHES, _LULL_SECONDS = 5, 30.0
 _CAUGHT_UP, _CAUGHT_UP_MS = 0.995, 60_000
 _FALLEN_BACK, _FALLEN_BACK_MS = 0.9, 600_000

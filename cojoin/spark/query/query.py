@@ -43,8 +43,6 @@ if TYPE_CHECKING:
     from cojoin.spark.query.observers import Outside
     from cojoin.spark.query.triggers import Trigger
 
-__all__ = ["Query", "Streams"]
-
 _Phase: TypeAlias = "Callable[[], bool]"
 """Starts a phase of a query; returns False where it has nothing to do."""
 

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from cojoin.spark.sinks.sink import Sink
     from cojoin.storage.store import Store
 
-__all__ = ["QueryOptions"]
-
 
 @dataclass(frozen=True)
 class QueryOptions:

@@ -77,8 +77,6 @@ if TYPE_CHECKING:
     from cojoin.spark.sources.source import Source
     from cojoin.storage.store import Store
 
-__all__ = ["start_query"]
-
 Inputs: TypeAlias = "tuple[BoundInput, BoundInput]"
 Emit: TypeAlias = (
     "Callable[[Plan, Inputs, DataFrame, frozenset[int], SnapshotCadence, SegmentFolder | None, str | None, Phase],"

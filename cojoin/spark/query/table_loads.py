@@ -48,8 +48,6 @@ if TYPE_CHECKING:
     from cojoin.spark.sources.delta_static import StaticTable, TableAt
     from cojoin.storage.store import Store
 
-__all__ = ["StaticSide", "TableLoads"]
-
 _LOG = logging.getLogger(__name__)
 
 _NAME = re.compile(r"load-(\d+)-[0-9a-f]{32}")

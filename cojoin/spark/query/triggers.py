@@ -11,8 +11,6 @@ from cojoin.errors import ConfigurationError
 if TYPE_CHECKING:
     from pyspark.sql.streaming import DataStreamWriter
 
-__all__ = ["Phase", "Trigger"]
-
 Phase: TypeAlias = Literal["main", "at rest", "live"]
 """For what a query's stream is made.
 

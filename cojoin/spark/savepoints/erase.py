@@ -66,8 +66,6 @@ if TYPE_CHECKING:
     from cojoin.engine.input_spec import InputSpec
     from cojoin.storage.store import Store
 
-__all__ = ["Erasure", "Remainder", "erase", "sql_literal", "without_partitions"]
-
 
 @dataclass(frozen=True)
 class Remainder:

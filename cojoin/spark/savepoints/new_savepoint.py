@@ -55,19 +55,6 @@ if TYPE_CHECKING:
     from cojoin.engine.plan import Plan
     from cojoin.storage.store import Store
 
-__all__ = [
-    "GroupFacts",
-    "NewSavepoint",
-    "Positions",
-    "WatermarkLike",
-    "group_headers",
-    "keep",
-    "moments",
-    "new_watermark",
-    "told_of",
-    "written_report",
-]
-
 WatermarkLike: TypeAlias = datetime | int | Mapping[str, datetime | int | None] | None
 """A time up to which an input is complete: a datetime with a time zone or epoch milliseconds, for both or by input."""
 

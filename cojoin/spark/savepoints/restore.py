@@ -54,16 +54,6 @@ if TYPE_CHECKING:
     from cojoin.spark.sources.source import Source
     from cojoin.storage.store import Store
 
-__all__ = [
-    "NewQuery",
-    "Restoration",
-    "RestoreOptions",
-    "check_restore",
-    "finish_restoration",
-    "unfinished",
-    "write_restoration",
-]
-
 
 @dataclass(frozen=True)
 class NewQuery:

@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     from cojoin.engine.input_spec import InputSpec
     from cojoin.spark.savepoints.state_parts import PartShape
 
-__all__ = ["CONTENT_DDL", "Part", "assemble_group", "content_row", "largest_times", "pack_rows", "packed_contents"]
-
 CONTENT_DDL = "key_group int, content binary, statistics string"
 """A key group's number, its tables as bytes, and JSON: ``faults``, the rows of each table, and the largest times."""
 

@@ -41,18 +41,6 @@ if TYPE_CHECKING:
     from cojoin.engine.input_spec import InputSpec
     from cojoin.engine.state import StateDescriptor
 
-__all__ = [
-    "DOMAIN",
-    "MATCHED",
-    "TIMESTAMP",
-    "WAITS_FOR",
-    "GivenParts",
-    "PartShape",
-    "StateTarget",
-    "domains",
-    "waits",
-]
-
 WAITS_FOR, MATCHED, DOMAIN = "__cojoin_waits_for", "__cojoin_matched", "__cojoin_domain"
 TIMESTAMP = "@timestamp"
 """The columns that say where a row belongs, and that of a timer's time."""

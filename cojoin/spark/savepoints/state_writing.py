@@ -44,8 +44,6 @@ if TYPE_CHECKING:
     from cojoin.engine.plan import Plan
     from cojoin.spark.bound_input import BoundInput
 
-__all__ = ["StateParts", "write_parts"]
-
 
 @dataclass(frozen=True)
 class StateParts:

@@ -16,8 +16,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["BatchMarker", "offsets_digest"]
-
 FORMAT = 1
 _NAME = "cojoin"
 

@@ -70,8 +70,6 @@ if TYPE_CHECKING:
     from cojoin.delta.table_writer import Committed
     from cojoin.storage.parquet_files import WrittenFile
 
-__all__ = ["DeltaSink", "DeltaWriter", "misfits"]
-
 _SMALL = (ByteType, ShortType, IntegerType)
 """The integers that Parquet stores as 32 bits, the narrower ones first."""
 

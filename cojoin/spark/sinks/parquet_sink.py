@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from cojoin.storage.parquet_files import WrittenFile
     from cojoin.storage.store import Store
 
-__all__ = ["ParquetSink", "ParquetWriter"]
-
 _BATCH = "batch_id"
 _BATCH_FOLDER = re.compile(rf"{_BATCH}=(\d+)")
 # Spark and pyarrow ignore files and folders whose names begin with an underscore.

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from cojoin.spark.sources.source import Source
     from cojoin.storage.parquet_files import WrittenFile
 
-__all__ = ["OutputId", "Position", "Sink", "SinkWriter"]
-
 
 @dataclass(frozen=True)
 class OutputId:

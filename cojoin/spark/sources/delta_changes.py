@@ -46,8 +46,6 @@ if TYPE_CHECKING:
     from cojoin.engine.row_changes import ChangeFeed
     from cojoin.engine.values.arguments import Duration
 
-__all__ = ["DeltaChanges", "delta_changes", "files_in_commit"]
-
 
 class _Mortal(NamedTuple):
     """A file that VACUUM may delete.

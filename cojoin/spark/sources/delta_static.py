@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
     from cojoin.engine.input_spec import InputSpec
 
-__all__ = ["StaticTable", "TableAt", "static_table"]
-
 _VERSION, _NOT_FOUND = "versionasof", "TABLE_OR_VIEW_NOT_FOUND"
 _OF_STREAMS = frozenset(
     name.lower()

@@ -16,8 +16,6 @@ from cojoin.storage.locations import LOGIN, MASK, may_be_secret, without_login
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["Secrets", "as_options", "logins", "without_login"]
-
 
 def as_options(declared: Any, label: str) -> dict[str, str]:
     """Return options in the form that Spark takes: strings by name.

@@ -18,8 +18,7 @@ from cojoin.errors import CheckpointError, ConfigurationError
 from cojoin.session.delta_tables import session_with_long_history, table_log
 from cojoin.session.sessions import active_session, adapter_of, open_store
 from cojoin.session.spark_errors import SPARK_ERRORS
-from cojoin.spark.sources.options import without_login
-from cojoin.storage.locations import is_path
+from cojoin.storage.locations import is_path, without_login
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -30,8 +29,6 @@ if TYPE_CHECKING:
     from cojoin.engine.input_spec import InputSpec
     from cojoin.engine.row_changes import ChangeFeed
     from cojoin.spark.batch.packing import Grouping
-
-__all__ = ["NewestCommit", "PlacedAt", "Source", "SourceMonitor", "check_position"]
 
 _NOTHING_READ = ("", "-", "null")
 

@@ -41,8 +41,6 @@ if TYPE_CHECKING:
     from cojoin.testing.determinism.diagnosis import Diagnosis
     from cojoin.testing.determinism.processes import Seen
 
-__all__ = ["DeterminismError", "DeterminismReport", "check_determinism"]
-
 
 _APART = 2
 """Of so many seeds, one runs in another process, so two cores share the work."""

@@ -40,19 +40,6 @@ if TYPE_CHECKING:
     from cojoin.engine.operator import Sides
     from cojoin.engine.plan import Plan
 
-__all__ = [
-    "ASPECTS",
-    "Aspect",
-    "Delivery",
-    "DeliveryRunner",
-    "MicroBatch",
-    "RowText",
-    "RowTimes",
-    "RunOutput",
-    "draw_delivery",
-    "seeded",
-]
-
 
 Aspect: TypeAlias = Literal["arrival", "cuts", "key_groups", "restarts", "processing_time"]
 """What may vary between two deliveries of the same rows."""

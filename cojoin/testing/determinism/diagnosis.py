@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from cojoin.testing.determinism.deliveries import Aspect, RowTimes
     from cojoin.testing.determinism.processes import Laboratory
 
-__all__ = ["Cause", "Diagnosis", "diagnose"]
-
 
 @dataclass(frozen=True)
 class Cause:

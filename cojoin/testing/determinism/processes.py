@@ -51,8 +51,6 @@ if TYPE_CHECKING:
     from cojoin.engine.operator import Sides
     from cojoin.engine.plan import Plan
 
-__all__ = ["HASH_SEEDS", "Clock", "Contrast", "Laboratory", "Run", "Seen"]
-
 
 _TIME, _MONOTONIC, _PERFORMANCE = time.time, time.monotonic, time.perf_counter
 _LOCAL, _UTC, _TEXT, _FORMAT = time.localtime, time.gmtime, time.ctime, time.strftime
