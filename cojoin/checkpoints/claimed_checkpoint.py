@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cojoin.errors import CheckpointError
 from cojoin.session.spark_checkpoint import COMMITS, OFFSETS, SOURCES, newest_id
-from cojoin.storage.documents import Form, damaged, read_document, write_document
+from cojoin.storage.documents import Form, damaged, write_fenced
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from cojoin.checkpoints.lease import Lease
     from cojoin.checkpoints.manifest import Manifest, Manifests
@@ -73,18 +73,23 @@ def resumed_batches(files: Store, epoch: int = 0, counted: int = 0) -> frozenset
     Raises:
         CheckpointError: The file about the earlier runs is damaged, or a former version of itself.
     """
-    stored = read_document(
-        files, _RUNS_FILE, _RUNS, lambda content: ([*map(int, content["starts"])], int(content.get("epoch", counted)))
-    )
-    earlier, written = stored or ([], counted)
-    if written < counted:
-        why = f"the run of epoch {counted} has written it, and this is a former version, of epoch {written}"
-        raise damaged(files, _RUNS_FILE, _RUNS, why)
     newest = newest_id(files, OFFSETS)
     begins_with = 0 if newest is None else newest + 1
-    # Without repetitions: however often a run fails before it plans a batch, earlier runs' starts are kept.
-    starts = [*dict.fromkeys([*earlier, begins_with])][-_KEPT_RUNS:]
-    write_document(files, _RUNS_FILE, _RUNS, {"starts": starts, "epoch": epoch})
+
+    def epoch_of(content: Mapping[str, Any]) -> int:
+        return int(content.get("epoch", counted))
+
+    def over(content: Mapping[str, Any]) -> dict[str, Any]:
+        if (written := epoch_of(content)) < counted:
+            why = f"the run of epoch {counted} has written it, and this is a former version, of epoch {written}"
+            raise damaged(files, _RUNS_FILE, _RUNS, why)
+        # Without repetitions: however often a run fails before it plans a batch, earlier runs' starts are kept.
+        starts[:] = [*dict.fromkeys([*map(int, content["starts"]), begins_with])][-_KEPT_RUNS:]
+        return {"starts": [*starts], "epoch": epoch}
+
+    starts: list[int] = []
+    first = over({"starts": [], "epoch": counted})
+    write_fenced(files, _RUNS_FILE, _RUNS, first, "has begun", epoch_of=epoch_of, over=over)
     return frozenset(starts)
 
 

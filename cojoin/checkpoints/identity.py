@@ -23,10 +23,19 @@ from cojoin.checkpoints.lease import LEASE_FILE
 from cojoin.checkpoints.query_changes import check_same_query
 from cojoin.engine.values.types import schema_to_ddl
 from cojoin.errors import CheckpointError
-from cojoin.storage.documents import IDENTITY, Form, damaged, read_document, replace_document, to_text, write_document
+from cojoin.storage.documents import (
+    IDENTITY,
+    Form,
+    damaged,
+    read_document,
+    replace_document,
+    to_text,
+    write_document,
+    write_fenced,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     import pyarrow as pa
 
@@ -256,18 +265,19 @@ def note_sources(
         The query's id.
     """
     stored = read_query(files)
-    content = {**stored, "settings": stored.get("settings") if settings is None else settings}
-    if query is not None:
-        content["query"] = dict(query)
-        if last_batch is not None:
-            # Whether Spark's state has timeouts was decided with the first batch.
-            content["query"]["needs_clock"] = stored["query"].get("needs_clock", False)
-    if last_batch is not None and content["query"] != stored["query"]:
-        content["former"] = _ended(stored, last_batch)
-    content = _content(content, sources)
-    # A description of release 0.5.0 differs by its missing checksum, so it gets one here.
-    if files.read(_FILE) != to_text(_FILE, _FORM, content):
-        write_document(files, _FILE, _FORM, content | {"epoch": epoch})
+
+    def over(noted: Mapping[str, Any]) -> dict[str, Any]:
+        content = {**noted, "settings": noted.get("settings") if settings is None else settings}
+        if query is not None:
+            content["query"] = dict(query)
+            if last_batch is not None:
+                # Whether Spark's state has timeouts was decided with the first batch.
+                content["query"]["needs_clock"] = noted["query"].get("needs_clock", False)
+        if last_batch is not None and content["query"] != noted["query"]:
+            content["former"] = _ended(noted, last_batch)
+        return _content(content, sources)
+
+    _replace_query(files, stored, epoch, over)
     return str(stored["query_id"])
 
 
@@ -282,9 +292,26 @@ def note_last_batch(files: Store, epoch: int, last_batch: int) -> None:
         epoch: The epoch of the lease.
         last_batch: The batch.
     """
-    stored = read_query(files)
-    content = _content({**stored, "former": _ended(stored, last_batch)}, stored["sources"])
-    write_document(files, _FILE, _FORM, content | {"epoch": epoch})
+
+    def over(noted: Mapping[str, Any]) -> dict[str, Any]:
+        return _content({**noted, "former": _ended(noted, last_batch)}, noted["sources"])
+
+    _replace_query(files, read_query(files), epoch, over)
+
+
+def _replace_query(
+    files: Store, stored: Mapping[str, Any], epoch: int, over: Callable[[Mapping[str, Any]], dict[str, Any]]
+) -> None:
+    """Replace the description within the lease: where a later run has written it meanwhile, that one's stays."""
+
+    def renewed(noted: Mapping[str, Any]) -> dict[str, Any]:
+        content = over(noted)
+        # A description of release 0.5.0 differs by its missing checksum, so it gets one here.
+        is_new = to_text(_FILE, _FORM, content) != to_text(_FILE, _FORM, noted)
+        return content | {"epoch": epoch} if is_new else content
+
+    written = {**renewed(stored), "epoch": epoch}
+    write_fenced(files, _FILE, _FORM, written, "has begun", over=renewed)
 
 
 def _ended(stored: Mapping[str, Any], last_batch: int) -> list[Mapping[str, Any]]:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakKeyDictionary
 
-from cojoin.errors import CheckpointError
+from cojoin.errors import CheckpointError, QueryFailedError
 from cojoin.storage.store import UnreadableFileError
 
 if TYPE_CHECKING:
@@ -276,37 +276,48 @@ def replace_document(files: Store, name: str, form: Form, content: Mapping[str, 
     return files.replace(name, to_text(name, form, content, query_of(files, name)).encode(), tag)
 
 
+def epoch_in(content: Mapping[str, Any]) -> int:
+    """Return the lease epoch of the run that wrote a document; 0 where none had a lease."""
+    return int(content.get("epoch", 0))
+
+
 def write_fenced(
     files: Store,
     name: str,
     form: Form,
     content: Mapping[str, Any],
-    epoch_of: Callable[[Mapping[str, Any]], int],
+    action: str,
+    *,
+    epoch_of: Callable[[Mapping[str, Any]], int] = epoch_in,
     over: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None,
-) -> int | None:
-    """Write a document unless a later run has written it, by compare-and-swap.
+) -> None:
+    """Write a document unless a later run has written it, by compare-and-swap; an equal one stays as it is.
 
     Args:
         files: The checkpoint.
         name: The document's path below the checkpoint.
         form: The kind of document.
         content: JSON values.
+        action: The step that a later run has taken where it has written the document, for the message.
         epoch_of: Returns the lease epoch of the run that wrote a content.
-        over: Takes the content that is there, and returns what is written over it; None where that is ``content``.
-
-    Returns:
-        None where the document was written; the epoch of the later run where it was not.
+        over: Takes the stored content, and returns the content that replaces it; None where that is ``content``.
 
     Raises:
+        QueryFailedError: A later run has written it.
         CheckpointError: The document that is there is damaged, or other runs write it again and again.
     """
+    epoch = epoch_of(content)
     for _ in range(_TRIES):
         text, tag = read_tagged_text(files, name, form)
-        if tag is not None and (epoch := from_text(files, name, form, text, epoch_of)) > epoch_of(content):
-            return epoch
+        if tag is not None and (later := from_text(files, name, form, text, epoch_of)) > epoch:
+            msg = (
+                f"checkpoint {files.root}: fenced off: another run, of epoch {later}, {action} meanwhile; this query "
+                f"held epoch {epoch} and stops here"
+            )
+            raise QueryFailedError(msg)
         new = content if tag is None or over is None else from_text(files, name, form, text, over)
-        if replace_document(files, name, form, new, tag):
-            return None
+        if text == to_text(name, form, new, query_of(files, name)) or replace_document(files, name, form, new, tag):
+            return
     msg = f"checkpoint {files.root}: {name} is written again and again by other runs of the query; stop them"
     raise CheckpointError(msg)
 

@@ -203,3 +203,11 @@ def test_a_run_that_fails_again_and_again_does_not_forget_with_which_batch_the_l
     files.write("spark/offsets/0", "v1")
     for _ in range(9):
         assert resumed_batches(files) == {0, 1}
+
+
+def test_a_later_run_has_begun_where_an_earlier_one_notes_its_start(files: Store) -> None:
+    assert resumed_batches(files, 2) == {0}
+    files.write("spark/offsets/0", "v1")
+    with refused("fenced off: another run, of epoch 2, has begun meanwhile", kind=cj.QueryFailedError):
+        resumed_batches(files, 1)
+    assert resumed_batches(files, 3) == {0, 1}

@@ -211,10 +211,21 @@ def test_a_former_description_is_that_of_the_batches_before(files: Store) -> Non
     note_last_batch(files, 3, 9)
     assert described_at(read_query(files), 9) == described_at(read_query(files), 10) == more
     newest = query(schema=SCHEMA.append(pa.field("newest", pa.string())))
-    note_sources(files, [None, None], query=newest, last_batch=10)
+    note_sources(files, [None, None], 3, query=newest, last_batch=10)
     stored = read_query(files)
     assert [described_at(stored, batch) for batch in (7, 8, 9, 10)] == [noted, more, more, newest]
     # Here the query has stayed as it was, and planned two batches more.
     note_last_batch(files, 4, 11)
-    note_sources(files, [None, None], query=query(), last_batch=14)
+    note_sources(files, [None, None], 4, query=query(), last_batch=14)
     assert [described_at(read_query(files), batch) for batch in (9, 10, 14, 15)] == [more, newest, newest, query()]
+
+
+def test_the_description_of_a_later_run_stays(files: Store) -> None:
+    claim_checkpoint(files, query())
+    noted = query(schema=SCHEMA.append(pa.field("note", pa.string())))
+    note_sources(files, [None, None], 2, query=noted, last_batch=4)
+    before = files.read("query.json")
+    for late in (lambda: note_sources(files, [None, None], 1, query=query()), lambda: note_last_batch(files, 1, 3)):
+        with refused("fenced off: another run, of epoch 2, has begun meanwhile", kind=cj.QueryFailedError):
+            late()
+    assert files.read("query.json") == before

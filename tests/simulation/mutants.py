@@ -173,7 +173,7 @@ MUTANTS = (
     Mutant(
         "a manifest is written over a later run's",
         "cojoin.storage.documents:write_fenced",
-        (("> epoch_of(content)", "> 10**9"),),
+        (("> epoch:", "> 10**9:"),),
     ),
     Mutant(
         "the lease is never looked at",
@@ -340,7 +340,7 @@ MUTANTS = (
     Mutant(
         "a restoration that stood still writes down how far it has come",
         "cojoin.spark.savepoints.restore:Restoration.write",
-        (('int(content.get("epoch", 0))', "0"),),
+        (('"has continued the restoration"', '"", epoch_of=lambda _: 0'),),
     ),
     Mutant(
         "a restoration does not look whether its snapshot was removed while it was read",

@@ -33,7 +33,7 @@ from cojoin.checkpoints.state_table import StateTable
 from cojoin.checkpoints.stored_state import StoredState
 from cojoin.engine import rescaling
 from cojoin.engine.values.arguments import check_flag
-from cojoin.errors import CheckpointError, FunctionError, QueryFailedError
+from cojoin.errors import CheckpointError, FunctionError
 from cojoin.session import spark_checkpoint
 from cojoin.session.sessions import open_store
 from cojoin.session.spark_checkpoint import NOTHING_READ, OFFSETS, begin_after, plan_first_batch
@@ -163,13 +163,7 @@ class Restoration:
         Raises:
             QueryFailedError: A later run has written it.
         """
-        later = write_fenced(files, _FILE, _FORM, asdict(self), lambda content: int(content.get("epoch", 0)))
-        if later is not None:
-            msg = (
-                f"checkpoint {files.root}: fenced off: another run, of epoch {later}, goes on with the restoration; "
-                f"this query held epoch {self.epoch} and stops here"
-            )
-            raise QueryFailedError(msg)
+        write_fenced(files, _FILE, _FORM, asdict(self), "has continued the restoration")
 
     def is_void(self, spark: SparkSession, origin: str) -> bool:
         """Return whether nothing was done but to note what is to be restored, and that snapshot was removed since.
