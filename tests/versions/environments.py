@@ -19,7 +19,7 @@ from packaging.requirements import Requirement
 
 from cojoin.storage.local_store import locked
 
-__all__ = ["EVERY", "Environment"]
+__all__ = ["EVERY", "WITHOUT_DELTA", "Environment"]
 
 _PROJECT = Path(__file__).resolve().parents[2]
 _LIST = "packages.txt"
@@ -64,14 +64,19 @@ class Environment:
         Returns:
             The versions that the tests had, as their first lines say, and how many tests passed.
         """
+        output = self.run("pytest", "-p", "no:cacheprovider", *arguments)
+        versions = re.findall(r"^versions: (.+)$", output, re.MULTILINE)
+        passed = re.findall(r"(\d+) passed", output)
+        return versions[0], int(passed[-1])
+
+    def run(self, module: str, *arguments: str) -> str:
+        """Run a module there, in a process of its own, and return its output; it must end with 0."""
         environment = {name: value for name, value in os.environ.items() if not name.startswith("SPARK_")}
         environment["PYTHONPATH"] = os.pathsep.join([str(self.folder()), str(_PROJECT)])
-        command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments]
+        command = [sys.executable, "-m", module, *arguments]
         done = subprocess.run(command, cwd=_PROJECT, env=environment, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
-        versions = re.findall(r"^versions: (.+)$", done.stdout, re.MULTILINE)
-        passed = re.findall(r"(\d+) passed", done.stdout)
-        return versions[0], int(passed[-1])
+        return done.stdout
 
 
 def _at_least(name: str) -> str:
@@ -93,3 +98,6 @@ EVERY = (
     Environment("newest", tuple(f"{each.name}{each.specifier}" for each in _LIBRARIES)),
 )
 """The newest of each Spark that Delta has a build for, the oldest of each package, and the newest of each library."""
+
+WITHOUT_DELTA = Environment("spark-4-3", ("pyspark==4.3.*", _PY4J, "pandas==3.*"))
+"""The newest Spark, of which Delta has no build, with the newest pandas; most tests read their outputs by Delta."""

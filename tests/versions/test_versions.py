@@ -6,12 +6,13 @@ The run's seed draws one environment, and a third of the test files, so that ove
 
 from __future__ import annotations
 
+import re
 from operator import attrgetter
 
 import pytest
 
 from tests.seeds import drawn
-from tests.versions.environments import EVERY, Environment
+from tests.versions.environments import EVERY, WITHOUT_DELTA, Environment
 from tests.versions.matrix import run_all
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -28,3 +29,9 @@ def test_some_of_what_needs_spark_works_with_other_versions(environment: Environ
 def test_what_needs_spark_works_with_other_versions(environment: Environment) -> None:
     _, passed = run_all(environment)
     assert passed > 300
+
+
+def test_a_query_runs_on_the_newest_spark_where_delta_has_no_build() -> None:
+    output = WITHOUT_DELTA.run("cojoin", "demo")
+    assert re.search(r"^pyspark +4\.3\.", output, re.MULTILINE), output
+    assert "equal, row for row, all 19,995" in output
