@@ -45,7 +45,7 @@ from tests.kafka.replayed import (
 )
 from tests.kafka.test_client import silent
 from tests.kafka.topics import assert_conserved, assert_joined
-from tests.seeds import SEED
+from tests.seeds import SEED, drawn
 from tests.spark.refused import refused
 
 if TYPE_CHECKING:
@@ -183,7 +183,7 @@ def test_a_stretch_from_the_middle_is_drained_at_its_end(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kills", [1, 2])
+@pytest.mark.parametrize("kills", drawn([1, 2], 1))
 def test_killed_then_live(spark: SparkSession, broker: Broker, history: History, tmp_path: Path, kills: int) -> None:
     servers, trades, customers = filled(broker, history, f"killed-{kills}")
     where = (servers, trades, customers, str(LIMIT))

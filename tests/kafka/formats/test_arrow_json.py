@@ -14,7 +14,7 @@ from cojoin.engine.values.types import parse_schema
 from cojoin.kafka.formats.arrow_json import parsed_json
 from cojoin.kafka.record_columns import decoded
 from cojoin.kafka.records import FAULT, MARK, NEWEST, VALUE
-from tests.seeds import SEED
+from tests.seeds import SEED, drawn
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -246,7 +246,7 @@ def test_settled_values_are_what_spark_gives(spark: SparkSession) -> None:
 
 @pytest.mark.slow
 @pytest.mark.spark
-@pytest.mark.parametrize("part", range(5))
+@pytest.mark.parametrize("part", drawn(range(5), 1))
 def test_many_settled_values_are_what_spark_gives(spark: SparkSession, part: int) -> None:
     rng = random.Random(f"{SEED} {part}")
     values = [value for value in (a_value(rng) for _ in range(20_000)) if is_settled(value)]

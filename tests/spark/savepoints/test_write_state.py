@@ -14,6 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812
 import cojoin as cj
 from cojoin.engine import rescaling
 from cojoin.spark.savepoints import new_savepoint
+from tests.seeds import drawn
 from tests.spark.data import MORNING, Folders, asof, connect, cut, generate, rows
 from tests.spark.functions import EnrichTrades
 from tests.spark.refused import refused
@@ -61,7 +62,7 @@ def everything(frame: DataFrame) -> Counter[tuple[Any, ...]]:
 
 
 @pytest.mark.slow  # The tests below write states in less time.
-@pytest.mark.parametrize("kind", EVERY)
+@pytest.mark.parametrize("kind", drawn(EVERY, 3))
 def test_a_state_that_is_read_and_written_goes_on_like_the_original(
     spark: SparkSession, tmp_path: Path, kind: str
 ) -> None:
