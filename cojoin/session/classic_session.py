@@ -183,8 +183,11 @@ class ClassicSession(SessionAdapter):
             identifier = state.sqlParser().parseTableIdentifier(table)
             catalog = state.catalog()
             if catalog.tableExists(identifier):
-                return str(catalog.getTableMetadata(identifier).location().toString())
-            return str(catalog.defaultTablePath(identifier).toString())
+                location = catalog.getTableMetadata(identifier).location()
+            else:
+                location = catalog.defaultTablePath(identifier)
+            # As a path, in which a blank is a blank, where the URI has %20.
+            return str(java_class(self.spark, "org.apache.hadoop.fs.Path")(location).toString())
         except SPARK_ERRORS:
             # It is a catalog of another kind, or the name is wrong, for which opening the table raises an error.
             return None
