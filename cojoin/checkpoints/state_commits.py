@@ -44,7 +44,7 @@ from cojoin.errors import CheckpointError
 from cojoin.session.arrow_types import spark_schema
 from cojoin.session.delta_tables import default_properties, quoted_table
 from cojoin.session.sealed import for_workers
-from cojoin.session.sessions import adapter_of
+from cojoin.session.sessions import adapter_of, empty_frame
 from cojoin.session.spark_errors import SPARK_ERRORS
 
 if TYPE_CHECKING:
@@ -328,7 +328,7 @@ class StateCommits:
             # Of two that create it at once, one finds a claim there.
             writer.commit(Change(dict([first])), lambda version: version(first.app_id) is not None, new=self._new())
         else:
-            empty = self._spark.createDataFrame([], spark_schema(STATE_SCHEMA))
+            empty = empty_frame(self._spark, STATE_SCHEMA)
             empty.write.format("delta").mode("append").partitionBy(*PARTITIONS).save(self._path)
 
     def replace(self, rows: DataFrame, batch_id: int, claim: Claim) -> list[Row] | None:

@@ -35,6 +35,7 @@ from cojoin.engine.values.types import schema_to_ddl
 from cojoin.errors import CheckpointError, CodecError, QueryFailedError
 from cojoin.session.arrow_types import spark_schema
 from cojoin.session.sealed import for_workers
+from cojoin.session.sessions import empty_frame
 from cojoin.session.spark_errors import SPARK_ERRORS, names_missing_file
 from cojoin.storage.locations import literally
 
@@ -292,11 +293,12 @@ class StateTable:
         why = why_not_plain(table.protocol, table.metadata)
         if why is not None or any(each.deletion_vector for each in files):
             return self._rows_by_delta(wanted, columns, why or "its deletion vectors")
-        schema = spark_schema(pa.schema([STATE_SCHEMA.field(name) for name in columns]))
+        schema = pa.schema([STATE_SCHEMA.field(name) for name in columns])
         if not files:
-            return self._spark.createDataFrame([], schema)
+            return empty_frame(self._spark, schema)
         # Without the columns of the partitions, which the files do not have.
-        return self._spark.read.schema(schema).parquet(*(literally(f"{self._path}/{each.path}") for each in files))
+        paths = (literally(f"{self._path}/{each.path}") for each in files)
+        return self._spark.read.schema(spark_schema(schema)).parquet(*paths)
 
     def _rows_by_delta(self, wanted: Wanted, columns: list[str], why: str) -> DataFrame:
         # Of the newest version without its number: Delta refuses numbers of versions that are old.

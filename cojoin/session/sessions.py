@@ -18,8 +18,10 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - the common name
 
 from cojoin.errors import ConfigurationError
+from cojoin.session.arrow_types import spark_schema
 from cojoin.session.classic_session import ClassicSession
 from cojoin.session.connect_session import ConnectSession
 from cojoin.session.versions import spark_version
@@ -27,6 +29,8 @@ from cojoin.storage.locations import is_relative, scheme_and_place
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+
+    import pyarrow as pa
 
     from cojoin.session.session_adapter import SessionAdapter
     from cojoin.storage.object_store_settings import Settings
@@ -151,6 +155,15 @@ def pipeline_refusals(label: str) -> Iterator[None]:
             f"or tables that are there before the pipeline runs, and not datasets of the same pipeline"
         )
         raise ConfigurationError(msg) from error
+
+
+def empty_frame(spark: SparkSession, schema: pa.Schema) -> DataFrame:
+    """Return a DataFrame without rows, whose columns can be null.
+
+    ``createDataFrame`` would make its session the active one, and the session of a batch is a copy of the user's.
+    """
+    columns = [F.lit(None).cast(field.dataType).alias(field.name) for field in spark_schema(schema)]
+    return spark.range(0).select(*columns)
 
 
 def is_left_to_spark(session: SparkSession, name: str) -> bool:

@@ -9,7 +9,18 @@ import pytest
 from tests.spark.data import Folders, Streams, generate
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from pyspark.sql import DataFrame, SparkSession
+
+
+@pytest.fixture(autouse=True)
+def users_session_stays_active(request: pytest.FixtureRequest) -> Iterator[None]:
+    """See that no query leaves the copy that its batches have as the active session, which sources take."""
+    yield
+    if "spark" in request.fixturenames:
+        spark = request.getfixturevalue("spark")
+        assert type(spark).getActiveSession() is spark
 
 
 @pytest.fixture(scope="session")

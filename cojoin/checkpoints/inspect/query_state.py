@@ -51,6 +51,7 @@ from cojoin.engine.values.rows import back_quoted
 from cojoin.engine.values.types import parse_schema
 from cojoin.errors import CheckpointError, ConfigurationError
 from cojoin.session.arrow_types import spark_schema
+from cojoin.session.sessions import empty_frame
 from cojoin.session.spark_checkpoint import committed_batches
 from cojoin.storage.locations import as_location
 
@@ -137,7 +138,7 @@ class QueryState:
         if domains:
             return reduce(_together, [self._timers(name) for name in domains])
         keys = self.inputs[0].keys(self.inputs[0].schema.empty_table())
-        empty = self.stored.contents.sparkSession.createDataFrame([], spark_schema(keys.schema))
+        empty = empty_frame(self.stored.contents.sparkSession, keys.schema)
         none: list[Column] = [F.lit(None).cast(dtype) for dtype in ("string", "timestamp", "bigint")]
         return _add(empty, dict(zip(("domain", "timestamp", "timestamp_ms"), none, strict=True)))
 

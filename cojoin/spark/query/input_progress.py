@@ -39,7 +39,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812
 
 from cojoin.engine.display import format_span
@@ -370,8 +369,10 @@ def _of_files(
 
 def _before(session: SparkSession, texts: Sequence[Any]) -> list[int]:
     """Return the milliseconds before some times in statistics, as Spark reads these; ``NONE`` for what is no time."""
-    values = pa.table({"least": pa.array([text if isinstance(text, str) else None for text in texts], pa.string())})
-    times = session.createDataFrame(values).select(F.unix_millis(F.try_to_timestamp("least")).alias("millis"))
+    # Not by createDataFrame, which would make a batch's session, a copy of the user's, the active one.
+    lines = F.split(F.lit("\n".join(text if isinstance(text, str) else "" for text in texts)), "\n")
+    least = session.range(1).select(F.explode(lines).alias("least"))
+    times = least.select(F.unix_millis(F.try_to_timestamp("least")).alias("millis"))
     return [NONE if millis is None else millis - 1 for millis in times.toArrow().column(0).to_pylist()]
 
 
