@@ -1235,7 +1235,7 @@ SchemaError | inputs 'trades' and 'customers' both have 'name'; tell them apart 
   both sides | suffixes=("", "_customers"), or drop the columns in one input
 ConfigurationError | input 'trades' is a stream, input 'customers' is static | one was read with spark.read | read
   both as streams, or both static
-ConfigurationError | output: Delta ... lies within the checkpoint (...); give it a place of its own | outputs, inputs
+ConfigurationError | output: Delta ... lies within the checkpoint (...); give it its own place | outputs, inputs
   and the checkpoint share a folder | give each a folder of its own
 CheckpointError | checkpoint ...: another query runs on it (host 'a', process 17, epoch 3) | a second start, or a
   killed driver of another machine within half a minute | stop the other one; after a kill, wait
@@ -1243,13 +1243,13 @@ CheckpointError | checkpoint ... belongs to another query, or to another shape o
   changed, or the path is another query's | a checkpoint of its own; restore_from= where it has evolved
 CheckpointError | ...: its query was drained after batch 41: all inputs are finished, so it is over | a start after
   drain=True | a new checkpoint and a new query; without drain next time
-CheckpointError | checkpoint ... was ended for good: its output goes on from batch 2 as that of ... | another query
+CheckpointError | checkpoint ... was ended for good: its output continues from batch 2 as that of ... | another query
   was restored from it into the same table | run the other one
 CheckpointError | ...: output went to delta a and would now go to Delta b: ... | the output's place was changed
   | the old place, or restore_from= with a new checkpoint
 CheckpointError | ... the checkpoint is older than its output, as one that was put back from a backup | an old copy of
   the checkpoint | the newest copy; or restore_from= with cut_back_output=True
-CheckpointError | the checkpoint knows that batch 7 was written there, and there is no such table | the output was
+CheckpointError | the checkpoint records that batch 7 was written to it, and the table does not exist | the output was
   deleted, replaced or put back | put it back as it was; or restore_from= with a new output
 QueryFailedError | Wrong basePath lake/new for the root path: ... | a source of files reads another folder than before
   | the folder as it was; or a new query

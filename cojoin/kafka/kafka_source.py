@@ -265,7 +265,7 @@ class KafkaSource(Source):
             return self.range.span(cluster, partitions)
 
     @property
-    def ends_with_what_is_there(self) -> bool:
+    def ends_with_present_rows(self) -> bool:
         """Whether a run over what is there reads all of it: where no ``to=`` is set, or the latest offsets are."""
         return all(point.kind == "latest" for point in (self.range.to or {}).values())
 

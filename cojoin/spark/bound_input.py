@@ -2,8 +2,8 @@
 
 The workers read parquet files themselves (``batch.direct_reader``) where that gives the same rows as Spark's reader,
 which is decided before the start: for ``cojoin.sources.files(..., "parquet")`` of a local or mounted folder, with
-columns of plain types, and with options and settings that do not change how a file is read. A few of the files that are
-there are looked at, too. Both ways have the same offsets, so a checkpoint goes on with either.
+columns of plain types, and with options and settings that do not change how a file is read. A few of the present files
+are checked, too. Both ways have the same offsets, so a checkpoint continues with either.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ _OF_STREAMS = {
     "modifiedbefore",
     "modifiedafter",
 }
-"""Options, in lower case, that say which files are read when, and not how."""
+"""Options, in lower case, that decide which files are read when, and not how."""
 
 _AS_EXPECTED = {
     "spark.sql.caseSensitive": "false",
@@ -82,7 +82,7 @@ _AS_EXPECTED = {
     "spark.sql.parquet.int96TimestampConversion": "false",
     "spark.sql.parquet.int96AsTimestamp": "true",
 }
-"""Settings of Spark's that change what is read of a file, with the values for which the workers read the same."""
+"""Settings of Spark that change the rows read from a file, with the values for which the workers read the same."""
 
 _PATTERN = re.compile(r"[\[\]{}*?\\]")
 _SAMPLES, _LISTED = 3, 10_000
@@ -94,20 +94,16 @@ def _is_parquet(source: Any) -> bool:
 
 
 def _root_of(session: SparkSession, source: Source) -> str | None:
-    """Return the folder of a source as a path that the workers reach; None if it is none."""
+    """Return the folder of a source as a path that the workers reach; None for patterns and other file systems."""
     if _PATTERN.search(str(source.location)):
         return None
     return adapter_of(session).local_path(str(source.location))
 
 
 def why_through_spark(source: Source, frame: DataFrame, spec: InputSpec, *, is_computed: bool) -> str | None:
-    """Return why an input's parquet files are read by Spark, in words; None where the workers read them.
+    """Return the reason why Spark reads the files of a source (``_is_parquet``); None where the workers read them.
 
-    Args:
-        source: The source, for which ``_is_parquet`` is true.
-        frame: The source, opened.
-        spec: The input.
-        is_computed: Whether its event time is an expression.
+    ``is_computed`` means that the event time is an expression.
     """
     session, schema = frame.sparkSession, spec.source_schema
     if is_left_to_spark(session, "spark.cojoin.parquet"):
@@ -153,27 +149,27 @@ def _why_by_schema(source: Source, schema: pa.Schema, spec: InputSpec) -> str | 
 
 
 def _why_by_files(root: str | None, schema: pa.Schema) -> str | None:
-    """Look at a few of the files that are there."""
+    """Check a few of the present files."""
     if root is None:
         return "its files are on no disk that the workers reach by a path"
     try:
         with os.scandir(root) as listed:
-            entries = sorted(itertools.islice(listed, _LISTED), key=lambda each: each.name)
+            entries = sorted(itertools.islice(listed, _LISTED), key=lambda entry: entry.name)
     except OSError as error:
         return f"its folder can't be listed: {error.strerror}"
-    folders = [each.name for each in entries if each.is_dir()]
-    named = [each for folder in folders for each in folders_with_values(f"{root}/{folder}/", root)]
+    folders = [entry.name for entry in entries if entry.is_dir()]
+    named = [name for folder in folders for name in folders_with_values(f"{root}/{folder}/", root)]
     if named:
-        return f"its folder {named[0]!r} has a column's value"
-    files = [each for each in entries if each.is_file() and not each.name.startswith(("_", "."))]
-    for each in files[:: max(1, -(-len(files) // _SAMPLES))] + files[-1:]:
+        return f"its folder {named[0]!r} is a Spark partition"
+    files = [entry for entry in entries if entry.is_file() and not entry.name.startswith(("_", "."))]
+    for file in files[:: max(1, -(-len(files) // _SAMPLES))] + files[-1:]:
         try:
-            with pa.OSFile(each.path) as stored:
+            with pa.OSFile(file.path) as stored:
                 why = misfit(read_footer(stored), schema)
         except (OSError, pa.ArrowException) as error:
             why = f"it can't be opened: {str(error).partition(chr(10))[0]}"
         if why is not None:
-            return f"of its file {each.name}: {why}"
+            return f"of its file {file.name}: {why}"
     return None
 
 
@@ -203,10 +199,10 @@ class SparkAdvice(Advice):
 
     def time(self, column: str, kind: Kind, role: str) -> str | None:
         """Return code that makes a column of a kind a ``timestamp``; None if there is none."""
-        found = _TIMES.get(kind)
-        if found is None:
+        code = _TIMES.get(kind)
+        if code is None:
             return None
-        made = found.format(n=repr(_named(column)))
+        made = code.format(n=repr(_named(column)))
         if role != "event time":
             return f"df.withColumn({column!r}, {made})"
         # Without an alias some expressions are named as the column itself, and others event_time.
@@ -222,17 +218,7 @@ class SparkAdvice(Advice):
 
 
 class BoundInput:
-    """An input with its source opened and its columns resolved and checked.
-
-    Args:
-        declared: The user's declaration.
-        default_name: The name of the input if the user gave none.
-        tag: 1 (left) or 2 (right).
-
-    Raises:
-        ConfigurationError: The source can't be opened, or the declaration is invalid.
-        SchemaError: A column does not exist or has the wrong type.
-    """
+    """An input with its source opened and its columns resolved and checked; the tag is 1 (left) or 2 (right)."""
 
     def __init__(self, declared: Input, default_name: str, tag: Literal[1, 2]) -> None:
         self.tag = tag
@@ -289,8 +275,8 @@ class BoundInput:
         name = made[0] if made[0].isidentifier() else "event_time"
         if name.lower() in {column.lower() for column in frame.columns}:
             msg = (
-                f"{self._label}: event time: the expression's column {name!r} is there already; give it another "
-                f".alias, or name the column itself as a text"
+                f"{self._label}: event time: the input has the expression's column {name!r} already; give the "
+                f"expression another .alias, or name the column itself as a text"
             )
             raise SchemaError(msg)
         return frame.withColumn(name, declared), name
@@ -310,7 +296,7 @@ class BoundInput:
         return other
 
     def present_rows(self) -> DataFrame | None:
-        """Return the rows that are there now, as a static DataFrame; None for a stream of which this is not known."""
+        """Return the present rows as a static DataFrame; None for a stream of which they are not known."""
         if not self.is_streaming:
             return self.frame
         present = None if self.source is None else self.source.snapshot()
@@ -318,7 +304,7 @@ class BoundInput:
 
     @property
     def title(self) -> str:
-        """Where the rows are, in words and without secrets."""
+        """The place of the rows, in words and without secrets."""
         return self.source.title if self.source else f"{'streaming' if self.is_streaming else 'static'} DataFrame"
 
     @property
@@ -363,29 +349,25 @@ class BoundInput:
     @property
     def collated(self) -> dict[str, str]:
         """The columns with strings, nested or not, of a collation other than UTF8_BINARY, and the collation's name."""
-        found = {column.name: _collation(column.dataType) for column in self.frame.schema.fields}
-        return {name: collation for name, collation in found.items() if collation is not None}
+        collations = {column.name: _collation(column.dataType) for column in self.frame.schema.fields}
+        return {name: collation for name, collation in collations.items() if collation is not None}
 
     def _refuse_collated(self, columns: Sequence[str], role: str) -> None:
-        """Raise an error for a collated key, partition or sequence column, since these are compared by their bytes."""
+        """Raise a SchemaError for a collated key, partition or sequence column, since their bytes are compared."""
         for name, collation in self.collated.items():
             if name in columns:
                 plain = f"F.collate({name!r}, 'UTF8_BINARY')"
                 msg = (
                     f"{self._label}: {role} column {name!r} has the collation {collation}, and cojoin compares texts "
-                    f"by their bytes; say which are equal: F.lower({plain}), or {plain} to tell them all apart"
+                    f"by their bytes; choose which are equal: F.lower({plain}), or {plain} to keep all different"
                 )
                 raise SchemaError(msg)
 
     def static_frame(self, *, stream: str, need: str) -> DataFrame:
         """Return the input's rows as a static DataFrame; those of a source are read as they are now.
 
-        Args:
-            stream: What a streaming DataFrame is, and what to do, for the message.
-            need: Why the rows must have an end, for the message.
-
-        Raises:
-            ConfigurationError: It is a streaming DataFrame, or its source has no end.
+        The messages take ``stream`` (why a streaming DataFrame does not do, with advice) and ``need`` (why rows must
+        end).
         """
         if not self.is_streaming:
             return self.frame
@@ -399,20 +381,15 @@ class BoundInput:
         return self.rows_of(self.source.open(streaming=False))
 
     def planned_as(self, spec: InputSpec, added: Collection[str]) -> BoundInput:
-        """Return this input as it was when a batch was planned: with other settings, and without values in columns.
-
-        Args:
-            spec: Its specification, with the columns of today.
-            added: Those of its columns that were not there, in which its rows have null.
-        """
-        found = copy.copy(self)
-        found.spec = spec
+        """Return this input as it was when a batch was planned: with other settings, and null in added columns."""
+        former = copy.copy(self)
+        former.spec = spec
         if added:
             types = self.frame.schema
             nulls = {name: F.lit(None).cast(types[name].dataType) for name in added}
-            found.frame = self.frame.withColumns(nulls)
-            found.spec = replace(spec, reading="the batch was planned before columns were added")
-        return found
+            former.frame = self.frame.withColumns(nulls)
+            former.spec = replace(spec, reading="the batch was planned before columns were added")
+        return former
 
     def packed(self, key_groups: int) -> DataFrame:
         """Return the input's rows and watermarks as ``(key_group, tag, payload)``."""
@@ -437,11 +414,10 @@ class BoundInput:
             columns.append(_clock())
         apart = None if self.source is None else self.source.max_apart_ms
         packer = Packer(self.spec, self.tag, group_labels(key_groups), apart)
-
         return frame.select(*columns, group).mapInArrow(for_workers(packer), PACKED_DDL)
 
-    def packed_at_rest(self, key_groups: int) -> DataFrame:
-        """Return a stream like ``packed`` for a planned batch, which ends in this input where it begins.
+    def packed_empty(self, key_groups: int) -> DataFrame:
+        """Return a stream like ``packed`` for a planned batch that reads no rows of this input.
 
         Spark does not read the source of such an input. One of Spark's own takes the place of a source in Python, for
         which Spark would start a process; it could not read that source's offsets, and would end the query with an
@@ -449,11 +425,11 @@ class BoundInput:
         """
         if self.source is None or not self.source.is_in_python:
             return self.packed(key_groups)
-        at_rest = self.frame.sparkSession.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
-        return at_rest.selectExpr(*_NOTHING_PACKED)
+        empty = self.frame.sparkSession.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
+        return empty.selectExpr(*_NOTHING_PACKED)
 
     def _packed_directly(self, source: Source, grouping: Grouping) -> DataFrame:
-        """Return the same of parquet files that the workers read."""
+        """Return the same for parquet files that the workers read."""
         clock = () if self.spec.max_ahead_ms is None else (_clock(),)
         root = str(_root_of(self.frame.sparkSession, source))
         reader = DirectReader(self._label, root, grouping)
@@ -479,12 +455,12 @@ def _open(source: Any, label: str) -> DataFrame:
                 check_full(session, label, source.location)
         try:
             frame = source.open()
-            # Spark Connect looks at the source only when it is asked something.
+            # Spark Connect opens the source only when it needs its columns.
             _ = frame.columns
         except JAVA_ERRORS as error:
             reason = explain(error)
             if "DELTA_SCHEMA_NOT_SET" in reason:
-                reason = "there is no Delta table, or an empty one without columns"
+                reason = "the Delta table does not exist, or is empty and without columns"
             msg = f"{label}: {source.format} {source.location or ''} can't be read: {reason}"
             raise ConfigurationError(msg) from error
         return frame
@@ -498,9 +474,9 @@ def _collation(dtype: DataType) -> str | None:
         return None if dtype.isUTF8BinaryCollation() else dtype.collation
     parts: list[DataType] = []
     if isinstance(dtype, StructType):
-        parts = [each.dataType for each in dtype.fields]
+        parts = [column.dataType for column in dtype.fields]
     elif isinstance(dtype, ArrayType):
         parts = [dtype.elementType]
     elif isinstance(dtype, MapType):
         parts = [dtype.keyType, dtype.valueType]
-    return next((found for found in map(_collation, parts) if found is not None), None)
+    return next((collation for collation in map(_collation, parts) if collation is not None), None)

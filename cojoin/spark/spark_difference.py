@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import weakref
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 import pyarrow as pa
@@ -56,12 +57,7 @@ _SCHEMA = pa.schema([("kind", pa.int32()), ("payload", pa.binary())])
 
 @dataclass(frozen=True)
 class _ComparingCall:
-    """Runs two versions over one key group's rows.
-
-    Attributes:
-        comparison: What is compared.
-        own: The numbers of the inputs of which version b has control rows of its own.
-    """
+    """Runs two versions over one key group's rows; version b has separate control rows of the inputs ``own``."""
 
     comparison: Comparison
     own: frozenset[int] = frozenset()
@@ -99,16 +95,9 @@ class _ComparingCall:
 
 
 def spark_difference(comparison: Comparison, a: SparkExecution, b: SparkExecution) -> Difference:
-    """Return how two versions over inputs of Spark differ.
+    """Return how two versions over inputs of Spark differ; both process the rows of the first one.
 
-    Args:
-        comparison: What is compared.
-        a: The execution of the first version, whose rows both versions process.
-        b: The execution of the second version, which must have the same rows.
-
-    Raises:
-        ConfigurationError: An input has no end, or the rows of an input differ.
-        QueryFailedError: A version failed; the message is that of the cause, such as an error of a function.
+    A ConfigurationError means that an input has no end, or different rows; a QueryFailedError that a version failed.
     """
     inputs = [_history(one, other) for one, other in zip(a.bound, b.bound, strict=True)]
     # Both versions run in the same key groups, to the end of time, where no row is ahead of the clock.
@@ -127,9 +116,7 @@ def spark_difference(comparison: Comparison, a: SparkExecution, b: SparkExecutio
         # Version b's view of time over the same rows; its rows are not packed a second time.
         controls = _static(mine.frame, theirs, mine.tag).packed(one.key_groups).where(F.col("tag") == CONTROL_TAG)
         packed.append(controls.withColumn("tag", F.lit(_OTHER_CONTROL_TAG).cast("tinyint")))
-    rows = packed[0]
-    for each in packed[1:]:
-        rows = rows.union(each)
+    rows = reduce(lambda one, two: one.union(two), packed)
     call = _ComparingCall(comparison, frozenset(mine.tag for mine, _ in own))
 
     emitted = rows.groupBy("key_group").applyInArrow(for_workers(call), _DIFFERING_DDL).persist(StorageLevel.DISK_ONLY)
@@ -196,11 +183,7 @@ class _SparkRows:
 
 
 def _history(a: BoundInput, b: BoundInput) -> BoundInput:
-    """Return version a's input as a static one, after a check that version b's has the same rows.
-
-    Raises:
-        ConfigurationError: An input has no end, or the rows differ.
-    """
+    """Return version a's input as a static one, after a check that version b's has the same rows."""
     one = _opened(a)
     same_source = a.source is not None and a.source == b.source and a.frame.columns == b.frame.columns
     if a is not b and a.frame is not b.frame and not same_source:
@@ -249,11 +232,7 @@ def _seen(spec: InputSpec) -> tuple[Any, ...]:
 
 
 def _check_rows(name: str, a: DataFrame, b: DataFrame, schema: pa.Schema) -> None:
-    """Check that two DataFrames have the same rows, by their digests.
-
-    Raises:
-        ConfigurationError: They have not.
-    """
+    """Raise a ConfigurationError if two DataFrames do not have the same rows, by their digests."""
     one, other = _digest(a, schema), _digest(b, schema)
     if one != other:
         difference = (

@@ -3,11 +3,11 @@
 Both inputs are packed into one DataFrame of tagged messages, which is grouped by key group and passed to one call.
 
 A static DataFrame is lazy, so the number of rows that it rejects is known only after an action on it. Spark counts them
-beside the rows that it makes (``observe``), from the statistics of the calls, so nothing runs a second time. A listener
-of the session's actions finds the counts of the first one, and warns as if at the line that made the DataFrame. The
-counts are those of that action: one that needs a few rows, such as ``show()``, may process a part. It costs one
-listener in a session, which the JVM calls after each action there, for a fraction of a millisecond beside the user's
-thread, and a line of text for each of the last ``_MOST`` DataFrames that had no action yet.
+in the same action (``observe``), from the statistics of the calls, so nothing runs a second time. A listener of the
+session's actions gets the counts of the first one, and warns as if at the line that made the DataFrame. The counts are
+those of that action: one that needs a few rows, such as ``show()``, may process a part. It costs one listener in a
+session, which the JVM calls after each action for a fraction of a millisecond, not in the user's thread, and a line of
+text for each of the last ``_MOST`` DataFrames that had no action yet.
 """
 
 from __future__ import annotations
@@ -79,37 +79,33 @@ class _Warner:
     def __init__(self) -> None:
         self.waiting: dict[str, _Waiting] = {}
 
-    def add(self, each: _Waiting) -> str:
-        """Add a DataFrame, and return the name under which its counts are found."""
+    def add(self, waiting: _Waiting) -> str:
+        """Add a DataFrame, and return the name of its counts."""
         name = f"cojoin-{uuid.uuid4().hex}"
-        self.waiting[name] = each
+        self.waiting[name] = waiting
         for oldest in list(self.waiting)[:-_MOST]:
             self.waiting.pop(oldest, None)
         return name
 
     def awaited(self) -> list[str]:
-        """Return the names under which counts are awaited."""
+        """Return the names of the counts that are awaited."""
         return list(self.waiting)
 
     def take(self, name: str, counts: Mapping[str, int | None]) -> None:
-        """Warn of what an action has counted."""
-        each = self.waiting.pop(name, None)
-        if each is not None:
-            _tell(counts, each)
+        """Warn of the rows that an action has rejected."""
+        waiting = self.waiting.pop(name, None)
+        if waiting is not None:
+            _warn(counts, waiting)
 
 
 _WARNERS: WeakKeyDictionary[SparkSession, _Warner] = WeakKeyDictionary()
 
 
 def _with_rejection_warnings(emitted: DataFrame, names: Sequence[str], depth: int) -> DataFrame:
-    """Return the rows that the calls emit such that the first action on it warns of the rows that it has rejected.
+    """Return the emitted rows such that the first action on them warns of the rows that it has rejected.
 
-    With Spark Connect it does not warn: its ``toPandas`` attaches what is observed to the user's DataFrame.
-
-    Args:
-        emitted: The emitted rows of ``(kind, payload)``.
-        names: The inputs' names.
-        depth: How many calls are between this one and the user's line.
+    With Spark Connect it does not warn: its ``toPandas`` attaches what is observed to the user's DataFrame. ``depth``
+    is the number of calls between this one and the user's line.
     """
     session = emitted.sparkSession
     if not adapter_of(session).has_listeners:
@@ -133,22 +129,22 @@ def _warner(session: SparkSession) -> _Warner:
 
 
 def _sums() -> list[Column]:
-    """Return the counts that Spark makes of the calls' statistics."""
+    """Return the sums that Spark makes of the calls' statistics."""
     text = F.when(F.col("kind") == F.lit(STATISTICS), F.col("payload").cast("string"))
     names = ["rows_in", *(f"rejected.{reason}" for reason in get_args(Reason))]
     places = [f"inputs[{side}].{name}" for side in (0, 1) for name in names]
     return [F.sum(F.get_json_object(text, f"$.{place}").cast("bigint")).alias(place) for place in places]
 
 
-def _tell(metrics: Mapping[str, int | None], each: _Waiting) -> None:
+def _warn(metrics: Mapping[str, int | None], waiting: _Waiting) -> None:
     inputs = []
-    for side, name in enumerate(each.names):
+    for side, name in enumerate(waiting.names):
         counts = {reason: metrics.get(f"inputs[{side}].rejected.{reason}") for reason in get_args(Reason)}
         rejected = {reason: count for reason, count in counts.items() if count}
         inputs.append((name, metrics.get(f"inputs[{side}].rows_in") or 0, rejected))
     warning = rejections(inputs, 'to_dataframe("rejected")')
     if warning is not None:
-        warnings.warn_explicit(warning, MissingRowsWarning, **each.line)
+        warnings.warn_explicit(warning, MissingRowsWarning, **waiting.line)
 
 
 @atexit.register
@@ -161,12 +157,7 @@ def _wait() -> None:
 
 
 class SparkExecution:
-    """Executes a plan over inputs of Spark.
-
-    Args:
-        left: The left input.
-        right: The right input.
-    """
+    """Executes a plan over two inputs of Spark."""
 
     def __init__(self, left: BoundInput, right: BoundInput) -> None:
         self._left, self._right = left, right
@@ -183,7 +174,7 @@ class SparkExecution:
 
     @property
     def sources(self) -> tuple[str, str]:
-        """Where each input's rows are, in words."""
+        """The place of each input's rows, in words."""
         return self._left.title, self._right.title
 
     @property
@@ -196,30 +187,22 @@ class SparkExecution:
         return arrow_schema(declared) if isinstance(declared, StructType) else declared
 
     def check_function(self, function: KeyedCoProcessFunction) -> None:
-        """Check that a function can be sent to the workers.
-
-        Raises:
-            ConfigurationError: It can't be pickled.
-        """
+        """Raise a ConfigurationError if a function can't be pickled, to be sent to the workers."""
         check_picklable(function)
 
     def to_dataframe(self, plan: Plan, name: str) -> DataFrame:
-        """Return one output of a plan as a DataFrame; ``name`` is a key of its ``outputs``.
-
-        Raises:
-            ConfigurationError: A static side is beside a stream.
-        """
-        if self._is_beside:
+        """Return one output of a plan as a DataFrame; ``name`` is a key of its ``outputs``."""
+        if self._has_static_side:
             msg = (
                 f"to_dataframe(): input {plan.right.name!r} is a static side, whose version a checkpoint of cojoin's "
                 f"pins, and a plain DataFrame has none; use start()"
             )
             raise ConfigurationError(msg)
-        for each in self.bound:
-            if each.source is not None and each.source.begins_with_snapshot:
+        for bound in self.bound:
+            if bound.source is not None and bound.source.begins_with_snapshot:
                 msg = (
-                    f"input {each.spec.name!r}: the rows of its table must be in the state before other rows are "
-                    f"joined, which only a query with a checkpoint sees to; use start(...)"
+                    f"input {bound.spec.name!r}: the rows of its table must be in the state before other rows are "
+                    f"joined, which only a query with a checkpoint ensures; use start(...)"
                 )
                 raise ConfigurationError(msg)
         with pipeline_refusals("to_dataframe()"):
@@ -234,7 +217,7 @@ class SparkExecution:
         spark = self._left.frame.sparkSession
         # Other sinks record the batch elsewhere: in a folder's name, an argument or a marker.
         plan = replace(plan, stamps_rejected=options.rejected is None or isinstance(options.rejected, DeltaSink))
-        # A value that it can't have is an error now, and not in the first batch.
+        # An invalid value of this setting is an error now, and not in the first batch.
         is_left_to_spark(spark, OUTPUT_SETTING)
 
         def emit(plan: Plan, inputs: tuple[BoundInput, BoundInput], *arguments: Any) -> DataFrame:
@@ -254,20 +237,15 @@ class SparkExecution:
     ) -> DataFrame:
         """Return the stream of ``(kind, payload)`` that the calls emit.
 
-        Args:
-            plan: What the calls execute.
-            control: A further input, of control rows.
-            resumed_at: The ids of the micro-batches before which the query was stopped.
-            cadence: When a snapshot is due.
-            segments: The store of flushed segments; None keeps all rows in Spark's state.
-            facts_setting: The setting that carries the facts of a micro-batch; None where local properties do.
-            phase: For what the stream is made.
+        ``control`` is a further input, of control rows. ``resumed_at`` are the ids of the micro-batches before which
+        the query was stopped. Without ``segments``, all rows stay in Spark's state; without ``facts_setting``, local
+        properties carry the facts of a micro-batch.
         """
         run = for_workers(StreamingCall(plan, resumed_at, cadence, segments, facts_setting), _function_of(plan))
 
         timeout = GroupStateTimeout.ProcessingTimeTimeout if plan.has_timeouts else GroupStateTimeout.NoTimeout
         execution = self._without_end() if phase == "live" else self
-        inputs = execution._packed(plan, is_planned=phase == "at rest")  # noqa: SLF001 - its own class
+        inputs = execution._packed(plan, is_planned=phase == "planned")  # noqa: SLF001 - its own class
         packed = inputs if control is None else inputs.unionByName(control)
         return packed.groupBy("key_group").applyInPandasWithState(run, EMITTED_DDL, STATE_DDL, "append", timeout)
 
@@ -286,13 +264,13 @@ class SparkExecution:
         return SparkExecution(self._left.read_from(one), self._right.read_from(two))
 
     @property
-    def _is_beside(self) -> bool:
-        """Whether the right input is a table beside a stream, whose rows come through the control input."""
+    def _has_static_side(self) -> bool:
+        """Whether the right input is a static side of a stream, whose rows come through the control input."""
         return self._left.is_streaming and self._right.spec.static
 
     def _packed(self, plan: Plan, *, is_planned: bool = False) -> DataFrame:
-        sides, groups = (self._left,) if self._is_beside else (self._left, self._right), plan.key_groups
-        frames = (each.packed_at_rest(groups) if is_planned else each.packed(groups) for each in sides)
+        sides, groups = (self._left,) if self._has_static_side else (self._left, self._right), plan.key_groups
+        frames = (each.packed_empty(groups) if is_planned else each.packed(groups) for each in sides)
         packed = reduce(lambda one, two: one.union(two), frames)
         return packed.select("key_group", F.col("tag"), "payload")
 
@@ -318,14 +296,8 @@ _LONG_SECONDS = 5
 def bind_inputs(left: Input, right: Input, key_groups: int | None) -> tuple[SparkExecution, int, list[str]]:
     """Return the execution of two inputs of Spark, the number of key groups, and warnings for the user.
 
-    Args:
-        left: The left input.
-        right: The right input.
-        key_groups: The number of key groups that the user named, or None.
-
-    Raises:
-        ConfigurationError: An input can't be opened, or the inputs do not fit together.
-        SchemaError: A column does not exist or has the wrong type, or the types of the keys differ.
+    Without ``key_groups``, the number is chosen, by the size of static inputs. A ConfigurationError or SchemaError
+    means that an input can't be opened, or that the inputs do not fit together.
     """
     session = active_session()
     if session is not None:
@@ -337,12 +309,12 @@ def bind_inputs(left: Input, right: Input, key_groups: int | None) -> tuple[Spar
     groups = _KEY_GROUPS if key_groups is None else key_groups
     if not first.is_streaming:
         groups = min(groups, 1 + sum(_size(each) for each in (first, second)) // _BYTES_FOR_GROUP)
-    padded = [f"key: {told.format('only texts that fill it match')}" for told, _ in _padded(first, second)]
+    padded = [f"key: {message.format('only texts that fill it match')}" for message, _ in _padded(first, second)]
     return SparkExecution(first, second), groups, [*_changed_columns(first, second), *padded, *_cost(groups, first)]
 
 
 def _size(bound: BoundInput) -> int:
-    """Return the size of a static input in bytes, as Spark estimates it; of an unknown one, Spark says the largest."""
+    """Return the size of a static input in bytes, as Spark estimates it: the largest number if it is unknown."""
     return adapter_of(bound.frame.sparkSession).plan_bytes(bound.frame)
 
 
@@ -354,8 +326,8 @@ def _check(left: BoundInput, right: BoundInput) -> None:
             f"{two.name!r}, which never ends; make the stream the left input, and the table the right one"
         )
         raise ConfigurationError(msg)
-    beside = left.is_streaming and two.static
-    if left.is_streaming != right.is_streaming and one.name != two.name and not beside:
+    is_static_side = left.is_streaming and two.static
+    if left.is_streaming != right.is_streaming and one.name != two.name and not is_static_side:
         stream, static = (one.name, two.name) if left.is_streaming else (two.name, one.name)
         msg = (
             f"input {stream!r} is a stream, input {static!r} is static; both must be of one kind: "
@@ -363,13 +335,13 @@ def _check(left: BoundInput, right: BoundInput) -> None:
             f"and on the right a Delta table of which one version is pinned: cojoin.sources.delta(..., static=True)"
         )
         raise ConfigurationError(msg)
-    for each in (one, two):
-        if each.refreshes and not beside:
-            msg = f"refresh: input {each.name!r} is not beside a stream, so it is read once; leave refresh= out"
+    for spec in (one, two):
+        if spec.refreshes and not is_static_side:
+            msg = f"refresh: input {spec.name!r} is not joined with a stream, so it is read once; leave refresh= out"
             raise ConfigurationError(msg)
-    for told, never in _padded(left, right):
+    for message, never in _padded(left, right):
         if never:
-            msg = f"the key types differ: {told.format('no two keys would be equal')}"
+            msg = f"the key types differ: {message.format('no two keys would be equal')}"
             raise SchemaError(msg)
     check_pair(one, two, (SparkAdvice(), SparkAdvice()))
 
@@ -390,8 +362,7 @@ def _padded(left: BoundInput, right: BoundInput) -> Iterator[tuple[str, bool]]:
             (
                 f"{one!r} of input {left.spec.name!r} is {types[0]}, {two!r} of input {right.spec.name!r} is "
                 f"{types[1]}, and a char(n) is padded with blanks to n characters: {{}}; leave the blanks out on both "
-                f"sides: "
-                f"{' and '.join(cures)}"
+                f"sides: {' and '.join(cures)}"
             ),
             len(padded) > 1 or limit < padded[0],
         )
@@ -404,21 +375,21 @@ def _trimmed(bound: BoundInput, column: str) -> str:
 
 
 def _together(left: Input, right: Input) -> tuple[Input, Input]:
-    """Return both inputs with sources that know of their inputs and of each other, since Kafka's are read in step."""
-    left, right = _told(left, "left"), _told(right, "right")
+    """Return both inputs with sources that have the inputs' settings and each other, as Kafka's are read in step."""
+    left, right = _with_settings(left, "left"), _with_settings(right, "right")
     one, two = getattr(left, "source", None), getattr(right, "source", None)
     if not (isinstance(one, Source) and isinstance(two, Source)):
         return left, right
     return replace(left, source=one.together_with(two)), replace(right, source=two.together_with(one))
 
 
-def _told(declared: Input, default_name: str) -> Input:
-    """Return an input whose source knows its name, its key and ``max_ahead``."""
+def _with_settings(declared: Input, default_name: str) -> Input:
+    """Return an input whose source has its name, its key and ``max_ahead``."""
     source = getattr(declared, "source", None)
     if not isinstance(source, Source):
         return declared
     key = [declared.key] if isinstance(declared.key, str) else declared.key
-    # What is no name is refused once the columns are known.
+    # Values that are not names are refused once the columns are known.
     names = key if isinstance(key, Sequence) else ()
     source = source.of_input(declared.name or default_name)
     source = source.with_key(tuple(each for each in names if isinstance(each, str)))
@@ -429,12 +400,12 @@ def _told(declared: Input, default_name: str) -> Input:
 
 def _changed_columns(*inputs: BoundInput) -> Iterator[str]:
     """Yield a warning for each column whose collation is lost."""
-    for each in inputs:
-        for name, collation in each.collated.items():
+    for bound in inputs:
+        for name, collation in bound.collated.items():
             yield (
-                f"input {each.spec.name!r}: column {name!r} has the collation {collation}, which results and state do "
-                f"not keep: its texts stay as they are, and come out as UTF8_BINARY; collate the result anew where it "
-                f"matters"
+                f"input {bound.spec.name!r}: column {name!r} has the collation {collation}, which results and state do "
+                f"not keep: its texts stay as they are, and are UTF8_BINARY in the result; collate the result again "
+                f"where it matters"
             )
 
 

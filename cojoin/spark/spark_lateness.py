@@ -7,9 +7,9 @@ them in one pass. Rows with one arrival are in one range, however many.
 
 Rows arrive in the order of a column: the offset, a file's time, or the time of a Delta commit. The commit that wrote a
 row of a Delta table is known by the row's file: the log has it as added in that commit. It is not known for a file that
-was added without a change of data, as OPTIMIZE does, nor where the commit has left the log. Of a file that was added
-several times, as with deletion vectors, it is the first. It costs the reading of the log's commits, and a join of the
-rows with the names of their files. (Delta's protocol, "Add File and Remove File".)
+was added without a change of data, as OPTIMIZE does, nor where the commit has left the log. A file that was added
+several times, as with deletion vectors, has its first commit. It costs the reading of the log's commits, and a join of
+the rows with the names of their files. (Delta's protocol, "Add File and Remove File".)
 """
 
 from __future__ import annotations
@@ -52,13 +52,7 @@ _FILE = "__cojoin_file"
 def _with_arrival(source: Source, arrival: Any, label: str) -> tuple[DataFrame, Any]:
     """Return the present rows of a source, and the column by which they arrived, which is added if need be.
 
-    Args:
-        source: The source.
-        arrival: The column that the user names; None is the source's own.
-        label: What is read, for messages.
-
-    Raises:
-        ConfigurationError: The source has no end.
+    ``arrival`` is the column that the user names; None is the source's own.
     """
     endless = source.why_endless()
     if endless is not None:
@@ -109,7 +103,7 @@ def _commit_times(spark: SparkSession, log: TableLog) -> DataFrame:
     return spark.createDataFrame(rows).select(_FILE, F.timestamp_millis("millis").alias(COMMITTED_AT))
 
 
-_NAME, _WHAT = "source", "input 'source'"
+_NAME, _LABEL = "source", "input 'source'"
 _RANGE_ROWS, _MOST_RANGES, _SAMPLED = 1_000_000, 256, 1_000
 _FIRST = -(1 << 63)
 """An arrival before all others."""
@@ -126,25 +120,19 @@ def spark_lateness(
     max_ahead: Duration | None,
     now_ms: int,
 ) -> Lateness:
-    """Return how late rows of Spark's come; ``cojoin.lateness`` documents the arguments but the present moment.
-
-    Raises:
-        ConfigurationError: The rows can't be read or are a stream, or an argument is invalid.
-        SchemaError: A column does not exist or has the wrong type.
-        QueryFailedError: Reading the rows failed.
-    """
+    """Return how late rows of Spark's come; ``cojoin.lateness`` documents the arguments, and the errors."""
     if isinstance(source, Source):
         try:
-            frame, arrival = _with_arrival(source.of_input(_NAME), arrival, _WHAT)
+            frame, arrival = _with_arrival(source.of_input(_NAME), arrival, _LABEL)
         except JAVA_ERRORS as error:
-            msg = f"{_WHAT}: {source.title} can't be read: {explain(error)}"
+            msg = f"{_LABEL}: {source.title} can't be read: {explain(error)}"
             raise ConfigurationError(msg) from error
         partition = partition or source.partition
     else:
         frame = source
-        check_session(frame.sparkSession, _WHAT)
+        check_session(frame.sparkSession, _LABEL)
     if frame.isStreaming:
-        msg = f"{_WHAT} is a stream, which has no end; read what is there with spark.read"
+        msg = f"{_LABEL} is a stream, which has no end; read its present rows with spark.read"
         raise ConfigurationError(msg)
     if arrival is None:
         msg = (
@@ -154,7 +142,7 @@ def spark_lateness(
         raise ConfigurationError(msg)
     types = {field.name: field.dataType.simpleString() for field in frame.schema.fields}
     order = arrival_order(types, arrival, every, max_ahead, now_ms)
-    # A key is needed and has no meaning here; the arrival's column can be one.
+    # An input needs a key, which has no meaning for lateness; the arrival's column can be one.
     declared = Input(frame, key=order.column or "", event_time=event_time, name=_NAME, partition=partition)
     bound = BoundInput(declared, _NAME, 1)
     rows = _times(bound.frame, bound.spec, order).persist(StorageLevel.DISK_ONLY)
@@ -213,9 +201,9 @@ def _counted(rows: DataFrame, spec: InputSpec, order: ArrivalOrder) -> Lateness:
 
 
 def _by_range(rows: DataFrame, known: int) -> DataFrame:
-    """Return the rows by ranges of arrival, sorted in each, and before each what its partitions have had until then.
+    """Return the rows by ranges of arrival, sorted, each range after the largest timestamps of its partitions so far.
 
-    The column ``w`` is 1 for a row, and 0 for what was before a range.
+    The column ``w`` is 1 for a row, and 0 for such a largest timestamp.
     """
     count = min(-(-known // _RANGE_ROWS), _MOST_RANGES)
     if count == 1:

@@ -192,7 +192,9 @@ def test_paths_may_have_blanks_and_brackets_and_relative_ones_are_refused(
         joined(tables).start(output=cj.sinks.parquet("out"), checkpoint=f"{tmp_path}/c", trigger=drain)
     with pytest.raises(cj.ConfigurationError, match=r"input 'trades': expected a full path, got './trades'"):
         joined(("./trades", tables[1])).start(output=print, checkpoint=f"{tmp_path}/c", trigger=drain)
-    with pytest.raises(cj.ConfigurationError, match=r"input 'trades': delta .*can't be read: there is no Delta table"):
+    with pytest.raises(
+        cj.ConfigurationError, match=r"input 'trades': delta .*can't be read: the Delta table does not exist"
+    ):
         joined((f"{tmp_path}/none", tables[1])).start(output=print, checkpoint=f"{tmp_path}/c", trigger=drain)
 
 

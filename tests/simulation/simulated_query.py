@@ -54,7 +54,7 @@ class _Source:
     def held_back(self) -> list[str]:
         return []
 
-    ends_with_what_is_there = True
+    ends_with_present_rows = True
 
     def newest_commit(self, *_: Any) -> None:
         return None

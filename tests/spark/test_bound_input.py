@@ -101,7 +101,7 @@ def test_the_files_that_are_there_are_looked_at(folder: Path) -> None:
     assert reading(folder) == DIRECT
     (folder / "day=monday").mkdir()
     pq.write_table(ROWS.drop_columns("day"), folder / "day=monday" / "1.parquet")
-    assert reading(folder) == "its folder 'day=monday' has a column's value"
+    assert reading(folder) == "its folder 'day=monday' is a Spark partition"
 
 
 def test_old_calendars_are_read_by_spark(tmp_path: Path, spark: SparkSession) -> None:
@@ -296,7 +296,7 @@ def test_an_event_time_may_be_an_expression_or_none(two_frames: Any) -> None:
     assert bind(two_frames[0], event_time=None).spec.event_time is None
     with pytest.raises(cj.SchemaError, match="input 'trades': event time: the expression does not fit its columns"):
         bind(two_frames[0], event_time=F.timestamp_millis("nothing"))
-    with pytest.raises(cj.SchemaError, match="the expression's column 'amount' is there already"):
+    with pytest.raises(cj.SchemaError, match="the input has the expression's column 'amount' already"):
         bind(two_frames[0], event_time=F.current_timestamp().alias("amount"))
 
 

@@ -117,8 +117,8 @@ def test_a_checkpoint_that_is_older_than_its_output_is_refused_at_the_start(
     assert before == [1, 2, 3, 4]
     life.put_back(copy)
     with refused(
-        f"output 'output', Delta table {life.out}: it has the query's batches up to 3, and the checkpoint goes on with "
-        f"batch 1: the checkpoint is older than its output",
+        f"output 'output', Delta table {life.out}: it has the query's batches up to 3, and the checkpoint continues "
+        f"with batch 1: the checkpoint is older than its output",
         "cut_back_output=True",
         kind=cj.CheckpointError,
     ):
@@ -151,11 +151,11 @@ def test_a_table_that_is_older_than_the_checkpoint_is_refused(spark: SparkSessio
     shutil.rmtree(life.out)
     shutil.copytree(tmp_path / "old", life.out)
     with refused(
-        "knows that batch 1 was written there, and it has the query's batches up to 0", kind=cj.CheckpointError
+        "records that batch 1 was written to it, and it has the query's batches up to 0", kind=cj.CheckpointError
     ):
         life.run()
     shutil.rmtree(life.out)
-    with refused("knows that batch 1 was written there, and there is no such table", kind=cj.CheckpointError):
+    with refused("records that batch 1 was written to it, and the table does not exist", kind=cj.CheckpointError):
         life.run()
 
 
@@ -209,7 +209,7 @@ def test_another_function_body_in_between_is_seen_by_its_rows(spark: SparkSessio
 
     with refused("the disk is full", kind=cj.QueryFailedError):
         run(1, fail)
-    with refused("from another execution: its 2 rows are others now", kind=cj.QueryFailedError):
+    with refused("from another execution: its 2 rows are different now", kind=cj.QueryFailedError):
         run(-1, lambda frame, batch_id: None)
     run(1, lambda frame, batch_id: None)
     assert life.emitted() == [1, 2]
@@ -223,7 +223,7 @@ def test_parquet_folders_of_others_and_of_later_batches_are_not_replaced(spark: 
     assert before == [1, 2, 3]
     life.put_back(copy)
     with refused(
-        f"parquet folder {life.out}: it has the query's batches up to 2, and the checkpoint goes on with batch 1",
+        f"parquet folder {life.out}: it has the query's batches up to 2, and the checkpoint continues with batch 1",
         "delete the folders from batch_id=1 on and start again",
         kind=cj.CheckpointError,
     ):

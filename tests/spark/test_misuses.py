@@ -131,8 +131,8 @@ REFUSED: list[tuple[str, Callable[[Things], Any], type[Exception], str]] = [
      "pathlib drops a slash of a URL: got 's3:/lake/trades'; give the URL as a text"),
     # Keys, times, joins.
     ("collated key", lambda t: t.pair(t.left.withColumn("k", F.expr("k collate UTF8_LCASE"))), cj.SchemaError,
-     ("key column 'k' has the collation UTF8_LCASE, and cojoin compares texts by their bytes; say which are equal: "
-     "F.lower(F.collate('k', 'UTF8_BINARY')), or F.collate('k', 'UTF8_BINARY') to tell them all apart")),
+     ("key column 'k' has the collation UTF8_LCASE, and cojoin compares texts by their bytes; choose which are equal: "
+     "F.lower(F.collate('k', 'UTF8_BINARY')), or F.collate('k', 'UTF8_BINARY') to keep all different")),
     ("collated partition", lambda t: cj.connect(
         t.input(t.left.withColumn("v", F.expr("'p' collate UNICODE_CI")), partition="v"), t.input(t.right)
     ), cj.SchemaError, "partition column 'v' has the collation UNICODE_CI"),

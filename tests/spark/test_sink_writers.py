@@ -46,10 +46,10 @@ def test_a_delta_table_must_be_as_the_checkpoint_left_it(spark: SparkSession, tm
     _, (first, second) = write(spark, sink, 0, 1)
     for next_batch, known in ((1, first), (2, second), (1, {})):
         sink.open(spark, OUTPUT).check(position(next_batch, **known))
-    with refused("has the query's batches up to 1, and the checkpoint goes on with batch 0", kind=cj.CheckpointError):
+    with refused("has the query's batches up to 1, and the checkpoint continues with batch 0", kind=cj.CheckpointError):
         sink.open(spark, OUTPUT).check(position(0))
     with refused(
-        "knows that batch 2 was written there, and it has the query's batches up to 1", kind=cj.CheckpointError
+        "records that batch 2 was written to it, and it has the query's batches up to 1", kind=cj.CheckpointError
     ):
         sink.open(spark, OUTPUT).check(position(3, **(second | {"batch_id": 2})))
     with refused("it is another table of that name", kind=cj.CheckpointError):
@@ -57,7 +57,7 @@ def test_a_delta_table_must_be_as_the_checkpoint_left_it(spark: SparkSession, tm
     with refused("it has none of the query's batches", kind=cj.CheckpointError):
         sink.open(spark, OutputId("77aa", "output")).check(position(2, **second))
     shutil.rmtree(tmp_path / "out")
-    with refused("there is no such table", kind=cj.CheckpointError):
+    with refused("the table does not exist", kind=cj.CheckpointError):
         sink.open(spark, OUTPUT).check(position(2, **second))
 
 
@@ -96,7 +96,7 @@ def test_a_batch_that_is_there_is_passed_over_only_if_it_is_the_same(spark: Spar
     again.write(spark.range(1, 2), BatchMarker(1, 1, 1, "offsets"))
     cases = (
         (BatchMarker(1, 2, 1, "offsets"), "it had 1 rows then and has 2 now"),
-        (BatchMarker(1, 1, 7, "offsets"), "its 1 rows are others now"),
+        (BatchMarker(1, 1, 7, "offsets"), "its 1 rows are different now"),
         (BatchMarker(1, 1, 1, "others"), "it was read up to other source offsets"),
         (BatchMarker(1, 0, 0, "offsets"), "it had 1 rows then and has 0 now"),
         (BatchMarker(0, 1, 0, "offsets"), "the table has the query's batches up to 1 already"),
@@ -116,7 +116,7 @@ def test_a_parquet_folder_must_be_the_query_s_own_and_as_the_checkpoint_left_it(
     sink = cj.sinks.parquet(f"{tmp_path}/out")
     _, (first, _) = write(spark, sink, 0, 1)
     sink.open(spark, OUTPUT).check(position(2, **first))
-    with refused("has the query's batches up to 1, and the checkpoint goes on with batch 0", kind=cj.CheckpointError):
+    with refused("has the query's batches up to 1, and the checkpoint continues with batch 0", kind=cj.CheckpointError):
         sink.open(spark, OUTPUT).check(position(0))
     with refused("such as batch_id=0, that this query did not write", kind=cj.CheckpointError):
         sink.open(spark, OutputId("77aa", "output")).check(position(0))

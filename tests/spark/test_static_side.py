@@ -121,7 +121,7 @@ def test_what_can_not_be_a_static_side_is_refused(shop: Shop) -> None:
     with refused("to_dataframe(): input 'customers' is a static side", "use start()"):
         pair.asof_join().to_dataframe()
     static = cj.Input(spark.read.parquet(f"{shop.folder}/trades"), "buyer.id", "event_time", "trades")
-    with refused("refresh: input 'customers' is not beside a stream"):
+    with refused("refresh: input 'customers' is not joined with a stream"):
         cj.connect(static, cj.Input(cj.sources.delta(shop.customers, refresh=NOW), "käufer", None, "customers"))
 
 

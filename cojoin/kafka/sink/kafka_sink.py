@@ -180,7 +180,7 @@ class KafkaSink(Sink):
         """
         self.encoding.check(schema, self.topic, f"{role}: sinks.kafka {self.topic!r}")
 
-    def goes_on_in(self, written: Mapping[str, Any], former: OutputId, *, successor: str, ends: bool) -> bool:
+    def continues_output_of(self, written: Mapping[str, Any], former: OutputId, *, successor: str, ends: bool) -> bool:
         """Check whether a new query may go on in the topic of the query whose snapshot it begins with.
 
         Args:

@@ -1,7 +1,7 @@
 """The facts of a micro-batch that the driver passes to the calls, and the check of the state with which it begins.
 
-They are in local properties of Spark's jobs, or in a setting of the session where these do not reach the workers (Spark
-Connect).
+They travel as local properties of Spark's jobs; with Spark Connect, where these do not reach the workers, in a setting
+of the session.
 """
 
 from __future__ import annotations
@@ -27,27 +27,25 @@ HOLDS_PROPERTY = "cojoin.holds"
 """The local property with the limits of the inputs' watermarks (``spark.query.input_progress``)."""
 
 LOADS_PROPERTY = "cojoin.loads"
-"""The local property of a micro-batch's jobs with how far tables' snapshots are read (``Loads``)."""
+"""The local property with the progress in tables' snapshots (``Loads``)."""
 
 PLACES_PROPERTY = "cojoin.places"
-"""The local property of a micro-batch's jobs with the tokens that a worker must find (``place_tokens.Tokens``)."""
+"""The local property with the tokens for ``check_places`` (``place_tokens.Tokens``)."""
 
 STATE_PROPERTY = "cojoin.state"
-"""The local property of a micro-batch's jobs with what is known of the state that it begins with."""
+"""The local property with ``BatchFacts.state``."""
 
-
-_FOUND: set[str] = set()
-"""The tokens that this process has found."""
+_CHECKED: set[str] = set()
+"""The tokens that this process has checked."""
 
 
 @dataclass(frozen=True)
 class Loads:
-    """The progress of a micro-batch in the snapshots with which streams of Delta tables begin, by the input's number.
+    """Progress in the snapshots with which streams of Delta tables begin, by the input's number.
 
-    Attributes:
-        snapshots: The version that is the snapshot of a change feed; only where the batch may have rows of it.
-        rows: How many rows of its snapshot are read after the batch, and how many it has; only inside of it, and where
-            the table's statistics have these numbers.
+    ``snapshots`` has the version that is the snapshot of a change feed, where the batch may have rows of it. ``rows``
+    are the rows of a snapshot that are read after the batch, and all of its rows, where the table's statistics have
+    them.
     """
 
     snapshots: Mapping[int, int] = field(default_factory=dict)
@@ -59,7 +57,7 @@ class Loads:
 
     @classmethod
     def read(cls, stored: Mapping[str, Any]) -> Loads:
-        """Return what ``as_dict`` returned; nothing for nothing."""
+        """Return the progress that ``as_dict`` returned; an empty mapping gives none."""
         rows = {int(number): (int(read), int(total)) for number, (read, total) in stored.get("rows", {}).items()}
         return cls(_holds(stored.get("snapshots", {})), rows)
 
@@ -71,12 +69,11 @@ class BatchFacts:
     Attributes:
         batch_id: Its id.
         holds: The limit of each input's watermark, which the driver derived from the offset log, by the input's number.
-        state: What is known of the state that it begins with: the last batch that has called the key groups
-            (``called``), and ``query_id``.
-        loads: How far it is in the tables' snapshots.
-        files: Where the calls may write the rows of some outputs (``FileTarget.as_dict``), by the output's kind.
-            Nothing with Spark Connect, where the driver knows no such place.
-        places: The tokens that a worker must find, as ``check_places`` takes them; None where nothing has to be found.
+        state: The last batch that has called the key groups (``called``), and ``query_id``, for ``check_state``.
+        loads: Its progress in the tables' snapshots.
+        files: The folders to which calls may write rows of outputs (``FileTarget.as_dict``), by the output's kind; none
+            with Spark Connect.
+        places: The tokens for ``check_places``; None where none must be checked.
     """
 
     batch_id: int
@@ -87,13 +84,13 @@ class BatchFacts:
     places: str | None = None
 
     def to_json(self) -> str:
-        """Return them as a text, which ``read`` reads."""
+        """Return the facts as JSON for ``read``, without ``files``."""
         facts = {"batch_id": self.batch_id, "holds": self.holds, "state": self.state, "loads": self.loads.as_dict()}
         return json.dumps(facts | ({} if self.places is None else {"places": self.places}))
 
     @classmethod
     def read(cls, text: str) -> BatchFacts:
-        """Read a text that ``to_json`` returned."""
+        """Return the facts that ``to_json`` wrote."""
         stored = json.loads(text)
         loads, places = Loads.read(stored["loads"]), stored.get("places")
         return cls(int(stored["batch_id"]), _holds(stored["holds"]), stored["state"], loads, places=places)
@@ -115,24 +112,19 @@ def batch_facts(setting: str | None) -> BatchFacts:
 
 
 def check_places(text: str | None = None) -> None:
-    """Check, at a Python process's first task of a query, that it sees the places that the driver sees.
+    """Raise a CheckpointError, at a process's first task of a query, unless this host sees the places of the driver.
 
-    Args:
-        text: The driver's tokens; None reads them from Spark's local properties, which have them if they must be
-            checked.
-
-    Raises:
-        CheckpointError: This host has other places.
+    Without ``text``, the driver's tokens are read from Spark's local properties, if they must be checked.
     """
     text = _property(PLACES_PROPERTY) if text is None else text
-    if not text or text in _FOUND:
+    if not text or text in _CHECKED:
         return
     tokens, own = Tokens.read(text), uuid.uuid4().hex
     faults = tokens.look(own)
     tokens.forget(own)
     if faults:
         raise CheckpointError(described_faults(faults, tokens.driver))
-    _FOUND.add(text)
+    _CHECKED.add(text)
 
 
 def _holds(stored: Mapping[str, int]) -> dict[int, int]:
@@ -145,15 +137,10 @@ def _property(name: str) -> str | None:
 
 
 def check_state(written: Any, group: int, expected: Mapping[str, Any]) -> None:
-    """Check that a state value is the key group's own, and as new as the manifests say.
+    """Raise a CheckpointError unless a state value belongs to the key group, and is as new as the manifests record.
 
-    Args:
-        written: Who wrote it, as its header says; None where there is no value, or it does not say so.
-        group: The key group.
-        expected: What the driver says: the last batch that has called the key groups (``called``), and ``query_id``.
-
-    Raises:
-        CheckpointError: It is another's, or older.
+    ``written`` is the key group, the batch and the query in the value's header; None where the value is missing, or has
+    none of them. ``expected`` is ``BatchFacts.state``.
     """
     called, query_id = expected.get("called"), expected.get("query_id")
     if written is None:
@@ -163,8 +150,8 @@ def check_state(written: Any, group: int, expected: Mapping[str, Any]) -> None:
         is_right = written[0] == group and is_query and (called is None or written[1] >= called)
     if is_right:
         return
-    got = "there is none that says so" if written is None else f"got key group, batch and query {written}"
-    known = "" if called is None else f" after batch {called} or a later one, as the manifests say"
+    got = "got none with these" if written is None else f"got key group, batch and query {written}"
+    known = "" if called is None else f" after batch {called} or a later one, which the manifests record"
     msg = (
         f"spark/state of the checkpoint, Spark's own state store: expected the state of key group {group} of the query "
         f"{query_id}{known}; {got}: its files were exchanged or are former ones; put the checkpoint back from a "

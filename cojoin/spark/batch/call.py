@@ -1,17 +1,16 @@
 """The grouped function that runs one key group: in a stream with state in and out, and once on static inputs.
 
 In a stream, ``StreamingCall`` runs inside ``applyInPandasWithState``: each micro-batch is one call per key group, which
-restores the operator from the state value and stores it again. On static inputs, ``StaticCall`` runs inside
-``applyInArrow``: once, to the end of time.
+restores the operator from the state value and stores it again, decoded and encoded as a whole. On static inputs,
+``StaticCall`` runs inside ``applyInArrow``: once, to the end of time.
 
 A call takes packed rows, which are serialized as Arrow IPC messages (``packing``). Among them is the control input:
-rows of the driver, with watermarks, the end of input, or restored state. A call emits rows of ``(kind, payload)`` and
-nothing else. A payload is an Arrow message of output, rejected or side-output rows, an Arrow message of this key
-group's row of the snapshot when one is due, or the call's statistics as JSON.
+rows of the driver, with watermarks, the end of input, or restored state. A call emits only rows of ``(kind, payload)``.
+A payload is an Arrow message of output, rejected or side-output rows, an Arrow message of this key group's row of the
+snapshot when one is due, or the call's statistics as JSON.
 
 The first call of a restored query starts with the state from the control input. If processing time matters, every key
-group sets a timeout, so that it is called in the next batch even without rows. The state value is decoded and encoded
-as a whole for each key group and batch.
+group sets a timeout, so that it is called in the next batch even without rows.
 """
 
 from __future__ import annotations
@@ -73,8 +72,8 @@ class StreamingCall:
         resumed_at: The ids of the first micro-batches after a restart.
         cadence: When a snapshot is due.
         segments: The store of flushed segments; None keeps all rows in the state value.
-        facts_setting: The session's setting that carries the facts of the micro-batch
-            (``BatchFacts``); None where Spark's local properties say it.
+        facts_setting: The session setting that carries the ``BatchFacts`` (Spark Connect); None where Spark's local
+            properties do.
     """
 
     def __init__(
@@ -92,15 +91,9 @@ class StreamingCall:
         self._outputs = dict(plan.outputs)
 
     def __call__(self, key: tuple[Any, ...], frames: Iterable[pd.DataFrame], state: Any) -> Iterator[pd.DataFrame]:
-        """Restore the operator, run the batch, and store the operator's state.
+        """Restore the operator, run the batch, store the operator's state, and yield rows of ``(kind, payload)``.
 
-        Args:
-            key: The label of the key group.
-            frames: The packed rows.
-            state: Spark's state of the key group.
-
-        Yields:
-            Rows of ``(kind, payload)``.
+        ``key`` has the label of the key group, ``frames`` the packed rows, and ``state`` is Spark's ``GroupState``.
         """
         facts = batch_facts(self._facts_setting)
         check_places(facts.places)
@@ -110,17 +103,12 @@ class StreamingCall:
             # Spark would show the frames of cojoin and not those of the user's function.
             with UserFrames(), without_garbage_collection():
                 yield from self._run(key, frames, state, facts, emitted)
-            emitted.keep()
+            emitted.files.keep()
         finally:
-            emitted.close()
+            emitted.files.remove()
 
     def _run(
-        self,
-        key: tuple[Any, ...],
-        frames: Iterable[pd.DataFrame],
-        state: Any,
-        facts: BatchFacts,
-        emitted: _Emitted,
+        self, key: tuple[Any, ...], frames: Iterable[pd.DataFrame], state: Any, facts: BatchFacts, emitted: _Emitted
     ) -> Iterator[pd.DataFrame]:
         started = time.perf_counter()
         running = KeyGroup(self._plan, self._numbers[int(key[0])])
@@ -187,7 +175,7 @@ class StreamingCall:
 
 
 class _Emitted:
-    """A call's emissions: the rows of an output in a file of the call's own if there are many, otherwise as messages.
+    """A call's emissions: many rows of an output at once go to a file of this call, all others are messages.
 
     Args:
         outputs: The kind and the columns of each output, by name.
@@ -207,7 +195,7 @@ class _Emitted:
         self.digests: dict[str, int] = {}
         self._kinds = {name: kind for name, (kind, _) in outputs.items()}
         schemas = dict(outputs.values())
-        self._files = CallFiles(
+        self.files = CallFiles(
             {kind: FileTarget(place["folder"], schemas[kind], place["compression"]) for kind, place in places.items()}
         )
 
@@ -222,18 +210,10 @@ class _Emitted:
             if self._stamp is not None and emission.kind == REJECTED:
                 # Without the stamp in the digest, a batch that an earlier version has written is the same batch.
                 table = stamped(table, *self._stamp)
-            if not self._files.take(kind, table):
+            if not self.files.take(kind, table):
                 yield _frame(kind, write_messages(table))
-        for kind, line in self._files.complete():
+        for kind, line in self.files.complete():
             yield _frame(kind, [line])
-
-    def keep(self) -> None:
-        """Leave the files to the driver, at the end of a call."""
-        self._files.keep()
-
-    def close(self) -> None:
-        """Remove the files of a call that has failed."""
-        self._files.remove()
 
 
 class StaticCall:
@@ -269,11 +249,7 @@ def _unpack_batch(
 ) -> tuple[Batch, list[int]]:
     """Return a call's rows, and each input's largest mean row size per message, in bytes.
 
-    Args:
-        plan: The operation and its inputs.
-        packed: The packed rows, each with its tag.
-        restored: Gets the messages with restored state.
-        batch_id: The micro-batch.
+    Messages with restored state go to ``restored``.
     """
     pieces: tuple[list[pa.RecordBatch], list[pa.RecordBatch]] = ([], [])
     controls: list[Control] = []

@@ -2,12 +2,12 @@
 
 Spark computes the key group of a row as for any input. The initial state is one message for all key groups, with the
 header (watermarks, counters) and the columns of the tables, and messages with rows of a table for one key group. The
-query's first batch reads these messages and nothing else.
+query's first batch reads nothing else.
 
 A load's rows are cut and packed as those of an input (``packing``). Each message begins with the load's id and a
 checksum of the rest: Arrow rows, or a key group's closing message as JSON. A key group takes a load when its closing
-message has come, and only with as many rows as that message counts. Rows of another load are left out: a run that was
-fenced off may have written them. A load costs a copy of the table's rows in the checkpoint until they are in the state.
+message has come, and only with as many rows as that message counts. Rows of another load, which a fenced-off run may
+have written, are left out. A load costs a copy of the table's rows in the checkpoint until they are in the state.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from cojoin.engine.operator import Operator
 
 _HEADER, _FOR = "restored", "for"
-"""The header's entries: the state's header; and whom the message is for: the query, the label, and its own id."""
+"""The header's entries: the state's header; and the query and the label for which the message is, and its id."""
 _MAGIC = codec.encode({}, {})[:6]
 _MESSAGE = pa.schema([("key_group", pa.int32()), ("payload", pa.binary())])
 
@@ -59,9 +59,7 @@ def is_restored_state(message: pa.Buffer) -> bool:
 class RestoredState:
     """The restored state of one key group, collected from messages; it is true once it has a message.
 
-    Args:
-        label: The key group's label.
-        query_id: The query that is restored; None where that is not known.
+    The label and the query's id, where known, are compared with those of the messages.
     """
 
     def __init__(self, label: int | None = None, query_id: str | None = None) -> None:
@@ -74,12 +72,7 @@ class RestoredState:
         return bool(self._pieces)
 
     def add(self, message: pa.Buffer) -> None:
-        """Add a message.
-
-        Raises:
-            CodecError: The message is truncated or damaged.
-            CheckpointError: It is for another query or another key group, or was added already.
-        """
+        """Add a message; it is an error if it is damaged, of another query or key group, or was added already."""
         header, tables = codec.decode(message.to_pybytes())
         query_id, label, own_id = header.get(_FOR, (None, None, None))
         is_other = self._query_id is not None and query_id not in (None, self._query_id)
@@ -96,14 +89,9 @@ class RestoredState:
         self._pieces.append(tables)
 
     def load_into(self, operator: Operator, *, keeps_counts: bool) -> None:
-        """Load the state into an operator.
+        """Load the state into a new operator; exactly one key group keeps the counters of done and rejected rows.
 
-        Args:
-            operator: A new operator.
-            keeps_counts: Whether it gets the counters of done and rejected rows; exactly one key group must.
-
-        Raises:
-            CheckpointError: The header is missing, or the query can't use this state; the message says which.
+        A CheckpointError means that the header is missing, or that the query can't use this state.
         """
         # Release 0.5.0 wrote messages without ids; of one restoration all have one or none has.
         if self._header is None or (None in self._ids and len(self._ids) > 1):
@@ -126,12 +114,7 @@ def state_messages(
 ) -> DataFrame:
     """Return a state as messages of the control input (``CONTROL_DDL``): one header, and the rows per key group.
 
-    Args:
-        spark: The session.
-        state: The state.
-        inputs: The inputs of the restored query.
-        key_groups: The number of its key groups.
-        query_id: Its id, which each message carries.
+    ``inputs``, ``key_groups`` and ``query_id`` are those of the restored query; each message carries the id.
     """
     labels = group_labels(key_groups)
     columns = {name: table.schema for name, table in state.tables.items()}
@@ -144,11 +127,7 @@ def state_messages(
 
 
 def _pieces(
-    state: StoredState,
-    name: str,
-    inputs: tuple[InputSpec, InputSpec],
-    labels: tuple[int, ...],
-    query_id: str | None,
+    state: StoredState, name: str, inputs: tuple[InputSpec, InputSpec], labels: tuple[int, ...], query_id: str | None
 ) -> DataFrame:
     schema = state.tables[name].schema
     # Columns are named by position, since names may have dots or differ only in case.
@@ -189,13 +168,7 @@ def _known(groups: NDArray[np.int64], _: pa.Table) -> NDArray[np.int64]:
 
 
 def _header_message(header: Mapping[str, Any], columns: Mapping[str, pa.Schema], query_id: str | None) -> bytes:
-    """Return the message for all key groups.
-
-    Args:
-        header: The merged header of the old key groups.
-        columns: The columns of each table.
-        query_id: The restored query.
-    """
+    """Return the message for all key groups: the merged header of the old ones, and the columns of each table."""
     empty = {name: schema.empty_table() for name, schema in columns.items()}
     return codec.encode({_HEADER: dict(header), _FOR: [query_id, None, uuid.uuid4().hex]}, empty)
 
@@ -222,21 +195,11 @@ def load_id(name: str) -> bytes:
 
 
 def packed_load(frame: DataFrame, spec: InputSpec, key_groups: int, name: str) -> DataFrame:
-    """Return a version's rows as messages of a load (``LOADED_DDL``), and in ``note`` what each task has counted.
-
-    Args:
-        frame: The version's rows.
-        spec: The input.
-        key_groups: The number of key groups.
-        name: The load's name.
-    """
-    keys = [frame[back_quoted(each)] for each in spec.key]
-    columns = [frame[back_quoted(each)].alias(f"c{at}") for at, each in enumerate(spec.source_schema.names)]
-    packer = Packer(spec, LOADED_TAG, group_labels(key_groups))
-
-    packed = frame.select(*columns, key_group(keys, key_groups).alias(GROUP_COLUMN)).mapInArrow(
-        for_workers(packer), PACKED_DDL
-    )
+    """Return a version's rows as messages of the load ``name`` (``LOADED_DDL``), and its control rows in ``note``."""
+    keys = [frame[back_quoted(column)] for column in spec.key]
+    columns = [frame[back_quoted(column)].alias(f"c{at}") for at, column in enumerate(spec.source_schema.names)]
+    rows = frame.select(*columns, key_group(keys, key_groups).alias(GROUP_COLUMN))
+    packed = rows.mapInArrow(for_workers(Packer(spec, LOADED_TAG, group_labels(key_groups))), PACKED_DDL)
     is_row = F.col("tag") == F.lit(LOADED_TAG)
     return packed.select(
         "key_group",
@@ -253,20 +216,14 @@ def closing_messages(
 ) -> pa.Table:
     """Return the closing messages of a load, one for each key group (``LOADED_DDL``).
 
-    Args:
-        name: The load's name.
-        table_id: The table's id.
-        version: The table's version.
-        key_groups: The number of key groups.
-        notes: What the tasks have counted: the label of a key group, and the control row for it.
+    ``notes`` has the control rows of the load's tasks, each with the label of its key group.
     """
     rows: Counter[int] = Counter()
     times: set[int] = set()
     for label, note in notes:
         counted = json.loads(note)
         rows[label] += counted["rows"]
-        # Rows without event time have none to tell.
-        times.update(each for each in counted["partitions"].values() if each > NONE)
+        times.update(largest for largest in counted["partitions"].values() if largest > NONE)
     load = {"load": name, "table_id": table_id, "version": version, "largest": max(times, default=None)}
     labels = list(group_labels(key_groups))
     payloads = [json.dumps({**load, "rows": rows[label]}).encode() for label in labels]
@@ -285,10 +242,7 @@ def closing_messages(
 class LoadedRows:
     """The messages of loads that a call has met in its micro-batch.
 
-    Args:
-        spec: The right input.
-        batch_id: The micro-batch.
-        schema: The columns with which the messages were written; None where they are the input's.
+    ``schema`` has the columns with which the messages were written; None means those of the right input, ``spec``.
     """
 
     def __init__(self, spec: InputSpec, batch_id: int, schema: pa.Schema | None = None) -> None:
@@ -297,11 +251,7 @@ class LoadedRows:
         self._closed: dict[bytes, TableLoad] = {}
 
     def add(self, message: pa.Buffer) -> None:
-        """Add a message.
-
-        Raises:
-            CheckpointError: It is damaged.
-        """
+        """Add a message; raise a CheckpointError if it is damaged."""
         head, body = bytes(memoryview(message)[:_HEAD_BYTES]), message.slice(min(message.size, _HEAD_BYTES))
         own_id, checksum = head[:_ID_BYTES], int.from_bytes(head[_ID_BYTES:], "big")
         if not body.size or zlib.crc32(body) != checksum:
@@ -315,13 +265,12 @@ class LoadedRows:
     def take(self) -> tuple[TableLoad | None, list[pa.RecordBatch]]:
         """Return the load that the batch brings, and its rows; None where it brings none.
 
-        Raises:
-            CheckpointError: The load lacks rows or has too many.
+        A CheckpointError means that the load lacks rows or has too many.
         """
         if not self._closed:
             return None, []
-        # Of two, which only runs at the same moment write, the later one holds.
-        own_id, load = max(self._closed.items(), key=lambda each: (_number(each[1].load), each[0]))
+        # Only two runs at the same moment write two loads; the one with the larger number in its name counts.
+        own_id, load = max(self._closed.items(), key=lambda item: (int(item[1].load.split("-")[1]), item[0]))
         pieces = self._pieces.get(own_id, [])
         rows = sum(piece.num_rows for piece in pieces)
         if rows != load.rows:
@@ -334,12 +283,3 @@ class LoadedRows:
             f"written: got {instead}; its files were changed; put the checkpoint back from a backup, or start a new "
             f"query"
         )
-
-
-def _number(name: str) -> int:
-    """Return the number in a load's name.
-
-    >>> _number("load-3-0a")
-    3
-    """
-    return int(name.split("-")[1])

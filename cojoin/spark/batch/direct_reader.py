@@ -1,10 +1,10 @@
 """Parquet files read by the Python workers, so that their rows never become rows of Spark.
 
-Spark lists the files, keeps the log of what is read, and splits them into tasks as for its own reader. Of each file it
-reads only the numbers of every 8,192nd row, without any column: so a task learns which rows of which files are its own,
-reads them with pyarrow, and hashes the keys as Spark does. The same rows then come to the packer in the same order.
+Spark lists the files, logs which ones are read, and splits them into tasks as for its own reader. Of each file it
+reads only the numbers of every 8,192nd row, without any column. From these a task has its ranges of rows; it reads them
+with pyarrow, and hashes the keys as Spark does. The same rows then come to the packer in the same order.
 
-Columns are found by name as in Spark: whatever their case, and null where the file has none. A column must have the
+Columns are looked up by name as in Spark: whatever their case, and null where the file has none. A column must have the
 input's own type, a narrower integer or a float for a double; times may be the older INT96 of Spark itself. A file that
 only Spark's reader reads rightly (dates of the Julian calendar, INT96 of other writers, wider decimals) is refused with
 its name and column (``misfit``).
@@ -67,17 +67,10 @@ def is_plain(dtype: pa.DataType) -> bool:
 
 
 class StoredFile(pq.ParquetFile):  # type: ignore[misc]
-    """A file that is open for ``rows_between``.
+    """A parquet file that is open for ``rows_between``; ``place`` is its path, or an open file.
 
-    Pages that have a checksum, as those that Spark writes, are compared with it. The file is read as its rows are
-    needed: pyarrow would otherwise hold the columns of all its row groups.
-
-    Args:
-        place: The file's path, or the file itself.
-        settings: How else pyarrow reads it.
-
-    Raises:
-        OSError: It can't be read, or is encrypted.
+    Pages are compared with their checksums, if they have them, as Spark's do. Row groups are read as they are needed:
+    pyarrow would otherwise hold the columns of all of them. An OSError means a file that can't be read or is encrypted.
     """
 
     def __init__(self, place: Any, **settings: Any) -> None:
@@ -98,23 +91,21 @@ class StoredFile(pq.ParquetFile):  # type: ignore[misc]
 
 
 def misfit(metadata: pq.FileMetaData, schema: pa.Schema) -> str | None:
-    """Return why a file must be read by Spark, in words; None where pyarrow reads the same rows.
+    """Return the reason why Spark must read a file; None where pyarrow reads the same rows.
 
-    Args:
-        metadata: The file's.
-        schema: The columns to read, which ``is_plain`` accepts.
+    ``schema`` has the columns to read, of types that ``is_plain`` accepts.
     """
     columns = _columns(metadata)
     for field in schema:
-        found = columns.get(field.name.lower(), [])
-        if len(found) > 1:
-            return f"it has columns {' and '.join(repr(each.name) for each in found)}, which are one to Spark"
-        if found and not _fits(found[0], field.type):
-            return f"its column {found[0].name!r} is {_shown(found[0])}, and {type_to_ddl(field.type)} is expected"
+        same = columns.get(field.name.lower(), [])
+        if len(same) > 1:
+            return f"it has columns {' and '.join(repr(each.name) for each in same)}, which are one to Spark"
+        if same and not _fits(same[0], field.type):
+            return f"its column {same[0].name!r} is {_shown(same[0])}, and {type_to_ddl(field.type)} is expected"
     dated = [each for each in schema if pa.types.is_date32(each.type) or pa.types.is_timestamp(each.type)]
     version = _spark_version(metadata)
-    stored = [same[0] for each in dated if (same := columns.get(each.name.lower()))]
-    older = next((each for each in stored if each.physical == "INT96"), None)
+    stored = [columns[name][0] for name in (each.name.lower() for each in dated) if columns.get(name)]
+    older = next((column for column in stored if column.physical == "INT96"), None)
     if older is not None and version is None:
         # Writers differ in times before 1970, and the setting of Spark's reader applies to them.
         return f"its column {older.name!r} is INT96, and the file was not written by Spark"
@@ -125,19 +116,13 @@ def misfit(metadata: pq.FileMetaData, schema: pa.Schema) -> str | None:
 
 
 def rows_between(file: StoredFile, schema: pa.Schema, begin: int, end: int) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a file from one number up to another, in the types of a schema.
+    """Yield the rows with the numbers from ``begin`` up to ``end`` of a file that fits a schema, in its types.
 
-    Args:
-        file: The file, which fits the schema.
-        schema: The columns.
-        begin: The number of the first row; it need not be the first of a row group.
-        end: The number after the last row; the file may have fewer.
+    The range may begin inside a row group, and end after the last row.
     """
     metadata = file.metadata
     columns_by_name = _columns(metadata)
-    names = {
-        each.name: columns_by_name[each.name.lower()][0] for each in schema if each.name.lower() in columns_by_name
-    }
+    names = {name: columns_by_name[name.lower()][0] for name in schema.names if name.lower() in columns_by_name}
     groups, first = [], None
     start = size = 0
     for number in range(metadata.num_row_groups):
@@ -162,19 +147,19 @@ def rows_between(file: StoredFile, schema: pa.Schema, begin: int, end: int) -> I
 
 
 def _longest_texts(file: StoredFile, groups: list[int], names: dict[str, _Column]) -> int:
-    """Return the sum of the lengths of each column's longest text in a dictionary; 0 where there are no dictionaries.
+    """Return the sum of the lengths of each column's longest text in a dictionary; 0 without dictionaries.
 
-    A file has a text of a dictionary once, and a batch of rows has it as often as it occurs.
+    A text of a dictionary is once in the file, and in a batch of rows as often as it occurs.
     """
     coded: dict[int, list[str]] = {}
     for number in groups:
         group = file.metadata.row_group(number)
         coded[number] = [
-            each.name
-            for each in names.values()
-            if each.physical == "BYTE_ARRAY"
-            and each.logical.get("Type") in _TEXTS
-            and group.column(each.at).has_dictionary_page
+            column.name
+            for column in names.values()
+            if column.physical == "BYTE_ARRAY"
+            and column.logical.get("Type") in _TEXTS
+            and group.column(column.at).has_dictionary_page
         ]
     every = sorted({name for columns in coded.values() for name in columns})
     if not every:
@@ -201,13 +186,13 @@ def _in_types(batch: pa.RecordBatch, schema: pa.Schema, names: dict[str, _Column
 
 def _cast(column: pa.Array, dtype: pa.DataType) -> pa.Array:
     if pa.types.is_timestamp(column.type) and pa.types.is_timestamp(dtype):
-        # Spark takes a time as it is stored, whether or not it says that it is in UTC.
+        # Spark takes a time as it is stored, whether or not it is marked as UTC.
         return column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64()).cast(dtype)
     return column.cast(dtype)
 
 
 class _Column:
-    """A column at the top of a file's schema, as far as a reader must know it."""
+    """A column at the top of a file's schema."""
 
     def __init__(self, column: Any, at: int) -> None:
         self.is_nested = column.path != column.name or column.max_repetition_level > 0
@@ -289,7 +274,7 @@ def _spark_version(metadata: pq.FileMetaData) -> tuple[int, ...] | None:
 
 CURE = (
     "set spark.cojoin.parquet=spark in the session and connect the inputs again: Spark then reads the files, and the "
-    "query goes on from the same checkpoint"
+    "query continues from the same checkpoint"
 )
 """The advice where the workers can't read a file and Spark may."""
 
@@ -298,13 +283,10 @@ _PATH, _SIZE, _ROW = "__cojoin_path", "__cojoin_size", "__cojoin_row"
 
 
 def file_ranges(frame: DataFrame, *others: Column) -> DataFrame:
-    """Return where the rows of parquet files are, for ``DirectReader``.
+    """Return the ranges of rows of parquet files, for ``DirectReader``.
 
-    A row for each 8,192nd row: its file's path, the file's size in bytes as Spark has found it, and its number.
-
-    Args:
-        frame: The files as a DataFrame.
-        others: Columns to add.
+    It has a row for each 8,192nd row: the path of its file, the size in bytes that Spark has listed, the row's number;
+    and the columns ``others``.
     """
     places = {"file_path": _PATH, "file_size": _SIZE, "row_index": _ROW}
     columns = [F.col(f"_metadata.{name}").alias(alias) for name, alias in places.items()]
@@ -335,10 +317,7 @@ class _Range(NamedTuple):
 class DirectReader:
     """Reads the rows of ``file_ranges`` in a task, as the columns that ``Packer`` takes.
 
-    Attributes:
-        label: The input, for messages.
-        root: The folder of the files.
-        grouping: The input's columns, and how its rows are distributed to key groups.
+    ``label`` names the input in messages, and ``root`` is the folder of the files.
     """
 
     label: str
@@ -346,20 +325,16 @@ class DirectReader:
     grouping: Grouping
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a task's ranges, with their key groups.
-
-        Raises:
-            QueryFailedError: A file can't be read, or not as Spark reads it.
-        """
-        for each in _joined(batches):
-            place = unquote(urlsplit(each.path).path)
+        """Yield the rows of a task's ranges, with their key groups; a file that does not fit is an error."""
+        for path, size, begin, end, now in _joined(batches):
+            place = unquote(urlsplit(path).path)
             with contextlib.ExitStack() as held:
                 try:
                     file = held.enter_context(StoredFile(place))
-                    _check_size(place, each.size)
+                    _check_size(place, size)
                     self._check(file, place)
-                    for rows in rows_between(file, self.grouping.schema, each.begin, each.end):
-                        yield self._with_groups(rows, each.now)
+                    for rows in rows_between(file, self.grouping.schema, begin, end):
+                        yield self._with_groups(rows, now)
                 except (OSError, pa.ArrowException) as error:
                     reason = str(error).strip().partition("\n")[0]
                     msg = (
@@ -370,11 +345,11 @@ class DirectReader:
 
     def _check(self, file: pq.ParquetFile, place: str) -> None:
         named = folders_with_values(place, self.root)
-        why = f"its folder {named[0]!r} has a column's value" if named else misfit(file.metadata, self.grouping.schema)
+        why = f"its folder {named[0]!r} is a Spark partition" if named else misfit(file.metadata, self.grouping.schema)
         if why is not None:
             msg = (
-                f"{self.label}: {place}: {why}, which the workers do not read as Spark does, and which was not so in "
-                f"the files looked at before the start; {CURE}, if it can read this one"
+                f"{self.label}: {place}: {why}, which the workers do not read as Spark does; the files that were "
+                f"looked at before the start were not so; {CURE}, if it can read this one"
             )
             raise QueryFailedError(msg)
 
@@ -388,7 +363,7 @@ class DirectReader:
 
 
 def _check_size(place: str, expected: int) -> None:
-    """Check that a file was not replaced since Spark has counted its rows, as fewer than it has now might be read."""
+    """Raise an OSError if a file was replaced since Spark counted its rows: too few rows might be read."""
     size = Path(place).stat().st_size
     if size != expected:
         msg = f"it has {size:,} bytes now, and had {expected:,} when its rows were counted"
@@ -396,7 +371,7 @@ def _check_size(place: str, expected: int) -> None:
 
 
 def _joined(batches: Iterable[pa.RecordBatch]) -> Iterator[_Range]:
-    """Yield the ranges of a task; those that follow each other in a file are one."""
+    """Yield the ranges of a task, with adjacent ones of a file as one."""
     open_range: _Range | None = None
     for batch in batches:
         clock = batch.schema.get_field_index(NOW_COLUMN)

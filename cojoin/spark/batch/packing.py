@@ -4,17 +4,17 @@ It takes the input's columns with each row's key group, and emits ``(key_group, 
 the input's tag, and at the end of the task one control row (tag 0) for every key group, with the largest timestamp of
 each source partition and the number of rows sent to that key group. So the shuffle moves a few large binary rows
 whatever the inputs' schemas, and every key group receives the timestamps of every partition. It costs one sort of small
-integers and one copy of the rows. ``unpack`` makes columns of a DataFrame from such messages again.
+integers and one copy of the rows. ``unpack`` makes rows of such messages.
 
 A key group is Spark's hash of the key, modulo the number of groups. Spark computes it, or a worker does
 (``Grouping``), with the same result. Rows with a null key that are emitted without a match are spread by the hash of
 their content.
 
-Spark's Arrow batches are limited by their number of rows alone where rows are known to be small
-(``counted_by_rows``). For its limit in bytes (64 MB) Spark adds up all columns before each row, a third of the JVM's
-work in an as-of join. A thousand small rows take at most 4 MB, and a thousand messages of packed rows 128 MB. Spark's
-limit remains until both inputs have had rows, if the state is so large that the rows of a snapshot are large, if a
-Python function processes an input's rows first, and if the user has set a limit.
+Where rows are known to be small, Spark's Arrow batches are limited by their number of rows alone
+(``counted_by_rows``): a thousand small rows take at most 4 MB, and a thousand messages of packed rows 128 MB. For its
+own limit of 64 MB, Spark adds up all columns before each row, a third of the JVM's work in an as-of join. That limit
+remains until both inputs have had rows, if the rows of a snapshot are large, if a Python function processes an input's
+rows first, and if the user has set a limit.
 """
 
 from __future__ import annotations
@@ -57,13 +57,7 @@ CHUNK_ROWS, CHUNK_BYTES = 131_072, 64 << 20
 
 
 class Piece(NamedTuple):
-    """Some rows of a key group.
-
-    Attributes:
-        group: The key group's number.
-        rows: How many rows there are.
-        messages: The rows as messages (``engine.values.codec``).
-    """
+    """Rows of the key group with the number ``group``: how many, and the messages (``engine.values.codec``)."""
 
     group: int
     rows: int
@@ -72,7 +66,7 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True)
 class Grouping:
-    """The distribution of an input's rows to key groups by the Python workers.
+    """Computes the key groups of an input's rows in the Python workers.
 
     Attributes:
         schema: The input's columns.
@@ -88,11 +82,7 @@ class Grouping:
     spreading: tuple[str, ...] = ()
 
     def groups(self, rows: pa.RecordBatch | pa.Table) -> NDArray[np.int32]:
-        """Return each row's key group.
-
-        Args:
-            rows: Rows with the input's columns.
-        """
+        """Return the key group of each row; ``rows`` has the input's columns."""
         keys = self._columns(rows, self.key)
         hashes = spark_xx_hashes(keys)
         if self.spreading:
@@ -107,12 +97,7 @@ class Grouping:
 
 
 def cut(rows: pa.Table, groups: NDArray[np.int32]) -> Iterator[Piece]:
-    """Yield rows by key group, the groups in ascending order.
-
-    Args:
-        rows: The rows.
-        groups: Their key groups.
-    """
+    """Yield rows by key group, the groups in ascending order."""
     order = np.argsort(groups, kind="stable")
     sorted_rows = rows.take(pa.array(order))
     present, starts = np.unique(groups[order], return_index=True)
@@ -199,7 +184,7 @@ class Packer:
         pa.default_memory_pool().release_unused()
 
     def _passed_on(self, ready: pa.Table, seen: _Seen) -> pa.RecordBatch:
-        """Return messages that the source's task has made, after a look at their times."""
+        """Return the messages that the source's task has packed, and record their rows and times."""
         groups, payloads = ready.column(READY_GROUP).to_pylist(), ready.column(READY_PAYLOAD).combine_chunks()
         batches = [read_message(payload.as_buffer(), self.spec.source_schema) for payload in payloads]
         for group, batch in zip(groups, batches, strict=True):
@@ -313,10 +298,7 @@ class _Seen:
 def key_group(keys: Sequence[Column], key_groups: int, spreading: Sequence[Column] = ()) -> Column:
     """Return the expression of a row's key group: Spark's hash of the key's values, modulo the number of groups.
 
-    Args:
-        keys: The key columns.
-        key_groups: The number of key groups.
-        spreading: The columns whose hash takes the place of the key's in rows with a null key; none leaves it.
+    In rows with a null key, the hash of the columns ``spreading`` takes its place, if there are any.
     """
     hashed = F.xxhash64(*keys)
     if spreading:
@@ -372,13 +354,7 @@ class _Unpacker:
 
 
 def unpack(emitted: DataFrame, kind: int, schema: pa.Schema) -> DataFrame:
-    """Return the rows of one output as a DataFrame.
-
-    Args:
-        emitted: The emitted rows of ``(kind, payload)``.
-        kind: The output's kind in ``Plan.outputs``, or ``SNAPSHOT``.
-        schema: The columns of that output.
-    """
+    """Return the rows of an output, by its kind (of ``Plan.outputs``, or ``SNAPSHOT``), from the emitted messages."""
     payloads = emitted.where(F.col("kind") == F.lit(kind)).select("payload")
     return payloads.mapInArrow(for_workers(_Unpacker(schema)), spark_schema(schema))
 

@@ -1,18 +1,18 @@
 """Parquet files written by the Python workers, so that output rows do not pass through the JVM.
 
-A call that emits many rows of an output at once writes them itself, to a file of its own (``CallFiles``). What the
-calls emit otherwise is gathered by a later step of the same task, one file per output (``write_files``), so that small
-batches make few files. On object stores only that step writes: how they are reached travels with the task, and not in
-a property of the job, which Spark's event log has. In place of rows that are written, a line of JSON per file is
-emitted. The driver then publishes the files; until then readers do not see them. A call or a step that fails removes
-its files. A task that is killed, or of which a later call fails, leaves unpublished files.
+A call that emits many rows of an output at once writes its own file of them (``CallFiles``). All other rows are
+gathered by a later step of the same task, one file per output (``write_files``), so that small batches make few files.
+On object stores only that step writes, since it is sent with the store's settings; the calls would take them from a
+property of the job, which Spark's event log has. Written rows are replaced by a line of JSON per file. The driver then
+publishes the files; until then readers do not see them. A call or a step that fails removes its files. A task that is
+killed, or of which a later call fails, leaves unpublished files.
 
 Integers, dates and times are stored as differences (``DELTA_BINARY_PACKED``), which Spark reads since 3.3, and texts
 with a dictionary, by which numbers rarely gain: that takes two thirds of the time of pyarrow's defaults to write, and
 three quarters of the space. With ``spark.cojoin.output=spark`` in the session's settings Spark writes all rows.
 
 It keeps the rows of one row group in memory. It costs a third to a half of the time of Spark's own writer, and no copy
-in the JVM; what a call writes itself does not pass through the JVM at all.
+in the JVM.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _CODECS = {"none": "none", "uncompressed": "none", "snappy": "snappy", "gzip": "
 
 _ROW_GROUP_ROWS, _ROW_GROUP_BYTES = 1_000_000, 128 << 20
 _OWN_FILE_ROWS = 50_000
-"""From how many rows on, emitted at once, a call writes a file of its own."""
+"""The least number of rows, emitted at once, of which a call writes its own file."""
 
 _LINE = b"{"
 """The first byte of a file's line of JSON; an Arrow message begins with other bytes."""
@@ -73,11 +73,8 @@ _PLAIN = (
 class FileTarget:
     """The folder and format of an output's files.
 
-    Attributes:
-        folder: A folder that the driver and all workers reach by this path; it is created if it does not exist.
-        schema: The output's columns.
-        compression: The parquet codec, by pyarrow's name.
-        settings: How the workers reach the folder where it is on an object store; they may hold credentials.
+    The driver and all workers reach the folder by its path; it is created if it does not exist. ``compression`` is
+    pyarrow's name of the codec. ``settings`` are those of an object store, which may hold credentials.
     """
 
     folder: str
@@ -87,7 +84,7 @@ class FileTarget:
 
     @property
     def is_local(self) -> bool:
-        """Whether the folder is one of a file system. Calls write only there files of their own."""
+        """Whether the folder is in a file system, where calls may write files, too."""
         return self.settings is None
 
     def as_dict(self) -> dict[str, str]:
@@ -98,13 +95,9 @@ class FileTarget:
     def at(
         cls, session: SparkSession, location: str, schema: pa.Schema, store: Store | None = None
     ) -> FileTarget | None:
-        """Return a location as a target; None if the workers can't write the same files there as Spark.
+        """Return a location as a target; None if the workers can't write the same files to it as Spark.
 
-        Args:
-            session: The session.
-            location: The folder.
-            schema: The output's columns.
-            store: The folder's store, where it may be an object store; None for local folders only.
+        ``store`` is the folder's store where it may be on an object store; None stands for local folders only.
         """
         adapter = adapter_of(session)
         if is_left_to_spark(session, OUTPUT_SETTING) or adapter.encrypts_files():
@@ -131,20 +124,12 @@ def can_be_written(schema: pa.Schema) -> bool:
 
 
 def check_seen(folder: str, files: Sequence[WrittenFile]) -> None:
-    """Check that the driver sees the files that it is about to publish; Delta's commit does not look for them.
-
-    Args:
-        folder: The folder into which the workers wrote them.
-        files: The files, as the workers reported them.
-
-    Raises:
-        QueryFailedError: A file is not there, or has another size.
-    """
+    """Raise a QueryFailedError unless the driver sees the files that it is about to publish; Delta does not look."""
     missing = unseen(folder, [(each.name, each.size) for each in files])
     if missing:
         msg = (
-            f"{len(missing)} of {len(files)} files that the workers have written to {folder} are not there with their "
-            f"sizes for the driver, on {this_host()}, such as {missing[0]}; nothing was committed: {CURE}"
+            f"the driver, on {this_host()}, does not see {len(missing)} of the {len(files)} files that the workers "
+            f"have written to {folder}, or sees other sizes, such as {missing[0]}; nothing was committed: {CURE}"
         )
         raise QueryFailedError(msg)
 
@@ -161,21 +146,15 @@ def _can_be_written(dtype: pa.DataType) -> bool:
 
 
 def write_files(emitted: DataFrame, targets: Mapping[int, FileTarget]) -> DataFrame:
-    """Return the emitted rows with those of some outputs replaced by the files that the workers write.
+    """Return the emitted rows of ``(kind, payload)``, with a line of JSON per file instead of the rows of some outputs.
 
-    Args:
-        emitted: The emitted rows of ``(kind, payload)``.
-        targets: The targets of the outputs to write, by kind.
-
-    Returns:
-        Rows of ``(kind, payload)``: those of the other kinds, and for the written kinds each file as a ``WrittenFile``
-        in JSON, also those that calls have written.
+    ``targets`` has these outputs by kind. The lines are ``WrittenFile``, also of the files that calls have written.
     """
     return emitted.mapInArrow(for_workers(_Writer(dict(targets))), emitted.schema)
 
 
 def _encodings(schema: pa.Schema) -> tuple[list[str], list[str]]:
-    """Return the columns that are stored as differences, and those with a dictionary, by their paths in the file."""
+    """Return the paths of the columns that are stored as differences, and of those with a dictionary."""
     types = pa.types
     packed: list[str] = []
     with_dictionary: list[str] = []
@@ -188,18 +167,14 @@ def _encodings(schema: pa.Schema) -> tuple[list[str], list[str]]:
 
 
 class CallFiles:
-    """The files that one call writes itself, at most one per output.
-
-    Args:
-        targets: The targets of the outputs whose rows may be written, by kind.
-    """
+    """The files that one call writes itself, at most one for each output in ``targets``, by kind."""
 
     def __init__(self, targets: Mapping[int, FileTarget]) -> None:
         self._targets = targets
         self._files: dict[int, _File] = {}
 
     def take(self, kind: int, rows: pa.Table) -> bool:
-        """Write rows, and return whether they were: few rows are not, and those of an output without a target."""
+        """Return whether rows were written: not if they are few, or of an output without a target."""
         if kind not in self._targets or rows.num_rows < _OWN_FILE_ROWS:
             return False
         if kind not in self._files:
@@ -209,7 +184,7 @@ class CallFiles:
         return True
 
     def complete(self) -> list[tuple[int, bytes]]:
-        """Complete the files, and return the line of each with its kind."""
+        """Complete the files, and return their lines, each with its kind."""
         lines = [(kind, file.close().to_json()) for kind, file in self._files.items()]
         if lines:
             # Idle workers keep their memory until the next task.
@@ -259,13 +234,9 @@ class _Writer:
             )
 
     def _writes(self, kind: int, message: pa.Buffer, files: dict[int, _File], of_calls: list[Path]) -> bool:
-        """Write rows, and return whether they were; what is not rows of an output with a target is not.
+        """Return whether a message was written: rows of an output with a target are.
 
-        Args:
-            kind: The kind of what was emitted.
-            message: What was emitted: rows, or the line of a file.
-            files: The files by kind, which receive the rows.
-            of_calls: Receives the paths of files that calls have written.
+        ``files`` receives the rows by kind, and ``of_calls`` the path of a file that a call has written.
         """
         if kind not in self.targets:
             return False
@@ -292,7 +263,7 @@ class _Upload:
 
     @contextlib.contextmanager
     def _errors(self) -> Iterator[None]:
-        """Raise errors of the store without addresses that are signed."""
+        """Raise the store's errors without signed addresses."""
         from cojoin.storage.object_store import ERRORS, explained  # noqa: PLC0415
 
         try:
@@ -341,7 +312,7 @@ class _File:
             compression=target.compression,
             store_schema=False,
             version="2.6",
-            # As Spark's writer does: who reads the file may see that a disk has changed it.
+            # As in Spark's files, so that readers notice what a disk has changed.
             write_page_checksum=True,
             use_dictionary=with_dictionary,
             column_encoding=dict.fromkeys(packed, "DELTA_BINARY_PACKED"),

@@ -1,16 +1,16 @@
-"""The order of the steps of a micro-batch on the driver, without Spark: what is written when, checked against what.
+"""The steps of a micro-batch on the driver, without Spark: the order of the writes, and the checks before each.
 
 The calls are executed once (``Batch``). Then each output with rows is written in a separate transaction: the output,
-the rejected rows, the side outputs. There is no atomicity across outputs. The manifest comes last, and commits the
-batch. If a snapshot is due, its rows are written before the manifest.
+the rejected rows, the side outputs. No transaction spans two outputs. The manifest comes last, and commits the batch.
+If a snapshot is due, its rows are written before the manifest.
 
 A replayed batch is executed again, because Spark's state must be updated. An output that already has the batch must
 have it with the same fingerprint (``batch_marker``; cf. Delta's ``txnAppId`` and ``txnVersion``). A no-data batch that
 changed nothing gets no manifest. The lease is checked before each write to an output, the snapshots or the manifests,
 and before each removal that belongs to a batch, so a fenced-off run stops.
 
-Snapshots and segment files that are no longer needed are removed in a thread beside the batches (``Cleaning``). What
-can't be removed is tried again after the next snapshot, so an error is only logged, and the query continues.
+Snapshots and segment files that are no longer needed are removed in a thread of ``Cleaning``. If that fails, the error
+is only logged, and the removal is tried again after the next snapshot.
 
 ``batch_writer`` has the batches of Spark. The tests run these same steps on a simulated store and clock
 (``tests/simulation``).
@@ -62,12 +62,7 @@ _LOOKED_EVERY = 100
 
 
 class Cleaning:
-    """Removes what a checkpoint no longer needs.
-
-    Args:
-        checkpoint: The checkpoint.
-        retained: How many snapshots are kept, not counting savepoints.
-    """
+    """Removes snapshots and segments that are no longer needed; ``retained`` snapshots and all savepoints stay."""
 
     def __init__(self, checkpoint: ClaimedCheckpoint, retained: int) -> None:
         self._files, self._lease, self._retained = checkpoint.files, checkpoint.lease, retained
@@ -77,13 +72,7 @@ class Cleaning:
         self._until_looked = 0
 
     def after(self, manifest: Manifest, session: SparkSession, *, has_snapshot: bool) -> None:
-        """Start to remove what is no longer needed after a batch.
-
-        Args:
-            manifest: The batch's manifest, once it is written.
-            session: The batch's session.
-            has_snapshot: Whether the batch wrote a snapshot.
-        """
+        """Start to remove files that are no longer needed after a batch whose manifest is written."""
         segments = self._segments.take(manifest)
         if segments or has_snapshot or not self._until_looked:
             self._until_looked = _LOOKED_EVERY
@@ -94,7 +83,7 @@ class Cleaning:
         self._until_looked -= 1
 
     def finish(self) -> None:
-        """Wait until a removal that has started is finished."""
+        """Wait for the removal that is running, if any."""
         if self._thread is not None:
             self._thread.join()
 
@@ -132,36 +121,22 @@ class OpenOutput:
 
 
 class Batch(ABC):
-    """A micro-batch, whose calls are executed once.
-
-    Attributes:
-        batch_id: The micro-batch.
-        session: The batch's session; the last batch of a drain has one of its own.
-    """
+    """A micro-batch, whose calls are executed once, in its own session."""
 
     batch_id: int
     session: SparkSession
 
     @abstractmethod
     def execute(self, targets: Mapping[int, FileTarget]) -> tuple[list[dict[str, Any]], dict[int, list[WrittenFile]]]:
-        """Execute the calls, and return their statistics and the files that the workers wrote.
-
-        Args:
-            targets: Where the workers write the rows of some outputs, by the output's kind.
-        """
+        """Execute the calls; return their statistics, and the files that the workers wrote to the targets, by kind."""
 
     @abstractmethod
     def rows(self, kind: int, schema: pa.Schema) -> DataFrame:
-        """Return the rows of one output, or of the snapshot, once the calls are executed.
-
-        Args:
-            kind: The output's kind in ``Plan.outputs``, or ``SNAPSHOT``.
-            schema: The columns of that output.
-        """
+        """Return the rows of one output, or of the snapshot, once the calls are executed."""
 
     @abstractmethod
     def release(self) -> None:
-        """Release what the batch has persisted; also called where ``execute`` has failed."""
+        """Release persisted rows; also called where ``execute`` has failed."""
 
 
 class BatchProtocol:
@@ -186,7 +161,7 @@ class BatchProtocol:
         self._plan, self._checkpoint, self._outputs, self._on_batch = plan, checkpoint, outputs, on_batch
         self._files, self._lease, last = checkpoint.files, checkpoint.lease, checkpoint.last
         self._settings = _settings(plan)
-        self._last = checkpoint.last_report
+        self.last_report = checkpoint.last_report
         self._preparing: threading.Thread | None = None
         self._offsets = [] if last is None else list(last.offsets)
         # Outputs without rows so far are included, so that no other query can use their places.
@@ -196,11 +171,6 @@ class BatchProtocol:
         self._segments = () if last is None else tuple(last.segments)
         self._last_manifest = last
         self._is_first, self._log_digests = True, LogDigests(checkpoint.files)
-
-    @property
-    def last_report(self) -> BatchReport | None:
-        """The report of the last batch that counts; None before the first."""
-        return self._last
 
     def run(self, batch: Batch) -> None:
         """Execute and write a micro-batch; Spark commits it afterwards."""
@@ -222,9 +192,9 @@ class BatchProtocol:
             snapshot_batch_ids = {each["content_batch_id"] for each in statistics} - {None}
             segments = tuple(sorted({name for each in statistics for name in each["segments"]}))
             segments = segments if statistics else self._segments
-            is_unchanged = (offsets, segments) == (self._offsets, self._segments) and _is_unchanged(report, self._last)
+            is_same = (offsets, segments) == (self._offsets, self._segments) and _is_unchanged(report, self.last_report)
             # No manifest is needed, and a snapshot would equal the last one.
-            if not written and batch_id not in snapshot_batch_ids and is_unchanged:
+            if not written and batch_id not in snapshot_batch_ids and is_same:
                 return
             self._written.update(written)
             outputs = dict(self._written)
@@ -257,7 +227,7 @@ class BatchProtocol:
         self._is_first = False
         self._offsets, self._segments = offsets, segments
         self._checkpoint.progress.add(manifest)
-        self._last, self._last_manifest = report, manifest
+        self.last_report, self._last_manifest = report, manifest
         self._on_batch(manifest)
         if not targets:
             # Now Spark commits and plans, and the cores are idle.
@@ -269,7 +239,7 @@ class BatchProtocol:
         return {"called": self.called_before(batch_id), "query_id": self._checkpoint.query_id}
 
     def called_before(self, batch_id: int) -> int | None:
-        """Return the last batch before a given one that has called the key groups; None where that is not known."""
+        """Return the last batch before ``batch_id`` that has called the key groups; None where that is not known."""
         before = self._before(batch_id)
         return None if before is None else before.called
 
@@ -278,7 +248,7 @@ class BatchProtocol:
         last, manifests = self._last_manifest, self._checkpoint.manifests
         if last is None or last.batch_id < batch_id:
             return last
-        # A batch that counts is run again, and begins with the state before it.
+        # A batch that counts already is run again, and begins with the state before it.
         earlier = [each for each in manifests.batch_ids() if each < batch_id]
         return manifests.read(earlier[-1]) if earlier else None
 
@@ -313,19 +283,19 @@ class BatchProtocol:
         table.write(rows, manifest, kind, self._plan.key_groups, remembered=True, check=check, claim=claim)
 
     def finish(self) -> None:
-        """Wait for the cleaning that runs beside the batches."""
+        """Wait for the cleaning."""
         self._cleaning.finish()
 
     def prepare(self) -> None:
-        """Prepare the main output for the next batch, and beside a Delta table progress, in a thread of its own."""
+        """Prepare the main output for the next batch in a thread, and with a Delta table the progress table, too."""
         self._preparing = threading.Thread(target=self._prepare, daemon=True)
         self._preparing.start()
 
     def _prepare(self) -> None:
-        # Nothing depends on it: if a table is broken, the next write to it raises.
+        # If a table is broken, the next write to it raises.
         with contextlib.suppress(Exception):
             if "delta" in self._outputs[OUTPUT].sink.place():
-                # Elsewhere, loading Delta would take a second from the first batch; it is loaded at the end.
+                # With other sinks, loading Delta would take a second from the first batch; it is loaded at the end.
                 self._checkpoint.progress.prepare()
         with contextlib.suppress(Exception):
             self._outputs[OUTPUT].writer.prepare()
@@ -396,7 +366,7 @@ class BatchProtocol:
         left, right = self._plan.inputs
         if not statistics:
             # Without any row, as from an empty file, no key group is called and nothing changes.
-            last = self._last or BatchReport.before_the_first((left.name, right.name))
+            last = self.last_report or BatchReport.before_the_first((left.name, right.name))
             return replace(last, batch_id=batch_id, emitted=dict.fromkeys(self._plan.outputs, 0))
         why = {name: each.writer.why_spark for name, each in self._outputs.items()}
         by_spark = {name: reason for name, reason in why.items() if reason is not None}

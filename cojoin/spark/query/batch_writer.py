@@ -1,21 +1,20 @@
 """The driver's part of each of Spark's micro-batches: execute it once, write its outputs, and commit it.
 
 One action executes the calls. The workers write the files of those outputs whose sinks allow it; readers do not see
-these files yet. The rows of the other outputs, and of a snapshot, stay packed and persisted, and are read from there.
-If nothing of them is expected, nothing is persisted, which saves a tenth of a second. The order of the writes is that
-of ``batch_protocol``.
+these files yet. The rows of the other outputs, and of a snapshot, stay packed and persisted, and are read from the
+cache. If none of these are expected, nothing is persisted, which saves a tenth of a second. The order of the writes is
+that of ``batch_protocol``.
 
 If persisted blocks are lost, or a snapshot was not foreseen, later actions execute the calls again. Files of workers
 and snapshots are safe from that: the files are those of the first action, and a snapshot's index is made from the rows
 that were written. The rows that Spark itself writes to a sink are not compared with the marker, so they rely on calls
 that return the same rows again.
 
-Spark Connect's server calls the function of ``foreachBatch`` in a Python process of its own, beside the server. That
-process executes and writes the batches (``RemoteWriter``), in a session that it opens at the same server. The process
-that started the query keeps the lease alive, and this one checks it: if the former ends, the query goes on until
-another start takes the lease over. Each phase of a query has a new process, which continues from the newest manifest.
-The calls receive the facts of their batch in a setting of the session, since only a driver within the JVM can set
-Spark's local properties.
+Spark Connect's server calls the function of ``foreachBatch`` in a separate Python process. That process executes and
+writes the batches (``RemoteWriter``), in a session that it opens at the same server. The process that started the query
+keeps the lease alive, and this one checks it: if the former ends, the query continues until another start takes the
+lease over. Each phase of a query has a new process, which continues from the newest manifest. The calls receive the
+facts of their batch in a setting of the session, since only a driver within the JVM can set Spark's local properties.
 """
 
 from __future__ import annotations
@@ -55,26 +54,26 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
+    from cojoin.checkpoints.lease import LeaseRecord
     from cojoin.checkpoints.manifest import Manifest
     from cojoin.checkpoints.snapshot_row import SnapshotCadence
     from cojoin.engine.plan import Plan
     from cojoin.session.workers import SharedPlaces
     from cojoin.spark.batch.written_files import FileTarget
     from cojoin.spark.query.batch_protocol import OpenOutput
+    from cojoin.spark.query.input_progress import InputStreams
+    from cojoin.spark.query.table_loads import StaticSide
+    from cojoin.spark.sinks.sink import Sink
+
+_Opened: TypeAlias = "tuple[BatchWriter, HistoryHolds, TableLoads | None, SharedPlaces | None]"
 
 
 class BatchWriter(BatchProtocol):
-    """Executes and writes each of Spark's micro-batches of one query.
+    """Executes and writes each of Spark's micro-batches of one query, in the steps of ``BatchProtocol``.
 
-    Args:
-        plan: What the workers execute.
-        checkpoint: The query's checkpoint.
-        outputs: The outputs of the plan, by name.
-        on_batch: Called with each batch's manifest once the batch is committed.
-        retained: How many snapshots are kept, not counting savepoints.
-        row_limit_only: Whether Arrow batches of small rows may be limited by ``maxRecordsPerBatch`` only.
-        cadence: When a snapshot is due; None where that is not known here.
-        places: What all workers must see; None where they are this process's children.
+    ``row_limit_only`` means that Arrow batches of small rows may be limited by ``maxRecordsPerBatch`` only. ``cadence``
+    is None on a Spark Connect server, where any batch may have a snapshot. ``places`` are the paths that all workers
+    must see; None where they are this process's children.
     """
 
     def __init__(
@@ -136,17 +135,18 @@ class _SparkBatch(Batch):
 
     def execute(self, targets: Mapping[int, FileTarget]) -> tuple[list[dict[str, Any]], dict[int, list[WrittenFile]]]:
         """Execute the calls once: collect their statistics and the files that the workers wrote, and fill the cache."""
-        # This is set for each batch, because the last batch of a drain has a session of its own.
+        # This is set for each batch, because the last batch of a drain has its own session.
         keep_checksums_small(self.session)
         if targets:
             self._emitted = write_files(self._emitted, targets)
-        if len(targets) < self._outputs or self._due is None or self._due.may_have(self.batch_id, _now()):
+        now = int(1000 * time.time())
+        if len(targets) < self._outputs or self._due is None or self._due.may_have(self.batch_id, now):
             self._emitted.persist(StorageLevel.MEMORY_AND_DISK)
             self._is_persisted = True
         row_limit_only = self._row_limit_only and self._row_sizes.are_small
         with (
             counted_by_rows(self.session) if row_limit_only else contextlib.nullcontext(),
-            self._told_places(targets),
+            self._passed_folders(targets),
         ):
             rows = self._emitted.where(F.col("kind").isin(STATISTICS, *targets)).collect()
         if self._places is not None:
@@ -163,8 +163,8 @@ class _SparkBatch(Batch):
         return statistics, files
 
     @contextlib.contextmanager
-    def _told_places(self, targets: Mapping[int, FileTarget]) -> Iterator[None]:
-        """Pass the folders in which calls may write files themselves to the block's jobs, and to no others."""
+    def _passed_folders(self, targets: Mapping[int, FileTarget]) -> Iterator[None]:
+        """Pass the folders to which calls may write files to the jobs of the block, and to no others."""
         places = {kind: target.as_dict() for kind, target in targets.items() if target.is_local}
         if not places:
             yield
@@ -186,46 +186,18 @@ class _SparkBatch(Batch):
             self._emitted.unpersist()
 
 
-def _now() -> int:
-    return int(1000 * time.time())
-
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from pyspark.sql import DataFrame
-
-    from cojoin.checkpoints.lease import LeaseRecord
-    from cojoin.engine.plan import Plan
-    from cojoin.session.workers import SharedPlaces
-    from cojoin.spark.query.input_progress import InputStreams
-    from cojoin.spark.query.table_loads import StaticSide
-    from cojoin.spark.sinks.sink import Sink
-
-    _Opened: TypeAlias = tuple[BatchWriter, HistoryHolds, TableLoads | None, SharedPlaces | None]
-
-
 def setting_of(query_id: str) -> str:
-    """Return the setting by which a query's calls learn of their micro-batch."""
-    # Spark passes on to the workers what begins with its own name.
+    """Return the name of the setting that carries the facts of a query's micro-batch (``BatchFacts``)."""
+    # Spark passes settings to the workers whose names begin with "spark.".
     return f"spark.cojoin.batch.{query_id}"
 
 
 @dataclass
 class RemoteWriter:
-    """Executes and writes micro-batches; it is sent to the server, and opens the checkpoint there.
+    """Executes and writes micro-batches; it is sent to the server, and opens the checkpoint on it.
 
-    Attributes:
-        plan: What the workers execute.
-        sinks: The sink of each output, by the output's name.
-        checkpoint: The directory of the checkpoint.
-        query_id: The id of the query.
-        lease: The holder of the lease.
-        streams: What the inputs read.
-        retained: How many snapshots are kept, not counting savepoints.
-        begins_at: For a query that was restored: the source offsets after its first batch, one JSON line each.
-        described: The epoch of the run that last wrote ``query.json``.
-        side: The right input, if it is a table beside a stream.
+    ``begins_at`` has the source offsets after a restored query's first batch, one JSON line each; ``described`` is the
+    epoch of the run that last wrote ``query.json``; ``side`` is the right input, if it is a static side.
     """
 
     plan: Plan
@@ -241,17 +213,13 @@ class RemoteWriter:
     _opened: _Opened | None = field(default=None, init=False, repr=False)
 
     def check(self) -> None:
-        """Check that all of it can be sent to the server.
-
-        Raises:
-            ConfigurationError: A sink's function, or the plan, can't be pickled.
-        """
+        """Raise a ConfigurationError if a sink's function can't be pickled."""
         for name, sink in self.sinks.items():
             reason = pickling_error(sink)
             if reason is not None:
                 msg = (
                     f"{name}: {sink.describe()} can't be sent to the Spark Connect server, which calls it: {reason}; "
-                    f"make what can't be pickled inside of the function"
+                    f"create objects that can't be pickled inside of the function"
                 )
                 raise ConfigurationError(msg)
 
@@ -289,4 +257,4 @@ class RemoteWriter:
 
 
 def _ignore(manifest: object) -> None:
-    """Do nothing: the process that started the query reads the manifests."""
+    """Do nothing, since the process that started the query reads the manifests."""

@@ -1,16 +1,16 @@
 """Checks of the inputs before a query starts: columns, change feeds, files that Spark skips, and spans of validity.
 
 A table may be altered between ``connect`` and ``start``; Spark's stream would find that inside a batch. A query that
-goes on needs the changes of its tables from its position on, which costs a look into each table's log; another query's
-positions are checked when it is restored (``savepoints.restore``).
+continues needs the changes of its tables from its position on, which costs a look into each table's log; another
+query's positions are checked when it is restored (``savepoints.restore``).
 
 Spark's source of files skips files of two kinds without a message, so a warning names them. Files that come late, with
-times long before the newest file that was read (``maxFileAge``), are never read; they are those of the folder that are
-not in the source's log, so they are counted. With ``ignoreMissingFiles`` a file that is gone by the time of its reading
-is left out with all its rows; only those of a batch that is planned can be counted. It costs a reading of the log, and
-a listing of the folder that ends after a second: some 100,000 local files, 10,000 of an object store, 2,000 of HDFS. Of
-a larger one the number is a lower bound. Nothing is counted where Spark's own rules would have to be repeated, for a
-pattern in the path or ``pathGlobFilter``, nor in local folders with Spark Connect, whose server may have other ones.
+times long before the newest file that was read (``maxFileAge``), are never read; they are in the folder and not in the
+source's log, so they are counted. With ``ignoreMissingFiles`` a file that is gone when it is to be read is left out
+with all its rows; only those of a planned batch can be counted. This costs a reading of the log, and a listing of the
+folder that ends after a second: some 100,000 local files, 10,000 of an object store, 2,000 of HDFS. Of a larger folder
+the number is a lower bound. Nothing is counted for a pattern in the path or ``pathGlobFilter``, whose rules are
+Spark's, nor in local folders with Spark Connect, whose server may have other ones.
 
 Of rows with a span of validity, none may end early and none overlap another, in a static DataFrame, a version of a
 static side before it is loaded, or the present rows of a table that is going to be streamed. Later rows are checked
@@ -45,7 +45,7 @@ from cojoin.storage.locations import unpatterned
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
     from cojoin.engine.input_spec import InputSpec
@@ -54,14 +54,7 @@ if TYPE_CHECKING:
 
 
 def check_source_columns(inputs: Sequence[BoundInput]) -> None:
-    """Check the tables that are streamed; a static side's columns are checked when it is loaded.
-
-    Args:
-        inputs: Both inputs.
-
-    Raises:
-        ConfigurationError: A table has other columns by now.
-    """
+    """Raise a ConfigurationError if a streamed table has other columns by now; loads check those of static sides."""
     for bound in inputs:
         if not isinstance(bound.source, Source) or bound.source.format != "delta" or not bound.is_streaming:
             continue
@@ -75,10 +68,10 @@ def check_source_columns(inputs: Sequence[BoundInput]) -> None:
             then.pop(str(bound.spec.event_time), None)
         changed = [name for name in {**then, **now} if then.get(name) != now.get(name)]
         if changed:
-            each = [f"{name} ({then.get(name, 'missing')} then, {now.get(name, 'missing')} now)" for name in changed]
+            shown = [f"{name} ({then.get(name, 'missing')} then, {now.get(name, 'missing')} now)" for name in changed]
             msg = (
                 f"input {bound.spec.name!r}: {bound.source.title}: columns have changed since the query was built: "
-                f"{', '.join(each)}; make the inputs and connect them again"
+                f"{', '.join(shown)}; make the inputs and connect them again"
             )
             raise ConfigurationError(msg)
 
@@ -88,15 +81,7 @@ def _columns(schema: StructType) -> dict[str, str]:
 
 
 def check_feeds(files: Store, inputs: Sequence[BoundInput]) -> None:
-    """Check that each change feed has what comes after the last micro-batch that Spark has committed.
-
-    Args:
-        files: The query's checkpoint.
-        inputs: Both inputs.
-
-    Raises:
-        CheckpointError: Changes are gone, were not recorded, or are those of another table.
-    """
+    """Raise a CheckpointError unless each change feed has all changes since the last committed micro-batch."""
     newest = newest_id(files, COMMITS)
     if newest is None or not any(each.source is not None and each.source.begins_with_snapshot for each in inputs):
         return
@@ -124,11 +109,7 @@ def files_passed_over(
 ) -> Iterator[str]:
     """Yield the warnings about each input that is a folder of files.
 
-    Args:
-        spark: The session.
-        files: The checkpoint.
-        inputs: Both inputs.
-        lines: How many lines of Spark's offset log belong to each input.
+    ``lines`` has the number of lines of Spark's offset log that belong to each input.
     """
     for at, bound in enumerate(inputs):
         source = bound.source
@@ -177,7 +158,7 @@ def _missing(label: str, known: Sequence[Mapping[str, Any]], planned_from: int) 
 def _too_old(
     spark: SparkSession, source: Source, label: str, known: Sequence[Mapping[str, Any]], options: Mapping[str, str]
 ) -> str | None:
-    """Return a warning with the number of files that are too old; None if there is none, or if it is not known."""
+    """Return a warning with the number of files that are too old; None if there are none or it is not known."""
     age = options.get(_AGE, _USUAL_AGE)
     span = _SPAN.fullmatch(age.lower())
     if span is None or span[2] not in _MILLIS:
@@ -186,7 +167,7 @@ def _too_old(
     read, listed = {_path(each["path"]) for each in known}, _listed(spark, source, options)
     passed_over: dict[str, int] = {}
     is_whole = False
-    # Spark says what is wrong with the folder when it reads it.
+    # A fault of the folder is Spark's error when it reads it.
     with contextlib.suppress(CheckpointError, *SPARK_ERRORS):
         passed_over |= {path: at for path, at in _for_a_second(listed) if at < oldest and path not in read}
         is_whole = next(listed, None) is None
@@ -209,17 +190,17 @@ def _listed(spark: SparkSession, source: Source, options: Mapping[str, str]) -> 
         return
     store = open_store(spark, location, "source")
     if not isinstance(store, LocalStore) or adapter_of(spark).shares_paths:
-        # Of the folders in it Spark reads those that are named by a column's value.
+        # Spark reads the folders in it that are named by a column's value.
         is_recursive = _is_true(options.get(_RECURSIVE))
         listed = store.times(lambda name: (is_recursive or "=" in name) and not _is_hidden(name))
         yield from (each for each in listed if not _is_hidden(each[0].rpartition("/")[2]))
 
 
 def _for_a_second(items: Iterable[Any]) -> Iterator[Any]:
-    """Yield items until a second is over."""
+    """Yield items for one second at most."""
     deadline = time.monotonic() + _SECONDS
-    for each in items:
-        yield each
+    for item in items:
+        yield item
         if time.monotonic() > deadline:
             return
 
@@ -242,14 +223,7 @@ _WRONG, _OVERLAPS = 1, 2
 
 
 def check_present_validity(inputs: Iterable[BoundInput]) -> None:
-    """Check the rows with a span of validity that are there now.
-
-    Args:
-        inputs: The inputs; those without such rows, and streams whose present rows are not known, are left out.
-
-    Raises:
-        ConfigurationError: Rows end before they begin, or rows of a key overlap.
-    """
+    """Check the spans of validity of the inputs' present rows, where these can be read (``check_rows_validity``)."""
     for bound in inputs:
         frame = bound.present_rows() if _has_validity(bound.spec) else None
         if frame is not None:
@@ -257,15 +231,7 @@ def check_present_validity(inputs: Iterable[BoundInput]) -> None:
 
 
 def check_rows_validity(frame: DataFrame, spec: InputSpec) -> None:
-    """Check the rows of a static DataFrame, if they have a span of validity.
-
-    Args:
-        frame: All rows of the input.
-        spec: The input.
-
-    Raises:
-        ConfigurationError: Rows end before they begin, or rows of a key overlap.
-    """
+    """Raise a ConfigurationError if rows of a static DataFrame end before they begin, or rows of a key overlap."""
     if not _has_validity(spec):
         return
     assert spec.changes is not None
@@ -274,8 +240,9 @@ def check_rows_validity(frame: DataFrame, spec: InputSpec) -> None:
     keys = [f"k{place}" for place in range(len(spec.key))]
     chosen = [frame[back_quoted(name)].alias(alias) for name, alias in zip(spec.key, keys, strict=True)]
     times = frame[back_quoted(valid_from)].alias("begins"), frame[back_quoted(valid_to)].alias("ends")
-    rows = frame.select(*chosen, *times).where(_all(F.col(name).isNotNull() for name in (*keys, "begins")))
-    rows = rows.where(F.col("ends").isNull() | (F.col("ends") != F.col("begins")))
+    rows = frame.select(*chosen, *times).where(F.col("ends").isNull() | (F.col("ends") != F.col("begins")))
+    for name in (*keys, "begins"):
+        rows = rows.where(F.col(name).isNotNull())
     by_key = Window.partitionBy(*keys).orderBy("begins", "ends")
     before = F.lag(F.struct("begins", "ends", F.expr("true").alias("is_one"))).over(by_key)
     rows = rows.withColumn("before", before)
@@ -302,10 +269,3 @@ def _shown(spec: InputSpec, keys: Any, times: Any) -> str:
     values = [(name, keys[f"k{place}"]) for place, name in enumerate(spec.key)]
     values += [(str(spec.changes.valid_from), str(times["begins"])), (str(spec.changes.valid_to), times["ends"])]
     return f"Row({', '.join(f'{name}={value if value is None else str(value)!r}' for name, value in values)})"
-
-
-def _all(conditions: Iterable[Column]) -> Column:
-    condition = F.expr("true")
-    for each in conditions:
-        condition &= each
-    return condition

@@ -1,28 +1,27 @@
-"""How far each input is read, as the driver knows it: a watermark's limit inside a table's history, and a run's end.
+"""The driver's view of how far inputs are read: limits of watermarks inside a table's history, and a bounded run's end.
 
-Delta reads a table's first snapshot in the order of its files, a limited number per batch (``maxFilesPerTrigger``,
-1,000 by default), whatever their event times, and a commit that is too large for a batch in the same way. Rows of the
-first files would advance the watermark past rows of the other files, which would then be late. So files that are still
-unread hold the input's watermark back (``HistoryHolds``), and only rows that were read advance it.
+Delta reads a table's first snapshot in the order of its files, a limited number per batch (``maxFilesPerTrigger``),
+whatever their event times, and a commit that is too large for a batch in the same way. Rows of the first files would
+advance the watermark past rows of the others, which would then be late. So files that are still unread hold the
+input's watermark back (``HistoryHolds``), and only rows that were read advance it.
 
 Spark's offset log has the table's position after each batch. Inside a snapshot, the input's watermark stays below the
 smallest event time of the files that are still unread, according to the statistics in the Delta log: where files follow
-each other in time, nothing waits for long. Where there are no such statistics (a column without statistics, a computed
-event time, a user's own DataFrame), and inside a commit, the watermark does not advance until all of it is read.
-A position with a commit's version may be after the whole commit (``sources.delta_changes``); the log is read once for
-each such commit. If that can't be had, the watermark waits for the next commit, and the driver's log says so.
+each other in time, nothing waits for long. Without such statistics (a column that has none, a computed event time, a
+user's own DataFrame), and inside a commit, the watermark does not advance until all of it is read. A position with a
+commit's version may be after the whole commit (``sources.delta_changes``); the log is read once for each such commit.
+If the log is out of reach, the watermark waits for the next commit, and the driver logs a warning.
 
 Of a table whose changes are read (``delta(..., changes=True)``), the watermark does not advance until all of the
 snapshot is read: the other input's rows wait until the table is in the state. The snapshot's version is in the offset
 log, too: Delta itself takes, for a first batch that ends after it, the version before the batch's end.
 
 A batch that is run again has the same offsets and the same Delta log, so it gets the same limits. They are passed to
-the calls in a local property of the batch's jobs, and are stored as part of the state. In a session of Spark Connect,
-whose driver can't set one, they are passed in a setting of the session (``batch_writer``), and the watermark does not
-advance until all of a table's snapshot is read.
+the calls with the other facts of the batch (``batch_facts``), and are stored as part of the state. A session of Spark
+Connect may not reach the log, so the watermark waits until all of a table's snapshot is read.
 
 A bounded run fixes its end once, by the clock (``RunEnd``): before Spark asks the sources for their ends, and before a
-table is asked for its newest version. So all that the run reads was there at this moment or later, and all else came
+table is asked for its newest version. So all that the run reads was written by this moment or later, and all else came
 after it. The moment counts only once all was read, and is then stored with the plan of the last batch
 (``checkpoints.control``): a run that fails, or is stopped, leaves nothing of it. An input has such a complete reading
 where something depends on it: its strategy has an idleness, or its event time is that of its table's commits. Of a
@@ -74,8 +73,7 @@ class InputStreams:
     """The streams of a query's inputs, as far as their watermarks may have to wait for them.
 
     Attributes:
-        tables: The Delta table of each input, and its event-time column; None where the input is no plain Delta table,
-            or its event time no column.
+        tables: The Delta table of each input, and its event-time column; None for any other input, or a computed time.
         lines: How many lines of Spark's offset log belong to each input.
         feeds: Which inputs are the changes of a table.
         logs: The Delta table of each of these lines, and whether its changes are read; None where it is not known.
@@ -90,17 +88,15 @@ class InputStreams:
     def of(cls, inputs: Sequence[BoundInput]) -> InputStreams:
         """Return the streams of two inputs."""
         tables = tuple((_table(each), _time_column(each)) for each in inputs)
+        feeds = tuple(each.source is not None and each.source.begins_with_snapshot for each in inputs)
         logs = [_logs(each) for each in inputs]
-        return cls(tables, tuple(map(len, logs)), tuple(map(_is_feed, inputs)), (*logs[0], *logs[1]))
+        return cls(tables, tuple(map(len, logs)), feeds, (*logs[0], *logs[1]))
 
 
 class HistoryHolds:
     """Limits the watermarks of a query's inputs in each micro-batch.
 
-    Args:
-        streams: What the two inputs read.
-        files: The query's checkpoint.
-        begins_at: For a query that was restored: the source offsets after its first batch, one JSON line each.
+    ``begins_at`` has the source offsets after the first batch of a restored query, one JSON line each.
     """
 
     def __init__(self, streams: InputStreams, files: Store, begins_at: Sequence[str] | None = None) -> None:
@@ -125,13 +121,8 @@ class HistoryHolds:
     def after(self, session: SparkSession, batch_id: int) -> tuple[dict[int, int], Loads]:
         """Return the limits of the inputs' watermarks in a batch that Spark has planned, and how far tables are loaded.
 
-        Args:
-            session: The session.
-            batch_id: The batch.
-
-        Returns:
-            The limits in epoch milliseconds, by the input's number; ``NONE`` where the watermark must not advance. An
-            input without a limit is left out. And how far the inputs' snapshots are read.
+        The limits are in epoch milliseconds, by the input's number; ``NONE`` where the watermark must not advance. An
+        input without a limit is left out.
         """
         if self._reads_no_table:
             return {}, Loads()
@@ -175,9 +166,9 @@ class HistoryHolds:
             return False
         location, is_feed = log
         if self._files_in.get(log, (-1, None))[0] != end.version:
-            found = files_in_commit(session, location, end.version, is_feed=is_feed)
-            self._files_in[log] = end.version, found
-            if found is None:
+            count = files_in_commit(session, location, end.version, is_feed=is_feed)
+            self._files_in[log] = end.version, count
+            if count is None:
                 _LOG.warning(
                     "Delta table %s: commit %d is gone from its log, or the session does not reach the log: it is not "
                     "known whether all of it was read, so the input's watermark waits for the next commit",
@@ -188,7 +179,7 @@ class HistoryHolds:
         return files is not None and end.index >= files - 1
 
     def _before(self, batch_id: int, count: int) -> list[_End | None]:
-        """Return where the batch before ended in each source; None where the source was not read before."""
+        """Return the end of the batch before in each source; None where the source was not read before."""
         if batch_id == 0:
             lines = [] if self._begins_at is None else [*self._begins_at]
         else:
@@ -197,11 +188,9 @@ class HistoryHolds:
 
 
 def snapshot_of(begin: str, end: str) -> int | None:
-    """Return the version whose rows a batch of a change feed reads as the initial snapshot; None where it reads none.
+    """Return the version that a batch of a change feed reads as the initial snapshot; None where it reads none.
 
-    Args:
-        begin: Where the batch begins, as a line of Spark's offset log.
-        end: Where it ends.
+    The batch lies between two lines of Spark's offset log.
     """
     last = _End.read(end)
     return None if last is None else _snapshot_between(_End.read(begin), last)
@@ -217,11 +206,8 @@ def _snapshot_between(begin: _End | None, end: _End) -> int | None:
 def _is_read_through(session: SparkSession, location: str, line: str, version: int) -> bool:
     """Return whether a stream of a table's changes has read a version and all before it to their ends.
 
-    Args:
-        session: The session.
-        location: The table's path, with a ``/``, or its name.
-        line: Where the stream stands, as a line of Spark's offset log.
-        version: The version.
+    ``location`` is the table's path, with a ``/``, or its name; ``line`` is the stream's position in Spark's offset
+    log.
     """
     end = _End.read(line)
     if end is None:
@@ -237,7 +223,7 @@ def _is_read_through(session: SparkSession, location: str, line: str, version: i
         first = None if is_unread else end.version + 1
     # Commits without rows, such as OPTIMIZE's, need not be read.
     return first is not None and all(
-        files_in_commit(session, location, each, is_feed=True) == 0 for each in range(first, version + 1)
+        files_in_commit(session, location, commit, is_feed=True) == 0 for commit in range(first, version + 1)
     )
 
 
@@ -250,7 +236,7 @@ class _End:
 
     @classmethod
     def read(cls, line: str) -> _End | None:
-        """Return the end in a line of the offset log; None where the source is no Delta table, or was not read."""
+        """Return the end in a line of the offset log; None where the source is not a Delta table, or was not read."""
         try:
             position = json.loads(line)
         except ValueError:
@@ -318,10 +304,6 @@ def _time_column(bound: BoundInput) -> str | None:
     return bound.spec.event_time if changes is None or changes.valid_from is None else changes.valid_from
 
 
-def _is_feed(bound: BoundInput) -> bool:
-    return bound.source is not None and bound.source.begins_with_snapshot
-
-
 def _reads_changes(options: Any) -> bool:
     lowered = {name.lower(): value.lower() for name, value in options.items()}
     return "true" in (lowered.get("readchangefeed"), lowered.get("readchangedata"))
@@ -339,7 +321,7 @@ def _logs(bound: BoundInput) -> tuple[tuple[str, bool] | None, ...]:
 
 
 def _log_of(source: StreamSource | None) -> tuple[str, bool] | None:
-    """Return the same of a stream of the user's own; None where it is no Delta table, or not known."""
+    """Return the same of a user's own stream; None where it is not a Delta table, or not known."""
     if source is None or source.format != "delta":
         return None
     path = source.options.get("path")
@@ -357,7 +339,7 @@ def _of_files(
     log = table_log(session, location)
     if log is None:
         return np.array([], dtype=np.int64), np.array([], dtype=np.int64)
-    # Under column mapping the statistics have other names, and this column's name may be that of another one there.
+    # Under column mapping the statistics have other names, among which this column's may stand for another column.
     is_mapped = log.at(version).properties.get(_MAPPING, "none").lower() != "none"
     # Delta's own ``DeltaSourceSnapshot`` numbers the files in this order.
     statistics = [(file.rows, file.deletion_vector or {}, file.counted()) for file in log.files(version)]
@@ -368,7 +350,7 @@ def _of_files(
 
 
 def _before(session: SparkSession, texts: Sequence[Any]) -> list[int]:
-    """Return the milliseconds before some times in statistics, as Spark reads these; ``NONE`` for what is no time."""
+    """Return the milliseconds before some times in statistics, as Spark reads these; ``NONE`` for any other text."""
     # Not by createDataFrame, which would make a batch's session, a copy of the user's, the active one.
     lines = F.split(F.lit("\n".join(text if isinstance(text, str) else "" for text in texts)), "\n")
     least = session.range(1).select(F.explode(lines).alias("least"))
@@ -378,14 +360,11 @@ def _before(session: SparkSession, texts: Sequence[Any]) -> list[int]:
 
 @dataclass(frozen=True)
 class RunEnd:
-    """The end of a run over what is there, as it was fixed.
+    """The end of a run over what is available, as it was fixed at the moment ``asked_at``, in epoch milliseconds.
 
-    Attributes:
-        asked_at: The moment, in epoch milliseconds.
-        inputs: Both inputs.
-        lines: How many lines of Spark's offset log belong to each input.
-        commits: The newest version of each input's table; None where its event time is not that of commits.
-        is_complete: Of each input, whether the run reads it to its end.
+    ``lines`` has the number of lines of Spark's offset log that belong to each input. ``commits`` has the newest
+    version of each input's table, None where its event time is not that of commits. ``is_complete`` is true for inputs
+    that the run reads to their ends.
     """
 
     asked_at: int
@@ -398,44 +377,31 @@ class RunEnd:
     def fix(
         cls, spark: SparkSession, inputs: Sequence[BoundInput], streams: InputStreams, held_back: Sequence[bool]
     ) -> RunEnd | None:
-        """Take the moment, then ask the tables for their newest versions; the caller starts the stream afterwards.
+        """Return the end, None where nothing depends on it; the caller starts the stream afterwards.
 
-        Args:
-            spark: The session.
-            inputs: Both inputs.
-            streams: What they read.
-            held_back: Of each input, whether its source must leave something for the next run.
-
-        Returns:
-            The end; None where nothing depends on it.
-
-        Warns:
-            UserWarning: A table's newest version is further ahead of the clock than ``clock_skew``.
+        It takes the moment, then asks the tables for their newest versions, and warns of one further ahead of the clock
+        than ``clock_skew``. ``held_back`` has, for each input, whether its source must leave something for the next
+        run.
         """
         asked_at = int(1000 * time.time())
         commits = [
-            each.source.newest_commit(spark, each.spec.event_time)
-            if each.source is not None and each.is_streaming and each.spec.watermark.generator.takes_promises
+            bound.source.newest_commit(spark, bound.spec.event_time)
+            if bound.source is not None and bound.is_streaming and bound.spec.watermark.generator.takes_promises
             else None
-            for each in inputs
+            for bound in inputs
         ]
-        for each, commit in zip(inputs, commits, strict=True):
+        for bound, commit in zip(inputs, commits, strict=True):
             if commit is not None and commit.committed_at - asked_at > commit.clock_skew_ms:
-                warnings.warn(_ahead(each.spec.name, commit, asked_at), stacklevel=6)
+                warnings.warn(_ahead(bound.spec.name, commit, asked_at), stacklevel=6)
         is_complete = [
-            each.is_streaming and not held and (each.source is None or each.source.ends_with_what_is_there)
-            for each, held in zip(inputs, held_back, strict=True)
+            bound.is_streaming and not held and (bound.source is None or bound.source.ends_with_present_rows)
+            for bound, held in zip(inputs, held_back, strict=True)
         ]
         depends = any(commits) or any(each.spec.watermark.idleness is not None for each in inputs)
         return cls(asked_at, inputs, streams.lines, commits, is_complete) if depends else None
 
     def readings(self, spark: SparkSession, files: Store) -> dict[int, CompleteReading]:
-        """Return the complete readings on which something depends, by the input's number, once the run has read all.
-
-        Args:
-            spark: The session.
-            files: The checkpoint.
-        """
+        """Return the complete readings on which something depends, by the input's number, once the run has read all."""
         newest = newest_id(files, OFFSETS)
         rest = [] if newest is None else source_offsets(files, newest)[:-1]
         is_known = len(rest) == sum(self.lines)
@@ -444,19 +410,14 @@ class RunEnd:
             own, rest = rest[:count], rest[count:]
             if not self.is_complete[number - 1]:
                 continue
-            if commit is not None and is_known and count == 1 and self._is_read(spark, bound, own[0], commit):
-                limit = bound.spec.max_ahead_ms
+            location = None if bound.source is None else str(bound.source.location)
+            is_one = is_known and count == 1 and location is not None
+            if commit is not None and is_one and _is_read_through(spark, str(location), own[0], commit.version):
                 times = commit.version, commit.committed_at, commit.clock_skew_ms
-                complete[number] = CompleteReading.of_table(self.asked_at, *times, limit)
-                continue
-            if bound.spec.watermark.idleness is not None:
+                complete[number] = CompleteReading.of_table(self.asked_at, *times, bound.spec.max_ahead_ms)
+            elif bound.spec.watermark.idleness is not None:
                 complete[number] = CompleteReading(self.asked_at)
         return complete
-
-    @staticmethod
-    def _is_read(spark: SparkSession, bound: BoundInput, line: str, commit: NewestCommit) -> bool:
-        assert bound.source is not None
-        return _is_read_through(spark, str(bound.source.location), line, commit.version)
 
 
 def _ahead(name: str, commit: NewestCommit, asked_at: int) -> str:

@@ -9,7 +9,7 @@ which reads the batches' manifests. None can stop the query: an error is logged 
 A position is committed to a source, e.g. to a Kafka consumer group, once its batch counts, never before, in another
 thread: the newest wins. A start commits the checkpoint's last position first, which a killed run may have left out. A
 failed commit is counted and tried again. It costs a thread and a request a commit; the number of unread offsets is only
-asked for once an exporter has asked for the metric.
+read once an exporter has read the metric.
 """
 
 from __future__ import annotations
@@ -43,30 +43,25 @@ _MOST_WAITING = 1_000
 
 
 class ProgressHook:
-    """Calls a function with the report of each batch.
-
-    Args:
-        call: The function.
-        query: The query, for messages.
-    """
+    """Calls the user's function with the report of each batch; messages name the query."""
 
     def __init__(self, call: Callable[[BatchReport], Any], query: str) -> None:
         self._call, self._query = call, query
         self._waiting: deque[BatchReport] = deque()
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
-        self._is_ending = self._told_error = self._told_slow = False
+        self._is_ending = self._logged_error = self._logged_slow = False
 
     def put(self, report: BatchReport) -> None:
-        """Have the function called with a report."""
+        """Queue a report for the function."""
         with self._changed:
             self._waiting.append(report)
             is_slow = len(self._waiting) > _MOST_WAITING
             if is_slow:
                 self._waiting.popleft()
             self._changed.notify()
-        if is_slow and not self._told_slow:
-            self._told_slow = True
+        if is_slow and not self._logged_slow:
+            self._logged_slow = True
             _LOG.warning(
                 "query %s: on_progress takes longer than the batches: %s reports wait for it, and older ones are "
                 "left out",
@@ -79,11 +74,11 @@ class ProgressHook:
 
     @property
     def is_this_thread(self) -> bool:
-        """Whether it is the function that calls."""
+        """Whether the caller runs in the function's thread."""
         return threading.current_thread() is self._thread
 
     def finish(self, seconds: float) -> None:
-        """Wait until the function was called with every report, so many seconds at most."""
+        """Wait until the function was called with every report, at most for some seconds."""
         if self._thread is None:
             return
         with self._changed:
@@ -116,12 +111,12 @@ class ProgressHook:
                 self._tell(error, report)
 
     def _tell(self, error: BaseException, report: BatchReport) -> None:
-        if self._told_error:
+        if self._logged_error:
             return
-        self._told_error = True
+        self._logged_error = True
         last = traceback.format_exception_only(error)[-1].strip()
         _LOG.warning(
-            "query %s: on_progress failed at batch %d: %s%s; the query goes on, and its further errors are not logged",
+            "query %s: on_progress failed at batch %d: %s%s; the query continues, its further errors are not logged",
             self._query,
             report.batch_id,
             last,
@@ -138,16 +133,10 @@ _NO_POSITIONS = ("", NOTHING_READ, "null")
 
 @dataclass
 class MonitoredInput:
-    """An input whose source has a monitor.
+    """An input whose source has a monitor; ``line`` is the number of its line in the offset log.
 
-    Attributes:
-        name: The input's name.
-        monitor: The monitor of its source.
-        line: Which line of the offset log is its own.
-        position: Its position after the last batch that counts; None before the first.
-        committed: The position that was committed last.
-        committed_at: When that was, by the monotonic clock.
-        is_failing: Whether the last commit failed.
+    ``position`` is that after the last batch that counts, None before the first; ``committed`` is the last one that was
+    committed, at ``committed_at`` by the monotonic clock.
     """
 
     name: str
@@ -162,12 +151,9 @@ class MonitoredInput:
 class Monitoring:
     """Commits positions, and asks how much is unread, in a thread.
 
-    Args:
-        inputs: The inputs whose sources have a monitor.
-        lines: How many lines the offset log has, without that of the control input.
-        metrics: Where failures are counted and lags are shown; None for nowhere.
-        query: The query, for messages.
-        check: Raises an error once another run has taken over, whose positions must not be written over.
+    ``lines`` is the number of lines of the offset log without that of the control input. Failures are counted and lags
+    shown by ``metrics``, if there are any. ``check`` raises an error once another run has taken over, whose positions
+    must not be overwritten.
     """
 
     def __init__(
@@ -214,37 +200,37 @@ class Monitoring:
                     if self._newest is None and not self._is_ending:
                         self._changed.wait(_AGAIN_SECONDS)
                     newest, self._newest, is_ending = self._newest, None, self._is_ending
-                for each in self._inputs:
-                    if newest is not None and newest[each.line].strip() not in _NO_POSITIONS:
-                        each.position = newest[each.line]
-                    self._commit(each)
+                for monitored in self._inputs:
+                    if newest is not None and newest[monitored.line].strip() not in _NO_POSITIONS:
+                        monitored.position = newest[monitored.line]
+                    self._commit(monitored)
                 if not is_ending:
                     self._ask()
         finally:
-            for each in self._inputs:
-                each.monitor.close()
+            for monitored in self._inputs:
+                monitored.monitor.close()
 
-    def _commit(self, each: MonitoredInput) -> None:
-        is_told = each.committed == each.position and time.monotonic() - each.committed_at < _REPEAT_SECONDS
-        if each.position is None or is_told or not each.monitor.commits:
+    def _commit(self, own: MonitoredInput) -> None:
+        is_recent = own.committed == own.position and time.monotonic() - own.committed_at < _REPEAT_SECONDS
+        if own.position is None or is_recent or not own.monitor.commits:
             return
         try:
             self._check()
-            each.monitor.commit(each.position)
-        except Exception as error:  # noqa: BLE001 - nothing here may stop the query
+            own.monitor.commit(own.position)
+        except Exception as error:  # noqa: BLE001 - an observer must not stop the query
             if self._metrics is not None:
                 with contextlib.suppress(Exception):
-                    self._metrics.count_group_failure(each.name)
-            if not each.is_failing:
+                    self._metrics.count_group_failure(own.name)
+            if not own.is_failing:
                 _LOG.warning(
-                    "query %s: the offsets that input %r has read could not be committed, the query goes on: %s",
+                    "query %s: the offsets that input %r has read could not be committed, the query continues: %s",
                     self._query,
-                    each.name,
+                    own.name,
                     explain(error),
                 )
-            each.is_failing = True
+            own.is_failing = True
             return
-        each.committed, each.committed_at, each.is_failing = each.position, time.monotonic(), False
+        own.committed, own.committed_at, own.is_failing = own.position, time.monotonic(), False
 
     def _ask(self) -> None:
         """Ask how much is unread; an input that gives no answer has no lag until the next time."""
@@ -254,27 +240,21 @@ class Monitoring:
         lags = {each.name: self._unread(each) for each in self._inputs}
         metrics.set_offset_lags({name: lag for name, lag in lags.items() if lag is not None})
 
-    def _unread(self, each: MonitoredInput) -> int | None:
+    def _unread(self, own: MonitoredInput) -> int | None:
         try:
-            return None if each.position is None else each.monitor.unread(each.position)
-        except Exception as error:  # noqa: BLE001 - the query's own reader tells what is wrong
-            _LOG.debug("query %s: the lag of input %r is not known: %s", self._query, each.name, explain(error))
+            return None if own.position is None else own.monitor.unread(own.position)
+        except Exception as error:  # noqa: BLE001 - the query's own reader raises the error
+            _LOG.debug("query %s: the lag of input %r is not known: %s", self._query, own.name, explain(error))
             return None
 
 
 _END_SECONDS = 10.0
 
 
-class Outside:
-    """The observers of one run of a query.
+class Observers:
+    """The observers of one run of a query, which is shown by its name.
 
-    Args:
-        name: The name under which the query is shown.
-        plan: What it runs.
-        checkpoint: Its checkpoint.
-        sources: The source of each input, None where that is a DataFrame.
-        lines: How many lines of the offset log belong to each input.
-        on_progress: The user's function; None for none.
+    ``sources`` has None for a DataFrame, and ``lines`` the number of lines of the offset log that belong to each input.
     """
 
     def __init__(
@@ -286,7 +266,7 @@ class Outside:
         lines: Sequence[int],
         on_progress: Callable[[BatchReport], Any] | None,
     ) -> None:
-        self._name, self._told = name, False
+        self._name, self._has_warned = name, False
         self._hook = None if on_progress is None else ProgressHook(on_progress, name)
         instruments = process_instruments()
         self._metrics = None if instruments is None else _metrics(instruments, name, plan, checkpoint)
@@ -309,10 +289,10 @@ class Outside:
         if self._metrics is not None:
             try:
                 self._metrics.count(manifest.report, manifest.durations_ms)
-            except Exception as error:  # noqa: BLE001 - what counts it may be anybody's, and must not stop the query
-                if not self._told:
-                    self._told = True
-                    _LOG.warning("query %s: its metrics can't be counted, the query goes on: %r", self._name, error)
+            except Exception as error:  # noqa: BLE001 - an exporter of any kind must not stop the query
+                if not self._has_warned:
+                    self._has_warned = True
+                    _LOG.warning("query %s: its metrics can't be counted, the query continues: %r", self._name, error)
         if self._monitoring is not None:
             self._monitoring.note(manifest.offsets)
         if self._hook is not None:
@@ -333,7 +313,7 @@ class Outside:
         return self._hook is not None and self._hook.is_this_thread
 
     def finish(self) -> None:
-        """Wait, not for long, until all of it has followed the last batch."""
+        """Wait, for some seconds, until all observers have followed the last batch."""
         if self._monitoring is not None:
             self._monitoring.finish()
         if self._hook is not None:

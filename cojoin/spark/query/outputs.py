@@ -3,14 +3,12 @@
 Places are compared as they resolve, not as they are spelled: a Delta table by name or by path, a path with or without
 a scheme, or through a symbolic link of the local file system. An output must not be an input, another output, the
 checkpoint or a part of it (except the default places of ``rejected`` and the side outputs). Nor may one place lie
-within another, because readers and cleaners of the outer one would find the files of the inner one. They skip folders
-whose names begin with ``_`` or ``.``, so below such a folder it is allowed, except in the checkpoint.
+within another, as readers and cleaners of the outer one would read the files of the inner one; below a folder that they
+skip, with a name that begins with ``_`` or ``.``, it may, except in the checkpoint.
 
 A query's outputs do not change between runs: its rows would be in two places, and a batch that is run again would be
 written twice. A table that was moved is still the same one: its log has the query's own transactions. A callable may
 write anywhere, so it is compared neither with another callable nor with places.
-
-An output that is opened (``open_outputs``) must be as the checkpoint left it.
 """
 
 from __future__ import annotations
@@ -53,20 +51,12 @@ _KINDS = ("delta", "parquet", "kafka", "callable")
 
 
 def check_places(spark: SparkSession, files: Store, sinks: Mapping[str, Sink], inputs: Sequence[BoundInput]) -> None:
-    """Check that each output has a place of its own, before anything is written.
+    """Raise a ConfigurationError, before anything is written, unless each output has its own place.
 
-    Args:
-        spark: The session.
-        files: The query's checkpoint.
-        sinks: The sink of each output, by the output's name.
-        inputs: The two inputs.
-
-    Raises:
-        ConfigurationError: The place of an output is that of the checkpoint, an input or another output, or one lies
-            within the other.
+    It must not be that of the checkpoint, an input or another output, nor within or around one of these.
     """
-    found = {_spell(output): (sink.describe(), _place(spark, sink)) for output, sink in sinks.items()}
-    outputs = {name: (shown, place) for name, (shown, place) in found.items() if place is not None}
+    places = {_spell(output): (sink.describe(), _place(spark, sink)) for output, sink in sinks.items()}
+    outputs = {name: (shown, place) for name, (shown, place) in places.items() if place is not None}
     checkpoint = _resolved(spark, files.root)
     sources = [each.source for each in inputs if each.source is not None]
     for output, sink in sinks.items():
@@ -101,32 +91,27 @@ def shared_places(
     *,
     is_client: bool = False,
 ) -> SharedPlaces | None:
-    """Return the local paths that the workers of a query reach by themselves; None if there are none that may differ.
+    """Return the local paths that the workers of a query reach by themselves; None if no worker can have other ones.
 
-    Args:
-        spark: The session.
-        files: The query's checkpoint.
-        sinks: The sink of each output, by the output's name.
-        inputs: The inputs.
-        is_client: Whether this process is a client of Spark Connect, which writes to the checkpoint only; the outputs
-            may be out of its reach, and the process that writes the batches looks after them.
+    ``is_client`` is true in a client of Spark Connect, which writes to the checkpoint only: the process on the server
+    that writes the batches checks the outputs.
     """
     if not adapter_of(spark).has_other_hosts:
         return None
     written = [Place("checkpoint", files.root)]
     for output, sink in () if is_client else sinks.items():
         location = sink.location if isinstance(sink, DeltaSink) else sink.directory()
-        found = None if location is None else adapter_of(spark).table_location(location)
-        if found is not None and not is_path(str(location)) and read_table(spark, str(location)) is None:
-            # Spark creates a table by name only where its folder is empty, or not there.
-            found = found.rstrip("/").rpartition("/")[0]
-        if found is not None and not found.startswith(f"{files.root}/"):
-            written.append(Place(_spell(output), found))
+        path = None if location is None else adapter_of(spark).table_location(location)
+        if path is not None and not is_path(str(location)) and read_table(spark, str(location)) is None:
+            # Spark creates a table by name only where its folder is empty or missing.
+            path = path.rstrip("/").rpartition("/")[0]
+        if path is not None and not path.startswith(f"{files.root}/"):
+            written.append(Place(_spell(output), path))
     read = [
-        Place(f"input {bound.spec.name!r}", unpatterned(found))
+        Place(f"input {bound.spec.name!r}", unpatterned(path))
         for bound in (() if is_client else inputs)
         for location in (*_locations_read(bound), *_tables_read(bound))
-        if (found := adapter_of(spark).table_location(location)) is not None
+        if (path := adapter_of(spark).table_location(location)) is not None
     ]
     local = _local(spark, written), _local(spark, read)
     return SharedPlaces(*local) if any(local) else None
@@ -134,27 +119,17 @@ def shared_places(
 
 def _local(spark: SparkSession, places: Sequence[Place]) -> tuple[Place, ...]:
     """Return those places that are on the local file system, by their paths without links resolved."""
-    found = []
+    local = []
     for place in places:
         with contextlib.suppress(CheckpointError, *SPARK_ERRORS):
             store = open_store(spark, place.path)
             if isinstance(store, LocalStore):
-                found.append(Place(place.label, store.root.removeprefix("file:")))
-    return tuple(found)
+                local.append(Place(place.label, store.root.removeprefix("file:")))
+    return tuple(local)
 
 
 def check_unchanged(spark: SparkSession, files: Store, last: Manifest | None, sinks: Mapping[str, Sink]) -> None:
-    """Check that a query that continues writes to the same places as before.
-
-    Args:
-        spark: The session.
-        files: The query's checkpoint.
-        last: The manifest of its last batch; None before the first.
-        sinks: The sink that each output has now, by the output's name.
-
-    Raises:
-        CheckpointError: An output goes to another place than before.
-    """
+    """Raise a CheckpointError unless a query that continues after ``last`` writes to the same places as before."""
     for output, sink in sinks.items():
         stored = {} if last is None else last.outputs.get(output, {})
         if last is None or _is_same(spark, files, last.query_id, output, stored, sink):
@@ -163,7 +138,7 @@ def check_unchanged(spark: SparkSession, files: Store, last: Manifest | None, si
         msg = (
             f"checkpoint {files.root}: {_spell(output)} went to {before} and would now go to {sink.describe()}: rows "
             f"of one query would lie in two places. Start with the output as it was; or begin a new query with this "
-            f"one's state, restore_from=cojoin.Checkpoint({files.root!r}), with a checkpoint and outputs of its own"
+            f"one's state, restore_from=cojoin.Checkpoint({files.root!r}), with its own checkpoint and outputs"
         )
         raise CheckpointError(msg)
 
@@ -206,7 +181,7 @@ def _refuse(
         relation = "holds"
     else:
         return
-    msg = f"{name}: {shown} {relation} {other} ({other_shown}); give it a place of its own"
+    msg = f"{name}: {shown} {relation} {other} ({other_shown}); give it its own place"
     raise ConfigurationError(msg)
 
 
@@ -248,7 +223,7 @@ def _resolved(spark: SparkSession, location: str) -> str:
 
 
 def _tables_read(bound: BoundInput) -> list[str]:
-    """Return the table of a source that is of a kind of its own, such as one with changes."""
+    """Return the table of a Delta source of a special kind, such as one with changes."""
     source = bound.source
     if source is None or type(source) is Source or source.format != "delta" or source.location is None:
         return []
@@ -268,17 +243,7 @@ def _locations_read(bound: BoundInput) -> list[str]:
 def open_outputs(
     spark: SparkSession, sinks: Mapping[str, Sink], checkpoint: ClaimedCheckpoint, plan: Plan
 ) -> dict[str, OpenOutput]:
-    """Open the outputs, and check that each is as the checkpoint left it.
-
-    Args:
-        spark: The session.
-        sinks: The sink of each output, by the output's name.
-        checkpoint: The query's checkpoint.
-        plan: What the workers execute.
-
-    Raises:
-        CheckpointError: The manifests are ahead of Spark's commit log, or an output is not as the checkpoint left it.
-    """
+    """Open the outputs; raise a CheckpointError unless they and Spark's commit log are as the checkpoint left them."""
     files, last, lease = checkpoint.files, checkpoint.last, checkpoint.lease
     next_batch = max(committed_batches(files), default=-1) + 1
     if last is not None and last.batch_id > next_batch:
@@ -304,7 +269,7 @@ def open_outputs(
             writer.check(Position(files.root, next_batch, written, is_planned))
             opened[name] = OpenOutput(sink, writer)
     except FencedOffError as error:
-        # A checkpoint that was put back from a backup knows older epochs than its outputs. Others fail here.
+        # A checkpoint that was put back from a backup has older epochs than its outputs; any other one fails.
         lease.raise_above(error.epoch)
         return open_outputs(spark, sinks, checkpoint, plan)
     lease.note_fenced()

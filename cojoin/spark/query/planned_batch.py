@@ -1,9 +1,9 @@
-"""The batch that an earlier run has planned, run as it was planned before the query goes on as it is now.
+"""The batch that an earlier run has planned, run with the settings of then before the query continues as it is now.
 
 The settings of time and of rejection may differ from run to run (``plan_settings``), and columns may have been added.
 A batch that is planned and not committed may be in the outputs already, so it is run with the settings with which it
-was planned, and as if the new columns were not there: they are null in its rows, and its outputs do not have them.
-Everything later is of the query as it is now. It costs a start of Spark's stream, where something has changed.
+was planned, and without the new columns: they are null in its rows, and its outputs do not have them. All later batches
+are of the query as it is now. It costs a start of Spark's stream, where something has changed.
 """
 
 from __future__ import annotations
@@ -34,13 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PlannedBatch:
-    """A batch that is planned, with the plan and inputs that it had then.
-
-    Attributes:
-        batch_id: The batch.
-        plan: What the workers execute.
-        inputs: The inputs.
-    """
+    """A batch that is planned, with the plan and inputs that it had then."""
 
     batch_id: int
     plan: Plan
@@ -49,7 +43,7 @@ class PlannedBatch:
 
 @dataclass(frozen=True)
 class Transition:
-    """A query's way on from the checkpoint that the run before has left.
+    """The steps from the checkpoint that the run before has left to the query as it is now.
 
     Attributes:
         plan: What the workers execute.
@@ -58,8 +52,8 @@ class Transition:
         added: The columns of each input that were added, left first.
         description: The query's description.
         is_noted: Whether the checkpoint has the query and its settings as they are now.
-        follows_clock: Whether the run before is known to have looked at the clock, so that it has written down with
-            which batch it began.
+        follows_clock: Whether the run before is known to have followed the clock, so that the checkpoint has the batch
+            with which it began.
     """
 
     plan: Plan
@@ -82,19 +76,11 @@ class Transition:
         *,
         is_restoring: bool,
     ) -> Transition:
-        """Return how a query goes on; its start holds the lease.
+        """Return the transition of a query whose start holds the lease.
 
-        Args:
-            files: The checkpoint.
-            plan: What the query executes.
-            inputs: The query's inputs.
-            stored: The content of ``query.json`` as the run before has left it.
-            description: The query's description.
-            trigger: When it runs.
-            is_restoring: Whether it is about to begin with another query's state.
-
-        Raises:
-            CheckpointError: It can't go on so.
+        ``stored`` is the content of ``query.json`` as the run before has left it, ``description`` describes the query
+        now. ``is_restoring`` means that it is about to begin with another query's state. A CheckpointError means that
+        the query can't continue with this checkpoint.
         """
         settings = stored.get("settings") or {}
         had_clock = bool(settings.get("needs_clock"))
@@ -110,24 +96,15 @@ class Transition:
         return cls(plan, planned, last_planned, added, description, is_noted=False, follows_clock=had_clock)
 
     def begin(self, files: Store, lease: Lease) -> None:
-        """Write down that the planned batch is the first one whose state has the columns that were added."""
+        """Record that the planned batch is the first one whose state has the columns that were added."""
         if self.planned is not None and any(self.added):
             lease.check()
             note_last_batch(files, lease.epoch, self.planned.batch_id - 1)
 
     def note(self, files: Store, sources: Sequence[SourceDescription], lease: Lease) -> int | None:
-        """Write down that batches are planned from now on as the query is now.
+        """Record the query as it is now, for the batches planned from now on; return the epoch of the description.
 
-        Args:
-            files: The checkpoint.
-            sources: The descriptions of the inputs' sources.
-            lease: The run's lease.
-
-        Returns:
-            The epoch of the run that has written the description last; None where nothing is to be written.
-
-        Raises:
-            QueryFailedError: A later run has begun, whose description stays.
+        It returns None where the checkpoint has all of it already. A later run's description stays (QueryFailedError).
         """
         if self.is_noted:
             return None
@@ -141,27 +118,12 @@ class Transition:
 
 
 def _changed_since_planned(
-    files: Store,
-    plan: Plan,
-    inputs: Sequence[BoundInput],
-    stored: Mapping[str, Any],
-    description: Mapping[str, Any],
+    files: Store, plan: Plan, inputs: Sequence[BoundInput], stored: Mapping[str, Any], description: Mapping[str, Any]
 ) -> PlannedBatch | None:
     """Return the batch that is planned and not committed, if settings or columns have changed since.
 
-    Args:
-        files: The checkpoint.
-        plan: What the query executes.
-        inputs: The query's inputs.
-        stored: The content of ``query.json`` as the run before has left it.
-        description: The query's description.
-
-    Returns:
-        The batch; None where there is none, where it is planned as the query is now, and where that is not known: the
-        descriptions of earlier releases have no settings.
-
-    Raises:
-        CheckpointError: It can't be run as it was planned.
+    None also means that this is not known: the descriptions of earlier releases have no settings. A CheckpointError
+    means that the batch can't be run as it was planned.
     """
     batch_id = planned_batch(files)
     added = added_columns(stored["query"], description)
@@ -183,26 +145,14 @@ def _changed_since_planned(
         for name, ddl in outputs.items()
         if parse_schema(ddl, label=name).names != former.outputs[name][1].names
     }
-    right = specs[1].schema
-    loaded = pa.schema([field for field in right if field.name not in added[1]]) if added[1] else None
+    loaded = pa.schema([field for field in specs[1].schema if field.name not in added[1]]) if added[1] else None
     former = replace(former, emitted_columns=columns, loaded_schema=loaded)
-    left_input, right_input = (
-        each.planned_as(spec, names) for each, spec, names in zip(inputs, specs, added, strict=True)
-    )
-    return PlannedBatch(batch_id, former, (left_input, right_input))
+    left, right = (bound.planned_as(spec, names) for bound, spec, names in zip(inputs, specs, added, strict=True))
+    return PlannedBatch(batch_id, former, (left, right))
 
 
 def _check_clock(root: str, plan: Plan, trigger: Trigger) -> None:
-    """Check that a query that needs the clock has it.
-
-    Args:
-        root: The checkpoint, for the message.
-        plan: What the query executes.
-        trigger: When it runs.
-
-    Raises:
-        CheckpointError: A query that runs on has no batches without rows, since its state has no timeouts.
-    """
+    """Raise a CheckpointError if a query without end needs batches without rows, for which its state lacks timeouts."""
     needs = clock_needs(plan)
     if not needs or plan.has_timeouts or (trigger.is_bounded and trigger.then is None):
         return

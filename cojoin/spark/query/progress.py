@@ -1,12 +1,11 @@
 """The progress of a query as it is shown to people: a line while it is waited for, and the query's own display.
 
 In a terminal the line is one that tqdm redraws in place, and in a notebook's cell one output that IPython updates.
-Elsewhere, and where ``TERM`` is ``dumb``, it is shown only where it is asked for, as a plain line every few seconds
-after new batches. The last state stays. It costs a look at the newest report four times a second, in the thread that
-waits.
+Elsewhere, and where ``TERM`` is ``dumb``, it is shown only on request, as a plain line every few seconds after new
+batches. The last state stays. It costs a look at the newest report four times a second, in the thread that waits.
 
 How far a run is goes by the operator's watermark within the range of event time that the run goes through, or by the
-rows read where no range is known but their number is. A run that has caught up with a range whose end moves on, or that
+number of rows read where only their total is known. A run that has caught up with a range whose end moves on, or that
 has no range, is live: it has no goal, and its distance to the newest timestamp is measured instead. A live run gets a
 goal again only when it has fallen back by more than a tenth of the range and more than ten minutes.
 
@@ -14,7 +13,7 @@ After the bar come each input's watermark, the pace, and what waits, the most im
 shown once where both watermarks are of one day that isn't today, and at each watermark where their days differ. The
 year is left out, so that both watermarks mostly fit into 80 columns.
 
-The display has what this process knows at the moment: it asks neither Spark nor the checkpoint.
+The display shows this process's own view, without a look at Spark or the checkpoint.
 """
 
 from __future__ import annotations
@@ -89,7 +88,7 @@ class Figures:
         self.rows = _rows(report) - self._before
         if self.rows > self._points[-1][1]:
             if len(self._points) == 2 and not self._points[0][1]:
-                # How long the query took to start says nothing of its pace, once a second batch does.
+                # The time of the query's start is not part of its pace, which a second batch shows.
                 self._points.popleft()
             self._points.append((now, self.rows))
         self.rate = self.rows / max(now - self._began, 0.001) or None if final else self._last_rate(now)
@@ -137,7 +136,7 @@ _NO_TIME = {NONE: "no watermark yet", END_OF_TIME: "at the end"}
 
 
 def postfix_parts(figures: Figures) -> list[str]:
-    """Return the parts of the postfix with what separates them; all characters are printable."""
+    """Return the parts of the postfix with their separators; all characters are printable."""
     report, has_begun = figures.report, bool(figures.batches) or figures.is_final
     pace = "no new rows" if figures.rate is None else tqdm.format_sizeof(figures.rate, " rows/s")
     parts = [] if figures.behind is None else [f", {_span(figures.behind)} behind the newest record"]
@@ -161,31 +160,31 @@ def _inputs(report: BatchReport) -> list[str]:
     today = f"{datetime.now(tz=timezone.utc):%Y-%m-%d} "
     once = "" if differ else "".join(days - {today})[_YEAR:]
     parts = []
-    for each, (day, moment) in zip(report.inputs, moments, strict=True):
-        parts.append(f", {once}{_printable(each.name)} {day[_YEAR:] if differ else ''}{moment}")
+    for counts, (day, moment) in zip(report.inputs, moments, strict=True):
+        parts.append(f", {once}{_printable(counts.name)} {day[_YEAR:] if differ else ''}{moment}")
         once = ""
-        if each.snapshot_rows is not None:
-            read, total = each.snapshot_rows
+        if counts.snapshot_rows is not None:
+            read, total = counts.snapshot_rows
             parts.append(f" ({read:,} of {total:,} rows of the snapshot read)")
-        parts += [] if each.table is None else [f" (version {each.table['version']})"]
-        late = each.rejected.get("late", 0) + each.late_applied
+        parts += [] if counts.table is None else [f" (version {counts.table['version']})"]
+        late = counts.rejected.get("late", 0) + counts.late_applied
         parts += [f" ({late:,} late)"] if late else []
-        parts += [" (idle)"] if each.status == "idle" else []
+        parts += [" (idle)"] if counts.status == "idle" else []
     return parts
 
 
 def _held(report: BatchReport, *, is_live: bool) -> list[str]:
-    """Return a part that names what holds time back, and the setting that makes it do so.
+    """Return a part that names the input that holds time back, and the setting for it.
 
-    Without one, both inputs are at one time; a live run still names a silent partition.
+    It is empty where both inputs are at one time, but a live run still names a silent partition.
     """
-    each = next((each for each in report.inputs if each.name == report.holding_input), None)
-    if each is None or not (len({each.watermark for each in report.inputs}) > 1 or (is_live and each.held_by)):
+    holding = next((each for each in report.inputs if each.name == report.holding_input), None)
+    if holding is None or not (len({each.watermark for each in report.inputs}) > 1 or (is_live and holding.held_by)):
         return []
-    who = _printable(each.name if each.holder is None else f"{each.holder} of {each.name}")
-    if each.held_by is not None:
-        return [f", held by silent {who}{' (max_drift)' if each.held_by == 'max_drift' else ''}"]
-    return [f", held by {who}{' (timestamps beyond max_drift)' if each.source_agrees is False else ''}"]
+    who = _printable(holding.name if holding.holder is None else f"{holding.holder} of {holding.name}")
+    if holding.held_by is not None:
+        return [f", held by silent {who}{' (max_drift)' if holding.held_by == 'max_drift' else ''}"]
+    return [f", held by {who}{' (timestamps beyond max_drift)' if holding.source_agrees is False else ''}"]
 
 
 def _printable(text: str) -> str:
@@ -193,11 +192,11 @@ def _printable(text: str) -> str:
 
 
 def _moment(watermark: int) -> tuple[str, str]:
-    """Return a watermark's day, with a space after it, and its time; the day is empty where there is none."""
+    """Return a watermark's day, with a space after it, and its time; the day is empty without a watermark."""
     if watermark in _NO_TIME:
         return "", _NO_TIME[watermark]
     text = format_time(watermark)
-    # What no calendar holds is shown as milliseconds.
+    # A time that no calendar holds is shown as milliseconds.
     return ("", text) if text.endswith("ms") else (text[:11], text[11:19])
 
 
@@ -232,7 +231,7 @@ _LIVE = "{elapsed}{postfix}"
 
 
 class _Nowhere:
-    """Where tqdm draws while its line is shown in another way."""
+    """A file that drops all text, for tqdm while its line is shown in another way."""
 
     def write(self, text: str) -> None:
         """Drop a text."""
@@ -284,7 +283,7 @@ class ProgressLine:
             self._bar = None if bar.disable else bar
             known = bar.format_dict
             if self._redraws and (self._cell or min(known["ncols"] or 0, known["nrows"] or 0) < 2):
-                # tqdm shows nothing in a terminal that doesn't know its size and says 0.
+                # tqdm shows nothing in a terminal that doesn't know its size and reports 0.
                 bar.dynamic_ncols, bar.ncols, bar.nrows = False, 120 if self._cell else 79, 24
         return self
 
@@ -330,7 +329,7 @@ class ProgressLine:
             self._unit, bar.total, bar.bar_format = "", None, _LIVE
         else:
             if goal.unit != self._unit:
-                # How fast it went in another unit, or while it was live, says nothing of this goal.
+                # The speed in another unit, or while the run was live, is not one towards this goal.
                 began, self._unit = bar.start_t, goal.unit
                 bar.reset()
                 bar.start_t, bar.initial, bar.n, bar.last_print_n = began, goal.done, goal.done, goal.done
@@ -353,13 +352,7 @@ class ProgressLine:
 
 
 def query_display(query: Query, plan: Plan, checkpoint: str) -> Display:
-    """Return the display of a query.
-
-    Args:
-        query: The query.
-        plan: What it runs.
-        checkpoint: Its checkpoint directory.
-    """
+    """Return the display of a query."""
     left, right = plan.inputs
     report, error = query.progress, query.exception()
     state = "running" if query.is_active else "ended" if error is None else "failed"

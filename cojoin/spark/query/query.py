@@ -2,8 +2,8 @@
 
 A bounded run ends by itself. A last batch without rows applies the inputs' complete reading (``input_progress``) and
 the processing time, where the query depends on one of them; with ``drain``, a last batch finishes all inputs instead
-(``checkpoints.control``). With ``then``, the run goes on without an end. The phases follow each other in a thread, so a
-query ends even if no caller waits for it. ``await_termination`` raises the error that stopped it.
+(``checkpoints.control``). With ``then``, the query continues without an end. The phases follow each other in a thread,
+so a query ends even if no caller waits for it. ``await_termination`` raises the error that stopped it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from cojoin.engine.display import Display
     from cojoin.engine.plan import Plan
     from cojoin.spark.query.input_progress import RunEnd
-    from cojoin.spark.query.observers import Outside
+    from cojoin.spark.query.observers import Observers
     from cojoin.spark.query.triggers import Trigger
 
 _Phase: TypeAlias = "Callable[[], bool]"
@@ -57,14 +57,12 @@ _STARTING = threading.Lock()
 class Streams:
     """The streams of a query's phases, without triggers.
 
-    Attributes:
-        main: The stream of the first phase.
-        at_rest: The stream for a planned batch, which reads nothing of the inputs; it may be the same.
-        live: The stream of the phase without an end that follows a bounded one; None if there is none.
+    ``without_inputs`` is for a planned batch that reads nothing of the inputs, and may be the same as ``main``;
+    ``live`` is for the phase without an end that follows a bounded one, and None if there is none.
     """
 
     main: DataStreamWriter
-    at_rest: DataStreamWriter
+    without_inputs: DataStreamWriter
     live: DataStreamWriter | None = None
 
 
@@ -79,15 +77,15 @@ class Query:
         checkpoint: ClaimedCheckpoint,
         *,
         span: tuple[int, int] | None = None,
-        outside: Outside,
+        observers: Observers,
         resumes_clock: bool = False,
     ) -> None:
         self._spark, self._plan, self._trigger = spark, plan, trigger
         self._files, self._progress_table = checkpoint.files, checkpoint.progress
-        # With Spark Connect, another process writes the batches, and this one reads what it has counted.
+        # With Spark Connect, another process writes the batches, and this one reads their manifests.
         self._manifests = None if adapter_of(spark).runs_batches else checkpoint.manifests
         self._report, self._lease = checkpoint.last_report, checkpoint.lease
-        self._span, self._outside = span, outside
+        self._span, self._observers = span, observers
         # By its timeouts Spark calls key groups without rows; calls that need no clock have dropped them.
         self._has_timeouts = plan.has_timeouts and not resumes_clock
         self._end: RunEnd | None = None
@@ -154,10 +152,10 @@ class Query:
         return self._await(self._ended, "await_termination", timeout, progress)
 
     def await_history(self, timeout: float | None = None, *, progress: bool | None = None) -> bool:
-        """Wait until the run over what was available at the start has ended, before the query goes on live.
+        """Wait until the run over what was available at the start has ended, before the query continues live.
 
-        The arguments and errors are those of ``await_termination``. A query that does not go on has ended by then; one
-        without an end has no history, and is not waited for.
+        The arguments and errors are those of ``await_termination``. A query that does not continue has ended by then;
+        one without an end has no history, and is not waited for.
 
         Returns:
             Whether the history is read, or the query has ended.
@@ -180,7 +178,7 @@ class Query:
 
         An error that has stopped the query before is not raised here. A bounded run must be stopped by this method:
         Spark does not report that a stream was stopped by Spark's own handle of it, so the run would be taken for one
-        that has read all there is. Where that interrupts a batch, the run fails or goes no further.
+        that has read all rows. Where that interrupts a batch, the run fails or goes no further.
 
         Args:
             savepoint: Whether to take a savepoint of the last finished batch, once the query has stopped.
@@ -196,7 +194,7 @@ class Query:
             stream = self._stream
         if stream is not None:
             stream.stop()
-        if not self._outside.is_calling:
+        if not self._observers.is_calling:
             # The end waits for ``on_progress``, which may be who stops the query.
             self._ended.wait()
         return self.savepoint() if savepoint else None
@@ -227,20 +225,18 @@ class Query:
         """Record a batch, once it counts."""
         self._report = manifest.report
         self._batches += 1
-        self._outside.count(manifest)
+        self._observers.count(manifest)
 
     def run(self, streams: Streams, end: RunEnd | None, at_end: Sequence[Callable[[], None]]) -> None:
         """Start the first phase, and a thread for the following ones.
 
-        Args:
-            streams: The streams of the phases, without triggers.
-            end: What a bounded run knows of time at its end; None for others, and where nothing depends on it.
-            at_end: Functions that are called at the end, such as one that waits for work in other threads.
+        ``end`` is that of a bounded run, and None where nothing depends on it. The functions ``at_end`` are called at
+        the end, such as one that waits for work in other threads.
         """
         self._end = end
         if drain_is_promised(self._files) and self._plan_drain():
             # A crash interrupted a drain: the drain is finished first, and reads nothing newer.
-            self._begin(streams.at_rest.trigger(once=True))
+            self._begin(streams.without_inputs.trigger(once=True))
             phases: list[_Phase] = []
         elif not self._trigger.is_bounded:
             self._begin_live(self._trigger, streams.main)
@@ -249,7 +245,7 @@ class Query:
             # If the query needs the clock, Spark's empty batches would never end: one is planned at the end instead.
             with _empty_batches(self._spark, run=False):
                 self._begin(self._trigger.apply(streams.main))
-            phases = [partial(self._begin_last_batch, streams.at_rest)]
+            phases = [partial(self._begin_last_batch, streams.without_inputs)]
             if self._trigger.then is not None:
                 assert streams.live is not None
                 phases.append(partial(self._begin_live, self._trigger.then, streams.live))
@@ -274,12 +270,12 @@ class Query:
         lease = self._lease
         return plan_clock_message(self._files, now, lease.epoch, lease.check, compact_interval(self._spark))
 
-    def _begin_last_batch(self, at_rest: DataStreamWriter) -> bool:
-        """Start the last batch of a bounded run, where there is one."""
+    def _begin_last_batch(self, without_inputs: DataStreamWriter) -> bool:
+        """Start the last batch of a bounded run, if one is planned."""
         if not self._plan_last_batch():
             return False
-        self._begin(at_rest.trigger(once=True))
-        # This runs beside the last batch. An error here happens again at the end, where it is reported.
+        self._begin(without_inputs.trigger(once=True))
+        # The last batch runs meanwhile. An error in this flush happens again at the end, where it is reported.
         with contextlib.suppress(Exception):
             self._flush_progress(early=True)
         return True
@@ -317,20 +313,20 @@ class Query:
                 if phases.pop(0)():
                     self._wait()
         except BaseException as error:  # noqa: BLE001 - ``await_termination`` raises it
-            self._error = self._own_words(error)
+            self._error = self._as_query_failed(error)
         finally:
             try:
                 with contextlib.ExitStack() as calls:
-                    for each in reversed(at_end):
-                        calls.callback(each)
+                    for call in reversed(at_end):
+                        calls.callback(call)
                 self._flush_progress()
             except Exception as error:  # noqa: BLE001 - the manifests still hold the rows
-                self._error = self._error or self._own_words(error)
+                self._error = self._error or self._as_query_failed(error)
             # In any case, waiting callers must learn of the end; a lease that could not be released is taken over.
             with contextlib.suppress(Exception):
                 self._lease.release()
             with contextlib.suppress(Exception):
-                self._outside.finish()
+                self._observers.finish()
             phases.clear()
             self._release()
             self._has_history.set()
@@ -350,11 +346,11 @@ class Query:
             traceback.clear_frames(error.__traceback__)
             error = error.__cause__ or error.__context__
 
-    def _own_words(self, error: BaseException) -> BaseException:
-        """Return the error that stopped the query as one of cojoin's errors, with the message of the cause."""
+    def _as_query_failed(self, error: BaseException) -> BaseException:
+        """Return the error that stopped the query as a QueryFailedError with the message of the cause."""
         failed = QueryFailedError(explain(error))
         if names_other_run(error):
-            # Spark's error only says that another run wrote to its log; the lease's error names that run.
+            # Spark's error is about another run's write to its log; the lease's error names that run.
             try:
                 self._lease.check()
             except QueryFailedError as fenced:

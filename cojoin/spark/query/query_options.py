@@ -29,11 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class QueryOptions:
-    """The arguments of ``Joined.start``.
-
-    Raises:
-        ConfigurationError: An argument has a value that is not allowed.
-    """
+    """The arguments of ``Joined.start``; a value that is not allowed raises a ConfigurationError."""
 
     output: Any
     checkpoint: Any
@@ -74,11 +70,7 @@ class QueryOptions:
             raise ConfigurationError(msg)
 
     def sinks(self, plan: Plan, files: Store) -> dict[str, Sink]:
-        """Return the sink of each of the plan's outputs, by name.
-
-        Raises:
-            ConfigurationError: An argument is not a sink, or the query has no such side output.
-        """
+        """Return the sink of each of the plan's outputs, by name, checked."""
         rejected = delta(files.path("rejected")) if self.rejected is None else as_sink(self.rejected, "rejected")
         sinks = {OUTPUT: as_sink(self.output, "output"), REJECTED: rejected, **self._side_sinks(plan, files)}
         for name, sink in sinks.items():

@@ -8,8 +8,9 @@ begun: first a restoration (``restore``), then a drain (``query``). A planned ba
 from __future__ import annotations
 
 import contextlib
+import itertools
 import warnings
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -45,7 +46,7 @@ from cojoin.spark.batch.packing import CONTROL_TAG, runs_python
 from cojoin.spark.query.batch_writer import BatchWriter, RemoteWriter, setting_of
 from cojoin.spark.query.input_checks import check_feeds, check_present_validity, check_source_columns, files_passed_over
 from cojoin.spark.query.input_progress import HistoryHolds, InputStreams, RunEnd
-from cojoin.spark.query.observers import Outside
+from cojoin.spark.query.observers import Observers
 from cojoin.spark.query.outputs import check_places, check_unchanged, open_outputs, shared_places
 from cojoin.spark.query.planned_batch import Transition
 from cojoin.spark.query.query import Query, Streams
@@ -71,6 +72,7 @@ if TYPE_CHECKING:
     from cojoin.engine.plan import Plan
     from cojoin.session.workers import SharedPlaces
     from cojoin.spark.bound_input import BoundInput
+    from cojoin.spark.query.batch_protocol import OpenOutput
     from cojoin.spark.query.query_options import QueryOptions
     from cojoin.spark.query.triggers import Phase, Trigger
     from cojoin.spark.sinks.sink import Sink
@@ -84,27 +86,12 @@ Emit: TypeAlias = (
 )
 
 
-def start_query(
-    plan: Plan,
-    inputs: Inputs,
-    emit: Emit,
-    options: QueryOptions,
-) -> Query:
+def start_query(plan: Plan, inputs: Inputs, emit: Emit, options: QueryOptions) -> Query:
     """Check everything, claim the checkpoint, restore into it if requested, and start; see ``Joined.start``.
 
-    Args:
-        plan: What the workers execute.
-        inputs: The two inputs.
-        emit: A function that returns the stream of what the calls emit (``SparkExecution``).
-        options: How the query runs.
-
-    Returns:
-        The running query.
-
-    Raises:
-        ConfigurationError: The query can't run, as configured or with this checkpoint.
-        QueryFailedError: The first batch of a restored query failed, or another query has taken the checkpoint over
-            since the start began.
+    ``emit`` returns the stream of what the calls emit (``SparkExecution``). A ConfigurationError means that the query
+    can't run, as configured or with this checkpoint; a QueryFailedError that a restored query's first batch failed, or
+    that another query has taken the checkpoint over meanwhile.
     """
     spark, sources = inputs[0].frame.sparkSession, [each.source for each in inputs]
     files = open_store(spark, options.checkpoint)
@@ -135,7 +122,7 @@ def start_query(
         lease = Lease.acquire(files)
         try:
             _check_unchanged(files, seen)
-            # If two starts claimed it at the same moment, the one with the lease continues with what is there.
+            # If two starts claimed it at the same moment, the one with the lease continues with what the other wrote.
             last = Manifests(files).last()
             stored = check_description(files, 0 if last is None else last.described)
             is_restoring = restoration is not None and restoration.stage != "ready"
@@ -147,21 +134,21 @@ def start_query(
             restoration = None if restoration is None else _written(new, replace(restoration, epoch=lease.epoch), lease)
             checkpoint = _open_checkpoint(new, query_id, lease, restoration)
             streams = InputStreams.of(inputs)
-            outside = Outside(options.name or query_id, plan, checkpoint, sources, streams.lines, options.on_progress)
+            observers = Observers(
+                options.name or query_id, plan, checkpoint, sources, streams.lines, options.on_progress
+            )
             query = Query(
                 spark,
                 new.plan,
                 options.trigger,
                 checkpoint,
                 span=span,
-                outside=outside,
+                observers=observers,
                 resumes_clock=not transition.follows_clock,
             )
-            with outside.ended_by_errors():
-                new, inputs, checkpoint, starts = _after_planned(
-                    query, new, streams, transition, inputs, emit, options, checkpoint, places, described
-                )
-                _run(query, new, streams, starts, inputs, emit, options, checkpoint, restoration, places, held_back)
+            with observers.ended_by_errors():
+                start = _Start(query, new, inputs, streams, emit, options, checkpoint, places)
+                _run(_after_planned(start, transition, described), restoration, held_back)
         except BaseException as error:
             cause = lease.explained(error) if isinstance(error, Exception) else error
             with contextlib.suppress(Exception):
@@ -175,7 +162,7 @@ def start_query(
 
 
 def _written(new: NewQuery, restoration: Restoration, lease: Lease) -> Restoration:
-    """Write what a restored query's first batch needs, where that is not there yet."""
+    """Return a restoration whose control rows are written; a *begun* one is written first."""
     if restoration.stage != "begun":
         return restoration
     restoration.write(new.files)
@@ -185,11 +172,7 @@ def _written(new: NewQuery, restoration: Restoration, lease: Lease) -> Restorati
 
 
 def _described(plan: Plan, files: Store, options: QueryOptions) -> dict[str, Any]:
-    """Return the query's description; one that may have evolved is compared before its outputs are.
-
-    Raises:
-        CheckpointError: It has changed in another way.
-    """
+    """Return the query's description; one that may have evolved is compared before its outputs are."""
     described = describe_query(
         plan.operation.describe(), plan.inputs, plan.output, plan.key_groups, needs_clock=plan.needs_clock
     )
@@ -203,11 +186,7 @@ def _described(plan: Plan, files: Store, options: QueryOptions) -> dict[str, Any
 def _check_outputs(
     plan: Plan, files: Store, sinks: Mapping[str, Sink], inputs: Sequence[BoundInput], *, evolve: bool
 ) -> None:
-    """Check that no two outputs share a place, and that their columns fit tables that exist.
-
-    Raises:
-        ConfigurationError: It does not, or they do not.
-    """
+    """Raise a ConfigurationError unless each output has its own place, and its columns fit a table that exists."""
     spark = inputs[0].frame.sparkSession
     for name, sink in sinks.items():
         sink.check_place(spark, name)
@@ -228,12 +207,7 @@ def _check_tables(spark: SparkSession, files: Store, plan: Plan, sinks: Mapping[
 
 
 def _check_sources(new: NewQuery, inputs: Sequence[BoundInput], *, is_new: bool) -> None:
-    """Check the sources of a query that is not restored, and of a new one the rows that are there.
-
-    Raises:
-        ConfigurationError: The query can't start with a source.
-        CheckpointError: It can't go on with one.
-    """
+    """Check the sources of a query that is not restored, and of a new one the rows that they have now."""
     for source in new.opened_sources:
         source.check(is_new=is_new)
     if is_new:
@@ -245,17 +219,16 @@ def _check_sources(new: NewQuery, inputs: Sequence[BoundInput], *, is_new: bool)
 def _looked_ahead(
     sources: Sequence[Source | None], trigger: Trigger
 ) -> tuple[tuple[int, int] | None, tuple[bool, ...]]:
-    """Return the range that a bounded run will read, and warn of rows that it leaves.
+    """Return the range that a bounded run will read, and for each source whether it leaves rows for the next run.
 
-    Returns:
-        The range of event time in epoch milliseconds; None if no source knows it, and for a live run, which has no end.
-        And of each source whether it leaves something for the next run.
+    The range is in epoch milliseconds of event time; None if no source knows it, and for a live run, which has no end.
+    A warning names the rows that are left.
     """
     if not trigger.is_bounded:
         return None, (False, False)
     held_back = [[] if source is None else source.held_back() for source in sources]
-    for told in [each for of_source in held_back for each in of_source]:
-        warnings.warn(told, stacklevel=4)
+    for warning in itertools.chain(*held_back):
+        warnings.warn(warning, stacklevel=4)
     known = [span for source in sources if source is not None and (span := source.span()) is not None]
     span = (min(begin for begin, _ in known), max(end for _, end in known)) if known else None
     return span, tuple(map(bool, held_back))
@@ -268,11 +241,7 @@ def _check_unchanged(files: Store, seen: Restoration | None) -> None:
 
 
 def _open_checkpoint(new: NewQuery, query_id: str, lease: Lease, restoration: Restoration | None) -> ClaimedCheckpoint:
-    """Return the checkpoint, with its progress table repaired.
-
-    Raises:
-        CheckpointError: Its files belong to different moments, or its query was drained.
-    """
+    """Return the checkpoint, with its progress table repaired; raise a CheckpointError if its query was drained."""
     files, manifests = new.files, Manifests(new.files)
     delete_abandoned_files(files)
     last = _last_counted(files, manifests, lease, restoration)
@@ -281,9 +250,8 @@ def _open_checkpoint(new: NewQuery, query_id: str, lease: Lease, restoration: Re
     if last is not None and last.report.drained:
         progress.flush()
         msg = (
-            f"checkpoint {files.root}: its query was drained after batch {last.batch_id}: "
-            f"all inputs are finished, so it is over; "
-            f"start a new query with a checkpoint of its own"
+            f"checkpoint {files.root}: its query was drained after batch {last.batch_id}: all inputs are finished, so "
+            f"it is over; start a new query with its own checkpoint"
         )
         raise CheckpointError(msg)
     check_unchanged(new.spark, files, last, new.sinks)
@@ -295,8 +263,7 @@ def _open_checkpoint(new: NewQuery, query_id: str, lease: Lease, restoration: Re
 def _last_counted(files: Store, manifests: Manifests, lease: Lease, restoration: Restoration | None) -> Manifest | None:
     """Return the manifest of the last batch that counts; None where there is none.
 
-    Raises:
-        CheckpointError: The manifests and Spark's logs belong to different moments.
+    A CheckpointError means that the manifests and Spark's logs belong to different moments.
     """
     last = manifests.last()
     try:
@@ -312,151 +279,126 @@ def _last_counted(files: Store, manifests: Manifests, lease: Lease, restoration:
     return last
 
 
-def _static_side(plan: Plan, source: Source | None, options: QueryOptions) -> StaticSide | None:
-    """Return the right input as a static side; None where it is a stream."""
-    if not isinstance(source, StaticTable):
-        return None
-    return StaticSide(source, plan.right, plan.key_groups, options.trigger.is_bounded)
+@dataclass(frozen=True)
+class _Start:
+    """A start that holds the lease; ``starts`` are the batches with which the last runs began."""
+
+    query: Query
+    new: NewQuery
+    inputs: Inputs
+    streams: InputStreams
+    emit: Emit
+    options: QueryOptions
+    checkpoint: ClaimedCheckpoint
+    places: SharedPlaces | None
+    starts: frozenset[int] = frozenset()
+
+    def static_side(self) -> StaticSide | None:
+        """Return the right input as a static side; None where it is a stream."""
+        source, plan = self.new.sources[1], self.new.plan
+        if not isinstance(source, StaticTable):
+            return None
+        return StaticSide(source, plan.right, plan.key_groups, self.options.trigger.is_bounded)
+
+    def control_input(self) -> DataFrame:
+        """Return the control input of the query's key groups."""
+        new = self.new
+        has_loads = any(isinstance(each, StaticTable) for each in new.opened_sources)
+        return open_control(new.spark, new.files, group_labels(new.plan.key_groups), CONTROL_TAG, has_loads=has_loads)
+
+    def batch_writer(self, outputs: Mapping[str, OpenOutput], *, row_limit_only: bool) -> BatchWriter | None:
+        """Return the writer by which this process writes batches; None where a process of the server does."""
+        if not adapter_of(self.new.spark).runs_batches:
+            return None
+        take, retained = self.query.take_batch, self.options.retained_checkpoints
+        cadence, plan = SnapshotCadence.of(self.options.checkpoint_interval), self.new.plan
+        return BatchWriter(plan, self.checkpoint, outputs, take, retained, row_limit_only, cadence, self.places)
+
+    def batch_function(self, writer: BatchWriter | None, side: StaticSide | None, loads: TableLoads | None) -> Any:
+        """Return the function that writes a micro-batch, and then the next load of a static side where it is due."""
+        if writer is None:
+            return for_workers(self._remote(side))
+        return HistoryHolds(self.streams, self.new.files, self.checkpoint.begins_at).around(writer.and_then(loads))
+
+    def _remote(self, side: StaticSide | None) -> RemoteWriter:
+        new, checkpoint = self.new, self.checkpoint
+        writer = RemoteWriter(
+            new.plan,
+            new.sinks,
+            new.files.root,
+            checkpoint.query_id,
+            checkpoint.lease.record,
+            self.streams,
+            self.options.retained_checkpoints,
+            None if checkpoint.begins_at is None else tuple(checkpoint.begins_at),
+            checkpoint.described,
+            side,
+        )
+        writer.check()
+        return writer
+
+    def stream(self, batch: Any, control: DataFrame, phase: Phase = "main") -> DataStreamWriter:
+        """Return the stream of a phase, without a trigger, whose micro-batches a function writes."""
+        files, plan = self.new.files, self.new.plan
+        setting = None if adapter_of(self.new.spark).runs_batches else setting_of(self.checkpoint.query_id)
+        resumed = self.starts if plan.follows_clock else frozenset()
+        cadence, segments = SnapshotCadence.of(self.options.checkpoint_interval), open_segments(files)
+        emitted = self.emit(plan, self.inputs, control, resumed, cadence, segments, setting, phase)
+        return emitted.writeStream.foreachBatch(batch).option("checkpointLocation", files.path("spark"))
 
 
-def _remote(
-    new: NewQuery,
-    streams: InputStreams,
-    options: QueryOptions,
-    checkpoint: ClaimedCheckpoint,
-    side: StaticSide | None,
-) -> RemoteWriter:
-    """Return the writer that the server executes and writes the batches with."""
-    begins_at = None if checkpoint.begins_at is None else tuple(checkpoint.begins_at)
-    writer = RemoteWriter(
-        new.plan,
-        new.sinks,
-        new.files.root,
-        checkpoint.query_id,
-        checkpoint.lease.record,
-        streams,
-        options.retained_checkpoints,
-        begins_at,
-        checkpoint.described,
-        side,
-    )
-    writer.check()
-    return writer
-
-
-def _after_planned(
-    query: Query,
-    new: NewQuery,
-    streams: InputStreams,
-    transition: Transition,
-    inputs: Inputs,
-    emit: Emit,
-    options: QueryOptions,
-    checkpoint: ClaimedCheckpoint,
-    places: SharedPlaces | None,
-    described: Sequence[SourceDescription],
-) -> tuple[NewQuery, Inputs, ClaimedCheckpoint, frozenset[int]]:
+def _after_planned(start: _Start, transition: Transition, described: Sequence[SourceDescription]) -> _Start:
     """Run the batch that is planned as it was planned, where the query has changed since.
 
-    Returns:
-        What comes next, and the batches with which the last runs began.
+    The start that is returned has what that batch has changed.
     """
-    files, planned = new.files, transition.planned
+    new, checkpoint, files, planned = start.new, start.checkpoint, start.new.files, transition.planned
     starts: frozenset[int] = frozenset()
     # Also where only timers need the clock: another run's strategies may follow it.
     if new.plan.needs_clock or (planned is not None and planned.plan.needs_clock):
         counted = checkpoint.last.epoch if checkpoint.last is not None and transition.follows_clock else 0
         starts = resumed_batches(files, checkpoint.lease.epoch, counted)
-    if planned is not None and drain_is_promised(files):
-        # Nothing comes after the batch that ends all inputs.
-        return replace(new, plan=planned.plan), planned.inputs, checkpoint, starts
+    start = replace(start, starts=starts)
     if planned is not None:
+        as_planned = replace(start, new=replace(new, plan=planned.plan), inputs=planned.inputs)
+        if drain_is_promised(files):
+            # Nothing comes after the batch that ends all inputs.
+            return as_planned
         transition.begin(files, checkpoint.lease)
-        as_planned = replace(new, plan=planned.plan)
-        _run_planned(query, as_planned, streams, starts, planned.inputs, emit, options, checkpoint, places)
+        _run_planned(as_planned)
         checkpoint = replace(checkpoint, last=checkpoint.manifests.last())
-    side = _static_side(new.plan, new.sources[1], options)
+    side = start.static_side()
     if side is not None and transition.added[1]:
         TableLoads(side, files, checkpoint.lease.check).check_all_taken(checkpoint.last_report)
-    # After the run's start was written: later runs take it from here that a run with the clock has written its own.
+    # Only after the run's start was written: later runs conclude from the noted settings that it was.
     noted = transition.note(files, described, checkpoint.lease)
-    checkpoint = checkpoint if noted is None else replace(checkpoint, described=noted)
-    return new, inputs, checkpoint, starts
+    return replace(start, checkpoint=checkpoint if noted is None else replace(checkpoint, described=noted))
 
 
-def _control_input(new: NewQuery) -> DataFrame:
-    """Return the control input of a query's key groups."""
-    has_loads = any(isinstance(each, StaticTable) for each in new.opened_sources)
-    return open_control(new.spark, new.files, group_labels(new.plan.key_groups), CONTROL_TAG, has_loads=has_loads)
-
-
-def _run_planned(
-    query: Query,
-    new: NewQuery,
-    streams: InputStreams,
-    starts: frozenset[int],
-    inputs: Inputs,
-    emit: Emit,
-    options: QueryOptions,
-    checkpoint: ClaimedCheckpoint,
-    places: SharedPlaces | None,
-) -> None:
-    """Run the batch that is planned, and nothing else; all are as they were when it was planned."""
-    files, plan = new.files, new.plan
-    outputs = open_outputs(new.spark, new.sinks, checkpoint, plan)
-    cadence = SnapshotCadence.of(options.checkpoint_interval)
-    control = _control_input(new)
-    # The planned batch is the first of no run that starts now.
-    resumed = starts if plan.follows_clock else frozenset()
-    writer: BatchWriter | None = None
-    facts_setting: str | None = None
-    if not adapter_of(new.spark).runs_batches:
-        side = _static_side(plan, new.sources[1], options)
-        batch: Any = for_workers(_remote(new, streams, options, checkpoint, side))
-        facts_setting = setting_of(checkpoint.query_id)
-    else:
-        retained, take = options.retained_checkpoints, query.take_batch
-        writer = BatchWriter(
-            plan, checkpoint, outputs, take, retained, row_limit_only=False, cadence=cadence, places=places
-        )
-        batch = HistoryHolds(streams, files, checkpoint.begins_at).around(writer.and_then(None))
-    emitted = emit(plan, inputs, control, resumed, cadence, open_segments(files), facts_setting, "main")
+def _run_planned(start: _Start) -> None:
+    """Run the batch that is planned, and nothing else, with the plan and inputs of then."""
+    outputs = open_outputs(start.new.spark, start.new.sinks, start.checkpoint, start.new.plan)
+    control = start.control_input()
+    writer = start.batch_writer(outputs, row_limit_only=False)
+    stream = start.stream(start.batch_function(writer, start.static_side(), None), control)
     try:
-        _run_alone(emitted.writeStream.foreachBatch(batch).option("checkpointLocation", files.path("spark")))
+        _run_alone(stream)
     finally:
         if writer is not None:
             writer.finish()
 
 
-def _run(
-    query: Query,
-    new: NewQuery,
-    streams: InputStreams,
-    starts: frozenset[int],
-    inputs: Inputs,
-    emit: Emit,
-    options: QueryOptions,
-    checkpoint: ClaimedCheckpoint,
-    restoration: Restoration | None,
-    places: SharedPlaces | None,
-    held_back: Sequence[bool],
-) -> None:
+def _run(start: _Start, restoration: Restoration | None, held_back: Sequence[bool]) -> None:
     """Start the stream; a restored query first executes the batch that reads the old state."""
-    files, plan = new.files, new.plan
-    outputs = open_outputs(new.spark, new.sinks, checkpoint, plan)
-    _tell([note for each in outputs.values() for note in each.writer.notes()])
-    _tell(files_passed_over(new.spark, files, inputs, streams.lines), MissingRowsWarning)
-    side = _static_side(plan, new.sources[1], options)
+    new, inputs, options, checkpoint = start.new, start.inputs, start.options, start.checkpoint
+    files = new.files
+    outputs = open_outputs(new.spark, new.sinks, checkpoint, new.plan)
+    _warn([note for each in outputs.values() for note in each.writer.notes()])
+    _warn(files_passed_over(new.spark, files, inputs, start.streams.lines), MissingRowsWarning)
+    side = start.static_side()
     loads = None if side is None else TableLoads(side, files, checkpoint.lease.check)
-    cadence = SnapshotCadence.of(options.checkpoint_interval)
-    writer: BatchWriter | None = None
-    if adapter_of(new.spark).runs_batches:
-        rows_only = not any(runs_python(each.frame) for each in inputs)
-        retained = options.retained_checkpoints
-        writer = BatchWriter(plan, checkpoint, outputs, query.take_batch, retained, rows_only, cadence, places)
-    resumed = starts if plan.follows_clock else frozenset()
-    control = _control_input(new)
-    facts_setting = setting_of(checkpoint.query_id) if writer is None else None
+    writer = start.batch_writer(outputs, row_limit_only=not any(runs_python(each.frame) for each in inputs))
+    control = start.control_input()
 
     def written(phase: Phase = "main") -> DataStreamWriter:
         own, own_loads = side, loads
@@ -464,17 +406,11 @@ def _run(
             # A phase without an end refreshes the static side.
             own = replace(side, is_bounded=False)
             own_loads = TableLoads(own, files, checkpoint.lease.check)
-        batch: Any = (
-            for_workers(_remote(new, streams, options, checkpoint, own))
-            if writer is None
-            else HistoryHolds(streams, files, checkpoint.begins_at).around(writer.and_then(own_loads))
-        )
-        emitted = emit(plan, inputs, control, resumed, cadence, open_segments(files), facts_setting, phase)
-        return emitted.writeStream.foreachBatch(batch).option("checkpointLocation", files.path("spark"))
+        return start.stream(start.batch_function(writer, own, own_loads), control, phase)
 
     stream = written()
-    # Spark copies users' functions when a stream is made. What they change while the query runs must count in no batch.
-    at_rest = written("at rest") if _plans_without_python(new, options.trigger) else stream
+    # Spark copies users' functions when a stream is made. Their later changes must count in no batch.
+    without_inputs = written("planned") if _plans_without_python(new, options.trigger) else stream
     live = None if options.trigger.then is None else written("live")
     if restoration is not None and restoration.stage == "written":
         if 0 not in committed_batches(files):
@@ -482,24 +418,22 @@ def _run(
         finish_restoration(files, restoration, checkpoint.lease.check).write(files)
     if loads is not None and not drain_is_promised(files):
         last = checkpoint.manifests.last()
-        _tell(loads.at_start(new.spark, None if last is None else last.report))
+        _warn(loads.at_start(new.spark, None if last is None else last.report))
     if writer is not None:
         writer.prepare()
     named = partial(_named, name=options.name)
     at_end: list[Callable[[], None]] = [] if writer is None else [writer.finish]
-    if places is not None:
-        at_end.append(partial(places.remove, of_workers=True))
+    if start.places is not None:
+        at_end.append(partial(start.places.remove, of_workers=True))
     fixes_end = options.trigger.is_bounded and not options.trigger.drain
-    run_end = RunEnd.fix(new.spark, inputs, streams, held_back) if fixes_end else None
-    query.run(Streams(named(stream), named(at_rest), None if live is None else named(live)), run_end, at_end)
+    run_end = RunEnd.fix(new.spark, inputs, start.streams, held_back) if fixes_end else None
+    start.query.run(
+        Streams(named(stream), named(without_inputs), None if live is None else named(live)), run_end, at_end
+    )
 
 
 def _run_alone(stream: DataStreamWriter) -> None:
-    """Run the batch that is planned, to its end.
-
-    Raises:
-        QueryFailedError: It failed.
-    """
+    """Run the batch that is planned, to its end; raise a QueryFailedError if it failed."""
     try:
         # Other triggers would plan a second batch, which reads all sources again.
         stream.trigger(once=True).start().awaitTermination()
@@ -507,7 +441,7 @@ def _run_alone(stream: DataStreamWriter) -> None:
         raise QueryFailedError(explain(error)) from error
 
 
-def _tell(notes: Iterable[str], category: type[Warning] = UserWarning) -> None:
+def _warn(notes: Iterable[str], category: type[Warning] = UserWarning) -> None:
     """Warn at the line of the user's ``start``."""
     for note in notes:
         warnings.warn(note, category, stacklevel=6)

@@ -3,16 +3,17 @@
 The driver writes a load between two micro-batches, where Spark plans nothing: before the query starts, or after a batch
 counted. So the next batch that is planned reads all of it. Spark's log of what the control input has read pins the
 files, and a batch that runs again reads the same ones. A load is a folder ``control/load-<number>-<id>`` with the
-packed rows, and beside it the file with the closing messages, written last (``spark.batch.control_input``).
+packed rows, and a file of that name with the closing messages, written last (``spark.batch.control_input``).
 
 The first load is the newest version at the first start, or the one that the source names. A refresh is due once so much
 time has passed since the batch that took the last load: by the processing times of the micro-batches, as Spark logged
-them, while the query runs, and by the clock at a start. A bounded run has planned what it reads when it begins, so it
-looks for a refresh at its start alone. Where the table has no newer version, nothing is loaded, and the next look is
+them, while the query runs, and by the clock at a start. A bounded run plans its reading when it begins, so it looks
+for a refresh at its start alone. Where the table has no newer version, nothing is loaded, and the next look is
 after the same time.
 
-What a killed driver has left is removed at the next start, unless Spark has read it. The files of a load are removed
-once a later batch than the one that took it is committed, or has taken the next load: the rows are in the state.
+Files that a killed driver has left are removed at the next start, unless Spark has read them. The files of a load are
+removed once a later batch than the one that took it is committed, or has taken the next load: the rows are in the
+state.
 """
 
 from __future__ import annotations
@@ -56,14 +57,7 @@ _CLOSED = ".closed.parquet"
 
 @dataclass(frozen=True)
 class StaticSide:
-    """The right input of a query, if it is a table beside a stream.
-
-    Attributes:
-        source: The table.
-        spec: The input.
-        key_groups: The number of the query's key groups.
-        is_bounded: Whether the run reads only what is there at its start.
-    """
+    """The right input of a query, if it is a static table joined with a stream; a bounded run does not refresh it."""
 
     source: StaticTable
     spec: InputSpec
@@ -71,25 +65,15 @@ class StaticSide:
     is_bounded: bool
 
     def frame(self, session: SparkSession, table: TableAt) -> DataFrame:
-        """Return a version's rows, which are checked.
-
-        Raises:
-            ConfigurationError: The version can't be read, lacks a column, or has rows whose validity contradicts.
-        """
-        found = self.source.at(session, table)
-        self.source.check_columns(found, self.spec, table.version)
-        check_rows_validity(found, self.spec)
-        return found
+        """Return a version's rows, checked; a ConfigurationError if they can't be read, lack a column, or overlap."""
+        rows = self.source.at(session, table)
+        self.source.check_columns(rows, self.spec, table.version)
+        check_rows_validity(rows, self.spec)
+        return rows
 
 
 class TableLoads:
-    """Writes the loads of one query's static side.
-
-    Args:
-        side: The static side.
-        files: The query's checkpoint.
-        check: Raises an error where another run has taken over.
-    """
+    """Writes the loads of one query's static side; ``check`` raises an error where another run has taken over."""
 
     def __init__(self, side: StaticSide, files: Store, check: Callable[[], None]) -> None:
         self._side, self._files, self._check = side, files, check
@@ -98,23 +82,16 @@ class TableLoads:
         self._uncleaned = True
 
     def at_start(self, session: SparkSession, last: BatchReport | None) -> list[str]:
-        """Write the load that the run begins with, where one is due; remove what a killed driver has left.
+        """Write the load that the run begins with, where one is due, and return warnings for the user.
 
-        Args:
-            session: The session.
-            last: The report of the last batch that counts; None before the first.
-
-        Returns:
-            Warnings for the user.
-
-        Raises:
-            ConfigurationError: The table can't be read, or is not what it was.
+        Files that a killed driver has left are removed. ``last`` is the report of the last batch that counts; None
+        before the first.
         """
         loaded = _loaded(last)
         read, closed = self._read()
         for name in self._files.names(CONTROL_FOLDER):
-            found = _NAME.match(name)
-            if found is not None and found[0] not in read:
+            load = _NAME.match(name)
+            if load is not None and load[0] not in read:
                 self._delete(name)
         self._clean(loaded)
         self._written = max([_number_of(loaded), *map(_number, read)])
@@ -129,13 +106,9 @@ class TableLoads:
         return [] if table is None else self._write(session, table)
 
     def check_all_taken(self, last: BatchReport | None) -> None:
-        """Check that no load is to be read with columns that it does not have.
+        """Raise a CheckpointError if a load that no batch has taken yet lacks columns that were added since.
 
-        Args:
-            last: The report of the last batch that counts.
-
-        Raises:
-            CheckpointError: A crash came between Spark's look at a load and the plan of the batch that takes it.
+        A crash between Spark's look at a load and the plan of the batch that takes it leaves a load like that.
         """
         loaded = _loaded(last)
         waiting = [name for name in self._read()[1] if _number(name) > _number_of(loaded)]
@@ -148,15 +121,7 @@ class TableLoads:
             raise CheckpointError(msg)
 
     def after(self, session: SparkSession, report: BatchReport | None) -> None:
-        """Remove files that are no longer needed, and write the next load where it is due, after a batch that counts.
-
-        Args:
-            session: The batch's session.
-            report: The report of the last batch that counts.
-
-        Raises:
-            QueryFailedError: The table can't be read, or is not what it was.
-        """
+        """Remove files that are no longer needed, and write the next load where it is due, once a batch counts."""
         loaded, refresh = _loaded(report), self._side.source.refresh_ms
         if report is None or loaded is None:
             return
@@ -170,40 +135,40 @@ class TableLoads:
             return
         try:
             table = self._newest(session, loaded)
-            for told in [] if table is None else self._write(session, table):
-                _LOG.warning("%s", told)
+            for warning in [] if table is None else self._write(session, table):
+                _LOG.warning("%s", warning)
         except (ConfigurationError, *JAVA_ERRORS) as error:
             msg = (
                 f"refresh of input {self._side.spec.name!r}: {explain(error)}. The state has version "
                 f"{loaded['version']}; batch {report.batch_id} counts, and nothing is lost. Start the query again once "
-                f"the table can be read; without refresh= it goes on with that version"
+                f"the table can be read; without refresh= it continues with that version"
             )
             raise QueryFailedError(msg) from error
         self._looked_at = now
 
     def _newest(self, session: SparkSession, loaded: Mapping[str, Any] | None) -> TableAt | None:
-        """Return the version to load; None where it is the one that is loaded."""
-        found = self._side.source.newest(session)
+        """Return the version to load; None where it is loaded already."""
+        newest = self._side.source.newest(session)
         if loaded is None:
-            return found
-        if found.table_id != loaded["table_id"]:
+            return newest
+        if newest.table_id != loaded["table_id"]:
             msg = (
-                f"the table is another one than before: its id was {loaded['table_id']} and is {found.table_id}, so it "
-                f"was replaced, or dropped and created again; put the former one back, or begin anew with another "
-                f"checkpoint="
+                f"the table is another one than before: its id was {loaded['table_id']} and is {newest.table_id}, so "
+                f"it was replaced, or dropped and created again; put the former one back, or start a new query with "
+                f"another checkpoint="
             )
             raise ConfigurationError(msg)
-        return None if found.version == loaded["version"] else found
+        return None if newest.version == loaded["version"] else newest
 
     def _write(self, session: SparkSession, table: TableAt) -> list[str]:
         """Write a load, and return warnings."""
         side = self._side
-        there = [_number(found[0]) for each in self._files.names(CONTROL_FOLDER) if (found := _NAME.match(each))]
-        number = 1 + max(self._written, *there, 0)
+        numbers = [_number(name) for name in self._files.names(CONTROL_FOLDER) if _NAME.match(name)]
+        number = 1 + max(self._written, *numbers, 0)
         name = f"load-{number}-{uuid.uuid4().hex}"
         folder = f"{CONTROL_FOLDER}/{name}"
         frame = side.frame(session, table)
-        told = [] if side.spec.event_time is not None else list(_repeated(frame, side.spec, table.version))
+        warnings = [] if side.spec.event_time is not None else _repeated(frame, side.spec, table.version)
         self._check()
         packed = packed_load(frame, side.spec, side.key_groups, name)
         packed.write.option("compression", "snappy").parquet(self._files.path(folder))
@@ -214,16 +179,14 @@ class TableLoads:
         self._check()
         self._files.write_bytes(f"{folder}{_CLOSED}", closing.getvalue())
         self._written, self._uncleaned = number, True
-        return told
+        return warnings
 
     def _read(self) -> tuple[set[str], set[str]]:
         """Return the loads of which Spark's log has files, and those of which it has the closing messages."""
         control = newest_id(self._files, SOURCES)
-        paths = (
-            [] if control is None else [each["path"] for each in spark_checkpoint.source_entries(self._files, control)]
-        )
-        found = {path: name[0] for path in paths if (name := _NAME.search(path)) is not None}
-        return {*found.values()}, {name for path, name in found.items() if path.endswith(_CLOSED)}
+        entries = [] if control is None else spark_checkpoint.source_entries(self._files, control)
+        loads = {entry["path"]: name[0] for entry in entries if (name := _NAME.search(entry["path"])) is not None}
+        return {*loads.values()}, {name for path, name in loads.items() if path.endswith(_CLOSED)}
 
     def _clean(self, loaded: Mapping[str, Any] | None) -> None:
         """Remove the files of loads that no batch reads again.
@@ -236,7 +199,7 @@ class TableLoads:
         is_over = committed is not None and committed > loaded["batch_id"]
         self._uncleaned = not is_over
         for name in self._files.names(CONTROL_FOLDER):
-            if (found := _NAME.match(name)) is not None and _number(found[0]) < _number_of(loaded) + is_over:
+            if _NAME.match(name) and _number(name) < _number_of(loaded) + is_over:
                 self._delete(name)
 
     def _delete(self, name: str) -> None:
@@ -262,7 +225,7 @@ def _number_of(loaded: Mapping[str, Any] | None) -> int:
 def _repeated(frame: DataFrame, spec: InputSpec, version: int) -> list[str]:
     """Return a warning if keys of a table without event time have several rows, with an example."""
     key = [frame[back_quoted(name)].alias(f"k{at}") for at, name in enumerate(spec.key)]
-    # Hashes are counted first: where all differ, which is usual, no key is looked at.
+    # Hashes are counted first, as they usually all differ, and then no key is read.
     hashes = frame.select(F.xxhash64(*key).alias("hash")).groupBy("hash").count().where("count > 1")
     if not hashes.limit(1).collect():
         return []
@@ -280,6 +243,6 @@ def _repeated(frame: DataFrame, spec: InputSpec, version: int) -> list[str]:
     note = (
         f"input {spec.name!r}: {several_keys} several rows in version {version} of the table, such as "
         f"{shown} with {row['most']:,}: without event time the last in the order of their content is in force. Name "
-        f"the column that says which is newer as event_time=, or leave one row a key in the table"
+        f"the column that orders the rows by age as event_time=, or leave one row a key in the table"
     )
     return [note]

@@ -11,23 +11,23 @@ from cojoin.errors import ConfigurationError
 if TYPE_CHECKING:
     from pyspark.sql.streaming import DataStreamWriter
 
-Phase: TypeAlias = Literal["main", "at rest", "live"]
-"""For what a query's stream is made.
+Phase: TypeAlias = Literal["main", "planned", "live"]
+"""The purpose of a query's stream.
 
 - *main*: its first phase, or its only one.
-- *at rest*: a planned batch, which reads nothing of the inputs.
+- *planned*: a planned batch, which reads nothing of the inputs.
 - *live*: the phase without an end that follows a run over what is available.
 """
 
 
 @dataclass(frozen=True)
 class Trigger:
-    """When a query runs its micro-batches; ``available_now`` and ``processing_time`` make one.
+    """The times at which a query runs its micro-batches; ``available_now`` and ``processing_time`` make one.
 
     Attributes:
         interval_ms: Milliseconds between batches; None runs over what is available and ends.
         drain: Whether all inputs are finished at the end.
-        then: How the query goes on after its run over what is available; None ends it.
+        then: How the query continues after its run over what is available; None ends it.
     """
 
     interval_ms: int | None = None
@@ -57,7 +57,7 @@ class Trigger:
 
     @classmethod
     def available_now(cls, *, drain: bool = False, then: Trigger | None = None) -> Trigger:
-        """Return a trigger that processes what the sources contain now, and ends, or goes on live.
+        """Return a trigger that processes what the sources contain now, and ends, or continues live.
 
         It takes several batches if the sources' options limit the size of a batch.
 
@@ -65,7 +65,7 @@ class Trigger:
             drain: False pauses: rows that wait for a watermark stay in the state, and the next run continues. True
                 finishes all inputs: the watermark becomes the end of time, all waiting rows are emitted, and the query
                 can't be started again.
-            then: History, then live: how the query goes on with new rows, such as
+            then: History, then live: how the query continues with new rows, such as
                 ``Trigger.processing_time("10 seconds")``. It is one query with one checkpoint: the history is read in
                 large batches in step with the other input, without looking for newer rows; then it runs until it is
                 stopped. An end of the history (``to=`` of a topic) no longer holds then. A start after a stop first

@@ -1,14 +1,14 @@
-"""``erase``: keys taken out of a query's state, into a new checkpoint with which the query goes on.
+"""``erase``: keys taken out of a query's state, into a new checkpoint with which the query continues.
 
 The state is that after the last finished batch. Every table of each key group is written again without the keys' rows,
 so no byte of them is in the new checkpoint; positions, watermarks and counters stay. Buffered rows that are removed are
 counted as rejected, with the reason ``erased``, so that every row is still accounted for. The old checkpoint is only
-read. A query that begins with the new one and goes on in the same outputs ends the old one. It costs one read and one
+read. A query that begins with the new one and continues in the same outputs ends the old one. It costs one read and one
 write of the whole state.
 
 The places where rows of the keys remain are listed, each with the way to remove them (``_list_remains``): a query's
-outputs are known from its manifest, and their rows are counted where the table has the key's columns. Nothing is
-removed there: the tables are the user's, and their readers too.
+outputs are known from its manifest, and their rows are counted where the table has the key's columns. These rows are
+left alone: the tables and their readers are the user's.
 """
 
 from __future__ import annotations
@@ -49,7 +49,14 @@ from cojoin.session.sealed import for_workers
 from cojoin.session.sessions import open_store
 from cojoin.session.spark_checkpoint import committed_batches
 from cojoin.session.spark_errors import SPARK_ERRORS
-from cojoin.spark.savepoints.new_savepoint import NewSavepoint, Positions, group_headers, keep, told_of, written_report
+from cojoin.spark.savepoints.new_savepoint import (
+    NewSavepoint,
+    Positions,
+    compute_facts,
+    group_headers,
+    keep,
+    written_report,
+)
 from cojoin.spark.savepoints.restore import Restoration
 from cojoin.spark.savepoints.state_packing import CONTENT_DDL, content_row
 from cojoin.storage.locations import Location, as_location, is_path, literally, without_login
@@ -73,10 +80,10 @@ class Remainder:
 
     Attributes:
         place: The place: a table, a directory, or a source.
-        kind: What the place is, such as ``"output"`` or ``"the old checkpoint"``.
+        kind: The kind of place, such as ``"output"`` or ``"the old checkpoint"``.
         rows: How many rows of the key it has; None where that is not known.
-        statements: What removes them, in this order; empty where cojoin knows nothing that does.
-        note: What else there is to know; empty where there is nothing.
+        statements: The statements that remove them, in this order; empty where cojoin has none.
+        note: A remark; empty where there is none.
     """
 
     place: str
@@ -117,9 +124,8 @@ class Erasure:
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as JSON values."""
-        return {**vars(self), "keys": list(map(dict, self.keys)), "removed": dict(self.removed)} | {
-            "remains": [each.as_dict() for each in self.remains]
-        }
+        remains = [each.as_dict() for each in self.remains]
+        return {**vars(self), "keys": list(map(dict, self.keys)), "removed": dict(self.removed), "remains": remains}
 
     def __str__(self) -> str:
         return display_of(self._display, "Erasure").text()
@@ -137,10 +143,10 @@ class Erasure:
         table = [("part of the state", "rows removed"), *((name, f"{rows:,}") for name, rows in self.removed.items())]
         first = "Begin the query with the new checkpoint first: outputs that someone has changed since are refused."
         notes = [first, "What remains elsewhere, and what removes it:"]
-        for each in self.remains:
-            rows = "rows not counted" if each.rows is None else f"{each.rows:,} row{'' if each.rows == 1 else 's'}"
-            notes.append(f"- {each.kind}, {each.place}: {rows}{f'. {each.note}' if each.note else ''}")
-            notes += [f"    {statement}" for statement in each.statements]
+        for left in self.remains:
+            rows = "rows not counted" if left.rows is None else f"{left.rows:,} row{'' if left.rows == 1 else 's'}"
+            notes.append(f"- {left.kind}, {left.place}: {rows}{f'. {left.note}' if left.note else ''}")
+            notes += [f"    {statement}" for statement in left.statements]
         return Display(head, table if self.removed else [], notes)
 
 
@@ -153,7 +159,7 @@ _VACUUM_NOTE = (
 
 _PATHS_NOTE = (
     "Spark's log of the files that it has read (spark/sources) keeps their paths, in the new checkpoint, too, which "
-    "goes on by it: a path that names a person, as a folder for each key, stays there"
+    "needs it to continue: a path that names a person, as a folder for each key, stays in it"
 )
 _WITHOUT_LOG = ("delta", "kafka")
 """The formats whose positions have no paths."""
@@ -170,23 +176,12 @@ def _list_remains(
     *,
     counts: bool,
 ) -> list[Remainder]:
-    """Return where rows of some keys remain.
-
-    Args:
-        spark: The session.
-        files: The old checkpoint.
-        query: Its description of the query.
-        inputs: The inputs, as it describes them.
-        outputs: The outputs, as its manifest has them.
-        sources: The descriptions of the sources.
-        keys: The keys, by the left input's columns.
-        counts: Whether rows of the outputs are counted.
-    """
+    """Return where rows of some keys remain; ``counts`` decides whether those in the outputs are counted."""
     note = "It has the state as it was, its snapshots, segments, progress, and by default the rejected rows"
     remainders = [Remainder(without_login(files.root), "the old checkpoint", None, (_removal(files.root),), note)]
     remainders += [
-        Remainder(without_login(each), "an earlier checkpoint, from which this one began", None, (_removal(each),))
-        for each in _former(files)
+        Remainder(without_login(root), "an earlier checkpoint, from which this one began", None, (_removal(root),))
+        for root in _former(files)
     ]
     for name, place in outputs.items():
         if place.get("batch_id") is not None:
@@ -232,8 +227,8 @@ def _of_output(
     label = name if name in (OUTPUT, REJECTED) else f"side output {name!r}"
     kind = next((each for each in ("delta", "parquet") if each in place), None)
     if kind is None:
-        told = ", ".join(f"{each} {where}" for each, where in place.items() if each not in ("batch_id", "version"))
-        return Remainder(told, label, None, (), "It is not known where its rows are")
+        shown = ", ".join(f"{each} {where}" for each, where in place.items() if each not in ("batch_id", "version"))
+        return Remainder(shown, label, None, (), "It is not known where its rows are")
     location = str(place[kind])
     condition = _rejected(inputs, keys) if name == REJECTED else _emitted(name, query, inputs, keys)
     if condition is None:
@@ -242,8 +237,8 @@ def _of_output(
         return Remainder(without_login(location), label, None, (), note)
     rows, note = _count(spark, kind, location, condition) if counts else (None, "")
     if kind == "parquet":
-        told = "Parquet files can't be deleted from: write the folder anew without the rows where"
-        return Remainder(without_login(location), label, rows, (), f"{note}{'. ' if note else ''}{told} {condition}")
+        cure = "Parquet files can't be deleted from: write the folder again without the rows where"
+        return Remainder(without_login(location), label, rows, (), f"{note}{'. ' if note else ''}{cure} {condition}")
     table = table_in_sql(spark, location)
     statements = (f"DELETE FROM {table} WHERE {condition}", f"VACUUM {table} RETAIN 0 HOURS")  # noqa: S608 - shown only
     return Remainder(without_login(location), label, rows, statements, ". ".join(filter(None, [note, _VACUUM_NOTE])))
@@ -275,10 +270,8 @@ def _emitted(
         names = dict(zip(left.schema.names, schema.names, strict=False))
         return _either([_equal({names[each]: value for each, value in key.items()}, left) for key in keys])
     for spec in (left, right):
-        same = all(
-            each in schema.names and schema.field(each).type.equals(spec.schema.field(each).type) for each in spec.key
-        )
-        if same:
+        types = {field.name: field.type for field in schema}
+        if all(types.get(name) == spec.schema.field(name).type for name in spec.key):
             return _either([_equal(dict(zip(spec.key, key.values(), strict=True)), left) for key in keys])
     return None
 
@@ -350,8 +343,8 @@ def erase(
         checkpoint: The checkpoint directory of a query that is stopped.
         keys: The keys, each as ``read_state(...).key`` takes it: a value; a tuple where the key has several columns, or
             a dict by the left input's columns.
-        into: An empty directory for the new checkpoint. The query goes on with it: ``start(restore_from=...)`` with a
-            ``checkpoint`` of its own and the same outputs.
+        into: An empty directory for the new checkpoint. The query continues with ``start(restore_from=...)``, its own
+            ``checkpoint`` and the same outputs.
         counts: Whether the keys' rows in the outputs are counted, which reads the tables.
 
     Returns:
@@ -360,8 +353,8 @@ def erase(
     Raises:
         ConfigurationError: An argument is invalid, or a key has other columns.
         FunctionError: A value of a key is not of its column's type.
-        CheckpointError: The directory is no checkpoint, its query runs or was drained, or ``into`` is in use. Nothing
-            was written.
+        CheckpointError: The directory is not a checkpoint, its query runs or was drained, or ``into`` is in use.
+            Nothing was written.
 
     Example:
         >>> done = erase(spark, "/lake/_cojoin/enriched", [17], "/lake/_cojoin/without")  # doctest: +SKIP
@@ -383,17 +376,17 @@ def erase(
     manifest = state_manifest(files, state)
     if manifest.report.drained:
         msg = (
-            f"erase: checkpoint {files.root}: its query was drained, so nothing goes on from it; delete the whole "
+            f"erase: checkpoint {files.root}: its query was drained, so no query continues from it; delete the whole "
             f"directory, and the keys' rows in its outputs"
         )
         raise CheckpointError(msg)
     stored, last = read_query(files), _last(files)
     contents = keep(_contents(state, wanted))
     try:
-        facts = told_of(contents, int(stored["query"]["key_groups"]))
+        facts = compute_facts(contents, int(stored["query"]["key_groups"]))
         removed: Counter[str] = Counter()
-        for each in facts.statistics.values():
-            removed.update(each["removed"])
+        for statistics in facts.statistics.values():
+            removed.update(statistics["removed"])
         header, report = _without_keys(state, manifest, removed, wanted)
         names = (state.inputs[0].name, state.inputs[1].name)
         new_report = written_report(manifest.batch_id, names, None, header, facts.rows, facts.sizes, report)
@@ -403,7 +396,7 @@ def erase(
         def check() -> None:
             _check_stopped(files)
             if _last(files) != last:
-                msg = f"erase: checkpoint {files.root}: its query went on meanwhile; stop it, and erase again"
+                msg = f"erase: checkpoint {files.root}: its query continued meanwhile; stop it, and erase again"
                 raise CheckpointError(msg)
 
         savepoint = NewSavepoint(spark, target, note, stored["query"], positions)
@@ -480,7 +473,7 @@ def _table_of(keys: Sequence[Values], spec: InputSpec) -> pa.Table:
 def _without_keys(
     state: QueryState, manifest: Manifest, removed: Mapping[str, int], keys: Sequence[Values]
 ) -> tuple[dict[str, Any], BatchReport]:
-    """Return the header of all key groups together, and the report, with what is removed counted as rejected."""
+    """Return the header of all key groups together, and the report, with the removed rows counted as rejected."""
     header = rescaling.merged_header(state.stored.headers)
     report = manifest.report.as_dict()
     for side, spec in enumerate(state.inputs):
@@ -491,39 +484,34 @@ def _without_keys(
         watermark = header["watermark"]["inputs"][side]
         names = _partitions_of(spec, keys, {*watermark["largest"], *watermark["merge"]["channels"]})
         header["watermark"]["inputs"][side] = without_partitions(watermark, names)
-        told = report["inputs"][side]
-        told["partitions"] = {name: time for name, time in told["partitions"].items() if name not in names}
-        told["idle_partitions"] = [name for name in told["idle_partitions"] if name not in names]
-        if told["holding_partition"] in names:
-            told["holding_partition"] = None
+        counted = report["inputs"][side]
+        counted["partitions"] = {name: time for name, time in counted["partitions"].items() if name not in names}
+        counted["idle_partitions"] = [name for name in counted["idle_partitions"] if name not in names]
+        if counted["holding_partition"] in names:
+            counted["holding_partition"] = None
     return header, BatchReport.from_dict(report)
 
 
 def _partitions_of(spec: InputSpec, keys: Sequence[Values], names: Collection[str]) -> set[str]:
-    """Return which of an input's source partitions are named by one of the keys; none where other keys share them."""
+    """Return the source partitions of an input that one of the keys names; none where other keys share them."""
     if not {*spec.key} <= {*spec.partition}:
         return set()
     places = [spec.partition.index(name) for name in spec.key]
     spelled = [json.loads(json.dumps(list(key.values()), default=str)) for key in keys]
-    found = set()
+    named = set()
     for name in names:
         values = json.loads(name)
         if len(values) == len(spec.partition) and [values[place] for place in places] in spelled:
-            found.add(name)
-    return found
+            named.add(name)
+    return named
 
 
 def without_partitions(watermark: Mapping[str, Any], names: set[str]) -> dict[str, Any]:
-    """Return an input's watermark, as the header has it, without some source partitions; it does not go back.
-
-    Args:
-        watermark: The watermark (``InputWatermark.snapshot``).
-        names: The partitions.
-    """
+    """Return an input's watermark (``InputWatermark.snapshot``) without some source partitions; it does not go back."""
     left = dict(watermark)
     newest = max((time for name, time in watermark["largest"].items() if name in names), default=NONE)
-    for each in ("largest", "marks", "silent_since"):
-        left[each] = {name: value for name, value in watermark[each].items() if name not in names}
+    for entry in ("largest", "marks", "silent_since"):
+        left[entry] = {name: value for name, value in watermark[entry].items() if name not in names}
     channels = watermark["merge"]["channels"]
     left["merge"] = {
         **watermark["merge"],

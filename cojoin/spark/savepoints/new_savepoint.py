@@ -1,9 +1,9 @@
-"""Writes a savepoint that no query has taken into a directory of its own, from the contents of its key groups.
+"""Writes a savepoint that no query has taken into its own directory, from the contents of its key groups.
 
 The directory is leased while it is written. The note (``WrittenState``) comes first, then the rows of the state table,
 the logs of file sources, the index of the snapshot, and last of all the description of the query, which makes the
-directory a checkpoint. Killed before that, the directory is refused by whoever would begin with it, and written again
-by the next call.
+directory a checkpoint. If the writer is killed before that, no query can begin with the directory, and the next call
+writes it again.
 
 The law of conservation holds in the state's header as in any state: of each input, the rows that came in are those that
 are done, those that are buffered, and those that were rejected. One key group has the counters of rows done and
@@ -60,15 +60,9 @@ WatermarkLike: TypeAlias = datetime | int | Mapping[str, datetime | int | None] 
 
 
 def moments(declared: WatermarkLike, inputs: Sequence[InputSpec]) -> list[int | None]:
-    """Return the watermark that a user gives each input, in epoch milliseconds; None where none is given.
-
-    Raises:
-        ConfigurationError: A time is invalid, or an input is not one of the query's.
-    """
+    """Return the watermark that a user declares for each input, in epoch milliseconds; None where there is none."""
     names = [spec.name for spec in inputs]
-    if isinstance(declared, (datetime, int)) or declared is None:
-        return [_millis(declared)] * 2
-    if not hasattr(declared, "keys"):
+    if isinstance(declared, (datetime, int)) or declared is None or not hasattr(declared, "keys"):
         return [_millis(declared)] * 2
     for name in declared:
         if name not in names:
@@ -95,26 +89,20 @@ def _millis(declared: Any) -> int | None:
 
 def new_watermark(
     plan: Plan,
-    given: Sequence[int | None],
+    declared: Sequence[int | None],
     largest: Sequence[int | None] = (None, None),
     former: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Return the watermarks of a state, as the header has them.
+    """Return the watermarks of a state, as the header has them; a ConfigurationError if one would go back.
 
-    Args:
-        plan: What the query runs.
-        given: Each input's watermark in epoch milliseconds; None keeps the former one.
-        largest: The largest timestamp of each input's rows in the state; None where there is none.
-        former: The watermarks of the state that this one follows; None where there is none.
-
-    Raises:
-        ConfigurationError: A watermark would go back.
+    ``declared`` are the inputs' watermarks in epoch milliseconds, and ``largest`` the largest timestamps of their rows
+    in the state; None keeps those of ``former``, the state that this one follows.
     """
     watermark = OperatorWatermark([spec.watermark for spec in plan.inputs], plan.time)
     if former is not None:
         watermark.restore(former)
-    for spec, each, until, newest in zip(plan.inputs, watermark.inputs, given, largest, strict=True):
-        now = each.snapshot()
+    for spec, input_watermark, until, newest in zip(plan.inputs, watermark.inputs, declared, largest, strict=True):
+        now = input_watermark.snapshot()
         if until is not None:
             if until < now["merge"]["current"]:
                 msg = (
@@ -124,10 +112,10 @@ def new_watermark(
                 raise ConfigurationError(msg)
             now["merge"]["current"] = until
         seen = max(NONE if newest is None else newest, NONE if until is None else until)
-        if seen > each.max_timestamp():
-            # Under the name of an input's only partition: it has no watermark of its own, and holds nothing back.
+        if seen > input_watermark.max_timestamp():
+            # Under the name of an input's only partition, which has no separate watermark, and holds nothing back.
             now["largest"][ONE_PARTITION] = seen
-        each.restore(now)
+        input_watermark.restore(now)
     snapshot = watermark.snapshot()
     if former is not None:
         # A strategy that has no idleness now forgets since when partitions are silent; the state keeps it.
@@ -137,11 +125,9 @@ def new_watermark(
 
 
 def group_headers(header: Mapping[str, Any], rows: Mapping[int, Mapping[str, int]]) -> dict[int, str]:
-    """Return each key group's header as JSON.
+    """Return each key group's header as JSON, from that of all together and from the rows of each table by key group.
 
-    Args:
-        header: The header of all key groups together; its first key group gets the counters.
-        rows: The rows of each table, by key group.
+    The first key group gets the counters.
     """
     nothing: dict[str, Any] = {"rows_in": 0, "done": 0, "late_applied": 0, "rejected": {}}
     headers = {}
@@ -169,20 +155,14 @@ def written_report(
     sizes: Mapping[int, int],
     former: BatchReport | None = None,
 ) -> BatchReport:
-    """Return the report of a state that is written.
+    """Return the report of a written state, from the header of all key groups together.
 
-    Args:
-        batch_id: The batch after which it is.
-        names: The names of the inputs.
-        operator: The operator with the header loaded; None where ``former`` has what it says of time.
-        header: The header of all key groups together.
-        rows: The rows of each table, by key group.
-        sizes: The size of each key group's content in bytes.
-        former: The report of the state that this one follows.
+    ``rows`` has the rows of each table and ``sizes`` the bytes of the content, by key group. Without an operator with
+    the header loaded, watermarks and partitions are those of ``former``, the report of the state that this one follows.
     """
     whole: Counter[str] = Counter()
-    for each in rows.values():
-        whole.update(each)
+    for counts in rows.values():
+        whole.update(counts)
     inputs = []
     for side in (0, 1):
         own, buffered = header["counts"][side], _buffered(whole, side)
@@ -197,11 +177,11 @@ def written_report(
     if operator is None:
         assert former is not None
         report = former.as_dict()
-        report["inputs"] = [told | own for told, own in zip(report["inputs"], inputs, strict=True)]
+        report["inputs"] = [before | own for before, own in zip(report["inputs"], inputs, strict=True)]
         report |= {"details": details, "state_bytes": sum(sizes.values()), "state_bytes_by_key_group": by_group}
         return BatchReport.from_dict(report | {"segment_bytes_written": 0})
-    told = operator.report() | {"inputs": inputs, "details": details, "key_group": 0, "emitted": {}}
-    merged = BatchReport.merge(batch_id, names, [{**told, "state_bytes": sum(sizes.values())}]).as_dict()
+    report = operator.report() | {"inputs": inputs, "details": details, "key_group": 0, "emitted": {}}
+    merged = BatchReport.merge(batch_id, names, [{**report, "state_bytes": sum(sizes.values())}]).as_dict()
     return BatchReport.from_dict(merged | {"state_bytes_by_key_group": by_group})
 
 
@@ -211,13 +191,10 @@ _CONTROL_SOURCE = "2"
 
 @dataclass(frozen=True)
 class Positions:
-    """Where the sources of a query that begins with a savepoint go on, and what its outputs have.
+    """The positions at which the sources and outputs of a query that begins with a savepoint continue.
 
-    Attributes:
-        query_id: The id of the query whose outputs go on; a new one where there is none.
-        sources: The descriptions of the inputs' sources.
-        manifest: The manifest that is followed; None where nothing was read and written.
-        files: The checkpoint that has the manifest, and the logs of its file sources.
+    ``query_id`` is the id of the query whose outputs are continued, or a new one. ``manifest`` is the one that is
+    followed, None where nothing was read and written; ``files`` is its checkpoint, with the logs of the file sources.
     """
 
     query_id: str
@@ -229,12 +206,12 @@ class Positions:
         """Return the manifest of a savepoint with these positions."""
         if self.manifest is None:
             return Manifest(self.query_id, report, [NOTHING_READ] * 3, {}, {})
-        # What belongs to the other checkpoint alone is left out: its control input, its runs, its segments.
+        # The control input, the runs and the segments are the other checkpoint's alone.
         return replace(
             self.manifest,
             report=report,
             offsets=[*self.manifest.offsets[:-1], NOTHING_READ],
-            logs={n: each for n, each in self.manifest.logs.items() if n != _CONTROL_SOURCE},
+            logs={number: log for number, log in self.manifest.logs.items() if number != _CONTROL_SOURCE},
             durations_ms={},
             epoch=0,
             segments=(),
@@ -246,14 +223,7 @@ class Positions:
 
 @dataclass(frozen=True)
 class GroupFacts:
-    """The tasks' statistics of the key groups.
-
-    Attributes:
-        rows: The rows of each table, by key group.
-        sizes: The size of each content in bytes.
-        statistics: All statistics, by key group.
-        faults: The number of faulty rows, by fault.
-    """
+    """The tasks' statistics, with the rows of each table and the bytes by key group, and faulty rows by fault."""
 
     rows: Mapping[int, Mapping[str, int]]
     sizes: Mapping[int, int]
@@ -263,15 +233,7 @@ class GroupFacts:
 
 @dataclass(frozen=True)
 class NewSavepoint:
-    """A savepoint that is about to be written.
-
-    Attributes:
-        spark: The session.
-        files: Its directory.
-        note: Who writes it.
-        query: The description of the query that can begin with it.
-        positions: Where its sources and outputs go on.
-    """
+    """A savepoint that is about to be written to a directory; ``query`` is the description of the query for it."""
 
     spark: SparkSession
     files: Store
@@ -286,16 +248,10 @@ class NewSavepoint:
         report: BatchReport,
         check: Callable[[], None] = lambda: None,
     ) -> None:
-        """Write the savepoint.
+        """Write the savepoint from ``key_group int, content binary`` of all key groups, and their headers as JSON.
 
-        Args:
-            contents: ``key_group int, content binary`` of all key groups.
-            headers: Each key group's header, as JSON.
-            report: The report of the batch after which it is.
-            check: Raises an error where it must not count; called right before it is made to.
-
-        Raises:
-            CheckpointError: The directory holds something else, or another process writes into it.
+        ``check`` raises an error where the savepoint must not count; it is called right before it does. A
+        CheckpointError means that the directory holds something else, or that another process writes into it.
         """
         files = self.files
         check_free(files, self.note.by)
@@ -360,28 +316,20 @@ def _snapshot_rows(contents: DataFrame, headers: Mapping[int, str], batch_id: in
 
 
 def keep(contents: DataFrame) -> DataFrame:
-    """Return contents that are computed once: they are looked at before anything is written of them."""
+    """Return contents that are computed once, since they are checked before any of them is written."""
     return contents.persist(StorageLevel.DISK_ONLY)
 
 
-def told_of(contents: DataFrame, key_groups: int) -> GroupFacts:
-    """Compute contents, and return the tasks' statistics of them.
-
-    Args:
-        contents: Rows of ``CONTENT_DDL``.
-        key_groups: How many key groups there are.
-
-    Raises:
-        CheckpointError: A key group is missing or there twice.
-    """
+def compute_facts(contents: DataFrame, key_groups: int) -> GroupFacts:
+    """Compute contents (``CONTENT_DDL``), and return the tasks' statistics; all key groups must be in them once."""
     rows = contents.selectExpr("key_group", "statistics", "length(content) AS size").collect()
     if sorted(row.key_group for row in rows) != [*range(key_groups)]:
         msg = f"the state has the key groups {sorted(row.key_group for row in rows)}, expected all of {key_groups}"
         raise CheckpointError(msg)
     statistics = {row.key_group: json.loads(row.statistics) for row in sorted(rows, key=lambda row: int(row.key_group))}
     faults: dict[str, int] = {}
-    for each in statistics.values():
-        for why, count in each["faults"].items():
+    for own in statistics.values():
+        for why, count in own["faults"].items():
             faults[why] = faults.get(why, 0) + count
-    counts = {group: each["rows"] for group, each in statistics.items()}
+    counts = {group: own["rows"] for group, own in statistics.items()}
     return GroupFacts(counts, {row.key_group: row.size for row in rows}, statistics, faults)

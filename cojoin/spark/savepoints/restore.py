@@ -4,14 +4,12 @@ Batch 0 reads only the old state, redistributed over the new key groups, and is 
 batch 0's entry in Spark's offset log is rewritten with the old query's end offsets. So each source continues as after
 an ordinary restart, at the exact offset, also in the middle of a Delta version or of a folder's files.
 
-``restored.json`` (``Restoration``) records the progress, and a start after a crash continues from there: a restoration
-that is ``"begun"`` is checked and written again, one that is ``"written"`` executes its first batch, and one that is
-``"ready"`` is over.
+``restored.json`` (``Restoration``) records the progress: after a crash, a restoration that is ``"begun"`` is checked
+and written again, one that is ``"written"`` executes its first batch, and one that is ``"ready"`` is over.
 
 The old checkpoint is only read, with one exception: where an output continues in the old query's table, the old
-checkpoint is retired (its lease is ended), so that the old query can't write there again. So is the one of which
-``write_state`` or ``erase`` has made the old checkpoint. A restoration costs one read and one write of the whole state
-before batch 0.
+checkpoint is retired (its lease is ended), so that the old query can't write to it again. So is the one of which
+``write_state`` or ``erase`` has made the old checkpoint. A restoration costs one read and one write of the whole state.
 """
 
 from __future__ import annotations
@@ -57,16 +55,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class NewQuery:
-    """A query that is about to start.
+    """A query that is about to start: its checkpoint's directory, and what it runs.
 
-    Attributes:
-        spark: The session.
-        files: The directory of its checkpoint.
-        plan: What the workers execute.
-        description: The query's description for ``query.json`` (``checkpoints.identity.describe_query``).
-        sources: The sources of the left and the right input; None for a bare DataFrame.
-        sinks: The sink of each output, by the output's name.
-        allows: What the user allows if a checkpoint is restored.
+    ``description`` is that for ``query.json``, ``sources`` has None for a bare DataFrame, and ``allows`` are the
+    changes that the user allows if a checkpoint is restored.
     """
 
     spark: SparkSession
@@ -142,35 +134,25 @@ class Restoration:
 
     @classmethod
     def read(cls, files: Store) -> Restoration | None:
-        """Return the restoration of a checkpoint; None if its query began without one.
-
-        Raises:
-            CheckpointError: The file is damaged, or of a newer format.
-        """
+        """Return the restoration of a checkpoint; None if its query began without one."""
         return read_document(files, _FILE, _FORM, cls._parse)
 
     @classmethod
     def _parse(cls, content: dict[str, Any]) -> Restoration:
-        found = cls(**content)
-        if found.stage not in _STAGES:
-            msg = f"expected a stage of {', '.join(_STAGES)}, got {found.stage!r}"
+        restoration = cls(**content)
+        if restoration.stage not in _STAGES:
+            msg = f"expected a stage of {', '.join(_STAGES)}, got {restoration.stage!r}"
             raise ValueError(msg)
-        return found
+        return restoration
 
     def write(self, files: Store) -> None:
-        """Write the restoration to ``restored.json``.
-
-        Raises:
-            QueryFailedError: A later run has written it.
-        """
+        """Write the restoration to ``restored.json``; raise a QueryFailedError if a later run has written it."""
         write_fenced(files, _FILE, _FORM, asdict(self), "has continued the restoration")
 
     def is_void(self, spark: SparkSession, origin: str) -> bool:
-        """Return whether nothing was done but to note what is to be restored, and that snapshot was removed since.
+        """Return whether an earlier start only recorded what it would restore, and that snapshot was removed since.
 
-        Args:
-            spark: The session.
-            origin: The old checkpoint's directory, as the start names it.
+        ``origin`` is the old checkpoint's directory, as the present start names it.
         """
         if self.stage != "begun" or self.origin != origin:
             return False
@@ -207,30 +189,23 @@ def unfinished(spark: SparkSession, files: Store, restore_from: Checkpoint | Non
         if restoration is not None and is_other and not restoration.is_void(spark, origin):
             msg = (
                 f"restore_from: checkpoint {files.root} began with batch {restoration.batch_id} of "
-                f"{restoration.origin}; "
-                f"choose an empty directory to begin with another"
+                f"{restoration.origin}; choose an empty directory to begin with another"
             )
             raise CheckpointError(msg)
     elif restoration is not None and restoration.stage == "begun":
         msg = (
             f"checkpoint {files.root}: restoring batch {restoration.batch_id} of {restoration.origin} into it was not "
-            f"finished; "
-            f"start it again with restore_from=cojoin.Checkpoint({restoration.origin!r}, at={restoration.batch_id})"
+            f"finished; start it again with "
+            f"restore_from=cojoin.Checkpoint({restoration.origin!r}, at={restoration.batch_id})"
         )
         raise CheckpointError(msg)
     return restoration
 
 
 def _check_stage(files: Store, restoration: Restoration | None, last: int) -> None:
-    """Check that a restoration is as far as the batches that count: only a former version of the file is behind them.
+    """Raise a CheckpointError if batches count that a restoration of this stage can't have: its file is outdated.
 
-    Args:
-        files: The checkpoint.
-        restoration: The restoration.
-        last: The newest batch that counted before the restoration was read.
-
-    Raises:
-        CheckpointError: It is behind them.
+    ``last`` is the newest batch that counted before the restoration was read.
     """
     if restoration is None or restoration.stage == _STAGES[-1]:
         return
@@ -243,8 +218,7 @@ def _check_stage(files: Store, restoration: Restoration | None, last: int) -> No
 _FOLDER, _ROWS = "control", "_restored-"
 """The control input's folder, and the name of the folder in it with the old state's rows, up to the writer's epoch.
 
-Spark reads the files in it that its log names, and finds no others: one that an earlier start has left, or writes after
-it stood still, is no message.
+Spark reads only the files in it that its log names, and none that an earlier start has left, or writes after a pause.
 """
 
 _FORMER_ROWS = "restored"
@@ -252,19 +226,13 @@ _FORMER_ROWS = "restored"
 
 
 def check_restore(new: NewQuery, checkpoint: Checkpoint, begun: Restoration | None) -> Restoration:
-    """Check everything that a restoration depends on; nothing is written.
+    """Check everything that a restoration depends on, and return it at the stage ``"begun"``; nothing is written.
 
-    Args:
-        new: The query that begins with the old state.
-        checkpoint: The checkpoint to restore.
-        begun: The restoration that an earlier start has begun, whose outputs may be rolled back already; its snapshot
-            is taken again where it still exists. None if there is none.
-
-    Returns:
-        The restoration, at the stage ``"begun"``.
+    ``begun`` is the restoration that an earlier start has begun, whose outputs may be rolled back already; its snapshot
+    is taken again where it still exists. None if there is none.
 
     Raises:
-        CheckpointError: The checkpoint can't be restored into this query; the message says why.
+        CheckpointError: The checkpoint can't be restored into this query; the message has the reason.
     """
     origin = open_store(new.spark, checkpoint.path)
     stored = read_query(origin)
@@ -281,10 +249,10 @@ def check_restore(new: NewQuery, checkpoint: Checkpoint, begun: Restoration | No
     # This is checked again after an earlier start, since other writers may have written to the tables.
     cut, shared_tables = _check_outputs(new, snapshot)
     cuts = [(each.location, each.version) for each in cut]
-    for each in _former(new.spark, origin) if shared_tables else ():
-        if (ended(each) or "") != _retirement_reason(snapshot.batch_id, new.files) and is_live(each):
+    for former in _former(new.spark, origin) if shared_tables else ():
+        if not _is_retired(former, snapshot.batch_id, new.files) and is_live(former):
             msg = (
-                f"restore_from: a query runs on checkpoint {each.root} ({holder(each)}) and writes to "
+                f"restore_from: a query runs on checkpoint {former.root} ({holder(former)}) and writes to "
                 f"{shared_tables[0]}: stop it, or name a new table"
             )
             raise CheckpointError(msg)
@@ -309,13 +277,13 @@ def _snapshot_of(origin: Store, checkpoint: Checkpoint, begun: Restoration | Non
     old checkpoint, it had changed nothing outside of the new one, and another snapshot serves as well.
 
     Raises:
-        CheckpointError: There is no such snapshot, or the outputs may be rolled back to one that was removed since.
+        CheckpointError: The snapshot does not exist, or the outputs may be rolled back to one that was removed since.
     """
     if begun is None:
         return find_snapshot(origin, checkpoint.at)
     if not begun.is_void(new.spark, origin.root):
         return find_snapshot(origin, begun.batch_id)
-    if ended(origin) == _retirement_reason(begun.batch_id, new.files):
+    if _is_retired(origin, begun.batch_id, new.files):
         msg = (
             f"restore_from: an earlier start has begun to restore batch {begun.batch_id} of {origin.root}, and may "
             f"have rolled the outputs back to it; since then, the snapshot was removed. Put it back from a backup of "
@@ -329,13 +297,11 @@ def _snapshot_of(origin: Store, checkpoint: Checkpoint, begun: Restoration | Non
 def _check_sources(new: NewQuery, stored: Sequence[Mapping[str, Any] | None], offsets: Sequence[str]) -> list[str]:
     """Return the offsets at which the sources continue.
 
-    Args:
-        new: The query.
-        stored: The sources of the old query's inputs, from its ``query.json``; None for a bare DataFrame.
-        offsets: The offsets that the old query's sources had reached.
+    ``stored`` has the sources of the old query's inputs, from its ``query.json``, None for a bare DataFrame;
+    ``offsets`` those that they had reached.
     """
     spark = new.spark
-    found: list[str] = []
+    continued: list[str] = []
     losses: list[str] = []
     for position, (spec, old, source) in enumerate(zip(new.plan.inputs, stored, new.sources, strict=True)):
         label = f"input {spec.name!r}"
@@ -364,14 +330,14 @@ def _check_sources(new: NewQuery, stored: Sequence[Mapping[str, Any] | None], of
         if lost and new.allows.allow_data_loss:
             moved = source.with_losses_accepted(spark, label, offset)
             offset = offset if moved is None else moved
-        found.append(offset)
+        continued.append(offset)
     if losses and not new.allows.allow_data_loss:
         msg = (
             f"restore_from: records that should be read next no longer exist: {'; '.join(losses)}. "
             f"allow_data_loss=True continues without them"
         )
         raise CheckpointError(msg)
-    return found
+    return continued
 
 
 def _describe(source: Mapping[str, Any]) -> str:
@@ -382,7 +348,7 @@ def _check_states(plan: Plan, state: StoredState) -> None:
     """Check, on the driver, that the stored states fit those of the function.
 
     It loads empty states of the stored types, and runs the user's ``open`` and ``close``. Errors of the user's function
-    are ignored here and raised on the workers.
+    are ignored, since the workers raise them.
     """
     operator = plan.create_operator()
     empty = {name: table.schema.empty_table() for name, table in state.tables.items()}
@@ -398,21 +364,15 @@ def _check_outputs(
 ) -> tuple[list[output_tables.CutBack], list[str]]:
     """Check the outputs; return the tables to roll back, and all places that the old query wrote to as well.
 
-    Args:
-        new: The query.
-        snapshot: The snapshot.
-        ends: Whether the old query is ended by now, so that it is fenced off where that is possible.
+    ``ends`` means that the old query is ended by now, so that it is fenced off where that is possible.
     """
     cut: list[output_tables.CutBack] = []
     shared_tables: list[str] = []
     manifest = snapshot.manifest
     for name, sink in new.sinks.items():
         written = manifest.outputs.get(name, {})
-        if (
-            isinstance(sink, ParquetSink)
-            and "parquet" in written
-            and _is_same(new.spark, written["parquet"], sink.path)
-        ):
+        folder = written.get("parquet")
+        if isinstance(sink, ParquetSink) and folder is not None and _is_same(new.spark, folder, sink.path):
             msg = (
                 f"restore_from: {name} goes to the folder {sink.path}, which has the old query's batches: "
                 f"a parquet output must continue in a new folder"
@@ -420,7 +380,7 @@ def _check_outputs(
             raise CheckpointError(msg)
         if not isinstance(sink, DeltaSink):
             former = OutputId(manifest.query_id, name)
-            if sink.goes_on_in(written, former, successor=new.files.root, ends=ends):
+            if sink.continues_output_of(written, former, successor=new.files.root, ends=ends):
                 shared_tables.append(sink.describe())
             continue
         is_same = "delta" in written and output_tables.is_same_table(new.spark, written["delta"], sink.location)
@@ -442,19 +402,23 @@ def _is_same(spark: SparkSession, one: str, two: str) -> bool:
 
 def _retirement_reason(batch_id: int, files: Store) -> str:
     """Return the reason for which the old checkpoint is retired, once an output continues in its query's table."""
-    return f"its output goes on from batch {batch_id} as that of {files.root}"
+    return f"its output continues {_successor(batch_id, files)}"
+
+
+def _successor(batch_id: int, files: Store) -> str:
+    return f"from batch {batch_id} as that of {files.root}"
+
+
+def _is_retired(former: Store, batch_id: int, files: Store) -> bool:
+    """Return whether an old checkpoint is retired for a restoration; former releases worded the reason differently."""
+    return (ended(former) or "").endswith(_successor(batch_id, files))
 
 
 def write_restoration(new: NewQuery, restoration: Restoration, check: Callable[[], None] = lambda: None) -> Restoration:
     """Write everything that the first batch needs into a new checkpoint, and roll the outputs back.
 
-    Args:
-        new: The query; its checkpoint is claimed already.
-        restoration: The restoration that was checked.
-        check: Raises an error where another start has taken over, which may restore another snapshot.
-
-    Returns:
-        The restoration, at the stage ``"written"``.
+    ``check`` raises an error where another start has taken over, which may restore another snapshot. The restoration is
+    returned at the stage ``"written"``.
 
     Raises:
         CheckpointError: Another writer has changed an output since it was checked, or the snapshot was removed
@@ -472,7 +436,7 @@ def write_restoration(new: NewQuery, restoration: Restoration, check: Callable[[
     try:
         messages.write.mode("overwrite").parquet(files.path(rows))
     finally:
-        # Where the old query has removed what was read, that is the reason of an error, and Spark may have told none.
+        # If the old query has removed what was read, that is the reason of an error, or Spark may have raised none.
         table.check_unchanged(snapshot)
     names = [f"{rows}/{name}" for name in files.names(rows) if name.endswith(".parquet")]
     # The control input comes after the streams.
@@ -491,8 +455,8 @@ def write_restoration(new: NewQuery, restoration: Restoration, check: Callable[[
             end(former, _retirement_reason(restoration.batch_id, files))
         # Commits of the old query since the first check are rolled back, too; now it is fenced off.
         cut, _ = _check_outputs(new, snapshot, ends=True)
-        for each in cut:
-            output_tables.cut_back(spark, each)
+        for table_cut in cut:
+            output_tables.cut_back(spark, table_cut)
     return restoration.at("written")
 
 
@@ -505,12 +469,6 @@ def _delete_former_rows(files: Store, epoch: int) -> None:
 
 
 def finish_restoration(files: Store, restoration: Restoration, check: Callable[[], None]) -> Restoration:
-    """Set the sources to the old query's offsets, once the first batch is committed.
-
-    Args:
-        files: The new checkpoint.
-        restoration: The restoration, at the stage ``"written"``.
-        check: Raises an error where another start has taken over.
-    """
+    """Set the sources to the old query's offsets, once the first batch is committed; return the stage ``"ready"``."""
     begin_after(files, restoration.offsets, check)
     return restoration.at("ready")

@@ -2,8 +2,8 @@
 
 Spark computes the key group of each row as it does for an input. A task of the first stage checks its rows and cuts
 them by key group; one of the second stage has all of a key group, looks for keys that come twice, and encodes the
-tables. What is wrong is returned, so that nothing is written where anything is. It costs one shuffle of the rows as
-packed Arrow, and the memory of one key group for each task.
+tables. Faults are returned, and a state with a fault is not written. It costs one shuffle of the rows as packed
+Arrow, and the memory of one key group for each task.
 """
 
 from __future__ import annotations
@@ -63,15 +63,7 @@ def packed_contents(
     inputs: tuple[InputSpec, InputSpec],
     key_groups: int,
 ) -> DataFrame:
-    """Return the content of each key group, as rows of ``CONTENT_DDL``.
-
-    Args:
-        spark: The session.
-        parts: The parts.
-        schemas: The columns of each table that the operator has; all of them are in each key group.
-        inputs: The inputs of the query.
-        key_groups: The number of its key groups.
-    """
+    """Return the content of each key group, as rows of ``CONTENT_DDL``, with all tables of ``schemas``."""
     labels = group_labels(key_groups)
     # Each key group has a row, also one without a key.
     pieces = spark.createDataFrame(
@@ -110,12 +102,9 @@ def _pieces(part: Part, labels: tuple[int, ...]) -> DataFrame:
 
 
 def pack_rows(numbered: pa.Table, shape: PartShape, labels: Sequence[int]) -> pa.RecordBatch:
-    """Return rows of a part, cut by key group, as pieces of the state's tables; or what is wrong with them.
+    """Return rows of a part, cut by key group, as pieces of the state's tables; or their faults.
 
-    Args:
-        numbered: The rows, with their key group's number as the last column.
-        shape: The part.
-        labels: The label of each key group.
+    The last column of ``numbered`` is the key group's number.
     """
     groups = numbered.column(numbered.num_columns - 1).to_numpy()
     try:
@@ -132,9 +121,7 @@ def pack_rows(numbered: pa.Table, shape: PartShape, labels: Sequence[int]) -> pa
     bounds = np.searchsorted(groups[order], np.arange(len(labels) + 1)).tolist()
     for group, (start, stop) in enumerate(pairwise(bounds)):
         tables = shape.tables(in_order.slice(start, stop - start)) if stop > start else {}
-        pieces += [
-            (labels[group], name, codec.encode({}, {"": each})) for name, each in tables.items() if each.num_rows
-        ]
+        pieces += [(labels[group], name, codec.encode({}, {"": own})) for name, own in tables.items() if own.num_rows]
     return _batch([label for label, _, _ in pieces], [name for _, name, _ in pieces], [rows for *_, rows in pieces])
 
 
@@ -147,22 +134,16 @@ def _batch(labels: list[int], names: list[str], payloads: list[bytes]) -> pa.Rec
 def assemble_group(
     pieces: Iterable[tuple[str, pa.Buffer]], schemas: Mapping[str, pa.Schema], inputs: tuple[InputSpec, InputSpec]
 ) -> tuple[dict[str, pa.Table], Counter[str]]:
-    """Return the tables of a key group, and what is wrong with them.
-
-    Args:
-        pieces: What ``pack_rows`` returned for the key group: a table's name, and rows.
-        schemas: The columns of each table that the operator has.
-        inputs: The inputs of the query.
-    """
+    """Return the tables of a key group, and their faults, from the pieces of ``pack_rows`` with their tables' names."""
     faults: Counter[str] = Counter()
-    found: defaultdict[str, list[pa.Table]] = defaultdict(list)
+    tables_by_name: defaultdict[str, list[pa.Table]] = defaultdict(list)
     for name, payload in pieces:
         if name == _FAULTS:
             faults.update(json.loads(payload.to_pybytes()))
         elif name:
-            found[name].append(codec.decode(payload.to_pybytes())[1][""])
+            tables_by_name[name].append(codec.decode(payload.to_pybytes())[1][""])
     empty = {name: schema.empty_table() for name, schema in schemas.items()}
-    tables = rescaling.assemble([empty, *({name: table} for name, each in found.items() for table in each)])
+    tables = rescaling.assemble([empty, *({name: table} for name, each in tables_by_name.items() for table in each)])
     for name, table in tables.items():
         if not table.num_rows or not (name.startswith(STATE) or name in _TIMERS):
             continue

@@ -1,19 +1,18 @@
-"""The parts of a state as a user gives them: DataFrames of the shape that ``read_state`` returns, checked.
+"""The parts of a state as a user passes them: DataFrames of the shape that ``read_state`` returns, checked.
 
 A part is the versions, the buffered rows of an input, a state, or the timers; or it is a table of another checkpoint,
-which is taken as it is. Columns are matched by name, in any order, and all must be there: those of the input, or the
+which is taken as it is. Columns are matched by name, in any order, and none may be missing: those of the input, or the
 key's under the left input's names. A number may be of a narrower type than the stored one; a key's type must be the
 same, since its hash decides where the key belongs.
 
-``PartShape`` turns a part's rows into rows of the state's tables, and names their faults. It is sent to the tasks,
-which look at the rows.
+``PartShape`` turns a part's rows into rows of the state's tables, and names their faults; the tasks use it.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -43,7 +42,10 @@ if TYPE_CHECKING:
 
 WAITS_FOR, MATCHED, DOMAIN = "__cojoin_waits_for", "__cojoin_matched", "__cojoin_domain"
 TIMESTAMP = "@timestamp"
-"""The columns that say where a row belongs, and that of a timer's time."""
+"""The columns that decide where a row belongs, and that of a timer's time."""
+
+
+Kind: TypeAlias = Literal["table", "versions", "buffered", "state", "timers"]
 
 
 @dataclass(frozen=True)
@@ -54,8 +56,8 @@ class PartShape:
         label: The part, for messages.
         kind: ``"table"`` is a table of another checkpoint.
         table: The table that gets the rows; of versions the table of those in force, of buffered rows the input's side.
-        found: The columns as the DataFrame has them, under their final names.
-        target: The columns as they are stored, and those that say where a row belongs.
+        source: The columns as the DataFrame has them, under their final names.
+        target: The columns as they are stored, and those that decide where a row belongs.
         keys: The positions of the key's columns.
         event_time: The event-time column of rows of an input.
         watermark: The operator's watermark, up to which versions are in force.
@@ -65,9 +67,9 @@ class PartShape:
     """
 
     label: str
-    kind: Literal["table", "versions", "buffered", "state", "timers"]
+    kind: Kind
     table: str
-    found: pa.Schema
+    source: pa.Schema
     target: pa.Schema
     keys: tuple[int, ...]
     event_time: str | None = None
@@ -86,9 +88,7 @@ class PartShape:
         if self.kind == "table":
             return named.cast(self.target)
         try:
-            loose = pa.schema([pa.field(each.name, _nullable_type(each.type)) for each in self.found])
-            wide = pa.schema([pa.field(each.name, _nullable_type(each.type)) for each in self.target])
-            stored = evolve(named.cast(loose), wide, self.label)
+            stored = evolve(named.cast(_nullable(self.source)), _nullable(self.target), self.label)
             columns = [stored.column(at).cast(each.type) for at, each in enumerate(self.target)]
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             msg = f"a value does not fit its type: {error}"
@@ -100,39 +100,39 @@ class PartShape:
         if self.kind == "table" or not rows.num_rows:
             return Counter()
         wrong: dict[str, pa.ChunkedArray] = {}
-        for at, each in enumerate(self.target):
-            nulls = rows.column(at).is_null() if rows.column(at).null_count else None
-            if nulls is None:
+        for at, column in enumerate(self.target):
+            if not rows.column(at).null_count:
                 continue
+            nulls = rows.column(at).is_null()
             if at in self.keys:
                 lost = self._without_lonely(rows, nulls)
                 wrong["a null key"] = pc.or_(wrong["a null key"], lost) if "a null key" in wrong else lost
-            elif each.name == self.event_time:
+            elif column.name == self.event_time:
                 wrong["a null event time"] = nulls
-            elif self.kind == "timers" and each.name == TIMESTAMP:
+            elif self.kind == "timers" and column.name == TIMESTAMP:
                 wrong["no timestamp"] = nulls
             elif self.kind == "state":
-                accessed = split_type(each.type)[1] is not None
+                accessed = split_type(column.type)[1] is not None
                 why = "a null value" + (", or not one last_access for each of it" if accessed else "")
                 wrong[f"{why}; leave a key out that has no entry"] = nulls
-            elif not each.nullable:
-                wrong[f"a null in {each.name!r}, which is never null in the query's input"] = nulls
+            elif not column.nullable:
+                wrong[f"a null in {column.name!r}, which is never null in the query's input"] = nulls
         if self.kind == "state" and (missing := self._without_access(rows)) is not None:
             wrong["a null last_access"] = missing
         wrong |= self._misplaced(rows)
         return Counter(
-            {self._told(rows, mask, why): count for why, mask in wrong.items() if (count := pc.sum(mask).as_py())}
+            {self._fault(rows, mask, why): count for why, mask in wrong.items() if (count := pc.sum(mask).as_py())}
         )
 
     def _without_lonely(self, rows: pa.Table, nulls: pa.ChunkedArray) -> pa.ChunkedArray:
-        """Return which rows with a null key do not wait for their time to be emitted unmatched."""
+        """Return the mask of rows with a null key that do not wait for their time to be emitted unmatched."""
         if not self.null_keys:
             return nulls
         held = pa.array([reason for reason, name in self.allowed.items() if name.startswith("held")], pa.string())
         return pc.and_(nulls, pc.invert(pc.is_in(rows.column(WAITS_FOR), value_set=held)))
 
     def _without_access(self, rows: pa.Table) -> pa.Array | None:
-        """Return which rows of a state with a time-to-live lack a last access; None where it has none."""
+        """Return the mask of a state's rows that lack a last access; None where it has no time-to-live."""
         column = rows.column(rows.num_columns - 1).combine_chunks()
         if split_type(column.type)[1] is None:
             return None
@@ -155,14 +155,15 @@ class PartShape:
         expected = " or ".join(map(repr, self.allowed)) or "none, as the function sets no timers"
         return {f"another {name} than the query has ({expected})": pc.invert(known)}
 
-    def _told(self, rows: pa.Table, mask: pa.ChunkedArray, why: str) -> str:
+    def _fault(self, rows: pa.Table, mask: pa.ChunkedArray, why: str) -> str:
         shown = [name for name in self.target.names if not name.startswith(("@", "__cojoin"))][:4]
         if self.kind == "timers":
             shown.append(DOMAIN)
         if self.kind == "buffered":
             shown.append(WAITS_FOR)
         row = decode_rows(rows.filter(mask).slice(0, 1).select(shown), beyond=str)[0].as_dict()
-        return f"{self.label}: a row has {why}: {show_row({_plain(name): value for name, value in row.items()})}"
+        plain = {name.removeprefix("__cojoin_"): value for name, value in row.items()}
+        return f"{self.label}: a row has {why}: {show_row(plain)}"
 
     def tables(self, rows: pa.Table) -> dict[str, pa.Table]:
         """Return converted rows without a fault, by the table of the state that gets them."""
@@ -181,18 +182,18 @@ class PartShape:
             return {name: plain.filter(pc.equal(domains, domain)) for domain, name in self.allowed.items()}
         waits, flags = rows.column(WAITS_FOR), pc.fill_null(rows.column(MATCHED), False)
         plain = rows.drop_columns([WAITS_FOR, MATCHED])
-        found = {}
+        tables = {}
         for reason, name in self.allowed.items():
             mine = pc.equal(waits, reason)
             table = plain.filter(mine)
             if name in PAIRED:
-                # The flag is found by its position; no column of the input has this name.
+                # The flag is read by its position; no column of the input has this name.
                 table = table.append_column(MATCHED, flags.filter(mine))
-            found[name] = table
-        return found
+            tables[name] = table
+        return tables
 
     def _without_empty(self, rows: pa.Table) -> pa.Table:
-        """Return the rows of a state without empty lists and maps, which are no entries."""
+        """Return the rows of a state without empty lists and maps, which are not entries."""
         column = rows.column(rows.num_columns - 1)
         if not (pa.types.is_list(column.type) or pa.types.is_map(column.type)):
             return rows
@@ -200,8 +201,8 @@ class PartShape:
         return rows if lengths.all() else rows.filter(pa.array(lengths > 0))
 
 
-def _plain(name: str) -> str:
-    return name.removeprefix("__cojoin_")
+def _nullable(schema: pa.Schema) -> pa.Schema:
+    return pa.schema([pa.field(column.name, _nullable_type(column.type)) for column in schema])
 
 
 def _nullable_type(dtype: pa.DataType) -> pa.DataType:
@@ -220,18 +221,13 @@ def _nullable_type(dtype: pa.DataType) -> pa.DataType:
 
 
 def waits(tables: Mapping[str, object], side: int) -> dict[str, str]:
-    """Return the events for which buffered rows of an input may wait, with the table that has them.
-
-    Args:
-        tables: The tables of the operator's state.
-        side: 0 for the left input, 1 for the right.
-    """
-    return {told: name for name, (owner, told) in BUFFERS.items() if owner == side and name in tables}
+    """Return the events for which buffered rows of an input (0 is the left) may wait, with the table that has them."""
+    return {event: name for name, (owner, event) in BUFFERS.items() if owner == side and name in tables}
 
 
 def domains(tables: Mapping[str, object], *, by_clock: bool) -> dict[str, str]:
     """Return the time domains that a function's timers may have, with the table that has them."""
-    return {told: name for name, told in DOMAINS.items() if name in tables and (by_clock or name == "timers")}
+    return {domain: name for name, domain in DOMAINS.items() if name in tables and (by_clock or name == "timers")}
 
 
 _TIME = pa.timestamp("us", "UTC")
@@ -239,15 +235,10 @@ _TIME = pa.timestamp("us", "UTC")
 
 @dataclass(frozen=True)
 class StateTarget:
-    """The operator that a state is written for.
+    """The operator that a state is written for: the columns of its tables, and the states that its function declares.
 
-    Attributes:
-        inputs: The inputs of the query.
-        schemas: The columns of each table of its state.
-        descriptors: The states that its function declares, by name; empty for a join.
-        watermark: The operator's watermark, in epoch milliseconds.
-        by_clock: Whether its function sets processing-time timers.
-        title: What it is, for messages, such as ``"function Watch"`` or ``"asof join"``.
+    The watermark is in epoch milliseconds. ``by_clock`` means that the function sets processing-time timers. ``title``
+    names the operator in messages, such as ``"function Watch"`` or ``"asof join"``.
     """
 
     inputs: tuple[InputSpec, InputSpec]
@@ -266,11 +257,7 @@ class StateTarget:
 
 @dataclass(frozen=True)
 class GivenParts:
-    """The parts that a user gives, each checked against the operator.
-
-    Attributes:
-        target: The operator.
-    """
+    """Makes parts of a user's DataFrames, each checked against the operator."""
 
     target: StateTarget
 
@@ -282,19 +269,8 @@ class GivenParts:
             msg = f"write_state: versions: the query is a {self.target.title}, which has no versions; {which}"
             raise ConfigurationError(msg)
         chosen = _chosen("versions", frame, right.schema, right.key)
-        return _part(
-            chosen,
-            PartShape(
-                "versions",
-                "versions",
-                "versions",
-                pa.schema([]),
-                right.schema,
-                _places(right.schema, right.key),
-                right.event_time,
-                self.target.watermark,
-            ),
-        )
+        keys, at, until = _places(right.schema, right.key), right.event_time, self.target.watermark
+        return _part(chosen, "versions", "versions", "versions", right.schema, keys, event_time=at, watermark=until)
 
     def buffered(self, name: str, frame: Any) -> Part:
         """Return the buffered rows of an input."""
@@ -308,33 +284,32 @@ class GivenParts:
         reason, flag = _free("waits_for", spec.schema.names), _free("matched", spec.schema.names)
         optional = pa.schema([(reason, pa.string()), (flag, pa.bool_())])
         chosen = _chosen(label, frame, spec.schema, spec.key, optional)
-        there = {*frame.columns}
+        present = {*frame.columns}
         columns = [chosen[each] for each in spec.schema.names]
         usual = F.lit("the watermark")
-        columns.append(F.coalesce(chosen[reason], usual) if reason in there else usual)
-        columns.append(chosen[flag] if flag in there else F.lit(None).cast("boolean"))
+        columns.append(F.coalesce(chosen[reason], usual) if reason in present else usual)
+        columns.append(chosen[flag] if flag in present else F.lit(None).cast("boolean"))
         target = spec.schema.append(pa.field(WAITS_FOR, pa.string())).append(pa.field(MATCHED, pa.bool_()))
-        shape = PartShape(
+        return _part(
+            chosen.with_columns(columns),
             label,
             "buffered",
             str(side),
-            pa.schema([]),
             target,
             _places(spec.schema, spec.key),
-            spec.event_time,
+            event_time=spec.event_time,
             allowed=allowed,
             spreading=_places(spec.schema, spec.spreading),
             null_keys=spec.null_key == "unmatched",
         )
-        return _part(chosen.with_columns(columns), shape)
 
     def state(self, name: str, frame: Any) -> Part:
         """Return the entries of a state."""
         known, target = self.target.descriptors, self.target
         if name not in known:
-            there = f"it has {', '.join(sorted(known))}" if known else "it declares none"
+            declared = f"it has {', '.join(sorted(known))}" if known else "it declares none"
             near = did_you_mean(str(name), [*known]) if known else ""
-            msg = f"write_state: states: the {target.title} declares no state {name!r}{near}; {there}"
+            msg = f"write_state: states: the {target.title} declares no state {name!r}{near}; {declared}"
             raise ConfigurationError(msg)
         stored = known[name].stored_type()
         kind = type(known[name]).__name__.removesuffix("StateDescriptor").lower()
@@ -344,15 +319,10 @@ class GivenParts:
         if clock is not None:
             expected = expected.append(pa.field(access, _accesses(stored)))
         chosen = _chosen(f"state {name!r} (a {kind} state)", frame, expected, target.key.names)
-        columns = [chosen[each] for each in target.key.names]
-        entry = chosen[value]
-        columns.append(entry if clock is None else _timed(entry, chosen[access], stored, f"@{clock}"))
+        entry = chosen[value] if clock is None else _timed(chosen[value], chosen[access], stored, f"@{clock}")
+        whole = chosen.with_columns([*(chosen[each] for each in target.key.names), entry])
         schema = target.key.append(pa.field("@value", stored))
-        keys = tuple(range(len(target.key)))
-        return _part(
-            chosen.with_columns(columns),
-            PartShape(f"state {name!r}", "state", STATE + name, pa.schema([]), schema, keys),
-        )
+        return _part(whole, f"state {name!r}", "state", STATE + name, schema, tuple(range(len(target.key))))
 
     def timers(self, frame: Any) -> Part:
         """Return the timers."""
@@ -362,17 +332,16 @@ class GivenParts:
         domain, moment, millis = (_free(each, names) for each in ("domain", "timestamp", "timestamp_ms"))
         both = pa.schema([(moment, _TIME), (millis, pa.int64())])
         chosen = _chosen("timers", frame, target.key.append(pa.field(domain, pa.string())), names, both)
-        there = {*frame.columns}
-        times = [chosen[millis].cast("bigint")] if millis in there else []
-        times += [F.unix_millis(chosen[moment])] if moment in there else []
+        present = {*frame.columns}
+        times = [chosen[millis].cast("bigint")] if millis in present else []
+        times += [F.unix_millis(chosen[moment])] if moment in present else []
         if not times:
             msg = f"write_state: timers: expected a column {moment!r} or {millis!r}, got {', '.join(frame.columns)}"
             raise ConfigurationError(msg)
         columns = [*(chosen[each] for each in names), F.coalesce(*times), chosen[domain]]
         schema = target.key.append(pa.field(TIMESTAMP, pa.int64())).append(pa.field(DOMAIN, pa.string()))
-        keys = tuple(range(len(names)))
-        shape = PartShape("timers", "timers", "timers", pa.schema([]), schema, keys, allowed=allowed)
-        return _part(chosen.with_columns(columns), shape)
+        whole, keys = chosen.with_columns(columns), tuple(range(len(names)))
+        return _part(whole, "timers", "timers", "timers", schema, keys, allowed=allowed)
 
 
 class _Chosen:
@@ -397,12 +366,7 @@ def _chosen(
 ) -> _Chosen:
     """Check a DataFrame's columns, and return those that are expected.
 
-    Args:
-        label: The part, for messages.
-        frame: The DataFrame.
-        expected: The columns that must be there.
-        key: Those that must have the very same type.
-        optional: Columns that may be there.
+    Those of the key must have the very same type; the optional ones may be missing.
     """
     if not is_frame(frame):
         msg = f"write_state: {label}: expected a DataFrame as read_state gives it, got {type(frame).__name__}"
@@ -411,19 +375,18 @@ def _chosen(
         msg = f"write_state: {label}: expected a static DataFrame, got a stream; read it with spark.read"
         raise ConfigurationError(msg)
     names = list(frame.columns)
-    known = [*expected.names, *(optional.names if optional is not None else ())]
-    missing, unknown = (
-        [each for each in expected.names if each not in names],
-        [each for each in names if each not in known],
-    )
+    optional = pa.schema([]) if optional is None else optional
+    known = [*expected.names, *optional.names]
+    missing = [each for each in expected.names if each not in names]
+    unknown = [each for each in names if each not in known]
     twice = [each for each in names if names.count(each) > 1]
     if missing or unknown or twice:
-        found = [f"no column {missing[0]!r}"] if missing else []
-        found += [f"a column {unknown[0]!r}, which is not one of it"] if unknown else []
-        found += [f"the column {twice[0]!r} twice"] if twice else []
+        deviations = [f"no column {missing[0]!r}"] if missing else []
+        deviations += [f"a column {unknown[0]!r}, which is not one of it"] if unknown else []
+        deviations += [f"the column {twice[0]!r} twice"] if twice else []
         msg = (
             f"write_state: {label}: expected the columns {', '.join(expected.names)}, got {', '.join(names)}: there is "
-            f"{' and '.join(found)}"
+            f"{' and '.join(deviations)}"
         )
         raise ConfigurationError(msg)
     try:
@@ -431,10 +394,9 @@ def _chosen(
     except (PySparkException, TypeError, ValueError) as error:
         msg = f"write_state: {label}: a column has a type that no state has: {error}"
         raise ConfigurationError(msg) from error
-    wanted = [*expected, *(field for field in (optional if optional is not None else ()) if field.name in names)]
-    given = pa.schema([pa.field(each.name, _nullable_type(schema.field(each.name).type)) for each in wanted])
-    asked = pa.schema([pa.field(each.name, _nullable_type(each.type)) for each in wanted])
-    different = differences(given, asked, fixed=key)
+    wanted = [*expected, *(column for column in optional if column.name in names)]
+    present = _nullable(pa.schema([schema.field(column.name) for column in wanted]))
+    different = differences(present, _nullable(pa.schema(wanted)), fixed=key)
     if different:
         msg = (
             f"write_state: {label}: its columns are not those of the query: {'; '.join(different)} (from the "
@@ -446,11 +408,13 @@ def _chosen(
     return _Chosen(numbered, places, [F.col(f"c{places[name]}") for name in expected.names])
 
 
-def _part(chosen: _Chosen, shape: PartShape) -> Part:
+def _part(
+    chosen: _Chosen, label: str, kind: Kind, table: str, target: pa.Schema, keys: tuple[int, ...], **others: Any
+) -> Part:
     frame = chosen.select()
-    found = arrow_schema(frame.schema)
-    named = pa.schema([pa.field(name, field.type) for name, field in zip(shape.target.names, found, strict=True)])
-    return Part(frame, PartShape(**{**vars(shape), "found": named}))
+    types = [column.type for column in arrow_schema(frame.schema)]
+    source = pa.schema([*zip(target.names, types, strict=True)])
+    return Part(frame, PartShape(label, kind, table, source, target, keys, **others))
 
 
 def _places(schema: pa.Schema, names: Sequence[str]) -> tuple[int, ...]:
@@ -458,7 +422,7 @@ def _places(schema: pa.Schema, names: Sequence[str]) -> tuple[int, ...]:
 
 
 def _free(name: str, taken: Sequence[str]) -> str:
-    """Return the name that ``read_state`` gives a column beside others."""
+    """Return the name that ``read_state`` gives a column next to others."""
     lowered = {each.lower() for each in taken}
     while name.lower() in lowered:
         name = f"_{name}"
@@ -478,7 +442,7 @@ def _timed(value: Column, access: Column, stored: pa.DataType, clock: str) -> Co
     def both(one: Column, accessed: Column) -> Column:
         return F.struct(one.alias("@value"), F.unix_millis(accessed).alias(clock))
 
-    # Of values and last accesses of different lengths nothing is made, which is a fault.
+    # Values and last accesses of different lengths give null, which is a fault.
     if pa.types.is_list(stored):
         return F.when(F.size(value) == F.size(access), F.zip_with(value, access, both))
     if pa.types.is_map(stored):

@@ -1,7 +1,7 @@
 """Writes a state from DataFrames as a savepoint: the parts are checked, packed by key group, and then written.
 
-Nothing is written before all columns, types and rows are checked. The DataFrames are read once: what is made of them is
-kept on the executors' disks until it is written. (Flink: the State Processor API's ``SavepointWriter``.)
+Nothing is written before all columns, types and rows are checked. The DataFrames are read once: the packed rows stay on
+the executors' disks until they are written. (Flink: the State Processor API's ``SavepointWriter``.)
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from cojoin.spark.savepoints.new_savepoint import (
     NewSavepoint,
     Positions,
     WatermarkLike,
+    compute_facts,
     group_headers,
     keep,
     moments,
     new_watermark,
-    told_of,
     written_report,
 )
 from cojoin.spark.savepoints.state_packing import Part, packed_contents
@@ -47,15 +47,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class StateParts:
-    """The parts of a state that a user gives; None leaves one as it is in the state that is followed, or empty.
+    """The parts of a state that a user passes; None leaves one as it is in the state that is followed, or empty.
 
-    Attributes:
-        versions: The versions of the right input.
-        buffered: The buffered rows, by input.
-        states: The states, by name; None as a value leaves a state out.
-        timers: The timers.
-        watermark: The watermark, of both inputs or by input.
-        from_existing: The state that is followed.
+    Buffered rows and the watermark are by input, states by name; None as a value of ``states`` leaves a state out.
+    ``from_existing`` is the state that is followed.
     """
 
     versions: DataFrame | None = None
@@ -78,10 +73,10 @@ def write_parts(
         plan.operation.describe(), plan.inputs, plan.output, plan.key_groups, needs_clock=plan.needs_clock
     )
     positions = _positions(spark, plan, bound, existing, description)
-    given = moments(parts.watermark, plan.inputs)
+    declared = moments(parts.watermark, plan.inputs)
     operator = plan.create_operator()
     try:
-        header, target = _begin(plan, operator, given, existing)
+        header, target = _begin(plan, operator, declared, existing)
     finally:
         with contextlib.suppress(FunctionError):
             operator.close()
@@ -89,18 +84,18 @@ def write_parts(
     _check_kept(plan, header, chosen)
     contents = keep(packed_contents(spark, chosen, target.schemas, plan.inputs, plan.key_groups))
     try:
-        facts = told_of(contents, plan.key_groups)
+        facts = compute_facts(contents, plan.key_groups)
         if facts.faults:
             raise _faulty(facts.faults)
         if existing is None:
             # As if these versions had come, and were in force since.
             header["counts"][1]["done"] = sum(each.get("versions", 0) for each in facts.rows.values())
         batch_id = 0 if existing is None else existing.batch_id
-        header = header | {"watermark": new_watermark(plan, given, _largest(facts.statistics), header["watermark"])}
-        told = plan.create_operator()
-        told.load_parts(header, {}, keeps_counts=True)
+        header = header | {"watermark": new_watermark(plan, declared, _largest(facts.statistics), header["watermark"])}
+        loaded = plan.create_operator()
+        loaded.load_parts(header, {}, keeps_counts=True)
         names = (plan.left.name, plan.right.name)
-        report = written_report(batch_id, names, told, header, facts.rows, facts.sizes)
+        report = written_report(batch_id, names, loaded, header, facts.rows, facts.sizes)
         origin = None if existing is None else open_store(spark, existing.path).root
         note = WrittenState("write_state", origin, batch_id)
         savepoint = NewSavepoint(spark, files, note, description, positions)
@@ -117,18 +112,17 @@ def _positions(
     existing: QueryState | None,
     description: Mapping[str, Any],
 ) -> Positions:
-    """Return where the sources begin: at their beginning, or where those of another checkpoint stood."""
+    """Return the positions of the sources: their beginnings, or those in another checkpoint."""
     if existing is None:
         sources = []
-        for spec, each in zip(plan.inputs, bound, strict=True):
-            if each.source is None:
+        for spec, own in zip(plan.inputs, bound, strict=True):
+            if own.source is None:
                 msg = (
-                    f"write_state: input {spec.name!r} is a DataFrame, of which a query that begins with a state does "
-                    f"not know where to go on; give cojoin.Input a source: cojoin.kafka.source, cojoin.sources.delta "
-                    f"or files"
+                    f"write_state: input {spec.name!r} is a DataFrame, which has no positions from which a query "
+                    f"could continue; give cojoin.Input a source: cojoin.kafka.source, cojoin.sources.delta or files"
                 )
                 raise ConfigurationError(msg)
-            sources.append(each.source.recognised(spark, f"input {spec.name!r}", None))
+            sources.append(own.source.recognised(spark, f"input {spec.name!r}", None))
         return Positions(str(uuid.uuid4()), sources)
     origin = open_store(spark, existing.path)
     stored = read_query(origin)
@@ -138,9 +132,9 @@ def _positions(
 
 
 def _begin(
-    plan: Plan, operator: Operator, given: Sequence[int | None], existing: QueryState | None
+    plan: Plan, operator: Operator, declared: Sequence[int | None], existing: QueryState | None
 ) -> tuple[dict[str, Any], StateTarget]:
-    """Return the header that the state begins with, and what the operator takes; its function is opened here."""
+    """Return the header that the state begins with, and the operator's shape; its function is opened for that."""
     header, _ = operator.parts()
     if existing is not None:
         former = rescaling.merged_header(existing.stored.headers)
@@ -150,7 +144,7 @@ def _begin(
         header = dict(former)
     else:
         header["processing_time"] = int(1000 * time.time())
-    header["watermark"] = new_watermark(plan, given, former=None if existing is None else header["watermark"])
+    header["watermark"] = new_watermark(plan, declared, former=None if existing is None else header["watermark"])
     operator.load_parts(header, {}, keeps_counts=True)
     operator.check_states()
     backend = getattr(operator, "state_backend", None)
@@ -164,23 +158,23 @@ def _begin(
 
 
 def _parts(target: StateTarget, parts: StateParts, existing: QueryState | None) -> list[Part]:
-    """Return all parts of the state: those that are given, and the others of the state that is followed."""
-    given, parts_of_state = GivenParts(target), []
+    """Return all parts of the state: the user's, and the others of the state that is followed."""
+    checked, parts_of_state = GivenParts(target), []
     replaced: set[str] = set()
     if parts.versions is not None:
-        parts_of_state.append(given.versions(parts.versions))
+        parts_of_state.append(checked.versions(parts.versions))
         replaced.add("versions")
     for name, frame in parts.buffered.items():
-        part = given.buffered(name, frame)
+        part = checked.buffered(name, frame)
         parts_of_state.append(part)
         # An operator that has no rows of a kind may have had them before.
         replaced |= {"held1", "waiting", "left"} if part.shape.table == "0" else {"held2", "right"}
     for name, state in parts.states.items():
         replaced.add(STATE + name)
         if state is not None:
-            parts_of_state.append(given.state(name, state))
+            parts_of_state.append(checked.state(name, state))
     if parts.timers is not None:
-        parts_of_state.append(given.timers(parts.timers))
+        parts_of_state.append(checked.timers(parts.timers))
         replaced |= {"timers", "processing_timers"}
     if existing is not None:
         parts_of_state += [_kept(target, existing, name) for name in existing.stored.tables if name not in replaced]

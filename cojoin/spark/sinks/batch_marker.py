@@ -24,14 +24,9 @@ _NAME = "cojoin"
 class BatchMarker:
     """The identity of one batch's rows in one output.
 
-    Attributes:
-        batch_id: The micro-batch, counted from 0 in each checkpoint.
-        rows: The number of rows.
-        rows_digest: The digest of the rows, independent of their order (``hashes``); None if only their number is
-            known.
-        offsets: The digest of the source offsets at which the batch was planned to end, and of the files to which
-            these offsets refer; None if it is not known.
-        settings: The settings of the inputs that determine which rows are emitted when, for messages.
+    ``rows_digest`` does not depend on the order of rows; None if only their number is known. ``offsets`` is the digest
+    of the source offsets at which the batch was planned to end, and of the files to which these refer; None if it is
+    not known. ``settings`` are those that determine which rows are emitted when, for messages.
     """
 
     batch_id: int
@@ -41,11 +36,7 @@ class BatchMarker:
     settings: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self, user_metadata: str | None = None) -> str:
-        """Return the marker as the ``userMetadata`` of a Delta commit.
-
-        Args:
-            user_metadata: The user's own metadata for the commit, which is included.
-        """
+        """Return the marker as the ``userMetadata`` of a Delta commit, with the user's own metadata in it."""
         content: dict[str, Any] = {
             "format": FORMAT,
             "batch_id": self.batch_id,
@@ -87,28 +78,26 @@ class BatchMarker:
         Values that the stored marker lacks are not compared: for a commit of release 0.5.0 only the number of rows is
         known.
         """
-        found = []
+        different = []
         if stored.offsets is not None and stored.offsets != self.offsets:
-            found.append("it was read up to other source offsets")
+            different.append("it was read up to other source offsets")
         if stored.rows != self.rows:
-            found.append(f"it had {stored.rows:,} rows then and has {self.rows:,} now")
+            different.append(f"it had {stored.rows:,} rows then and has {self.rows:,} now")
         elif stored.rows_digest is not None and stored.rows_digest != self.rows_digest:
-            found.append(f"its {self.rows:,} rows are others now")
-        return found
+            different.append(f"its {self.rows:,} rows are different now")
+        return different
 
     def refusal(self, stored: BatchMarker, place: str, cure: str) -> str | None:
         """Return why a batch that an output has is not this one, and what to do; None if both executions are the same.
 
-        Args:
-            stored: The marker that the output has of the batch.
-            place: The output, such as ``"the table"``.
-            cure: What to do where the source offsets differ, as the end of a sentence.
+        ``place`` is the output, such as ``"the table"``; ``cure`` is the advice where the source offsets differ, as the
+        end of a sentence.
         """
         differences = self.differences(stored)
         if not differences:
             return None
         changed = self.changed_settings(stored)
-        told = f" Since then {'; '.join(changed)}." if changed else ""
+        since = f" Since then {'; '.join(changed)}." if changed else ""
         if stored.offsets == self.offsets:
             cure = (
                 f"start it once with the settings and the code that the batch was run with, and change them after "
@@ -116,7 +105,7 @@ class BatchMarker:
             )
         return (
             f"{place} has the query's batch {self.batch_id} already, from another execution: "
-            f"{'; '.join(differences)}.{told} Nothing was written: {cure}"
+            f"{'; '.join(differences)}.{since} Nothing was written: {cure}"
         )
 
     def changed_settings(self, stored: BatchMarker) -> list[str]:
@@ -130,7 +119,7 @@ class BatchMarker:
 
 
 def offsets_digest(offsets: Sequence[str]) -> str:
-    """Return a digest of the sources' offsets, given as lines of Spark's offset log.
+    """Return a digest of the sources' offsets, which are lines of Spark's offset log.
 
     >>> offsets_digest(['{"logOffset":3}', "-"])
     '7f35463526b66d01b9ea492a21e6bcb2'

@@ -1,10 +1,10 @@
 """A Delta table as a sink: each batch is one transaction with the query's id, the batch's id and a marker.
 
-Every commit first looks up which batches the table has (``output_tables``), so a batch takes effect once: also
-after a crash, with a second driver that still runs, and with a checkpoint that was restored from a backup. A batch that
-the table already has is skipped if the commit's marker has the same source offsets and the same digest of the rows
-(``batch_marker``). Otherwise the batch fails, with what has changed. It also fails if the table has later batches than
-the checkpoint knows.
+Every commit first looks up which batches the table has (``output_tables``), so a batch takes effect once: also after a
+crash, with a second driver that still runs, and with a checkpoint that was restored from a backup. A batch that the
+table already has is skipped if the commit's marker has the same source offsets and the same digest of the rows
+(``batch_marker``). Otherwise the batch fails with an error that names the differences. It also fails if the table has
+later batches than the checkpoint.
 
 If the table is plain and on a file system that every worker reaches by a path, the workers write its parquet files
 themselves (``written_files``), and the driver commits them without the JVM. Otherwise Spark writes and commits the
@@ -18,7 +18,7 @@ lacks is refused, unless Delta merges schemas. One that the output lacks becomes
 Names are compared without their case. Values are not checked, such as a null in a column that is NOT NULL.
 
 A table of rejected rows that a former version has made lacks the columns of the batch. It gets them with the first
-batch that has rows, by Spark's writer. Where that is not possible, a warning at the start says so.
+batch that has rows, by Spark's writer. Where that is not possible, the start warns.
 """
 
 from __future__ import annotations
@@ -64,7 +64,6 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
     from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
-    from pyspark.sql.types import StructField
 
     from cojoin.delta.table_log import TableVersion
     from cojoin.delta.table_writer import Committed
@@ -79,17 +78,13 @@ _FILLED = ("CURRENT_DEFAULT", "delta.generationExpression", "delta.identity.star
 
 
 def misfits(table: StructType, output: StructType, where: str, *, casts: bool, merges: bool) -> Iterator[str]:
-    """Yield what in an output does not fit a table, each with what to do.
+    """Yield each misfit of an output's columns in a table's, with what to do.
 
-    Args:
-        table: The table's columns.
-        output: The output's columns.
-        where: The table, as SQL names it.
-        casts: Whether Spark casts the output to the table's types, as it does for a table by name.
-        merges: Whether Delta adds missing columns, and widens types.
+    ``where`` is the table, as SQL names it. ``casts`` means that Spark casts to the table's types, as it does by name,
+    and ``merges`` that Delta adds missing columns, and widens types.
     """
-    there = {field.name.lower(): field for field in table.fields}
-    missing = [field for field in output.fields if field.name.lower() not in there]
+    columns = {field.name.lower(): field for field in table.fields}
+    missing = [field for field in output.fields if field.name.lower() not in columns]
     if missing and not merges:
         added = ", ".join(f"{back_quoted(field.name)} {field.dataType.simpleString()}" for field in missing)
         names = f"column{'s' * (len(missing) > 1)} {', '.join(repr(field.name) for field in missing)}"
@@ -98,23 +93,19 @@ def misfits(table: StructType, output: StructType, where: str, *, casts: bool, m
             f"ALTER TABLE {where} ADD COLUMNS ({added})"
         )
     for field in output.fields:
-        column = there.pop(field.name.lower(), None)
+        column = columns.pop(field.name.lower(), None)
         if column is not None and not _fits(column.dataType, field.dataType, casts=casts, merges=merges):
             yield (
                 f"column {field.name!r} is {column.dataType.simpleString()} in the table and "
                 f"{field.dataType.simpleString()} in the output: cast it before the join, or write to another table"
             )
-    for field in there.values():
-        if not field.nullable and not _is_filled(field):
+    for field in columns.values():
+        if not field.nullable and not any(mark in field.metadata for mark in _FILLED):
             name = back_quoted(field.name)
             yield (
                 f"column {field.name!r} of the table is NOT NULL, and the output has none of the name: "
                 f"ALTER TABLE {where} ALTER COLUMN {name} DROP NOT NULL"
             )
-
-
-def _is_filled(field: StructField) -> bool:
-    return any(mark in field.metadata for mark in _FILLED)
 
 
 def _fits(table: DataType, output: DataType, *, casts: bool, merges: bool) -> bool:
@@ -127,11 +118,9 @@ def _fits(table: DataType, output: DataType, *, casts: bool, merges: bool) -> bo
     if isinstance(table, MapType) and isinstance(output, MapType):
         pairs = ((table.keyType, output.keyType), (table.valueType, output.valueType))
         return all(_fits(*pair, casts=casts, merges=merges) for pair in pairs)
-    return _is_like(table, output) or _widens(table, output, merges=merges) or (casts and _is_cast(table, output))
-
-
-def _is_like(table: DataType, output: DataType) -> bool:
-    return table == output or (isinstance(table, StringType) and isinstance(output, StringType))
+    if table == output or (isinstance(table, StringType) and isinstance(output, StringType)):
+        return True
+    return _widens(table, output, merges=merges) or (casts and _is_cast(table, output))
 
 
 def _widens(table: DataType, output: DataType, *, merges: bool) -> bool:
@@ -161,22 +150,17 @@ def _is_cast(table: DataType, output: DataType) -> bool:
 class _StoredMarkers:
     """The markers of one output of a query in a Delta table.
 
-    Args:
-        transactions: The output's commits to the table.
-
-    Attributes:
-        cure: What to do where a batch is from another execution, as the end of a sentence.
+    ``cure`` is the advice where a batch is from another execution, as the end of a sentence.
     """
 
     def __init__(self, transactions: TableTransactions) -> None:
         self._transactions = transactions
         self.cure = "start the query again"
 
-    def is_there(self, newest: int, marker: BatchMarker) -> bool:
+    def has_batch(self, newest: int, marker: BatchMarker) -> bool:
         """Return whether the table has a batch from the same execution.
 
-        Raises:
-            QueryFailedError: The table has the batch from a different execution, or later batches.
+        A QueryFailedError means that it has the batch from a different execution, or later batches.
         """
         if newest < marker.batch_id:
             return False
@@ -190,12 +174,12 @@ class _StoredMarkers:
         return True
 
     def compare(self, marker: BatchMarker) -> None:
-        """Raise an error if the batch's rows in the table are not those of this execution."""
+        """Raise a QueryFailedError if the batch's rows in the table are not those of this execution."""
         stored = self._stored(marker.batch_id)
         if stored is None:
             msg = (
-                f"the table has the query's batch {marker.batch_id} already, and its log no longer says with which "
-                f"rows; nothing was written: {self.cure}"
+                f"the table has the query's batch {marker.batch_id} already, and its log no longer has the marker of "
+                f"that batch; nothing was written: {self.cure}"
             )
             raise QueryFailedError(msg)
         refusal = marker.refusal(stored, "the table", self.cure)
@@ -271,7 +255,7 @@ class DeltaSink(Sink):
             raise ConfigurationError(msg)
 
     def merges(self, otherwise: str) -> bool:
-        """Return whether the table gets columns that it lacks; ``otherwise`` counts where no option says it."""
+        """Return whether the table gets columns that it lacks; without the option it is ``otherwise``."""
         options = {name.lower(): value for name, value in self.options}
         return options.get("mergeschema", otherwise).lower() == "true"
 
@@ -307,22 +291,22 @@ class DeltaSink(Sink):
         why = transactions.why_spark(schema)
         store = None if why else transactions.store()
         if store is not None and FileTarget.at(session, store.path(""), schema, store) is None:
-            return "the workers can't write its files there: a type, a codec, encryption, or a path of no file system"
+            return "the workers can't write its files: a type, a codec, encryption, or a path outside of file systems"
         return why
 
     def check_table(self, session: SparkSession, schema: pa.Schema, role: str) -> None:
-        """Check that an output's columns fit those of the table, where there is one."""
+        """Check that an output's columns fit those of the table, if it exists."""
         if {name.lower() for name, _ in self.options} & _OTHER_SCHEMA:
             return
         merges = self.merges(str(session.conf.get(_MERGES, "false")))
         table = read_table(session, self.location)
-        there = None if table is None else columns_of(table)
-        if there is None:
+        columns = None if table is None else columns_of(table)
+        if columns is None:
             return
         name = table_in_sql(session, self.location)
-        faults = list(misfits(there, spark_schema(schema), name, casts=not is_path(self.location), merges=merges))
+        faults = list(misfits(columns, spark_schema(schema), name, casts=not is_path(self.location), merges=merges))
         if faults:
-            msg = f"{role}: {self.describe()}: the output does not fit the table that is there: {'; '.join(faults)}"
+            msg = f"{role}: {self.describe()}: the output does not fit the existing table: {'; '.join(faults)}"
             raise ConfigurationError(msg)
 
 
@@ -341,17 +325,10 @@ class DeltaWriter(SinkWriter):
         self._left_out: tuple[str, ...] = ()
 
     def check(self, position: Position) -> None:
-        """Check that the table has the batches that the checkpoint knows, and none after the next batch.
-
-        Args:
-            position: The query's position in the checkpoint.
-
-        Raises:
-            CheckpointError: The table has later batches, lacks some, or is another table.
-        """
+        """Raise a CheckpointError unless the table has the batches that the checkpoint records, and no later ones."""
         written = position.written if position.written.get("delta") == self._sink.location else {}
         if self._output.takes_over:
-            # What an earlier run commits until then is seen below; afterwards it can't commit, nor create the table.
+            # Earlier commits of a former run are seen below; afterwards it can't commit, nor create the table.
             self._fence()
         table_id, self._newest = self._transactions.look()
         if table_id is not None and self._output.schema == STAMPED_SCHEMA:
@@ -360,7 +337,7 @@ class DeltaWriter(SinkWriter):
         where = f"checkpoint {position.checkpoint}: output {self._output.name!r}, Delta table {self._sink.location}"
         if self._newest > position.next_batch:
             msg = (
-                f"{where}: it has the query's batches up to {self._newest}, and the checkpoint goes on with batch "
+                f"{where}: it has the query's batches up to {self._newest}, and the checkpoint continues with batch "
                 f"{position.next_batch}: the checkpoint is older than its output, as one that was put back from a "
                 f"backup. Going on would write rows twice or leave some out; {self._markers.cure}"
             )
@@ -368,27 +345,27 @@ class DeltaWriter(SinkWriter):
         known = written.get("batch_id")
         if known is None:
             return
-        found = self._found_instead(known, table_id, written.get("id"))
-        if found is not None:
+        difference = self._difference(known, table_id, written.get("id"))
+        if difference is not None:
             msg = (
-                f"{where}: the checkpoint knows that batch {known} was written there, and {found}: it was deleted, "
-                f"replaced, or put back from a backup. Going on would leave rows out; put the table back as it was, or "
-                f"restore into a new checkpoint, with restore_from=cojoin.Checkpoint({position.checkpoint!r}) and a "
-                f"new output"
+                f"{where}: the checkpoint records that batch {known} was written to it, and {difference}: it was "
+                f"deleted, replaced, or put back from a backup. Going on would leave rows out; put the table back as "
+                f"it was, or restore into a new checkpoint, with "
+                f"restore_from=cojoin.Checkpoint({position.checkpoint!r}) and a new output"
             )
             raise CheckpointError(msg)
 
     def _compare_columns(self) -> None:
-        """Find which of the columns of the batch an existing table lacks, and whether it can get them."""
+        """Set which of the columns of the batch an existing table lacks, and which of them it can't get."""
         table = self._transactions.table()
         columns = None if table is None else columns_of(table)
         if columns is None:
             return
-        there = {field.name.lower(): field.dataType for field in columns.fields}
+        types = {field.name.lower(): field.dataType for field in columns.fields}
         wanted = {field.name: field.dataType for field in spark_schema(STAMPED_SCHEMA).fields}
-        missing = tuple(name for name in _STAMPS if name not in there)
+        missing = tuple(name for name in _STAMPS if name not in types)
         merges = self._sink.merges("true")
-        others = tuple(name for name in _STAMPS if name in there and there[name] != wanted[name])
+        others = tuple(name for name in _STAMPS if name in types and types[name] != wanted[name])
         self._added, self._left_out = (missing, others) if merges else ((), (*missing, *others))
 
     def notes(self) -> list[str]:
@@ -402,10 +379,10 @@ class DeltaWriter(SinkWriter):
         )
         return [note]
 
-    def _found_instead(self, known: int, table_id: str | None, known_id: str | None) -> str | None:
+    def _difference(self, known: int, table_id: str | None, known_id: str | None) -> str | None:
         """Return how the table differs from the one to which a batch was written; None if it is that table."""
         if table_id is None:
-            return "there is no such table"
+            return "the table does not exist"
         if known_id not in (None, table_id):
             return "it is another table of that name"
         if self._newest < 0:
@@ -413,13 +390,9 @@ class DeltaWriter(SinkWriter):
         return f"it has the query's batches up to {self._newest}" if self._newest < known else None
 
     def write(self, frame: DataFrame, marker: BatchMarker) -> dict[str, Any]:
-        """Append a batch's rows in a transaction that takes effect once; return the manifest's entry.
-
-        Raises:
-            QueryFailedError: The table has this batch from a different execution, or later batches.
-        """
+        """Append a batch's rows in a transaction that takes effect once; return the manifest's entry."""
         _, newest = self._transactions.look()
-        if not self._markers.is_there(newest, marker):
+        if not self._markers.has_batch(newest, marker):
             options = dict(self._sink.options) | ({"mergeSchema": "true"} if self._added else {})
             writer = (
                 self._with_valid_folders(frame.drop(*self._left_out))
@@ -433,7 +406,7 @@ class DeltaWriter(SinkWriter):
             try:
                 self._save(writer)
             except SPARK_ERRORS:
-                # Where another run has taken over, that is the reason, and this says so.
+                # Where another run has taken over, that is the reason, which this raises.
                 self._transactions.look()
                 raise
             # Delta silently skips a batch that another driver has committed in the meantime.
@@ -442,7 +415,7 @@ class DeltaWriter(SinkWriter):
         return self._place(self._transactions.table())
 
     def _fence(self) -> None:
-        """Fence the table off from earlier runs; where there is none, make the empty one that a batch would make."""
+        """Fence the table off from earlier runs; if it does not exist, create it empty, as a batch would."""
         schema, properties = self._output.schema, default_properties(self._session)
         is_sparks = bool(self._sink.options or unknown_properties(properties))
 
@@ -482,12 +455,7 @@ class DeltaWriter(SinkWriter):
         return None if store is None else FileTarget.at(self._session, store.path(""), schema, store)
 
     def commit(self, schema: pa.Schema, files: Sequence[WrittenFile], marker: BatchMarker) -> dict[str, Any]:
-        """Append files in the table's folder in a transaction that takes effect once; return the manifest's entry.
-
-        Raises:
-            QueryFailedError: The table has this batch from a different execution, or later batches; or a file is not
-                there.
-        """
+        """Append files in the table's folder in a transaction that takes effect once; return the manifest's entry."""
         if self._folder is not None:
             # The commit looks for each file, too; this names the reason that hosts of their own disks have.
             check_seen(self._folder, files)
@@ -497,18 +465,14 @@ class DeltaWriter(SinkWriter):
             marker.batch_id,
             query_id=self._output.query_id,
             metadata=marker.to_json(self._session_metadata()),
-            is_done=lambda newest: self._markers.is_there(newest, marker),
+            is_done=lambda newest: self._markers.has_batch(newest, marker),
         )
         return self._place(committed)
 
     def compare(self, marker: BatchMarker) -> None:
-        """Check that the table does not have this batch from a different execution, even if this one has no rows.
-
-        Raises:
-            QueryFailedError: It does, or it has later batches.
-        """
-        # The batches found at the start suffice: what another driver writes since then is of the same plan.
-        self._markers.is_there(self._newest, marker)
+        """Raise a QueryFailedError if the table has this batch from a different execution, or later batches."""
+        # The batches listed at the start suffice: those that another driver writes since then are of the same plan.
+        self._markers.has_batch(self._newest, marker)
 
     def prepare(self) -> None:
         """Read the table's transactions in advance."""
@@ -526,8 +490,8 @@ class DeltaWriter(SinkWriter):
         return frame
 
     def _session_metadata(self) -> str | None:
-        found = self._session.conf.get(_SESSION_METADATA, None)
-        return None if found is None else str(found)
+        metadata = self._session.conf.get(_SESSION_METADATA, None)
+        return None if metadata is None else str(metadata)
 
     def _place(self, table: TableVersion | Committed | None) -> dict[str, Any]:
         if table is None:

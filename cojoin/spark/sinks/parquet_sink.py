@@ -93,16 +93,9 @@ class ParquetWriter(SinkWriter):
         self._is_ours = False
 
     def check(self, position: Position) -> None:
-        """Check that the folder has only batches of this query, and none after the next batch.
-
-        Args:
-            position: The query's position in the checkpoint.
-
-        Raises:
-            CheckpointError: The folder has batches of another query, or later batches.
-        """
+        """Raise a CheckpointError unless the folder has only batches of this query, and none after the next batch."""
         files = open_store(self._session, self._sink.path)
-        batches = {int(found[1]) for name in files.names("") if (found := _BATCH_FOLDER.fullmatch(name))}
+        batches = {int(batch[1]) for name in files.names("") if (batch := _BATCH_FOLDER.fullmatch(name))}
         where = f"checkpoint {position.checkpoint}: output {self._output.name!r}, parquet folder {self._sink.path}"
         known = str(position.written.get("parquet", "")).rstrip("/")
         is_known = known == self._sink.path.rstrip("/") and position.last_batch is not None
@@ -116,7 +109,7 @@ class ParquetWriter(SinkWriter):
             raise CheckpointError(msg)
         if batches and max(batches) > position.next_batch:
             msg = (
-                f"{where}: it has the query's batches up to {max(batches)}, and the checkpoint goes on with batch "
+                f"{where}: it has the query's batches up to {max(batches)}, and the checkpoint continues with batch "
                 f"{position.next_batch}: the checkpoint is older than its output, as one that was put back from a "
                 f"backup. Going on would write rows twice; delete the folders from {_BATCH}={position.next_batch} on "
                 f"and start again, or put back the newest copy of the checkpoint"
@@ -132,19 +125,15 @@ class ParquetWriter(SinkWriter):
         return self._sink.place()
 
     def target(self, schema: pa.Schema, batch_id: int) -> FileTarget | None:
-        """Return a folder for the workers' files that readers ignore; None if the workers can't write there."""
+        """Return a folder for the workers' files that readers ignore; None if the workers can't write to it."""
         target = FileTarget.at(self._session, self._folder(batch_id, _UNFINISHED), schema)
         if target is not None:
-            # An earlier attempt may have left files there.
+            # An earlier attempt may have left files in it.
             shutil.rmtree(target.folder, ignore_errors=True)
         return target
 
     def commit(self, schema: pa.Schema, files: Sequence[WrittenFile], marker: BatchMarker) -> dict[str, Any]:
-        """Move the files to the batch's folder, replacing that of an earlier attempt; return the manifest's entry.
-
-        Raises:
-            QueryFailedError: A file is not there.
-        """
+        """Move the files to the batch's folder, replacing that of an earlier attempt; return the manifest's entry."""
         del schema
         written = Path(str(adapter_of(self._session).local_path(self._folder(marker.batch_id, _UNFINISHED))))
         check_seen(str(written), files)
@@ -152,35 +141,26 @@ class ParquetWriter(SinkWriter):
         folder = Path(str(adapter_of(self._session).local_path(self._folder(marker.batch_id))))
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-        for each in files:
-            (written / each.name).rename(folder / each.name)
+        for file in files:
+            (written / file.name).rename(folder / file.name)
         shutil.rmtree(written)
         return self._sink.place()
 
     def write_nothing(self, marker: BatchMarker, check: Callable[[], None] = lambda: None) -> None:
-        """Remove the batch's folder if an earlier attempt had rows.
-
-        Args:
-            marker: The batch.
-            check: Called before the folder is removed, which may be that of a run that has taken over.
-        """
+        """Remove the batch's folder if an earlier attempt had rows; ``check`` raises if another run has taken over."""
         if marker.batch_id in self._left_over:
             check()
             open_store(self._session, self._sink.path).delete_directory(f"{_BATCH}={marker.batch_id}")
 
     def _claim(self) -> None:
-        """Write the query's id to the folder before the first batch.
-
-        Raises:
-            CheckpointError: Another query writes to the folder.
-        """
+        """Write the query's id to the folder before the first batch; raise a CheckpointError if it has another's."""
         if self._is_ours:
             return
         files = open_store(self._session, self._sink.path)
         if self._owner(files) is None:
             write_document(files, _OWNER, _FORM, {"query_id": self._output.query_id})
         if self._owner(files) != self._output.query_id:
-            msg = f"parquet folder {self._sink.path}: another query has begun to write there; name a new folder"
+            msg = f"parquet folder {self._sink.path}: another query has begun to write to it; name a new folder"
             raise CheckpointError(msg)
         self._is_ours = True
 

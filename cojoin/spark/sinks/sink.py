@@ -1,8 +1,8 @@
 """The base classes of sinks: ``Sink`` is a configuration, and ``SinkWriter`` writes one output of a running query.
 
-A sink says where an output goes. Its writer receives the rows of each batch, as a DataFrame or as files that the
-workers wrote, and knows which batches the output already has. At its start, a run checks once that the output is as
-the checkpoint left it. For each batch, with rows or without, the writer ensures that it takes effect once.
+A sink's writer receives the rows of each batch, as a DataFrame or as files that the workers wrote, and looks up which
+batches the output already has. At its start, a run checks once that the output is as the checkpoint left it. For each
+batch, with rows or without, the writer ensures that it takes effect once.
 """
 
 from __future__ import annotations
@@ -28,14 +28,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class OutputId:
-    """The identity of an output of a query.
+    """The identity of an output of a query, by the query's id and the output's name.
 
-    Attributes:
-        query_id: The query's id, the same for all its runs.
-        name: The output's name, such as ``"output"``.
-        epoch: The epoch of the run's lease, with which an output may fence off earlier runs; None outside of a run.
-        takes_over: Whether an earlier run may still be suspended somewhere, so that it has to be fenced off.
-        schema: The output's columns, with which a table is created that has to be fenced before its first row.
+    ``epoch`` is that of the run's lease, with which an output may fence off earlier runs; None outside of a run.
+    ``takes_over`` means that an earlier run may still be suspended somewhere, so that it has to be fenced off;
+    ``schema`` has the columns of a table that is created for that before its first row.
     """
 
     query_id: str
@@ -54,11 +51,8 @@ class OutputId:
 class Position:
     """A query's position according to its checkpoint, at the start of a run.
 
-    Attributes:
-        checkpoint: The checkpoint's directory, for messages.
-        next_batch: The batch that runs next: the one after the last in Spark's commit log.
-        written: The newest manifest's entry for the output: its place, and the last batch that was written to it.
-        is_planned: Whether Spark has planned the next batch already, so that an earlier run may have written it.
+    ``next_batch`` is the one after the last in Spark's commit log; ``is_planned`` means that Spark has planned it
+    already, so that an earlier run may have written it. ``written`` is the newest manifest's entry for the output.
     """
 
     checkpoint: str
@@ -69,11 +63,11 @@ class Position:
     @property
     def last_batch(self) -> int | None:
         """The last batch that was written to the output according to the checkpoint; None if there is none."""
-        found = self.written.get("batch_id")
-        return None if found is None else int(found)
+        batch_id = self.written.get("batch_id")
+        return None if batch_id is None else int(batch_id)
 
     def cure(self) -> str:
-        """Return what to do if an output is ahead of the checkpoint, as the end of a message."""
+        """Return the advice for an output that is ahead of the checkpoint, as the end of a message."""
         return (
             f"restore it into a new checkpoint, with restore_from=cojoin.Checkpoint({self.checkpoint!r}) and "
             f"cut_back_output=True or a new output, or put back the newest copy of the checkpoint"
@@ -119,11 +113,11 @@ class Sink(ABC):
         return {}
 
     def unique_place(self) -> str | None:
-        """Return what tells its place from those of other sinks; None if it has a directory or its place is unknown."""
+        """Return a text that distinguishes its place from other sinks'; None with a directory, or if it is unknown."""
         return None
 
     def check_inputs(self, sources: Sequence[Source], output: str) -> None:  # noqa: B027 - directories are compared
-        """Check that the place is not one that the query reads, where it is no directory.
+        """Check that the place is not one that the query reads, where it is not a directory.
 
         Args:
             sources: The inputs that are sources of cojoin's.
@@ -133,17 +127,17 @@ class Sink(ABC):
             ConfigurationError: It is.
         """
 
-    def goes_on_in(self, written: Mapping[str, Any], former: OutputId, *, successor: str, ends: bool) -> bool:
-        """Return whether a restored query goes on in the place of the query whose snapshot it begins with.
+    def continues_output_of(self, written: Mapping[str, Any], former: OutputId, *, successor: str, ends: bool) -> bool:
+        """Return whether a restored query continues in the place of the query whose snapshot it begins with.
 
         Args:
             written: The snapshot's entry for the output.
             former: The output of that query.
             successor: The checkpoint of the new query.
-            ends: Whether that query is ended by now; then it is fenced off here.
+            ends: Whether that query is ended by now; then this call fences it off.
 
         Raises:
-            CheckpointError: It would, and something was written there after the snapshot.
+            CheckpointError: It would, and something was written to it after the snapshot.
         """
         del written, former, successor, ends
         return False
@@ -160,7 +154,7 @@ class Sink(ABC):
         """
 
     def check_writer(self, session: SparkSession, schema: pa.Schema, role: str) -> None:  # noqa: B027 - most need none
-        """Check that the session has what writes the output, before the query starts.
+        """Check, before the query starts, that the session has the classes that write the output.
 
         Args:
             session: The session.
@@ -172,7 +166,7 @@ class Sink(ABC):
         """
 
     def check_table(self, session: SparkSession, schema: pa.Schema, role: str) -> None:  # noqa: B027 - most have none
-        """Check that an output's columns fit those of the table that is there, before the query starts.
+        """Check that an output's columns fit those of a table that exists, before the query starts.
 
         Args:
             session: The session.
@@ -187,22 +181,14 @@ class Sink(ABC):
 class SinkWriter(ABC):
     """Writes one output of a query: each batch once, as a DataFrame or as files that the workers wrote.
 
-    Attributes:
-        why_spark: Why Spark writes the rows of a Delta table, as ``target`` has found; None where the workers do, and
-            for other outputs.
+    ``why_spark`` is the reason why Spark writes the rows of a Delta table, as ``target`` has decided; None where the
+    workers do, and for other outputs.
     """
 
     why_spark: str | None = None
 
     def check(self, position: Position) -> None:  # noqa: B027 - not every output remembers its batches
-        """Check that the output is as the checkpoint left it; called once, before the first batch of a run.
-
-        Args:
-            position: The query's position in the checkpoint.
-
-        Raises:
-            CheckpointError: Continuing would write rows twice or lose some.
-        """
+        """Raise a CheckpointError if continuing would write rows twice or lose some; called at the start of a run."""
 
     def notes(self) -> list[str]:
         """Return the warnings about the output for the start, after ``check``."""
@@ -213,7 +199,7 @@ class SinkWriter(ABC):
         """Write a batch's rows, and return the manifest's entry for the output."""
 
     def target(self, schema: pa.Schema, batch_id: int) -> FileTarget | None:
-        """Return where the workers may write a batch's rows as files; None if ``write`` must write them."""
+        """Return the folder to which the workers may write a batch's rows; None if ``write`` must write them."""
         del schema, batch_id
         return None
 
@@ -222,20 +208,16 @@ class SinkWriter(ABC):
         raise NotImplementedError
 
     def compare(self, marker: BatchMarker) -> None:  # noqa: B027 - most have nothing to compare with
-        """Check that the output does not have the batch from a different execution; called before any output writes.
+        """Raise a QueryFailedError if the output has the batch from a different execution.
 
-        Raises:
-            QueryFailedError: The rows or the source offsets differ; the message says what to do.
+        It is called before any output writes; the message has the advice.
         """
 
     def write_nothing(self, marker: BatchMarker, check: Callable[[], None] = lambda: None) -> None:  # noqa: B027
-        """Remove what an earlier execution of a batch wrote, if the batch now has no rows.
+        """Remove the rows of an earlier execution of a batch that now has none.
 
-        Args:
-            marker: The batch.
-            check: Raises an error if nothing may be removed, because another run has taken over; called only before
-                something is removed.
+        ``check`` is called only before something is removed, and raises an error if another run has taken over.
         """
 
     def prepare(self) -> None:  # noqa: B027 - most have nothing to prepare
-        """Do in advance what does not depend on the rows; called between two batches in a separate thread."""
+        """Prepare the next batch; called between two batches in a separate thread."""

@@ -10,8 +10,8 @@
 
 A driver that was suspended, and whose checkpoint another driver has taken over meanwhile, is *fenced off* by a Delta
 table: its commit compares the epoch of its lease within Delta's own transaction. That holds where the workers write the
-files. Where Spark writes them (partitions, writer options), the epoch is compared right before; what is committed after
-that is a batch that the table does not have yet. A Kafka topic fences it as well: Kafka refuses its producer, and the
+files. Where Spark writes them (partitions, writer options), the epoch is compared right before; a later commit can only
+be of a batch that the table does not have yet. A Kafka topic fences it as well: Kafka refuses its producer, and the
 marker has the later epoch. The other sinks are not fenced: the lease is read right before they are called, and what
 they have begun by then they may finish.
 """
@@ -52,11 +52,7 @@ SinkLike: TypeAlias = Sink | Callable[[DataFrame, int], Any]
 
 @dataclass(frozen=True)
 class CallableSink(Sink):
-    """A user's function as a sink.
-
-    Attributes:
-        function: A callable that takes a batch's DataFrame and its id.
-    """
+    """A user's function of a batch's DataFrame and its id, as a sink."""
 
     function: Callable[[DataFrame, int], Any]
 
@@ -135,11 +131,7 @@ def parquet(path: Location) -> ParquetSink:
 
 
 def as_sink(declared: Any, role: str) -> Sink:
-    """Return a sink for what the user declared: a sink or a callable.
-
-    Args:
-        declared: What the user gave.
-        role: The output, for the message.
+    """Return a sink for what the user declared for an output (``role``): a sink or a callable.
 
     Raises:
         ConfigurationError: It is neither a sink nor a callable.
@@ -162,7 +154,7 @@ def as_sink(declared: Any, role: str) -> Sink:
 def __getattr__(name: str) -> Any:
     if name in {"KafkaSink", "kafka"}:
         return getattr(import_module(_KAFKA), name)
-    # Spark's writers have one method per format, so the error for such a name says what to use instead.
+    # Spark's writers have one method per format, so the error for such a name has the function to use instead.
     msg = (
         f"module 'cojoin.sinks' has no attribute {name!r}; it has delta, kafka and parquet, and for any other format a "
         f"query takes a callable: output=lambda frame, batch_id: frame.write..."

@@ -48,13 +48,7 @@ if TYPE_CHECKING:
 
 
 class _Mortal(NamedTuple):
-    """A file that VACUUM may delete.
-
-    Attributes:
-        since: The version from which on it may be deleted, once that is old enough.
-        path: Its path below the table's folder.
-        needed_by: The versions whose changes it holds.
-    """
+    """A file that VACUUM may delete from the version ``since`` on; versions need it for their changes."""
 
     since: int
     path: str
@@ -62,21 +56,10 @@ class _Mortal(NamedTuple):
 
 
 def files_in_commit(spark: SparkSession, location: str, version: int, *, is_feed: bool) -> int | None:
-    """Return how many files a stream of a table numbers in a commit.
+    """Return how many files a stream of a table, or of its changes, numbers in a commit; the answer never changes.
 
-    An entry of the log never changes, so the answer is the same as long as there is one.
-
-    Args:
-        spark: The session.
-        location: The table's path, with a ``/``, or its name.
-        version: The commit's version.
-        is_feed: Whether the stream reads the table's changes.
-
-    Returns:
-        The number; None where the commit is gone from the log, or a session of Spark Connect does not reach the log.
-
-    Raises:
-        CheckpointError: The log could not be read.
+    ``location`` is the table's path, with a ``/``, or its name. None means that the commit is gone from the log, or
+    that a session of Spark Connect does not reach the log.
     """
     try:
         log = table_log(spark, location)
@@ -90,12 +73,6 @@ def files_in_commit(spark: SparkSession, location: str, version: int, *, is_feed
 
 
 def _count_files(commit: Commit, *, is_feed: bool) -> int:
-    """Return how many files a stream of a table numbers in a commit.
-
-    Args:
-        commit: The commit.
-        is_feed: Whether the stream reads the table's changes.
-    """
     if is_feed and commit.changes:
         return len(commit.changes)
     return sum(file.changes_data for file in (*commit.added, *(commit.removed if is_feed else ())))
@@ -104,22 +81,19 @@ def _count_files(commit: Commit, *, is_feed: bool) -> int:
 def _vacuumed_versions(spark: SparkSession, location: str, first: int) -> list[int]:
     """Return the versions of a table whose changes are gone with their files, oldest first.
 
-    Args:
-        spark: The session.
-        location: The table's path, with a ``/``, or its name.
-        first: The first version whose changes are needed; all from there on must be in the log.
+    All versions from ``first`` on, whose changes are needed, must be in the log.
     """
     log = table_log(spark, location)
     if log is None:
         return []
     files, store = sorted(_mortal_files(log, first)), open_store(spark, log.path, "Delta table")
-    gone, there = 0, len(files)
+    gone, present = 0, len(files)
     if files and store.exists(files[0].path):
         return []
-    while gone < there:
-        middle = (gone + there) // 2
+    while gone < present:
+        middle = (gone + present) // 2
         if store.exists(files[middle].path):
-            there = middle
+            present = middle
         else:
             gone = middle + 1
     return sorted({version for file in files[:gone] for version in file.needed_by})
@@ -155,11 +129,9 @@ _NOTHING_READ = ("", "-", "null")
 
 @dataclass(frozen=True, repr=False)
 class DeltaChanges(Source):
-    """A description of a Delta table whose changes are read, made by ``cojoin.sources.delta(..., changes=True)``.
+    """A Delta table whose changes are read, made by ``cojoin.sources.delta(..., changes=True)``.
 
-    Attributes:
-        clock_skew_ms: How far the clocks of the table's writers may be behind, in milliseconds; None if the user said
-            nothing.
+    ``clock_skew_ms`` is how far the clocks of the table's writers may be behind; None is the default.
     """
 
     clock_skew_ms: int | None = None
@@ -175,11 +147,7 @@ class DeltaChanges(Source):
         return f"changes of {super().title}"
 
     def check_event_time(self, label: str, event_time: str | None) -> None:
-        """Check that ``clock_skew`` is only given where the event time is that of the commits.
-
-        Raises:
-            ConfigurationError: It is another column.
-        """
+        """Raise a ConfigurationError if ``clock_skew`` is given, and the event time is not that of the commits."""
         if self.clock_skew_ms is not None and event_time != COMMITTED_AT:
             msg = (
                 f"{label}: clock_skew= of sources.delta is about the times of commits, and its event time is "
@@ -201,7 +169,7 @@ class DeltaChanges(Source):
         return None if newest is None else NewestCommit(int(newest[0]), int(newest[1]), skew)
 
     def why_endless(self) -> str | None:
-        """Return why a static read of the source is not what a stream of it reads, and what to do."""
+        """Return why a static read differs from a stream of the source, with advice."""
         return (
             "the changes of a table are read as a stream; connect cojoin.sources.delta(...) without changes=True to "
             "read the rows that it has now, each as a version"
@@ -210,14 +178,8 @@ class DeltaChanges(Source):
     def open(self, *, streaming: bool = True) -> DataFrame:
         """Open the stream of the table's changes with the active Spark session.
 
-        Args:
-            streaming: True; changes are read as a stream only.
-
-        Returns:
-            The table's columns, ``_deleted``, ``_commit_version`` and ``_commit_timestamp``.
-
-        Raises:
-            ConfigurationError: The table has no change data feed, or a column that has one of these names.
+        It has the table's columns, ``_deleted``, ``_commit_version`` and ``_commit_timestamp``; ``streaming`` must be
+        True. A table without a change data feed, or with a column of one of these names, raises a ConfigurationError.
         """
         if not streaming:
             msg = f"source {self.title}: {self.why_endless()}"
@@ -239,30 +201,16 @@ class DeltaChanges(Source):
         return frame.select(*table, deleted, frame[COMMIT], frame[COMMITTED_AT])
 
     def snapshot(self) -> DataFrame:
-        """Return the table's present rows, with the columns that a stream of its changes has.
-
-        Raises:
-            ConfigurationError: There is no active session.
-        """
+        """Return the table's present rows, with the columns that a stream of its changes has."""
         frame = Source("delta", self.location).open(streaming=False)
         version, time = F.lit(0).cast("long").alias(COMMIT), F.lit(None).cast("timestamp").alias(COMMITTED_AT)
         return frame.select("*", F.expr("false").alias(DELETED), version, time)
 
     def lost_since(self, spark: SparkSession, label: str, offset: str | None) -> list[str]:
-        """Return the losses of the source after a position: a description of each.
-
-        Args:
-            spark: The session.
-            label: The input, for messages.
-            offset: The line of Spark's offset log; None if nothing was read yet.
-
-        Raises:
-            CheckpointError: The query can't continue with this source, also since a loss of changes can't be accepted:
-                rows would stay valid that were deleted.
-        """
+        """Return nothing: a CheckpointError, if changes are lost, since without them deleted rows would stay valid."""
         lost = super().lost_since(spark, label, offset)
         if lost:
-            msg = f"{'; '.join(lost)}: without its changes, rows would stay valid that were changed or deleted; {_ANEW}"
+            msg = f"{'; '.join(lost)}: without its changes, rows would stay valid that were changed or deleted; {_CURE}"
             raise CheckpointError(msg)
         if offset is not None and offset.strip() not in _NOTHING_READ:
             self._check_changes(spark, label, json.loads(offset))
@@ -272,11 +220,11 @@ class DeltaChanges(Source):
         """Check that the table records its changes."""
         table = table_in_sql(spark, str(self.location))
         try:
-            found = spark.sql(f"DESCRIBE DETAIL {table}").select("properties").first()
+            detail = spark.sql(f"DESCRIBE DETAIL {table}").select("properties").first()
         except PySparkException:
-            # The stream's own error is clearer about a table that is not there.
+            # The stream's own error is clearer about a table that does not exist.
             return
-        properties: Mapping[str, str] = found[0] if found is not None else {}
+        properties: Mapping[str, str] = detail[0] if detail is not None else {}
         if str(properties.get(_FEED, "false")).lower() != "true":
             msg = (
                 f"source {self.title}: the table does not record its changes; switch that on with ALTER TABLE {table} "
@@ -302,12 +250,12 @@ class DeltaChanges(Source):
                 frame = reader.load(location) if is_path(location) else reader.table(location)
                 frame.where(F.col(COMMIT) < 0).count()
         except PySparkException as error:
-            told = " ".join(str(error).partition("\nJVM stacktrace")[0].split()).rstrip(".")
-            if not any(sign in told for sign in _OF_CHANGES):
+            reason = " ".join(str(error).partition("\nJVM stacktrace")[0].split()).rstrip(".")
+            if not any(sign in reason for sign in _OF_CHANGES):
                 raise
             msg = (
-                f"{label}: Delta table {self.location}: its changes from version {first} on can't be read: {told}; "
-                f"{_ANEW}"
+                f"{label}: Delta table {self.location}: its changes from version {first} on can't be read: {reason}; "
+                f"{_CURE}"
             )
             raise CheckpointError(msg) from error
         vacuumed = _vacuumed_versions(spark, str(self.location), first)
@@ -316,34 +264,25 @@ class DeltaChanges(Source):
             which = f"version {listed}" if len(vacuumed) == 1 else f"{len(vacuumed):,} versions ({listed})"
             msg = (
                 f"{label}: Delta table {self.location}: its changes of {which} can't be read: VACUUM has deleted their "
-                f"files; {_ANEW}"
+                f"files; {_CURE}"
             )
             raise CheckpointError(msg)
 
 
 _SHOWN = 10
-_ANEW = "start a new query with a checkpoint of its own, which begins with the table's present rows"
+_CURE = "start a new query with its own checkpoint, which begins with the table's present rows"
 _OF_CHANGES = ("DELTA_MISSING_CHANGE_DATA", "DELTA_CHANGE_DATA_FEED", "DELTA_CHANGE_TABLE_FEED", "DELTA_VERSION")
 
 
 def delta_changes(location: str, options: Mapping[str, str], clock_skew: Duration | None = None) -> DeltaChanges:
-    """Return the source of a table's changes; see ``cojoin.sources.delta``.
-
-    Args:
-        location: The table's path, or its name.
-        options: Options of Delta's source.
-        clock_skew: How far the clocks of the table's writers may be behind.
-
-    Raises:
-        ConfigurationError: An option contradicts it.
-    """
+    """Return the source of a table's changes; see ``cojoin.sources.delta``."""
     for name in options:
         if name.lower() in _OWN:
             msg = (
-                f"sources.delta {location!r}: changes=True begins with the table's present rows and goes on with its "
-                f"changes; leave the option {name} out"
+                f"sources.delta {location!r}: changes=True begins with the table's present rows and continues with "
+                f"its changes; leave the option {name} out"
             )
             raise ConfigurationError(msg)
-    given = {**options, "readChangeFeed": "true"}
     skew = None if clock_skew is None else milliseconds(clock_skew, f"sources.delta {location!r}: clock_skew")
-    return DeltaChanges("delta", location, None, given, sequence=(COMMIT,), clock_skew_ms=skew)
+    feed_options = {**options, "readChangeFeed": "true"}
+    return DeltaChanges("delta", location, None, feed_options, sequence=(COMMIT,), clock_skew_ms=skew)

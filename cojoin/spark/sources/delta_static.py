@@ -1,4 +1,4 @@
-"""A Delta table as a static side beside a stream: one version of it, and with a refresh later ones in its place.
+"""A Delta table as a static side of a stream: one version of it, and with a refresh later ones in its place.
 
 The source reads one version of the table, the newest of the moment or the one that ``versionAsOf`` names, and never the
 table's commits one by one. A query that starts copies the version into its checkpoint (``spark.query.table_loads``),
@@ -50,12 +50,7 @@ _OF_STREAMS = frozenset(
 
 
 class TableAt(NamedTuple):
-    """A version of a table.
-
-    Attributes:
-        table_id: The table's id.
-        version: The version.
-    """
+    """A version of a table, by the table's id."""
 
     table_id: str
     version: int
@@ -65,8 +60,7 @@ class TableAt(NamedTuple):
 class StaticTable(Source):
     """A Delta table that is read at one version, made by ``cojoin.sources.delta(..., static=True)``.
 
-    Attributes:
-        refresh_ms: How long after a load the newest version is loaded in its place, in milliseconds; None is never.
+    ``refresh_ms`` after a load, in milliseconds, the newest version is loaded in its place; None is never.
     """
 
     refresh_ms: int | None = field(default=None)
@@ -79,8 +73,8 @@ class StaticTable(Source):
     @property
     def pinned(self) -> int | None:
         """The version that the options name; None where it is the newest."""
-        found = [value for name, value in self.options.items() if name.lower() == _VERSION]
-        return int(found[0]) if found else None
+        versions = [value for name, value in self.options.items() if name.lower() == _VERSION]
+        return int(versions[0]) if versions else None
 
     @property
     def _shown(self) -> str:
@@ -91,11 +85,7 @@ class StaticTable(Source):
         return None
 
     def check(self, *, is_new: bool) -> None:
-        """Check that the version can be read.
-
-        Raises:
-            ConfigurationError: There is no such table or version.
-        """
+        """Raise a ConfigurationError if the table or the version can't be read."""
         del is_new
         session = active_session()
         assert session is not None
@@ -103,28 +93,24 @@ class StaticTable(Source):
 
     def recognised(self, spark: SparkSession, label: str, known: Mapping[str, Any] | None) -> dict[str, Any]:
         """Check that this is the table that the checkpoint has read; see ``Source.recognised``."""
-        found = self.newest(spark)
+        newest = self.newest(spark)
         before = None if known is None else known.get("table_id")
-        if before is not None and before != found.table_id:
+        if before is not None and before != newest.table_id:
             msg = (
                 f"{label}: {self._shown} is another table than the one that the query has read: its id was {before} "
-                f"and is {found.table_id}, so it was replaced, or dropped and created again. The state still has the "
-                f"rows of the former table; put that one back, or begin anew with another checkpoint="
+                f"and is {newest.table_id}, so it was replaced, or dropped and created again. The state still has the "
+                f"rows of the former table; put that one back, or start a new query with another checkpoint="
             )
             raise CheckpointError(msg)
-        return {**self.identity(spark), "table_id": found.table_id}
+        return {**self.identity(spark), "table_id": newest.table_id}
 
     def lost_since(self, spark: SparkSession, label: str, offset: str | None) -> list[str]:
-        """Return nothing: a query goes on with the rows in its state."""
+        """Return nothing, as a query continues with the rows in its state."""
         del spark, label, offset
         return []
 
     def newest(self, session: SparkSession) -> TableAt:
-        """Return the version to load: the newest, or the one that the options name.
-
-        Raises:
-            ConfigurationError: There is no such table.
-        """
+        """Return the version to load: the newest, or the one that the options name."""
         try:
             table = read_table(session, str(self.location))
         except JAVA_ERRORS as error:
@@ -141,11 +127,7 @@ class StaticTable(Source):
         return TableAt(table.table_id, table.version if self.pinned is None else self.pinned)
 
     def at(self, session: SparkSession, table: TableAt) -> DataFrame:
-        """Return a version's rows as a static DataFrame.
-
-        Raises:
-            ConfigurationError: The version is gone from the log, or never was.
-        """
+        """Return a version's rows as a static DataFrame; a ConfigurationError if it is not in the log (any more)."""
         others = {name: value for name, value in self.options.items() if name.lower() != _VERSION}
         try:
             if self.is_named:
@@ -164,15 +146,11 @@ class StaticTable(Source):
         return frame
 
     def open(self, *, streaming: bool = True) -> DataFrame:
-        """Open the version with the active Spark session, always as a static DataFrame.
-
-        Raises:
-            ConfigurationError: There is no active session, no such table or version, or the name is that of a stream.
-        """
+        """Open the version with the active Spark session, always as a static DataFrame."""
         del streaming
         session = active_session()
         if session is None:
-            msg = f"{self._shown}: there is no Spark session; make one with cojoin.spark_session()"
+            msg = f"{self._shown}: no Spark session is active; make one with cojoin.spark_session()"
             raise ConfigurationError(msg)
         self._refuse_stream(session)
         return self.at(session, self.newest(session))
@@ -183,7 +161,7 @@ class StaticTable(Source):
         try:
             is_stream = session.read.table(str(self.location)).isStreaming
         except JAVA_ERRORS:
-            # What is wrong with it is said when it is read.
+            # The reading of the table raises a clearer error.
             return
         if is_stream:
             msg = (
@@ -194,20 +172,16 @@ class StaticTable(Source):
             raise ConfigurationError(msg)
 
     def check_columns(self, frame: DataFrame, spec: InputSpec, version: int) -> None:
-        """Check that a version has the columns of the input; further columns are left out.
-
-        Raises:
-            ConfigurationError: A column is gone or has another type.
-        """
-        types = {each.name: each.dataType for each in frame.schema.fields}
-        for each in spec.source_schema:
-            found = arrow_type(types[each.name]) if each.name in types else None
-            if found != each.type:
-                is_now = "is gone" if found is None else f"is {found} and was {each.type}"
+        """Raise a ConfigurationError if a version lacks a column of the input, or has it with another type."""
+        types = {column.name: column.dataType for column in frame.schema.fields}
+        for field_before in spec.source_schema:
+            name, before = field_before.name, field_before.type
+            now = arrow_type(types[name]) if name in types else None
+            if now != before:
+                change = "is gone" if now is None else f"is {now} and was {before}"
                 msg = (
-                    f"input {spec.name!r}: {self._shown}: column {each.name!r} {is_now} in version {version}; give the "
-                    f"table its column back, or start the query anew, with restore_from= where the columns have "
-                    f"evolved"
+                    f"input {spec.name!r}: {self._shown}: column {name!r} {change} in version {version}; give the "
+                    f"table its column back, or start a new query, with restore_from= where the columns have evolved"
                 )
                 raise ConfigurationError(msg)
 
@@ -217,19 +191,10 @@ def _first_line(error: BaseException) -> str:
 
 
 def static_table(location: str, options: Any, refresh: Duration | None) -> StaticTable:
-    """Return a static table as ``sources.delta`` makes it.
-
-    Args:
-        location: A path or a table's name.
-        options: Options of Delta's batch reader.
-        refresh: How long after a load the newest version is loaded; None is never.
-
-    Raises:
-        ConfigurationError: An option or the refresh is invalid.
-    """
+    """Return a static table as ``sources.delta`` makes it."""
     label = f"sources.delta {location!r}"
-    given = as_options(options, label)
-    for name in given:
+    reader_options = as_options(options, label)
+    for name in reader_options:
         if name.lower() in _OF_STREAMS:
             msg = f"{label}: option {name!r} is for streams, and static=True reads one version as a whole; leave it out"
             raise ConfigurationError(msg)
@@ -238,19 +203,16 @@ def static_table(location: str, options: Any, refresh: Duration | None) -> Stati
                 f"{label}: option {name!r}: name the version: DESCRIBE HISTORY shows which one it was, for versionAsOf"
             )
             raise ConfigurationError(msg)
-    if refresh is not None and milliseconds(refresh, "refresh") == 0:
+    refresh_ms = None if refresh is None else milliseconds(refresh, "refresh")
+    if refresh_ms == 0:
         msg = f"{label}: refresh: expected a time above zero, such as '1 hour', got {refresh!r}"
         raise ConfigurationError(msg)
-    source = StaticTable(
-        "delta", location, None, given, refresh_ms=None if refresh is None else milliseconds(refresh, "refresh")
-    )
+    source = StaticTable("delta", location, None, reader_options, refresh_ms=refresh_ms)
     try:
         is_pinned = source.pinned is not None
     except ValueError:
-        is_pinned = None
-    if is_pinned is None:
         msg = f"{label}: option versionAsOf: expected the number of a version"
-        raise ConfigurationError(msg)
+        raise ConfigurationError(msg) from None
     if is_pinned and refresh is not None:
         msg = f"{label}: versionAsOf pins one version, and refresh= takes the newest; leave one of them out"
         raise ConfigurationError(msg)

@@ -18,14 +18,9 @@ if TYPE_CHECKING:
 
 
 def as_options(declared: Any, label: str) -> dict[str, str]:
-    """Return options in the form that Spark takes: strings by name.
+    """Return options (None, or a dict of strings, numbers and booleans) in the form that Spark takes: strings by name.
 
-    Args:
-        declared: A dict from option names to strings, numbers or booleans, or None.
-        label: What the options belong to, for the message, such as ``"sinks.delta"``.
-
-    Raises:
-        ConfigurationError: The options are not such a dict.
+    ``label`` begins the message of the ConfigurationError for other values, such as ``"sinks.delta"``.
 
     >>> as_options({"mergeSchema": True}, "sinks.delta")
     {'mergeSchema': 'true'}
@@ -41,7 +36,7 @@ def as_options(declared: Any, label: str) -> dict[str, str]:
         if not isinstance(value, (str, bool, int, float)):
             msg = (
                 f"{label}: options: option {name!r}: expected a text, a number or a boolean, "
-                f"got {type(value).__name__}; leave out what shall have its default"
+                f"got {type(value).__name__}; leave out an option to have its default"
             )
             raise ConfigurationError(msg)
     return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in declared.items()}
@@ -56,9 +51,6 @@ class Secrets:
 
     A value may itself have parts that are secret, as in ``user="me" password="opensesame";`` or in a PEM. So the texts
     in quotes, the texts after an equals sign and the lines of a value are masked wherever they occur, too.
-
-    Args:
-        values: The values; an empty one is ignored.
 
     >>> Secrets(["opensesame"]).mask("no login with opensesame at s3a://me:too@lake/trades")
     'no login with *** at s3a://***@lake/trades'

@@ -1,8 +1,6 @@
 """``Source``: the description of where an input's rows come from, which the sources of every format extend.
 
-A source is opened by cojoin itself, as a stream or as a static DataFrame.
-
-A position in it is a line of Spark's offset log. Rows that the source no longer has after a position are a loss,
+A position in a source is a line of Spark's offset log. Rows that the source no longer has after a position are a loss,
 reported with its size, which the user may accept; ``with_losses_accepted`` then moves the position to the earliest
 available one. A source with which the query can't continue at all, such as a table that was created again, is an error.
 """
@@ -40,17 +38,9 @@ def check_position(
     location: str | None,
     offset: str | None,
 ) -> list[str]:
-    """Check whether a source still has the rows after a position, and return the losses.
+    """Return a description of each loss of a source after a position, which the user may accept.
 
-    Args:
-        spark: The session.
-        label: The source, for messages, such as ``"input 'trades'"``.
-        format: Spark's name of its format.
-        location: A path or a table's name.
-        offset: The line of Spark's offset log; None or ``-`` if nothing was read yet.
-
-    Returns:
-        A description of each loss, which the user may accept; none if nothing is lost.
+    ``format`` is Spark's name. ``offset`` is a line of Spark's offset log; None or ``-`` if nothing was read yet.
 
     Raises:
         CheckpointError: The query can't continue with this source.
@@ -73,17 +63,7 @@ def _moved_past_losses(
     location: str | None,
     offset: str | None,
 ) -> str | None:
-    """Return the position moved past all losses, to the earliest one that is available.
-
-    Args:
-        spark: The session.
-        label: The source, for messages.
-        format: Spark's name of its format.
-        location: A path or a table's name.
-        offset: The line of Spark's offset log.
-
-    Returns:
-        A line of the same form; the same line if nothing is lost.
+    """Return the position, in the same form, moved past all losses to the earliest one that is available.
 
     Raises:
         CheckpointError: The query can't continue with this source.
@@ -101,7 +81,7 @@ def _delta_versions(spark: SparkSession, label: str, location: str, offset: str)
     table = None if log is None else log.newest()
     where = f"{label}: Delta table {location}"
     if log is None or table is None:
-        msg = f"{where}: there is no such table, and the checkpoint has read it; start a new query"
+        msg = f"{where}: the table does not exist, and the checkpoint has read it; start a new query"
         raise CheckpointError(msg)
     newest, table_id = table.version, table.table_id
     first = int(position["reservoirVersion"])
@@ -116,9 +96,9 @@ def _delta_versions(spark: SparkSession, label: str, location: str, offset: str)
     if in_snapshot:
         _check_snapshot(spark, where, location, first)
         first += 1
-    there = set(log.versions())
+    available = set(log.versions())
     earliest = newest + 1
-    while earliest > first and earliest - 1 in there:
+    while earliest > first and earliest - 1 in available:
         earliest -= 1
     if in_snapshot and earliest > first:
         # No position is both inside the table's snapshot and after the missing versions.
@@ -168,17 +148,14 @@ def _parsed(label: str, offset: str) -> dict[str, Any]:
 
 
 class SourceMonitor(Protocol):
-    """A view of a source from beside the query. It never steers what is read, and one thread uses it."""
+    """A view of a source that never steers what the query reads; one thread uses it."""
 
     @property
     def commits(self) -> bool:
         """Whether positions are to be committed."""
 
     def commit(self, position: str) -> None:
-        """Commit a position for others to see.
-
-        Args:
-            position: The line of Spark's offset log after the last batch that counts.
+        """Commit a position, the line of Spark's offset log after the last batch that counts, for others to see.
 
         Raises:
             CojoinError: It was refused, or there was no answer.
@@ -309,11 +286,11 @@ class Source:
         return self
 
     def why_endless(self) -> str | None:
-        """Return why a static read of the source is not what a stream of it reads, and what to do; None if it is."""
-        given = [name for name in self.options if name.lower() in ("startingversion", "startingtimestamp")]
-        if not given:
+        """Return why a static read differs from a stream of the source, with advice; None if it does not."""
+        of_streams = [name for name in self.options if name.lower() in ("startingversion", "startingtimestamp")]
+        if not of_streams:
             return None
-        return f"{given[0]} is an option of streams; leave it out, or read the range with spark.read"
+        return f"{of_streams[0]} is an option of streams; leave it out, or read the range with spark.read"
 
     def check(self, *, is_new: bool) -> None:
         """Check the source before the query starts.
@@ -339,11 +316,11 @@ class Source:
         return check_position(spark, label, self.format, self.location, offset)
 
     def with_losses_accepted(self, spark: SparkSession, label: str, offset: str | None) -> str | None:
-        """Return the position moved past what ``lost_since`` returns for the same arguments."""
+        """Return the position moved past the losses that ``lost_since`` returns for the same arguments."""
         return _moved_past_losses(spark, label, self.format, self.location, offset)
 
     def between(self, label: str, begin: str | None, ends: Sequence[str]) -> tuple[DataFrame, PlacedAt] | None:
-        """Return the rows between positions as a static DataFrame, if the source can tell which row is where.
+        """Return the rows between positions as a static DataFrame, if the source has a position for each row.
 
         Args:
             label: The input, for messages.
@@ -362,7 +339,7 @@ class Source:
         """Return the present rows with the columns of a stream, to look at before a start; None where that is costly.
 
         Raises:
-            ConfigurationError: There is no active session.
+            ConfigurationError: No session is active.
         """
         return self.open(streaming=False) if type(self) is Source else None
 
@@ -380,12 +357,12 @@ class Source:
         return None
 
     def held_back(self) -> list[str]:
-        """Return what a bounded run must leave for the next one, in words; nothing for most sources."""
+        """Return descriptions of the rows that a bounded run must leave for the next; empty for most sources."""
         return []
 
     @property
-    def ends_with_what_is_there(self) -> bool:
-        """Whether a run over what is there reads all of it; False where an end was set before that."""
+    def ends_with_present_rows(self) -> bool:
+        """Whether a run over the present rows reads all of them; False where an end was set before that."""
         return True
 
     def check_event_time(self, label: str, event_time: str | None) -> None:
@@ -414,7 +391,7 @@ class Source:
         return self
 
     def how_packed(self, spec: InputSpec) -> str | None:
-        """Return how the source's rows are packed, if not only Spark can make rows of what it reads.
+        """Return how the source's rows are packed, if its own tasks can make rows of its records.
 
         Args:
             spec: The input.
@@ -448,7 +425,7 @@ class Source:
 
     @property
     def has_log(self) -> bool:
-        """Whether Spark keeps its own log of what it has read from this source, as it does for files."""
+        """Whether Spark keeps a separate log of its reading of this source, as it does for files."""
         return self.format != "delta"
 
     def open(self, *, streaming: bool = True) -> DataFrame:
@@ -461,12 +438,12 @@ class Source:
             The rows.
 
         Raises:
-            ConfigurationError: There is no active session, or it has no Delta.
+            ConfigurationError: No session is active, or it has no Delta.
         """
         spark = active_session()
         if spark is None:
             msg = (
-                f"source {self.format} {self.location or ''}: there is no Spark session; "
+                f"source {self.format} {self.location or ''}: no Spark session is active; "
                 f"make one with cojoin.spark_session()"
             )
             raise ConfigurationError(msg)

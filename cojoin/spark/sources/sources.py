@@ -1,8 +1,7 @@
 """The sources of an input: ``delta`` for Delta tables and ``files`` for folders; ``cojoin.kafka.source`` for topics.
 
 A source is a description that cojoin opens itself, as a stream or as a static DataFrame. An ``Input`` also takes a
-plain DataFrame, but a source knows more: whether a restored query can continue with it and, depending on the source,
-its partitions and its span of time.
+plain DataFrame, but only with a source can a restored query continue, and some have partitions and a span of time.
 """
 
 from __future__ import annotations
@@ -46,21 +45,22 @@ def delta(
 
     In a query (``Joined.start``) the order of the files makes no row late. While the snapshot is read, the input's
     watermark does not pass the smallest event time of the unread files, which Delta's file statistics contain. The
-    watermark does not advance at all until the snapshot is read if there are no such statistics (for an event time
-    that is an expression, for a column after the first 32, or with column mapping), nor until a commit is read that
-    has more files than a micro-batch takes.
+    watermark does not advance at all until the snapshot is read if the statistics lack the event time (an expression,
+    a column after the first 32, or with column mapping), nor until a commit is read that has more files than a
+    micro-batch takes.
 
     Rows ahead of the watermark wait in the state. For a large table whose files overlap in event time, set a larger
     ``maxFilesPerTrigger`` or cluster the table by event time.
 
     With ``changes=True`` the table's changes are read after its present rows, from Delta's change data feed: inserted
-    and updated rows are versions, and deleted rows are deletes, which ``temporal_join`` takes without being told. The
+    and updated rows are versions, and deleted rows are deletes, which ``temporal_join`` takes without an option. The
     feed is switched on with ``ALTER TABLE ... SET TBLPROPERTIES ('delta.enableChangeDataFeed' = 'true')``. Each row has
-    ``_deleted``, ``_commit_version`` and ``_commit_timestamp`` beside the table's columns; a join's result leaves them
-    out, except for the one that is the event time. If event time is a column of the table, a deleted row takes effect
-    at the later of that column and its commit's time. A row that is updated to an event time that is null or too far
-    ahead keeps its former state: the new one is rejected, and the progress counts both (``rejected``, ``unchanged``).
-    The other input's rows wait until the present rows are all in the state; the progress says how many are read.
+    ``_deleted``, ``_commit_version`` and ``_commit_timestamp`` next to the table's columns; a join's result leaves
+    them out, except for the one that is the event time. If event time is a column of the table, a deleted row takes
+    effect at the later of that column and its commit's time. A row that is updated to an event time that is null or too
+    far ahead keeps its former state: the new one is rejected, and the progress counts both (``rejected``,
+    ``unchanged``). The other input's rows wait until the present rows are all in the state; the progress says how many
+    are read.
 
     If event time is ``_commit_timestamp``, a run over what is there (``Trigger.available_now()``) ends with what it
     knows of the table: the newest version was asked for after a moment by the driver's clock, so all later commits have
@@ -73,12 +73,12 @@ def delta(
     and does not hold time. With ``event_time=None`` in its ``Input`` its rows are known from the beginning of time, one
     for each key. With ``refresh="1 hour"``, the newest version takes the place of the rows at the first boundary of
     micro-batches an hour or more after the last load, by the micro-batches' processing times; a bounded run looks at
-    its start. A refresh changes the rows that come out after it, and none that are out.
+    its start. A refresh changes the rows that are emitted after it, and none before.
 
     Args:
         location: A path (with a ``/``, or a ``pathlib.Path``), or a table's name.
         changes: Whether the table's changes are read after its present rows.
-        static: Whether the table is read as one version beside a stream.
+        static: Whether the table is read as one version, to be joined with a stream.
         refresh: How long after a load the newest version is loaded, such as ``"1 hour"`` or a ``timedelta``, in as-of
             and temporal joins; it implies ``static``. None is never.
         clock_skew: With ``changes=True`` and the event time ``_commit_timestamp``, how far the clocks of the table's
@@ -139,7 +139,7 @@ def files(
 
     Parquet files of a local or mounted folder are read by the Python workers themselves where that gives the same rows
     as Spark's reader: columns of plain types, event time a column, and no option or setting that changes how a file is
-    read. Offsets and the log of what was read are Spark's in any case, so a checkpoint goes on either way.
+    read. Offsets and the log of what was read are Spark's in any case, so a checkpoint continues either way.
     ``query.progress`` says which way it is, and why: ``inputs[0].reading``. ``connect`` decides it, and looks at up to
     four files; a later one that differs (another type of a column, old calendars, a folder named ``column=value``)
     stops the query with an error. If the session has ``spark.cojoin.parquet=spark`` then, Spark reads all files.
@@ -182,7 +182,7 @@ def files(
 
 
 def __getattr__(name: str) -> Any:
-    # Spark's readers have one method per format, so the error for such a name says what to use instead.
+    # Spark's readers have one method per format, so the error for such a name has the function to use instead.
     if name in _FORMATS:
         hint = f"; read a folder of files with cojoin.sources.files(path, {name!r}, schema=...)"
     elif name == "kafka":

@@ -135,7 +135,7 @@ def test_a_batch_is_there_once_whatever_is_run_again(spark: SparkSession, broker
         again.write(spark.range(11, 12), marker(3, 1))
     cases = (
         (marker(2, 3), "it had 2 rows then and has 3 now"),
-        (marker(2, 2, digest=7), "its 2 rows are others now"),
+        (marker(2, 2, digest=7), "its 2 rows are different now"),
         (marker(2, 2, "others"), "it was read up to other source offsets"),
         (marker(2, 0, digest=0), "it had 2 rows then and has 0 now"),
         (marker(1, 4), "has the query's batches up to 2 already"),
@@ -208,7 +208,7 @@ def test_another_number_of_tasks_is_known_before_a_batch_counts(
         with refused("up to 2, and the checkpoint goes on with batch 1", kind=cj.CheckpointError):
             opened(sink, spark, position(1, written), replace(OUTPUT, epoch=number))
     with refused("its batches up to 2, and the snapshot knows those up to 0", kind=cj.CheckpointError):
-        before.goes_on_in(written, OUTPUT, successor="/lake/new", ends=False)
+        before.continues_output_of(written, OUTPUT, successor="/lake/new", ends=False)
     # And back to the former tasks.
     entry = {**written, "tasks": later, "batch_id": 2}
     back = opened(before, spark, position(3, entry), replace(OUTPUT, epoch=7))

@@ -259,7 +259,7 @@ def test_unlike_files_give_what_spark_reads_of_them(spark: SparkSession, tmp_pat
         ("1.parquet", {"id": ["3"]}, {}, r"'id' is BYTE_ARRAY \(String\), and bigint is expected"),
         ("1.parquet", {"k": [["c"]]}, {}, "'k' is nested, and string is expected"),
         ("1.parquet", {"id": [3], "Id": [3]}, {}, "columns 'id' and 'Id', which are one to Spark"),
-        ("id=3/1.parquet", {"k": ["c"]}, {}, "its folder 'id=3' has a column's value"),
+        ("id=3/1.parquet", {"k": ["c"]}, {}, "its folder 'id=3' is a Spark partition"),
     ],
 )
 def test_a_file_that_spark_reads_in_its_own_way_stops_the_query_with_what_to_do(

@@ -14,7 +14,7 @@ import pytest
 from cojoin.errors import ConfigurationError, QueryFailedError
 from cojoin.metrics.query_metrics import process_instruments
 from cojoin.spark.query import observers
-from cojoin.spark.query.observers import MonitoredInput, Monitoring, Outside, ProgressHook
+from cojoin.spark.query.observers import MonitoredInput, Monitoring, Observers, ProgressHook
 from tests.spark.query.runs import report
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def test_it_may_fail_and_is_called_again(caplog: pytest.LogCaptureFixture) -> No
     line = tell.__code__.co_firstlineno + 4
     assert told.getMessage() == (
         f"query enrich: on_progress failed at batch 0: KeyError: 'no such key' ({__file__}:{line}, in tell); "
-        f"the query goes on, and its further errors are not logged"
+        f"the query continues, its further errors are not logged"
     )
 
 
@@ -181,7 +181,7 @@ def test_a_refusal_is_told_once_counted_and_tried_again(
     assert len(noted.failures) >= 3
     (warning,) = caplog.records
     assert warning.getMessage() == (
-        "query enrich: the offsets that input 'input-0' has read could not be committed, the query goes on: "
+        "query enrich: the offsets that input 'input-0' has read could not be committed, the query continues: "
         "input 'trades': consumer group 'lags' has members"
     )
 
@@ -223,14 +223,14 @@ def test_offsets_are_committed_again_before_kafka_forgets_them(monkeypatch: pyte
 
 def outside(
     *sources: Any, on_progress: Callable[[Any], Any] | None = None, last: Any = None, lines: tuple[int, int] = (1, 1)
-) -> Outside:
+) -> Observers:
     """Watch a run of a query in a checkpoint, whose inputs have these sources."""
     inputs = [SimpleNamespace(name=name) for name in ("trades", "customers")]
     plan: Any = SimpleNamespace(inputs=inputs, outputs={"output": (1, None)})
     lease = SimpleNamespace(epoch=1, check=lambda: None)
     checkpoint: Any = SimpleNamespace(lease=lease, last=last, begins_at=None)
     checkpoint.last_report = None if last is None else last.report
-    return Outside("enrich", plan, checkpoint, (*sources, None, None)[:2], lines, on_progress)
+    return Observers("enrich", plan, checkpoint, (*sources, None, None)[:2], lines, on_progress)
 
 
 def batch(number: int, *offsets: str) -> Any:
@@ -271,7 +271,7 @@ def test_metrics_that_fail_stop_nothing(monkeypatch: pytest.MonkeyPatch, caplog:
     told.finish()
     assert seen == [0, 1, 2]
     (warning,) = [each.getMessage() for each in caplog.records]
-    assert warning.endswith("its metrics can't be counted, the query goes on: MemoryError('the collector is full')")
+    assert warning.endswith("its metrics can't be counted, the query continues: MemoryError('the collector is full')")
     # A run that begins while they fail has none, and a commit that fails is still only told.
     left = Recorder()
     left.refusal = OSError("no way")

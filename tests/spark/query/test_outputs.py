@@ -50,7 +50,7 @@ def test_places_that_are_not_an_outputs_own_are_refused_before_anything_is_writt
 
     for sink in (cj.sinks.delta, cj.sinks.parquet):
         for spelled in (f"{checkpoint}", f"{checkpoint}/", f"file:{checkpoint}", f"{tmp_path}/lake/checkpoint"):
-            with refused("output: ", spelled, "is the checkpoint", "give it a place of its own"):
+            with refused("output: ", spelled, "is the checkpoint", "give it its own place"):
                 start(output=sink(spelled))
         with refused("output: ", "lies within the checkpoint"):
             start(output=sink(f"{checkpoint}/out"))

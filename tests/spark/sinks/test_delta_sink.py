@@ -48,7 +48,7 @@ def test_a_table_of_other_columns_is_told_by_column_before_the_start_and_the_cur
         start(spark, folders, out, f"{tmp_path}/second")
     assert not (tmp_path / "second" / "query.json").exists()
     message = str(caught.value)
-    assert message.startswith(f"output: Delta {out}: the output does not fit the table that is there: the table has no")
+    assert message.startswith(f"output: Delta {out}: the output does not fit the existing table: the table has no")
     cures = [each.rpartition(": ")[2] for each in message.split("; ")]
     assert cures[0].endswith(f" ADD COLUMNS (`{last}` {fields[last]})")
     for each in cures:

@@ -95,7 +95,7 @@ def test_a_table_that_is_another_is_refused(spark: SparkSession, table: Path, tm
         check_position(spark, WHAT, "delta", str(table), at(spark, table, 2, table_id="0b8e"))
     with refused("up to version 5; got id ", ", version 3: it was replaced", kind=cj.CheckpointError):
         check_position(spark, WHAT, "delta", str(table), at(spark, table, 5))
-    with refused("there is no such table", kind=cj.CheckpointError):
+    with refused("the table does not exist", kind=cj.CheckpointError):
         check_position(spark, WHAT, "delta", f"{tmp_path}/none", at(spark, table, 1))
 
 

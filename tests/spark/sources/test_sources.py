@@ -74,7 +74,7 @@ def test_what_cannot_be_opened_is_told_with_the_inputs_name(spark: SparkSession,
         connect(cj.sources.files(missing, "parquet", schema=TRADES_DDL))
     with refused(f"input 'trades': avro {tmp_path} can't be read: ", "Avro is built-in but external"):
         connect(cj.sources.files(tmp_path, "avro", schema=TRADES_DDL))
-    with refused(f"input 'trades': delta {missing} can't be read: there is no Delta table"):
+    with refused(f"input 'trades': delta {missing} can't be read: the Delta table does not exist"):
         connect(cj.sources.delta(missing))
     with refused("input 'trades': delta no_such_table can't be read: ", "`no_such_table` cannot be found"):
         connect(cj.sources.delta("no_such_table"))
