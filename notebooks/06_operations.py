@@ -211,7 +211,7 @@ print(query.progress.holding_input, trades.holding_partition, f"{trades.lag / 60
 # >>> print(cj.explain(spark, "lake/checkpoint", input="trades", row={"trade_id": 30}))
 # row trade_id=30 of 'trades', after batch 2 (watermark 2026-01-15 09:16:59.999)
 #   The row trade_id=30, customer=dee, desk=london, event_time=2026-01-15 09:30:00, amount=40.0 of
-#     'trades' is buffered since batch 1: it comes out when the watermark reaches 2026-01-15
+#     'trades' is buffered since batch 1: it is emitted when the watermark reaches 2026-01-15
 #     09:30:00.000; it is at 2026-01-15 09:16:59.999, held by 'trades' partition ["tokyo"], 13 min 0 s
 #     behind.
 # ```
@@ -1214,7 +1214,7 @@ table("\n".join(["setting | here | why", *(f"{name} | {values[name]} | {why}" fo
 # %%
 table("""
 error | message | cause | what to do
-EnvironmentSetupError | Spark needs Java 17 or later, and there is no java on the PATH | Java is missing or too old |
+EnvironmentSetupError | Spark needs Java 17 or later, and the PATH has no java | Java is missing or too old |
   install it as the message says; JAVA_HOME wins over the PATH
 EnvironmentSetupError | could not fetch io.delta:... | no way to Maven Central on the first start | a mirror in
   spark.jars.repositories, a proxy, or copy the folder of jars (COJOIN_JARS) from another machine
@@ -1259,9 +1259,9 @@ CheckpointError | ...: manifest/000000000041.json, the manifest of a batch, is d
   or mixed up | put the file back from a backup, or restore a snapshot
 CheckpointError | ... has the format 3, which is newer than 2: upgrade cojoin | a newer release ran on the checkpoint
   | that release or a later one
-CheckpointError | ... there is no snapshot of batch 12; it has those of batches 30, 40, 50 | it was cleaned away, or
+CheckpointError | ... no snapshot of batch 12 exists; it has those of batches 30, 40, 50 | it was cleaned away, or
   never taken | one of those named; savepoints for what must stay
-CheckpointError | ... can't go on as this query: input 'customers': column 'tier' changes from string to int | a
+CheckpointError | ... can't continue as this query: input 'customers': column 'tier' changes from string to int | a
   restore into a query that has not only evolved | undo that change, or begin without the state
 CheckpointError | ... since the checkpoint, at version 4, it was changed by someone else: ... | others wrote
   to the output, so it can't be cut back, or removed rows from it | a new table for the output

@@ -1,4 +1,4 @@
-"""The public name of a checkpoint: a directory, and which of its snapshots is meant."""
+"""The public name of a checkpoint: a directory and one of its snapshots."""
 
 from __future__ import annotations
 
@@ -69,9 +69,8 @@ class Checkpoint:
 def open_files(spark: SparkSession, path: str) -> Store:
     """Return the files of a checkpoint directory.
 
-    Raises:
-        ConfigurationError: ``spark`` is not a running session.
-        CheckpointError: The directory is not a checkpoint.
+    Raises ``ConfigurationError`` where ``spark`` is not a running session, ``CheckpointError`` where this is not a
+    checkpoint.
     """
     check_session(spark, "spark")
     files = open_store(spark, path)
@@ -80,11 +79,7 @@ def open_files(spark: SparkSession, path: str) -> Store:
 
 
 def find_snapshot(files: Store, at: Moment = None) -> Snapshot:
-    """Return the snapshot at a moment.
-
-    Raises:
-        CheckpointError: There is no such snapshot (the message lists those that exist), or its index is damaged.
-    """
+    """Return the snapshot at a moment; ``CheckpointError`` lists those that exist, or that its index is damaged."""
     snapshots = Snapshots(files)
     ids = snapshots.batch_ids()
     if isinstance(at, datetime):
@@ -106,7 +101,7 @@ def find_snapshot(files: Store, at: Moment = None) -> Snapshot:
             "take one of those, with at="
             if ids
             else (
-                "to see states, run the query again with a checkpoint of its own and without drain=True, and call "
+                "to see states, run the query again with a new checkpoint and without drain=True, and call "
                 "query.savepoint()"
             )
         )
@@ -114,7 +109,7 @@ def find_snapshot(files: Store, at: Moment = None) -> Snapshot:
             f"Its query was drained after batch {drained}, so no state is left, and no further snapshot can be taken: "
             f"{cure}"
         )
-    msg = f"checkpoint {files.root}: there is no snapshot{wanted}; {has}. {hint}"
+    msg = f"checkpoint {files.root}: no snapshot{wanted} exists; {has}. {hint}"
     raise CheckpointError(msg)
 
 

@@ -1,8 +1,8 @@
-"""A checkpoint while its query runs: what the parts of the query share, and what a start does before its first batch.
+"""A checkpoint while its query runs: what the parts of the query share, and the preparations of its first batch.
 
-A start writes down with which batch the run begins, before it plans that batch: a batch that is executed again belongs
-to the run that planned it. It also deletes the temporary files, a day old, of killed processes: a file is written under
-a temporary name and renamed, so a process that ends in between leaves one, which does no harm.
+A start notes the batch with which the run begins, before it plans that batch: a batch that is executed again belongs to
+the run that planned it. It also deletes the temporary files, a day old, of killed processes: a file is written under a
+temporary name and renamed, so a process that ends in between leaves one, which does no harm.
 """
 
 from __future__ import annotations
@@ -49,11 +49,7 @@ _RUNS = Form(
 
 
 def delete_abandoned_files(files: Store) -> None:
-    """Delete old temporary files of a checkpoint; where that fails, the next start tries again.
-
-    Args:
-        files: The checkpoint.
-    """
+    """Delete old temporary files of a checkpoint; where that fails, the next start tries again."""
     with contextlib.suppress(CheckpointError):
         sources = [f"{SOURCES}/{name}" for name in files.names(SOURCES)]
         for directory in (*_DIRECTORIES, *sources):
@@ -97,15 +93,9 @@ def resumed_batches(files: Store, epoch: int = 0, counted: int = 0) -> frozenset
 class ClaimedCheckpoint:
     """A checkpoint that a query has claimed and leased.
 
-    Attributes:
-        files: The checkpoint's directory.
-        query_id: The id of the query that the checkpoint belongs to.
-        lease: The lease that keeps other runs away.
-        manifests: The manifests of its batches.
-        progress: Its progress table.
-        last: The manifest of the last batch when this run began; None before the first batch.
-        begins_at: For a query that was restored: the source offsets after its first batch, one JSON line each.
-        described: The epoch of the run that last wrote ``query.json``.
+    ``last`` is the manifest of the last batch when this run began; None before the first batch. ``begins_at`` has the
+    source offsets after a restored query's first batch, one JSON line each. ``described`` is the epoch of the run that
+    last wrote ``query.json``.
     """
 
     files: Store

@@ -2,18 +2,23 @@
 
 The control input is a folder of Parquet files in the checkpoint, which Spark reads as a stream. Each row is a message
 to one key group or to all of them: the state that a restored query begins with, rows of a table that is a static side
-(``spark.batch.control_input``), that the inputs were read to their ends (``engine.time.control_rows``), a call to
-look at the clock, or the end of all inputs.
+(``spark.batch.control_input``), that the inputs were read to their ends (``engine.time.control_rows``), a call to look
+at the clock, or the end of all inputs.
 
-A restored query's first batch, a drain's last batch and that of a run that has read all there is are planned by cojoin:
-the message is written, and then an entry of Spark's offset log (``spark_checkpoint``) that leaves the offsets of all
-other sources unchanged. After a crash in between, the same batch therefore runs again, and nothing newer is read. A
-complete reading whose batch was not planned any more is read with the next run's first batch, where it is as true.
+A restored query's first batch, a drain's last batch and that of a run that has read its inputs completely are planned
+by cojoin: the message is written, and then an entry of Spark's offset log (``spark_checkpoint``) that leaves the
+offsets of all other sources unchanged. After a crash in between, the same batch therefore runs again, and nothing newer
+is read. A complete reading whose batch was not planned any more is read with the next run's first batch, where it is as
+true.
 
 ``drain.json`` records that a drain has begun, so that each start finishes it first. It is written before the drain's
 message, and a run that begins writes its epoch into it, both by compare-and-swap. So every run either finds the promise
-when it begins, or keeps earlier runs from promising one: a drain that stood still never ends the inputs of its
-successor. Checkpoints of release 0.5.0 have no such file. There, the message alone is the promise.
+when it begins, or keeps earlier runs from promising one: a drain that was suspended never ends the inputs of its
+successor. Checkpoints of release 0.5.0 have no such file; in them, the message alone is the promise.
+
+In this module, ``epoch`` is that of the run's lease, ``check`` raises an error where another run has taken over, and
+``interval`` is the number of entries after which Spark compacts a source's log. ``QueryFailedError``: a later run has
+begun; ``CheckpointError``: a file is damaged or has a newer format.
 """
 
 from __future__ import annotations
@@ -64,7 +69,7 @@ CONTROL_DDL = "key_group int, payload binary"
 
 END_OF_INPUT = b'{"end_of_input": true}'
 LOADED_DDL = f"{CONTROL_DDL}, tag tinyint, load binary, checksum bigint"
-"""A message of a load, which has a tag of its own, the name of the load, and the CRC-32 of its bytes."""
+"""A message of a load, which also has a tag, the name of the load, and the CRC-32 of its bytes."""
 
 _COMPACT = ".compact"
 CONTROL_FOLDER, _END_FILE = "control", "control/end_of_input.parquet"
@@ -75,40 +80,18 @@ _SCHEMA = pa.schema([("key_group", pa.int32()), ("payload", pa.binary())])
 
 
 def was_promised(files: Store) -> bool:
-    """Return whether a run has promised a drain.
-
-    Raises:
-        CheckpointError: The file is damaged, or its format is newer.
-    """
+    """Return whether a run has promised a drain."""
     stored = read_document(files, _FILE, _FORM, dict)
     return stored is not None and bool(stored["promised"])
 
 
 def promise_drain(files: Store, epoch: int) -> None:
-    """Promise a drain; the call is idempotent.
-
-    Args:
-        files: The checkpoint.
-        epoch: The epoch of the run's lease.
-
-    Raises:
-        QueryFailedError: A later run has begun.
-        CheckpointError: The file is damaged, or its format is newer.
-    """
+    """Promise a drain; the call is idempotent."""
     _write(files, epoch, lambda _: {"epoch": epoch, "promised": True})
 
 
 def keep_former_runs_from_draining(files: Store, epoch: int) -> None:
-    """Note that a run begins: from here on, no earlier one can promise a drain.
-
-    Args:
-        files: The checkpoint.
-        epoch: The epoch of the run's lease; the first run has none before it.
-
-    Raises:
-        QueryFailedError: A later run has begun.
-        CheckpointError: The file is damaged, or its format is newer.
-    """
+    """Note that a run begins: from now on, no earlier one, which the first run lacks, can promise a drain."""
     if epoch > 1:
         _write(files, epoch, lambda stored: {"epoch": epoch, "promised": bool(stored.get("promised"))})
 
@@ -120,18 +103,12 @@ def _write(files: Store, epoch: int, over: Any) -> None:
 def open_control(
     spark: SparkSession, files: Store, labels: Sequence[int], tag: int, *, has_loads: bool = False
 ) -> DataFrame:
-    """Return the control input as a stream of ``(key_group, tag, payload)``.
+    """Return the control input as a stream of ``(key_group, tag, payload)``; ``tag`` is that of a message without one.
 
     A message to all key groups becomes one row for each label. A message of a load begins with the load's name and the
-    checksum of what follows. Rows without bytes are notes of the driver's to itself.
-
-    Args:
-        spark: The session.
-        files: The checkpoint.
-        labels: The labels of the key groups.
-        tag: The tag of a message that has none.
-        has_loads: Whether an input is a table that is loaded; the rows of a load lie in a folder. Else no folder is
-            looked into: release 0.5.0 has left the rows of a restoration in one, which Spark would find a second time.
+    checksum of what follows. Rows without bytes are the driver's notes to itself. With ``has_loads``, an input is a
+    table that is loaded, whose rows are in a folder; otherwise folders are ignored: release 0.5.0 has left the rows of
+    a restoration in one, which Spark would find a second time.
     """
     files.make_directory(CONTROL_FOLDER)
     reader = spark.readStream.schema(LOADED_DDL).option("recursiveFileLookup", str(has_loads).lower())
@@ -149,15 +126,11 @@ def open_control(
 
 
 def drain_is_promised(files: Store) -> bool:
-    """Return whether a drain was begun, which must finish before anything newer is read.
-
-    Raises:
-        CheckpointError: Its promise or its message is damaged.
-    """
+    """Return whether a drain was begun, which must finish before anything newer is read."""
     promised, content = was_promised(files), files.read_bytes(_END_FILE)
     if content is None:
         return promised
-    # Names that are no UTF-8 are a ValueError.
+    # Names that are not UTF-8 are a ValueError.
     with contextlib.suppress(pa.ArrowException, OSError, ValueError):
         if pq.read_table(io.BytesIO(content)).equals(_messages([END_OF_INPUT])):
             return True
@@ -171,19 +144,8 @@ def drain_is_promised(files: Store) -> bool:
 def plan_drain(files: Store, epoch: int, check: Callable[[], None] = lambda: None, interval: int = 10) -> bool:
     """Plan the drain's last batch after the last committed batch; the call is idempotent.
 
-    Args:
-        files: The checkpoint.
-        epoch: The epoch of the run's lease.
-        check: Raises an error where another run has taken over.
-        interval: After how many entries Spark compacts a source's log.
-
-    Returns:
-        False where no batch ever ran, so that there is nothing to end.
-
-    Raises:
-        CheckpointError: The offset log is damaged or of an unknown version, or the last planned batch is not committed;
-            nothing was written.
-        QueryFailedError: A later run has begun, so that there is nothing to end.
+    Returns False where no batch ever ran, so that there is nothing to end. Where the last planned batch is not
+    committed, nothing is written, and ``CheckpointError`` is raised.
     """
     planned = _Planned.read(files)
     if planned is None:
@@ -217,27 +179,15 @@ def plan_readings(
     check: Callable[[], None] = lambda: None,
     interval: int = 10,
 ) -> bool:
-    """Plan the last batch of a run that has read all there is, which has no rows.
+    """Plan the last batch, without rows, of a run that has read its inputs completely.
 
-    Args:
-        files: The checkpoint.
-        epoch: The epoch of the run's lease.
-        readings: The complete readings, by the input's number.
-        now: The batch's processing time, in epoch milliseconds.
-        check: Raises an error where another run has taken over.
-        interval: After how many entries Spark compacts a source's log.
-
-    Returns:
-        False where no batch ever ran, or where a planned batch is not yet committed.
-
-    Raises:
-        CheckpointError: The offset log is damaged or of an unknown version.
-        QueryFailedError: A later run has begun.
+    ``readings`` are by the input's number, ``now`` is the batch's processing time in epoch milliseconds. Returns False
+    where no batch ever ran, or where a planned batch is not yet committed.
     """
     planned = _Planned.read(files)
     if planned is None or not planned.is_committed:
         return False
-    earlier = sorted(int(found[1]) for name in files.names(CONTROL_FOLDER) if (found := _READING.fullmatch(name)))
+    earlier = sorted(int(match[1]) for match in map(_READING.fullmatch, files.names(CONTROL_FOLDER)) if match)
     for number in earlier[: 1 - _KEPT_READINGS]:
         # The run before this one has read it, in a batch that was committed, and planned others since.
         check()
@@ -258,17 +208,7 @@ def plan_clock_message(
 
     Spark calls key groups without rows only by their timeouts (``plan_look_at_the_clock``). Where the state has none,
     since the query that began it, or the run before, did not need the clock, a message calls them: that of a map task
-    that saw nothing.
-
-    Args:
-        files: The checkpoint.
-        now: The batch's processing time, in epoch milliseconds.
-        epoch: The epoch of the run's lease.
-        check: Raises an error where another run has taken over.
-        interval: After how many entries Spark compacts a source's log.
-
-    Returns:
-        False where no batch ever ran, or where a planned batch, with its own processing time, is not yet committed.
+    without rows. ``now`` and the result are those of ``plan_readings``.
     """
     planned = _Planned.read(files)
     if planned is None or not planned.is_committed:
@@ -288,11 +228,8 @@ def plan_clock_message(
 class _Planned:
     """The last batch that was planned, after which a batch with a message of the control input may follow.
 
-    Attributes:
-        batch_id: The batch.
-        lines: Its entry in Spark's offset log.
-        control: The number of the control input among the query's sources.
-        is_committed: Whether the batch is committed.
+    ``lines`` are its entry in Spark's offset log, ``control`` is the number of the control input among the query's
+    sources.
     """
 
     batch_id: int
@@ -316,7 +253,7 @@ class _Planned:
 
     @property
     def read_up_to(self) -> int | None:
-        """The last entry of the control input's log that was read; None where there is none."""
+        """The last entry of the control input's log that was read; None before the first."""
         return None if self.lines[-1] == NOTHING_READ else int(json.loads(self.lines[-1])["logOffset"])
 
     def follow_with(
@@ -329,15 +266,9 @@ class _Planned:
         *,
         processing_time: int | None = None,
     ) -> bool:
-        """Write a message and plan a batch that reads only it; return whether no other run has planned one meanwhile.
+        """Write a message into a file and plan a batch that reads only it; False where another run has planned one.
 
-        Args:
-            files: The checkpoint.
-            name: The file of the message.
-            table: The message.
-            check: Raises an error where another run has taken over.
-            interval: After how many entries Spark compacts a source's log.
-            processing_time: The batch's processing time in epoch milliseconds; None leaves that of the batch before.
+        ``processing_time`` is the batch's, in epoch milliseconds; None leaves that of the batch before.
         """
         message = io.BytesIO()
         pq.write_table(table, message)
@@ -354,7 +285,7 @@ class _Planned:
 
 
 def _control(number: int, processing_time: int = 0, **further: Any) -> bytes:
-    """Return a control row of an input of which nothing was seen, as a map task writes one."""
+    """Return a control row of an input without rows, as a map task writes one."""
     values = {"input": number, "partitions": {}, "rows": 0, "processing_time": processing_time, **further}
     return json.dumps(values).encode()
 
@@ -375,16 +306,8 @@ def register_messages(
 ) -> str:
     """Write files of messages into the log of the control input's source, as if Spark had found them.
 
-    Args:
-        files: The checkpoint.
-        source: The number of the control input among the query's sources.
-        names: The files, as paths below the checkpoint.
-        log_id: The number of the entry.
-        check: Raises an error where another run has taken over.
-        interval: After how many entries Spark compacts the log: that entry repeats those before it, and is named so.
-
-    Returns:
-        The source's offset after these files, as a line of the offset log.
+    The ``names`` are paths below the checkpoint. Where the entry is a compacted one, it repeats those before it.
+    Returns the source's offset after these files, as a line of the offset log.
     """
     entries = [
         json.dumps({"path": _as_listed(files.url(name)), "timestamp": files.modified(name), "batchId": log_id})

@@ -1,13 +1,13 @@
 """The description of a checkpoint's query: ``query.json``, written before the first batch and compared at every start.
 
-What is compared, and what may change, is in ``query_changes``. The description says whether Spark's state has timeouts
-(``needs_clock``), which is decided with the first batch. The file also keeps which sources the inputs read, without
-their options; with which settings the batches are planned that come next (``plan_settings``), so that a batch is run
-again as it was planned; and the former descriptions of a query whose columns have been added to.
+The comparison and its allowed changes are in ``query_changes``. The description has whether Spark's state has timeouts
+(``needs_clock``), which is decided with the first batch. The file also keeps the sources that the inputs read, without
+their options; the settings with which the next batches are planned (``plan_settings``), so that a batch is run again as
+it was planned; and the former descriptions of a query whose columns have been added to.
 
-``written.json`` is a note that a directory holds a state for queries to begin with, which no query has made.
+``written.json`` notes that a directory holds a state for queries to begin with, which no query has made.
 ``write_state`` and ``erase`` write this note first and ``query.json`` last, so a directory that has the one and not the
-other is unfinished: nothing can begin with it, and whoever writes again deletes it. No query runs on such a directory
+other is unfinished: nothing can begin with it, and the next writer deletes it. No query runs on such a directory
 itself. Where the state is that of another checkpoint, the note names it: a query that begins with the state and
 continues the same outputs ends that one, too.
 """
@@ -50,10 +50,10 @@ _WRITTEN_FORM = Form(
     {"by": str, "origin": (str, type(None)), "batch_id": int},
 )
 _LEASE_FILES = {"lease.json", "beats"}
-"""The files of a lease in a directory; their epochs must go on."""
+"""The files of a lease in a directory; later epochs must follow theirs."""
 SourceDescription: TypeAlias = "Mapping[str, Any] | None"
 """The settings that identify a source: its ``format`` and ``location``, for Kafka also the ids of the cluster and the
-topics; None for a bare DataFrame, of which nothing is known."""
+topics; None for a bare DataFrame, whose source is unknown."""
 
 _FILE = IDENTITY
 _FORM = Form(
@@ -74,12 +74,10 @@ _OTHERS = {"lease.json", "manifest", "spark", "snapshots", "state"}
 
 @dataclass(frozen=True)
 class WrittenState:
-    """Who has written a state, and from what.
+    """The writer of a state, ``"write_state"`` or ``"erase"``, and its origin.
 
-    Attributes:
-        by: ``"write_state"`` or ``"erase"``.
-        origin: The checkpoint from which the state is; None where it is from DataFrames alone.
-        batch_id: The batch after which the state is; 0 where it is of no batch.
+    ``origin`` is the checkpoint from which the state is, None where it is from DataFrames alone; ``batch_id`` is the
+    batch after which it is, 0 without one.
     """
 
     by: str
@@ -88,31 +86,18 @@ class WrittenState:
 
     @classmethod
     def read(cls, files: Store) -> WrittenState | None:
-        """Return the note of a directory; None where there is none.
-
-        Raises:
-            CheckpointError: The file is damaged, or of a newer format.
-        """
-        return read_document(files, WRITTEN, _WRITTEN_FORM, _parse_written)
+        """Return the note of a directory; None without one."""
+        return read_document(files, WRITTEN, _WRITTEN_FORM, lambda content: cls(**content))
 
     def write(self, files: Store) -> None:
         """Write the note."""
         write_document(files, WRITTEN, _WRITTEN_FORM, asdict(self))
 
 
-def _parse_written(content: dict[str, Any]) -> WrittenState:
-    return WrittenState(**content)
-
-
 def check_free(files: Store, label: str) -> None:
     """Check that a state can be written into a directory: it is empty, or an earlier attempt did not finish.
 
-    Args:
-        files: The directory.
-        label: Who asks, for the message.
-
-    Raises:
-        CheckpointError: It holds something else.
+    ``label`` names the caller in the message.
     """
     names = files.names("") if files.exists() else []
     if not names or (WRITTEN in names and IDENTITY not in names) or {*names} <= _LEASE_FILES:
@@ -123,7 +108,7 @@ def check_free(files: Store, label: str) -> None:
 
 
 def delete_unfinished(files: Store) -> None:
-    """Delete what an attempt that did not finish has left; only the holder of the lease may call this."""
+    """Delete the files of an attempt that did not finish; only the holder of the lease may call this."""
     for name in files.names(""):
         if name not in {*_LEASE_FILES, WRITTEN}:
             files.delete_directory(name)
@@ -131,11 +116,7 @@ def delete_unfinished(files: Store) -> None:
 
 
 def refuse_written(files: Store) -> None:
-    """Check that a query may run on a directory, rather than begin with the state that was written there.
-
-    Raises:
-        CheckpointError: The directory holds such a state, or is unfinished.
-    """
+    """Refuse a directory whose state is for queries to begin with; a query can't run on it."""
     written = WrittenState.read(files)
     if written is not None:
         msg = (
@@ -155,13 +136,7 @@ def describe_query(
 ) -> dict[str, Any]:
     """Return the description of a query, as JSON values.
 
-    Args:
-        operation: The description of the operation.
-        inputs: Both inputs.
-        output: The output's columns.
-        key_groups: The number of key groups.
-        needs_clock: Whether batches without rows matter; where they do at a query's first start, Spark's state gets
-            timeouts.
+    ``needs_clock``: batches without rows matter; where they do at a query's first start, Spark's state gets timeouts.
     """
     return {
         **operation,
@@ -194,19 +169,10 @@ def claim_checkpoint(
 ) -> str:
     """Write the query's description into an empty checkpoint, or check that the checkpoint belongs to this query.
 
-    Args:
-        files: The checkpoint.
-        query: The description that ``describe_query`` returned.
-        sources: The descriptions of the inputs' sources.
-        settings: The settings with which its batches are planned (``plan_settings``).
-        evolve: Whether columns may have been added to those of the checkpoint.
-
-    Returns:
-        The query's id, the same for all runs on this checkpoint.
-
-    Raises:
-        CheckpointError: The directory belongs to another query, to another shape of this one, or to something else; or
-            its description is damaged; or it holds a state that was written for queries to begin with.
+    ``query`` is from ``describe_query``, ``settings`` are those with which batches are planned; with ``evolve``,
+    columns may have been added to those of the checkpoint. Returns the query's id, the same for all runs on this
+    checkpoint. Raises ``CheckpointError`` where the directory belongs to another query, to another shape of this one,
+    or to something else, its description is damaged, or it holds a state that was written for queries to begin with.
     """
     refuse_written(files)
     if not files.exists(_FILE):
@@ -233,11 +199,7 @@ def describe_written(
 ) -> None:
     """Write the description of the query for which a state was written; it makes the directory a checkpoint.
 
-    Args:
-        files: The directory, with the state.
-        query_id: The query whose outputs go on; a new id where there is none.
-        query: The description that ``describe_query`` returned.
-        sources: The descriptions of the inputs' sources.
+    ``query_id`` is the query whose outputs continue, or a new id.
     """
     write_document(files, _FILE, _FORM, _content({"query_id": query_id, "query": query}, sources))
 
@@ -325,29 +287,16 @@ def _ended(stored: Mapping[str, Any], last_batch: int) -> list[Mapping[str, Any]
 
 
 def described_at(stored: Mapping[str, Any], batch_id: int) -> dict[str, Any]:
-    """Return the description that a checkpoint's query had in a batch.
-
-    Args:
-        stored: What ``read_query`` returned.
-        batch_id: The batch.
-    """
+    """Return the description that a checkpoint's query, as ``read_query`` returns it, had in a batch."""
     former = [each["query"] for each in stored.get("former", ()) if batch_id <= int(each["until"])]
     description: dict[str, Any] = [*former, stored["query"]][0]
     return description
 
 
 def check_description(files: Store, described: int) -> dict[str, Any]:
-    """Check that ``query.json`` is not a former version of itself.
+    """Return the content of ``query.json``; raise ``CheckpointError`` where it is a former version of itself.
 
-    Args:
-        files: The checkpoint.
-        described: The epoch of the run that had written it last, as a manifest says it.
-
-    Returns:
-        Its content, as ``read_query`` returns it; ``epoch`` is that of the run that has written it last.
-
-    Raises:
-        CheckpointError: It is older.
+    ``described`` is the epoch, in a manifest, of the run that had last written it.
     """
     stored = read_query(files)
     epoch = int(stored.get("epoch", 0))
@@ -358,16 +307,15 @@ def check_description(files: Store, described: int) -> dict[str, Any]:
 
 
 def known_sources(files: Store) -> Sequence[SourceDescription]:
-    """Return the descriptions of the sources that a checkpoint's query reads; two Nones where there is no query."""
+    """Return the descriptions of the sources that a checkpoint's query reads; two Nones without a query."""
     return (None, None) if files.read(_FILE) is None else list(read_query(files)["sources"])
 
 
 def read_query(files: Store) -> dict[str, Any]:
     """Return the content of a checkpoint's description: ``query_id``, ``query``, ``sources``.
 
-    Raises:
-        CheckpointError: The directory is not a checkpoint, its format is not one that this version reads, or its
-            description is damaged.
+    Raises ``CheckpointError`` where the directory is not a checkpoint, or its description is damaged or has a newer
+    format.
     """
     stored = read_document(files, _FILE, _FORM, _parse)
     if stored is None:
@@ -380,7 +328,7 @@ def read_query(files: Store) -> dict[str, Any]:
 
 
 def _content(stored: Mapping[str, Any], sources: Sequence[SourceDescription]) -> dict[str, Any]:
-    """Return the content of the file; what is not known is left out, as in earlier releases."""
+    """Return the content of the file; unknown entries are left out, as in earlier releases."""
     more = {name: stored[name] for name in ("settings", "former") if stored.get(name)}
     return {
         "query_id": stored["query_id"],
@@ -409,19 +357,14 @@ def _parse(content: dict[str, Any]) -> dict[str, Any]:
 
 
 def _without_description(files: Store, names: Sequence[str] | None) -> CheckpointError:
-    """Return the error for a directory without a description of its query.
-
-    Args:
-        files: The directory.
-        names: The names of its files; None where the directory does not exist.
-    """
+    """Return the error for a directory without a description; ``names`` is None where it does not exist."""
     if names is None:
-        why = "there is no such directory, so it is not a checkpoint of cojoin's; name a query's checkpoint="
+        why = "the directory does not exist, so it is not a checkpoint of cojoin's; name a query's checkpoint="
     elif WRITTEN in names:
         why = "writing a state into it was begun and not finished; write it again, into the same directory"
     elif _OTHERS & set(names):
         why = (
-            f"{_FILE}, {_FORM.label}, is gone, and the rest of a checkpoint is there ({', '.join(names[:3])}): "
+            f"{_FILE}, {_FORM.label}, is gone, and the rest of a checkpoint exists ({', '.join(names[:3])}): "
             f"{_FORM.cure}"
         )
     else:

@@ -1,9 +1,9 @@
 """The lease of a checkpoint: one query runs on it at a time, and a query that was killed can start again unaided.
 
 ``lease.json`` names the holder: owner, epoch (the fencing token), host and process. A second file, ``beats/<epoch>``,
-which only the holder writes, has a heartbeat counter that grows while the holder is alive, and says whether the holder
-has released or ended the checkpoint. A holder that was suspended and continues therefore never overwrites the record of
-its successor.
+which only the holder writes, has a heartbeat counter that grows while the holder is alive, and whether the holder has
+released or ended the checkpoint. A holder that was suspended and continues therefore never overwrites the record of its
+successor.
 
 A lease is taken over only where its holder is no longer alive. On the same machine a holder is alive if its process is,
 however old its heartbeat; a holder of this process, if it is registered. On another machine it is alive if its
@@ -13,13 +13,13 @@ compared.
 A takeover is a compare-and-swap of ``lease.json`` with a higher epoch, so of several queries that take over at the same
 moment one succeeds (``Store.replace``), and the former holder notices it at its next ``check``. Manifests, the index of
 snapshots and the commits to Delta tables carry the epoch and are compared in the same way, so a former holder can't
-overwrite what its successor has committed. Hadoop's file systems share no compare-and-swap (``Store.swaps`` is false).
-There, two queries that take over at the same moment both write and wait, and the one that then reads the other's record
-gives up.
+overwrite what its successor has committed. Hadoop's file systems share no compare-and-swap (``Store.swaps`` is false):
+on them, two queries that take over at the same moment both write and wait, and the one that then reads the other's
+record gives up.
 
 A record that is older than a heartbeat file is a former version of itself, put back, and is refused: its epoch would be
-given a second time. The holder's own file also names the last manifest that counts, so that a former version of that is
-noticed, too.
+given a second time. The holder's own file also names the last manifest that counts, which reveals a former version of
+that, too. Reading a damaged file raises ``CheckpointError``.
 """
 
 from __future__ import annotations
@@ -115,14 +115,12 @@ class LeaseRecord:
 
 
 class StoredLease(NamedTuple):
-    """A checkpoint's lease as it was read.
+    """A checkpoint's lease as it was read; ``record`` is the holder, or None.
 
-    Attributes:
-        record: The holder; None where there is none.
-        text: The text of both files, which changes while the holder is alive.
-        tag: The tag of ``lease.json``, which changes when another query takes over; None where there is no such file.
-        counted: The last manifest that counts, as ``write_heartbeat`` wrote it; None where that is not known.
-        is_unfenced: Whether the holder has released the lease before it had fenced off an earlier one.
+    ``text`` is that of both files, which changes while the holder is alive. ``tag`` is that of ``lease.json``, which
+    changes when another query takes over; None without the file. ``counted`` is the last manifest that counts, as
+    ``write_heartbeat`` wrote it; None where unknown. ``is_unfenced``: the holder has released the lease before it had
+    fenced off an earlier one.
     """
 
     record: LeaseRecord | None
@@ -133,11 +131,7 @@ class StoredLease(NamedTuple):
 
 
 def read_record(files: Store) -> LeaseRecord | None:
-    """Return the content of ``lease.json`` alone; None where there is no such file.
-
-    Raises:
-        CheckpointError: The file is damaged.
-    """
+    """Return the content of ``lease.json`` alone; None without the file."""
     text = read_text(files, LEASE_FILE, _FORM)
     return None if text is None else _parse(files, text)
 
@@ -145,8 +139,7 @@ def read_record(files: Store) -> LeaseRecord | None:
 def read_lease(files: Store) -> StoredLease:
     """Return the holder of a checkpoint, with the text and the tag of its files.
 
-    Raises:
-        CheckpointError: A file is damaged, or ``lease.json`` is a former version of itself.
+    Raises ``CheckpointError`` also where ``lease.json`` is a former version of itself.
     """
     known = newest_epoch(files)
     text, tag = read_tagged_text(files, LEASE_FILE, _FORM)
@@ -155,7 +148,7 @@ def read_lease(files: Store) -> StoredLease:
     record = _parse(files, text)
     if record.epoch < known:
         # Read after the heartbeats were listed, it can't be behind them.
-        why = f"it is of epoch {record.epoch}, and {numbered_name(_HEARTBEATS, known)} is there: it is a former version"
+        why = f"it is of epoch {record.epoch}, and {numbered_name(_HEARTBEATS, known)} exists: it is a former version"
         raise damaged(files, LEASE_FILE, _FORM, why)
     name = numbered_name(_HEARTBEATS, record.epoch)
     own = read_text(files, name, _HEARTBEAT_FORM)
@@ -168,18 +161,12 @@ def read_lease(files: Store) -> StoredLease:
 
 
 def newest_epoch(files: Store) -> int:
-    """Return the newest epoch of which there is a heartbeat file; 0 where there is none."""
+    """Return the newest epoch that has a heartbeat file; 0 without one."""
     return max(numbers_in(files, _HEARTBEATS), default=0)
 
 
 def replace_record(files: Store, record: LeaseRecord, tag: str | None) -> bool:
-    """Write ``lease.json`` if it still is the one that was read, and return whether it was written.
-
-    Args:
-        files: The checkpoint.
-        record: The new holder.
-        tag: The tag with which ``read_lease`` found the former holder.
-    """
+    """Write ``lease.json`` if it still has the tag of ``read_lease``, and return whether it was written."""
     return replace_document(files, LEASE_FILE, _FORM, asdict(record), tag)
 
 
@@ -195,14 +182,9 @@ def write_heartbeat(
 ) -> None:
     """Write the holder's own file, with its heartbeat counter.
 
-    Args:
-        files: The checkpoint.
-        record: The holder.
-        beat: The heartbeat counter.
-        released: Whether the holder has released the lease.
-        ended: The reason why the holder has ended the checkpoint; None where it has not.
-        counted: The last manifest that counts: its batch, and the epoch of the run that wrote it.
-        unfenced: Whether an earlier holder, which may be suspended, is not yet fenced off.
+    ``ended`` is the reason why the holder has ended the checkpoint, or None. ``counted`` is the last manifest that
+    counts: its batch, and the epoch of the run that wrote it. ``unfenced``: an earlier holder, which may be suspended,
+    is not yet fenced off.
     """
     content = {"owner": record.owner, "beat": beat, "released": released, "ended": ended, "counted": counted}
     content["unfenced"] = unfenced
@@ -217,21 +199,13 @@ def delete_former_heartbeats(files: Store, record: LeaseRecord) -> None:
 
 
 def ended(files: Store) -> str | None:
-    """Return the reason why a checkpoint was ended; None where it was not.
-
-    Raises:
-        CheckpointError: Its lease is damaged.
-    """
+    """Return the reason why a checkpoint was ended; None where it was not."""
     record = read_lease(files).record
     return None if record is None else record.ended
 
 
 def holder(files: Store) -> str | None:
-    """Return a text that names a checkpoint's holder, dead or alive; None where it is free.
-
-    Raises:
-        CheckpointError: Its lease is damaged.
-    """
+    """Return a text that names a checkpoint's holder, dead or alive; None where it is free."""
     record = read_lease(files).record
     return None if record is None or record.released else str(record)
 
@@ -253,41 +227,25 @@ def forget_owner(owner: str) -> None:
 
 
 def is_live(files: Store, *, patience_seconds: float = 30.0) -> bool:
-    """Return whether a query runs on a checkpoint, without acquiring its lease.
-
-    Args:
-        files: The checkpoint.
-        patience_seconds: The lease timeout, as in ``Lease.acquire``: for how long another machine's heartbeat is
-            watched.
-
-    Raises:
-        CheckpointError: It is not known, because the lease is damaged.
-    """
+    """Return whether a query runs on a checkpoint, without acquiring its lease, by ``holder_is_alive``."""
     record, text, *_ = read_lease(files)
     return record is not None and holder_is_alive(files, record, text, patience_seconds)
 
 
 def holder_is_alive(files: Store, record: LeaseRecord, text: str, patience_seconds: float) -> bool:
-    """Return whether the holder of a lease is alive.
+    """Return whether the holder of a lease is alive; ``text`` is that of its files when it was read.
 
-    Args:
-        files: The checkpoint.
-        record: The holder.
-        text: The text of its files when it was read.
-        patience_seconds: The lease timeout: for how long a heartbeat from another machine is watched.
-
-    Raises:
-        CheckpointError: It is not known, because the lease is damaged.
+    ``patience_seconds`` is the lease timeout: how long a heartbeat from another machine is watched.
     """
     if record.released:
         return False
-    here, there = process_started(os.getpid()), record.process_started
-    same_machine = here is not None and there is not None and _machine(here) == _machine(there)
+    own, theirs = process_started(os.getpid()), record.process_started
+    same_machine = own is not None and theirs is not None and _machine(own) == _machine(theirs)
     if same_machine and record.host == socket.gethostname():
-        if (record.pid, there) == (os.getpid(), here):
+        if (record.pid, theirs) == (os.getpid(), own):
             with _lock:
                 return record.owner in _owners
-        return process_started(record.pid) == there
+        return process_started(record.pid) == theirs
     deadline = time.monotonic() + max(patience_seconds, _MISSED_HEARTBEATS * record.beat_seconds)
     while time.monotonic() < deadline:
         time.sleep(_POLL_SECONDS)
@@ -302,10 +260,9 @@ def _machine(started: str) -> str:
 
 
 def process_started(pid: int) -> str | None:
-    """Return an id of a live process on this machine that, unlike its pid, is not reused.
+    """Return an id of a live process on this machine that, unlike its pid, is not reused: its boot and start time.
 
-    Returns:
-        The boot and the start time of the process; None where there is no such process, or no ``/proc``.
+    None where the process does not exist, or the system has no ``/proc``.
     """
     try:
         # The command's name may contain blanks and parentheses: the other fields follow the last parenthesis.
@@ -345,7 +302,7 @@ class Lease:
 
     @property
     def takes_over(self) -> bool:
-        """Whether an earlier holder may still be suspended somewhere, and is not yet fenced off."""
+        """Whether an earlier holder may still be suspended, and is not yet fenced off."""
         return self._takes_over
 
     @property
@@ -355,24 +312,18 @@ class Lease:
 
     @classmethod
     def acquire(cls, files: Store, *, patience_seconds: float = 30.0, beat_seconds: float = 5.0) -> Lease:
-        """Acquire the lease of a checkpoint, taking it over where its holder is no longer alive.
+        """Acquire the lease of a checkpoint, taking it over where its holder is no longer alive; heartbeats start.
 
-        Args:
-            files: The checkpoint.
-            patience_seconds: The lease timeout: for how long a heartbeat from another machine must not change before
-                the holder counts as dead; at least three heartbeats.
-            beat_seconds: The interval between heartbeats of this lease.
-
-        Returns:
-            The lease, whose heartbeats have started.
-
-        Raises:
-            CheckpointError: Another query runs on the checkpoint, the checkpoint was ended, or its lease is damaged.
+        ``patience_seconds`` is the lease timeout: how long a heartbeat from another machine must not change before the
+        holder counts as dead; at least three heartbeats. ``beat_seconds`` is the interval of this lease's heartbeats.
+        Raises ``CheckpointError`` where another query runs on the checkpoint, or the checkpoint was ended.
         """
         seen = read_lease(files)
         before = seen.record
         if before is not None:
-            _refuse_ended(files, before)
+            if before.ended is not None:
+                msg = f"checkpoint {files.root} was ended for good: {before.ended}; start with another checkpoint"
+                raise CheckpointError(msg)
             if holder_is_alive(files, before, seen.text, patience_seconds):
                 raise _taken(files, before)
         record = _next_record(files, before, beat_seconds=beat_seconds)
@@ -396,7 +347,7 @@ class Lease:
         return self._counted
 
     def note_counted(self, batch_id: int) -> None:
-        """Note that this run has written a batch's manifest; the next heartbeat says so."""
+        """Note that this run has written a batch's manifest, for the next heartbeat."""
         self._counted = batch_id, self.epoch
 
     def note_fenced(self) -> None:
@@ -406,13 +357,8 @@ class Lease:
     def raise_above(self, epoch: int) -> None:
         """Raise this holder's epoch above one that an output of the query has, as if it took over once more.
 
-        A checkpoint that was put back from a backup has lower epochs than its outputs.
-
-        Args:
-            epoch: The epoch in the output.
-
-        Raises:
-            QueryFailedError: Another query took over meanwhile.
+        A checkpoint that was put back from a backup has lower epochs than its outputs. Raises ``QueryFailedError``
+        where another query took over meanwhile.
         """
         raised, failed = replace(self._record, epoch=epoch + 1), None
         with self._lock:
@@ -432,19 +378,16 @@ class Lease:
         self.check()
 
     def check(self) -> None:
-        """Check that no other query has taken over; this costs one read of a small file.
+        """Raise ``QueryFailedError`` where another query took over, or the checkpoint was ended, deleted or damaged.
 
-        It reads ``lease.json`` alone, which does not change when this holder itself releases or ends the lease: after
-        that, the check still succeeds until another query takes over.
-
-        Raises:
-            QueryFailedError: Another query took over, or the checkpoint was ended or deleted, or its lease is damaged.
+        It reads ``lease.json`` alone, one small file, which does not change when this holder itself releases or ends
+        the lease: after that, the check still succeeds until another query takes over.
         """
         try:
             now = read_record(self._files)
         except CheckpointError as error:
             self._stop()
-            msg = f"{error}. This query held epoch {self.epoch} and stops here, since another may have taken over"
+            msg = f"{error}. This query held epoch {self.epoch} and stops, since another may have taken over"
             raise QueryFailedError(msg) from error
         if now is not None and self._is_ours(now):
             return
@@ -454,11 +397,8 @@ class Lease:
     def explained(self, error: Exception) -> Exception:
         """Return the cause of an error: that another query has taken over meanwhile, or else the error itself.
 
-        A holder that stood still finds files that have changed between two looks. That another query has taken over is
-        what its user needs to know then, not what is wrong with the files.
-
-        Args:
-            error: The error.
+        A holder that was suspended finds files that have changed between two looks. That another query has taken over
+        is what its user needs then, not what is wrong with the files.
         """
         try:
             now = read_record(self._files)
@@ -467,18 +407,18 @@ class Lease:
         return error if now is not None and self._is_ours(now) else self._fenced_off(now)
 
     def _fenced_off(self, now: LeaseRecord | None) -> QueryFailedError:
-        """Return the error of a holder that has lost the lease, from what ``lease.json`` says now."""
+        """Return the error of a holder that has lost the lease, by the present content of ``lease.json``."""
         if now is None:
             why = f"{LEASE_FILE} is gone: the checkpoint was deleted under the running query"
         elif now.ended is not None:
             why = f"the checkpoint was ended: {now.ended}"
         elif now.released:
-            # Only release 0.5.0 notes an end of its own here.
+            # Only release 0.5.0 notes the end of its lease in this file.
             why = f"another query took over at epoch {now.epoch}, and has ended"
         else:
             why = f"another query took over at epoch {now.epoch} ({now})"
         msg = (
-            f"checkpoint {self._files.root}: fenced off: {why}; this query held epoch {self.epoch} and stops here, "
+            f"checkpoint {self._files.root}: fenced off: {why}; this query held epoch {self.epoch} and stops, "
             f"start it again once nothing else runs on the checkpoint"
         )
         return QueryFailedError(msg)
@@ -490,11 +430,7 @@ class Lease:
             self._finish(ended=None)
 
     def end(self, reason: str) -> None:
-        """End the checkpoint: its lease can never be acquired again. A lease that is released or lost stays unchanged.
-
-        Args:
-            reason: The reason, for the message of a later attempt.
-        """
+        """End the checkpoint: its lease can never be acquired again. A released or lost lease stays unchanged."""
         self._finish(ended=reason)
 
     def _finish(self, ended: str | None) -> None:
@@ -520,7 +456,7 @@ class Lease:
                 time.sleep(_SETTLE_SECONDS)
         now = read_record(self._files)
         if now is not None and self._is_ours(now):
-            # Before the former ones go, so that there is always one that says how new the record must be.
+            # Before the former ones go, so that one always exists that shows how new the record must be.
             self._write_heartbeat()
             delete_former_heartbeats(self._files, self._record)
             return
@@ -566,9 +502,7 @@ class Lease:
 def end(files: Store, reason: str) -> None:
     """End a checkpoint: its lease can never be acquired again, and its holder is fenced off.
 
-    Args:
-        files: The checkpoint.
-        reason: The reason, for the message of a later attempt.
+    The reason is for the message of a later attempt.
     """
     for _ in range(_TRIES):
         seen = read_lease(files)
@@ -584,7 +518,7 @@ def end(files: Store, reason: str) -> None:
 
 def _next_record(files: Store, before: LeaseRecord | None, **values: Any) -> LeaseRecord:
     """Return the record with which this process takes over from a former holder."""
-    # Where a person has deleted a damaged record, the epochs go on after the newest that is known.
+    # Where a user has deleted a damaged record, the epochs continue after the newest that is known.
     return LeaseRecord(
         epoch=1 + (_newest_known(files) if before is None else before.epoch),
         owner=str(uuid.uuid4()),
@@ -598,16 +532,10 @@ def _next_record(files: Store, before: LeaseRecord | None, **values: Any) -> Lea
 def _newest_known(files: Store) -> int:
     """Return the newest epoch that the heartbeats and the last manifest name."""
     last = None
-    # A damaged manifest is reported by whoever needs it.
+    # A damaged manifest is reported where it is needed.
     with contextlib.suppress(CheckpointError):
         last = Manifests(files).last()
     return max(newest_epoch(files), 0 if last is None else last.epoch)
-
-
-def _refuse_ended(files: Store, record: LeaseRecord) -> None:
-    if record.ended is not None:
-        msg = f"checkpoint {files.root} was ended for good: {record.ended}; start with another checkpoint"
-        raise CheckpointError(msg)
 
 
 def _taken(files: Store, record: LeaseRecord) -> CheckpointError:

@@ -1,8 +1,8 @@
 """Manifests: one small file for each batch, written last; a batch counts once its manifest exists.
 
-Keeps: a manifest holds the batch's report, its source offsets, the outputs' Delta versions and how long each part of
-the batch took. The manifests of the newest batches are kept, and all that are not yet in the progress table.
-Costs: each batch writes one small file.
+A manifest holds the batch's report, its source offsets, the outputs' Delta versions and how long each part of the batch
+took. The manifests of the newest batches are kept, and all that are not yet in the progress table. Reading a manifest
+that is damaged or has a newer format raises ``CheckpointError``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _DIRECTORY = "manifest"
 _FORM = Form(
     "the manifest of a batch",
-    # Reports have fields that release 0.5.0, which reads up to 2, does not know.
+    # Reports have fields that release 0.5.0, which reads up to 2, lacks.
     3,
     "put it back from a backup of the checkpoint, or restore a snapshot into a new checkpoint with restore_from= "
     "(`cojoin checkpoints list` shows them)",
@@ -41,23 +41,19 @@ _FORM = Form(
 
 @dataclass(frozen=True)
 class Manifest:
-    """The record of a batch that counts.
+    """The record of a batch that counts; ``offsets`` are lines of Spark's offset log, the control input's is the last.
 
-    Attributes:
-        query_id: The query's own id.
-        report: The counts and watermarks after the batch.
-        offsets: Each source's end offset, as a line of Spark's offset log; the control input is the last.
-        outputs: For each output its location, the batch in which it was written last, and a Delta table's version after
-            that; null where nothing was written yet.
-        durations_ms: How long each part of the batch took on the driver, in milliseconds.
-        epoch: The lease epoch of the run that wrote the manifest; each start of the query has a higher one.
-        segments: The segments that the state after the batch names, next to Spark's own state (``segment_files``).
-        described: The epoch of the run that last wrote ``query.json``; an older one there is a former version.
-        logs: For each file source, by its number, the last id in Spark's log of the files that it has read, and a sum
-            of the entries up to it (``spark_checkpoint.LogDigests``).
-        previous: The manifest before it: its batch, and its epoch. None before the first batch, and in those of 0.5.0.
-        called: The last batch, up to this one, that called the key groups: their state is at least of that batch. None
-            where none did, and in manifests of release 0.5.0.
+    ``outputs`` has for each output its location, the batch in which it was written last, and a Delta table's version
+    after that; null where nothing was written yet. ``durations_ms`` are the times of the batch's parts on the driver.
+    ``epoch`` is that of the lease of the run that wrote the manifest. ``segments`` are those that the state after the
+    batch names, next to Spark's own state (``segment_files``). ``described`` is the epoch of the run that last wrote
+    ``query.json``; an older one in that file is a former version.
+
+    ``logs`` has for each file source, by its number, the last id in Spark's log of the files that it has read, and a
+    sum of the entries up to it (``spark_checkpoint.LogDigests``). ``previous`` is the batch and the epoch of the
+    manifest before it; None before the first batch. ``called`` is the last batch, up to this one, that called the key
+    groups: their state is at least of that batch; None where none did. Manifests of release 0.5.0 have neither of these
+    two.
     """
 
     query_id: str
@@ -94,20 +90,12 @@ class Manifests:
         self._files = files
 
     def write(self, manifest: Manifest) -> None:
-        """Write a batch's manifest, which makes the batch count.
-
-        Raises:
-            QueryFailedError: A later run of the query has already written the batch's manifest.
-        """
+        """Write a batch's manifest, which makes the batch count; ``QueryFailedError`` where a later run has done so."""
         name = self._name(manifest.batch_id)
         write_fenced(self._files, name, _FORM, manifest.as_dict(), f"has finished batch {manifest.batch_id}")
 
     def read(self, batch_id: int) -> Manifest | None:
-        """Return a batch's manifest; None where the batch does not count or its manifest was deleted.
-
-        Raises:
-            CheckpointError: Its file is damaged, or its format is newer.
-        """
+        """Return a batch's manifest; None where the batch does not count or its manifest was deleted."""
         name = self._name(batch_id)
         manifest = read_document(self._files, name, _FORM, Manifest.from_dict)
         if manifest is not None and manifest.batch_id != batch_id:
@@ -115,10 +103,9 @@ class Manifests:
         return manifest
 
     def read_all(self, batch_ids: Iterable[int]) -> list[Manifest]:
-        """Return the manifests of some batches, oldest first, of those that are there.
+        """Return the existing manifests of some batches, oldest first.
 
-        Raises:
-            CheckpointError: A file is damaged, or is a former version of itself, as the next manifest says.
+        Raises ``CheckpointError`` also for one that is a former version of itself by the next manifest.
         """
         manifests = [manifest for batch_id in batch_ids if (manifest := self.read(batch_id)) is not None]
         for one, two in itertools.pairwise(manifests):
@@ -135,24 +122,14 @@ class Manifests:
         return numbers_in(self._files, _DIRECTORY)
 
     def last(self) -> Manifest | None:
-        """Return the newest manifest; None where there is none.
-
-        Raises:
-            CheckpointError: Its file is damaged, or its format is newer.
-        """
+        """Return the newest manifest; None without one."""
         ids = self.batch_ids()
         return self.read(ids[-1]) if ids else None
 
     def check_counted(self, last: Manifest | None, counted: Sequence[int] | None) -> None:
-        """Check that the newest manifest is not older than the last one that is known to count.
+        """Check that the newest manifest is not older than the last one that is known to count (``Lease.counted``).
 
-        Args:
-            last: The newest manifest.
-            counted: The batch that counted last, and the epoch of the run that wrote its manifest (``Lease.counted``);
-                None where that is not known.
-
-        Raises:
-            CheckpointError: It is a former version of itself, or that of an earlier batch.
+        ``counted`` has that batch, and the epoch of the run that wrote its manifest; None where it is not known.
         """
         if counted is None or (last is not None and (last.batch_id, last.epoch) >= tuple(counted)):
             return
@@ -163,7 +140,7 @@ class Manifests:
         raise damaged(self._files, self._name(batch_id), _FORM, f"{why}this is a former version, of epoch {last.epoch}")
 
     def clean(self, before: int) -> None:
-        """Delete the manifests of all batches before a given one."""
+        """Delete the manifests of all batches before one."""
         for batch_id in self.batch_ids():
             if batch_id < before:
                 self._files.delete(self._name(batch_id))

@@ -2,14 +2,16 @@
 
 *Commits.* The batches that a table has are read from its log in every case. Files that are plain Parquet are committed
 without the JVM (``TableBatches``), wherever ``deltalake`` reaches the table and this process shares its paths with
-Spark. All else is committed by Spark's own writer (``txnAppId``, ``txnVersion``), and ``why_spark`` says why. Spark's
+Spark. All else is committed by Spark's own writer (``txnAppId``, ``txnVersion``), for the reason of ``why_spark``. That
 writer compares the version of one application alone, so the epoch of the query's lease is compared right before.
 
 *Restored queries.* A table must be as it was at the checkpoint. Where all commits after the checkpoint's version are
 the old query's own, they can be reverted, if the user allows it. Where none is its own, rows that others have appended
 since stay. Where another writer has removed rows, or its commit is among the query's own, nothing is changed, and the
 user must name a new table; so it is where such commits were deleted from the log. Reverting is a commit like any other:
-the table's history keeps what was there.
+the table's history keeps the reverted rows.
+
+A location is a table's path, with a ``/``, or its name.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from cojoin.session.delta_tables import (
     table_path,
 )
 from cojoin.session.sessions import adapter_of, open_store
-from cojoin.session.spark_errors import SPARK_ERRORS
+from cojoin.session.spark_errors import SPARK_ERRORS, first_line
 from cojoin.storage.local_store import LocalStore
 from cojoin.storage.locations import is_path
 
@@ -50,12 +52,8 @@ if TYPE_CHECKING:
 class CutBack:
     """The commits of a table that must be reverted before a query continues to write it.
 
-    Attributes:
-        location: The table's path or name.
-        version: The version whose content is to be restored; None for no rows at all.
-        commits: The number of commits to revert.
-        rows: The number of rows that they added; None where the log does not have it.
-        newest: The table's version at the time of the check.
+    ``version`` is the one whose content is to be restored; None for no rows at all. ``rows`` is the number of rows that
+    the commits added; None where the log does not have it. ``newest`` is the table's version at the time of the check.
     """
 
     location: str
@@ -66,7 +64,7 @@ class CutBack:
 
 
 def is_same_table(spark: SparkSession, one: str, two: str) -> bool:
-    """Return whether two locations, each a path or a name in any spelling, are those of one Delta table."""
+    """Return whether two locations, in any spelling, are those of one Delta table."""
     if one == two:
         return True
     first, second = read_table(spark, one), read_table(spark, two)
@@ -84,30 +82,19 @@ def check_output(
     *,
     cut_back: bool,
 ) -> CutBack | None:
-    """Check whether a restored query may continue to write a Delta table; nothing is changed.
+    """Return the commits to revert before a restored query may continue to write a table; None if none.
 
-    Args:
-        spark: The session.
-        location: The table's path, with a ``/``, or its name.
-        version: The table's version at the checkpoint; None where the query had not written it yet.
-        query_id: The id of the query that wrote the checkpoint.
-        output: The name of the output.
-        cut_back: Whether the user allows later commits of that query to be reverted.
-
-    Returns:
-        None where nothing of the query's own came after the checkpoint; else the commits to revert.
-
-    Raises:
-        CheckpointError: The table was changed by others since, other than by rows that they appended where nothing is
-            to be reverted, was replaced, is gone, or its log no longer has the
-            commits since; or commits must be reverted and ``cut_back`` is False.
+    ``version`` is the table's at the checkpoint; None where the query had not written it yet. Nothing is changed.
+    Raises ``CheckpointError`` where the table was changed by others since, other than by rows that they appended where
+    nothing is to be reverted, was replaced, is gone, or its log no longer has the commits since; or commits must be
+    reverted and ``cut_back`` is False.
     """
     where, app_id = f"output {output!r}, Delta table {location}", f"cojoin-{query_id}-{output}"
     table = read_table(spark, location)
     if table is None:
         if version is None:
             return None
-        msg = f"{where}: the checkpoint knows its version {version}, and the table is gone; name a new table"
+        msg = f"{where}: the checkpoint has its version {version}, and the table is gone; name a new table"
         raise CheckpointError(msg)
     is_known = table.transaction(app_id) is not None
     if version is None:
@@ -121,7 +108,7 @@ def check_output(
         if newest < version or not is_known:
             got = f"only version {newest}" if newest < version else "no trace of the query that wrote the checkpoint"
             msg = (
-                f"{where}: the checkpoint knows its version {version}, and the table has {got}: it was replaced by "
+                f"{where}: the checkpoint has its version {version}, and the table has {got}: it was replaced by "
                 f"another; name a new table"
             )
             raise CheckpointError(msg)
@@ -145,7 +132,7 @@ def check_output(
         count = f"{len(own)} commit{'s' if len(own) != 1 else ''}"
         msg = (
             f"{where}: {count}{'' if rows is None else f' ({rows:,} rows)'} "
-            f"{f'after version {version}' if version >= 0 else 'from version 0 on'} will be taken back; say "
+            f"{f'after version {version}' if version >= 0 else 'from version 0 on'} will be taken back; pass "
             f"cut_back_output=True, or name a new table"
         )
         raise CheckpointError(msg)
@@ -155,23 +142,16 @@ def check_output(
 def cut_back(spark: SparkSession, cut: CutBack) -> None:
     """Restore the content that a Delta table had at a version.
 
-    All later commits are reverted, so it is called right after ``check_output``.
-
-    Args:
-        spark: The session.
-        cut: The result of ``check_output``.
-
-    Raises:
-        CheckpointError: The table was written since the check; or Delta can't do it, for example because the table is
-            append-only.
+    All later commits are reverted, so it is called right after ``check_output``. Raises ``CheckpointError`` where the
+    table was written since the check, or Delta can't do it, for example because the table is append-only.
     """
     location, version = cut.location, cut.version
     table = read_table(spark, location)
     newest = None if table is None else table.version
     if newest != cut.newest:
         msg = (
-            f"Delta table {location}: somebody wrote to it at this moment (it was at version {cut.newest} and is at "
-            f"{newest}), which cutting it back would take away; start again"
+            f"Delta table {location}: another writer wrote to it at this moment (it was at version {cut.newest} and "
+            f"is at {newest}), which cutting it back would take away; start again"
         )
         raise CheckpointError(msg)
     named = table_in_sql(spark, location)
@@ -181,22 +161,18 @@ def cut_back(spark: SparkSession, cut: CutBack) -> None:
         with session_with_long_history(spark) as session:
             session.sql(statement)
     except SPARK_ERRORS as error:
-        reason = str(error).strip().partition("\n")[0]
         target = "no rows" if version is None else f"version {version}"
-        msg = f"Delta table {location}: could not be cut back to {target}: {reason}; name a new table for the output"
+        why = f"could not be cut back to {target}: {first_line(error)}"
+        msg = f"Delta table {location}: {why}; name a new table for the output"
         raise CheckpointError(msg) from error
 
 
 class TableTransactions:
     """The commits of one application (one output of a query) to one Delta table.
 
-    Args:
-        spark: The session.
-        location: The table's path, with a ``/``, or its name.
-        app_id: The application id; the application writes each batch once, in ascending order.
-        epoch: The epoch of the query's lease, which fences the table; None where the table is not fenced.
-        is_shared: Whether a local path is known to be the same folder for Spark as for this process, as the
-            checkpoint's is; in a session that is not a client of Spark Connect it is in any case.
+    The application writes each batch once, in ascending order. ``epoch`` is that of the query's lease; None where the
+    table is not fenced. ``is_shared``: a local path is known to be the same folder for Spark as for this process, as
+    the checkpoint's is; without Spark Connect it is in any case. Errors are those of ``TableBatches``.
     """
 
     def __init__(
@@ -213,17 +189,12 @@ class TableTransactions:
         return self._app_id
 
     def table(self) -> TableVersion | None:
-        """Return the table at its newest version; None where there is no table."""
+        """Return the table at its newest version; None without a table."""
         batches = self._opened()
         return None if batches is None else batches.table()
 
     def look(self) -> tuple[str | None, int]:
-        """Return the table's id and its newest batch; None and ``NO_BATCH`` where there is no table.
-
-        Raises:
-            FencedOffError: A later run of the query has fenced the table.
-            UnreadableLogError: A part of the table's log is gone or damaged.
-        """
+        """Return the table's id and its newest batch; None and ``NO_BATCH`` without a table."""
         batches = self._opened()
         return (None, NO_BATCH) if batches is None else batches.look()
 
@@ -233,14 +204,10 @@ class TableTransactions:
         return None if batches is None else batches.commit_of(batch_id)
 
     def why_spark(self, schema: pa.Schema | None = None) -> str | None:
-        """Return why only Spark commits to the table, or makes it; None where files can be appended.
-
-        Args:
-            schema: The columns of the files' rows; None where no files are to be appended.
-        """
+        """Return why only Spark commits files of a schema (None: no files) to the table, or makes it; else None."""
         batches = self._opened()
         if batches is None:
-            return "there is no table of that name"
+            return "no table has that name"
         if not self._is_shared:
             return "with Spark Connect, its path may be another folder for Spark than for this process"
         return batches.refusal(schema)
@@ -260,11 +227,7 @@ class TableTransactions:
         metadata: str | None = None,
         is_done: Callable[[int], bool],
     ) -> Committed:
-        """Append files in the table's folder as a batch, unless it is there already; see ``TableBatches.append``.
-
-        Raises:
-            QueryFailedError: There is no table of that name any more, or an error of ``TableBatches.append``.
-        """
+        """Append files in the table's folder as a batch; see ``TableBatches.append``. The name must have a table."""
         batches = self._opened()
         if batches is None:
             msg = f"Delta table {self._location}: expected the table that the batch was written for, found none"
@@ -276,24 +239,17 @@ class TableTransactions:
     ) -> None:
         """Write this run's epoch into the table, so that no earlier run can commit any more.
 
-        Args:
-            query_id: The query id in the table's history.
-            new: The table to make, empty, where there is none; None where only Spark may make it.
-            create: Makes the empty table by Spark's writer, with these transaction ids in its first commit. Without it
-                and a new table, a table that is not there is not fenced.
-
-        Raises:
-            FencedOffError: A later run of the query has fenced the table.
-            QueryFailedError: The errors of ``TableWriter.commit``.
+        ``new`` is the empty table to make where it is missing; None where only Spark may make it. ``create`` makes it
+        by Spark's writer, with these transaction ids in its first commit. Without both, a missing table is not fenced.
         """
         if self._epoch is None:
             return
-        is_there = self.table() is not None
+        exists = self.table() is not None
         batches = self._batches
-        if batches is not None and (is_there or new is not None) and self.why_spark() is None:
+        if batches is not None and (exists or new is not None) and self.why_spark() is None:
             batches.fence(query_id, new)
             return
-        if not is_there and create is not None:
+        if not exists and create is not None:
             create({fence_of(self._app_id): self._epoch})
         self._fence_by_writer()
 

@@ -2,11 +2,11 @@
 
 Rows are added in groups, so that the table has few files. Until then they are in the manifests, so a crash loses none:
 the next run adds those that are missing, and both together are the progress. Times are timestamps. A watermark is null
-where there is none yet, and after the end of all inputs.
+before the first one, and after the end of all inputs.
 
 The table is read and written without the JVM on local disks and object stores (``cojoin/delta``). Spark does it where
-only Hadoop reaches the store, where a session's default properties for new tables are others than that writer gives,
-and where someone has given the table a feature that it does not know.
+only Hadoop reaches the store, where that writer can't give a session's default properties for new tables, and where the
+table has been given a feature that the writer does not support.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import threading
 import time
 import uuid
 from datetime import datetime, timezone
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -66,17 +67,10 @@ def has_progress_table(files: Store) -> bool:
 
 
 def read_progress_rows(files: Store) -> pa.Table | None:
-    """Return the progress of a checkpoint's query, one row for each batch, the newest last.
+    """Return the progress of a checkpoint's query, one row for each batch, the newest last; None if only Spark can.
 
-    Args:
-        files: The checkpoint's directory.
-
-    Returns:
-        The rows; None where only Spark reads the table.
-
-    Raises:
-        UnreadableLogError: The table is damaged.
-        CheckpointError: A manifest is damaged, or the store can't be reached.
+    Raises ``UnreadableLogError`` where the table is damaged, and ``CheckpointError`` where a manifest is, or the store
+    can't be reached.
     """
     # The table is opened before the manifests are listed, so a batch that is moved meanwhile is read from these.
     table = TableRows(files, "progress")
@@ -94,21 +88,21 @@ def progress_row(manifest: Manifest) -> dict[str, Any]:
     report = manifest.report
     inputs = [
         {
-            "name": each.name,
-            "rows_in": each.rows_in,
-            "done": each.done,
-            "buffered": each.buffered,
-            "rejected": dict(each.rejected),
-            "late_applied": each.late_applied,
-            "watermark": _timestamp(each.watermark),
-            "max_timestamp": _timestamp(each.max_timestamp),
-            "lag_ms": each.lag,
-            "status": each.status,
-            "holding_partition": each.holding_partition,
-            "partitions": {name: _timestamp(watermark) for name, watermark in each.partitions.items()},
-            "idle_partitions": list(each.idle_partitions),
+            "name": progress.name,
+            "rows_in": progress.rows_in,
+            "done": progress.done,
+            "buffered": progress.buffered,
+            "rejected": dict(progress.rejected),
+            "late_applied": progress.late_applied,
+            "watermark": _timestamp(progress.watermark),
+            "max_timestamp": _timestamp(progress.max_timestamp),
+            "lag_ms": progress.lag,
+            "status": progress.status,
+            "holding_partition": progress.holding_partition,
+            "partitions": {name: _timestamp(watermark) for name, watermark in progress.partitions.items()},
+            "idle_partitions": list(progress.idle_partitions),
         }
-        for each in report.inputs
+        for progress in report.inputs
     ]
     return {
         "batch_id": report.batch_id,
@@ -167,10 +161,9 @@ class ProgressTable:
         self._waiting = self._manifests.read_all(each for each in self._manifests.batch_ids() if each > self._written)
 
     def prepare(self) -> None:
-        """Load what the first commit needs, which would make a batch wait for it."""
+        """Import what the first commit needs, so that no batch waits for it."""
         if not self._is_spark_needed:
             check_deltalake()
-            return
 
     def add(self, manifest: Manifest) -> None:
         """Add a batch to the group, which is written once it has 20 batches or is 60 seconds old."""
@@ -189,7 +182,7 @@ class ProgressTable:
             self.flush()
 
     def flush_early(self) -> None:
-        """Write the batches of the group beside other work, where this takes more than a moment."""
+        """Write the batches of the group next to other work, where this takes more than a moment."""
         if self._is_spark_needed:
             self.flush()
 
@@ -216,7 +209,7 @@ class ProgressTable:
     def _following(self, newest: int) -> list[Manifest]:
         """Return the batches that follow the table's newest one, with those that this run has not seen.
 
-        A former run that stood still may have finished a batch after this one had looked for its manifest.
+        A former run that was suspended may have finished a batch after this one had looked for its manifest.
         """
         waiting = [each for each in self._waiting if each.batch_id > newest]
         seen = {each.batch_id for each in waiting}
@@ -224,7 +217,7 @@ class ProgressTable:
         if len(seen) < last - newest:
             # A batch without content has no manifest, so a gap may be one of those as well.
             unseen = (each for each in self._manifests.batch_ids() if newest < each < last and each not in seen)
-            waiting = sorted([*waiting, *self._manifests.read_all(unseen)], key=lambda each: each.batch_id)
+            waiting = sorted([*waiting, *self._manifests.read_all(unseen)], key=attrgetter("batch_id"))
         return waiting
 
     def _append(self, waiting: Sequence[Manifest], newest: int, transactions: TableTransactions) -> bool:

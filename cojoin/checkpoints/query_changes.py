@@ -1,9 +1,10 @@
-"""Which changes of a query its checkpoint allows, and how the others are named: by what the user wrote.
+"""The changes of a query that its checkpoint allows; the others are named in the words of the user's program.
 
-The comparison covers what the stored state depends on: the inputs' names, columns and keys, the operation, the output's
-columns and the number of key groups. Watermark strategies, ``max_ahead``, triggers and sinks may change between runs.
-With ``evolve=True`` nullable columns may have been added to the inputs and to the outputs; rows in the state have null
-there. A column that is gone, has another type, place or meaning, or has become a key is refused by its name.
+The comparison covers all that the stored state depends on: the inputs' names, columns and keys, the operation, the
+output's columns and the number of key groups. Watermark strategies, ``max_ahead``, triggers and sinks may change
+between runs. With ``evolve=True`` nullable columns may have been added to the inputs and to the outputs; in rows of the
+state they are null. A column that is gone, has another type, position or meaning, or has become a key is refused by its
+name.
 
 A new query that is restored from a checkpoint may differ more: in its number of key groups, by an added state or side
 output, and by wider types (``schema_evolution``).
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from cojoin.engine.plan import Plan
 
 _ITS_OWN = {"operator", "output", "needs_clock", "inputs", "side_outputs"}
-"""The entries of a description that are compared each in its own way."""
+"""The entries of a description that are not compared as plain settings."""
 
 _OF_INPUTS = {"name", "columns", "key", "changes"}
 
@@ -39,12 +40,9 @@ _DURATIONS = "_us"
 
 @dataclass(frozen=True)
 class _Change:
-    """A column that differs between the checkpoint and the query.
+    """A column that differs between the checkpoint and the query, and the cure.
 
-    Attributes:
-        text: What differs.
-        cure: What to do.
-        is_added: Whether it is a nullable column that the checkpoint does not have.
+    ``is_added``: it is a nullable column that the checkpoint does not have.
     """
 
     text: str
@@ -52,34 +50,27 @@ class _Change:
     is_added: bool = False
 
 
-def check_same_query(stored: Mapping[str, Any], asked: Mapping[str, Any], root: str, *, evolve: bool = False) -> None:
-    """Check that a checkpoint belongs to a query, as it is described now.
+def check_same_query(stored: Mapping[str, Any], current: Mapping[str, Any], root: str, *, evolve: bool = False) -> None:
+    """Check that a checkpoint belongs to a query by the two descriptions; else name each difference.
 
-    Args:
-        stored: The description in the checkpoint.
-        asked: The description of the query to start.
-        root: The checkpoint, for the message.
-        evolve: Whether nullable columns may have been added.
-
-    Raises:
-        CheckpointError: It does not; the message names each difference by what the user wrote.
+    With ``evolve``, nullable columns may have been added; ``root`` is the checkpoint, for the message.
     """
-    differences = _differences(stored, asked)
+    differences = _differences(stored, current)
     if differences:
         msg = (
             f"checkpoint {root} belongs to another query, or to another shape of this one: {'; '.join(differences)}. "
-            f"Start this query with a checkpoint of its own, or make it the query that the checkpoint holds; where it "
+            f"Start this query with its own checkpoint, or make it the query that the checkpoint holds; where it "
             f"has evolved, restore_from= takes the state into a new checkpoint"
         )
         raise CheckpointError(msg)
-    changes = list(_column_changes(stored, asked))
+    changes = list(_column_changes(stored, current))
     refused = [each for each in changes if not (each.is_added and evolve)]
     if not refused:
         return
     refusals = "; ".join(f"{each.text}; {each.cure}" for each in refused)
     msg = (
         f"checkpoint {root}: the query's columns are not those of the checkpoint: {refusals}. "
-        f"Start this query with a checkpoint of its own where that is not wanted"
+        f"Start this query with its own checkpoint where that is not wanted"
     )
     raise CheckpointError(msg)
 
@@ -87,15 +78,8 @@ def check_same_query(stored: Mapping[str, Any], asked: Mapping[str, Any], root: 
 def check_output_meaning(stored: Mapping[str, Any], plan: Plan, root: str) -> None:
     """Check that the columns of a join's output are of the same input as before columns were added to the inputs.
 
-    A name that both inputs have by now may be the other one's in the output, by the join's ``suffixes``.
-
-    Args:
-        stored: The description in the checkpoint.
-        plan: What the query executes, whose columns were checked by ``check_same_query``.
-        root: The checkpoint, for the message.
-
-    Raises:
-        CheckpointError: A column is gone or of the other input.
+    A name that both inputs have by now may be the other one's in the output, by the join's ``suffixes``. ``plan`` is
+    the query's, whose columns were checked by ``check_same_query``.
     """
     if "function" in stored:
         return
@@ -124,69 +108,67 @@ def _sides(plan: Plan, left: InputSpec, right: InputSpec) -> dict[str, bool]:
     return {field.name: bool(field.metadata) for field in joined}
 
 
-def added_columns(stored: Mapping[str, Any], asked: Mapping[str, Any]) -> list[tuple[str, ...]]:
+def added_columns(stored: Mapping[str, Any], current: Mapping[str, Any]) -> list[tuple[str, ...]]:
     """Return the columns of each input that were added since a description was written, left first."""
-    pairs = zip(stored["inputs"], asked["inputs"], strict=True)
+    pairs = zip(stored["inputs"], current["inputs"], strict=True)
     return [tuple(_new_names(one["columns"], two["columns"])) for one, two in pairs]
 
 
-def _new_names(stored: str, asked: str) -> list[str]:
+def _new_names(stored: str, current: str) -> list[str]:
     known = set(parse_schema(stored, label="columns").names)
-    return [name for name in parse_schema(asked, label="columns").names if name not in known]
+    return [name for name in parse_schema(current, label="columns").names if name not in known]
 
 
-def _differences(stored: Mapping[str, Any], asked: Mapping[str, Any]) -> list[str]:
+def _differences(stored: Mapping[str, Any], current: Mapping[str, Any]) -> list[str]:
     """Return all differences but those of columns."""
-    if stored.get("operator") != asked.get("operator"):
+    if stored.get("operator") != current.get("operator"):
         # Where the operations differ, nearly all else differs too.
-        return [_changed_setting("the operation", stored.get("operator"), asked.get("operator"))]
-    names = [*stored, *(name for name in asked if name not in stored)]
+        return [_changed_setting("the operation", stored.get("operator"), current.get("operator"))]
+    names = [*stored, *(name for name in current if name not in stored)]
     differences = [
-        _setting(name, stored.get(name), asked.get(name))
+        _setting(name, stored.get(name), current.get(name))
         for name in names
-        if name not in _ITS_OWN and stored.get(name) != asked.get(name)
+        if name not in _ITS_OWN and stored.get(name) != current.get(name)
     ]
-    tags, now = set(stored.get("side_outputs", {})), set(asked.get("side_outputs", {}))
+    tags, now = set(stored.get("side_outputs", {})), set(current.get("side_outputs", {}))
     differences += [f"side output {tag!r} is missing in the query" for tag in sorted(tags - now)]
     differences += [f"side output {tag!r} is missing in the checkpoint" for tag in sorted(now - tags)]
-    for place, one, two in zip(("left", "right"), stored["inputs"], asked["inputs"], strict=True):
+    for place, one, two in zip(("left", "right"), stored["inputs"], current["inputs"], strict=True):
         if one["name"] != two["name"]:
             differences.append(_changed_setting(f"the {place} input's name=", one["name"], two["name"]))
         differences += _input_differences(f"input {two['name']!r}", one, two)
     return differences
 
 
-def _input_differences(label: str, stored: Mapping[str, Any], asked: Mapping[str, Any]) -> Iterator[str]:
-    if stored["key"] != asked["key"]:
-        new = [name for name in asked["key"] if name not in stored["key"]]
-        gone = [name for name in stored["key"] if name not in asked["key"]]
+def _input_differences(label: str, stored: Mapping[str, Any], current: Mapping[str, Any]) -> Iterator[str]:
+    if stored["key"] != current["key"]:
+        new = [name for name in current["key"] if name not in stored["key"]]
+        gone = [name for name in stored["key"] if name not in current["key"]]
         became = [f"column {name!r} has become a key column" for name in new]
         became += [f"column {name!r} is not a key column any more" for name in gone]
         details = f": {', '.join(became)}" if became else ""
-        yield f"{label}: {_changed_setting('key=', stored['key'], asked['key'])}{details}"
-    names = [*stored, *(name for name in asked if name not in stored)]
+        yield f"{label}: {_changed_setting('key=', stored['key'], current['key'])}{details}"
+    names = [*stored, *(name for name in current if name not in stored)]
     for name in names:
-        if name not in _OF_INPUTS and stored.get(name) != asked.get(name):
-            yield f"{label}: {_setting(name, stored.get(name), asked.get(name))}"
-    one, two = stored.get("changes") or {}, asked.get("changes") or {}
+        if name not in _OF_INPUTS and stored.get(name) != current.get(name):
+            yield f"{label}: {_setting(name, stored.get(name), current.get(name))}"
+    one, two = stored.get("changes") or {}, current.get("changes") or {}
     for name in dict.fromkeys([*one, *two]):
         was, is_now = one.get(name), two.get(name)
         if isinstance(was, dict) and isinstance(is_now, dict):
             inner = dict.fromkeys([*was, *is_now])
-            yield from (
-                f"{label}: {_setting(each, was.get(each), is_now.get(each))}" for each in inner if was != is_now
-            )
+            yield from (f"{label}: {_setting(key, was.get(key), is_now.get(key))}" for key in inner if was != is_now)
         elif was != is_now:
             yield f"{label}: {_setting(name, was, is_now)}"
 
 
-def _setting(name: str, stored: Any, asked: Any) -> str:
+def _setting(name: str, stored: Any, current: Any) -> str:
     """Return the difference of a setting, under the name of its argument."""
     if name == "function":
-        return _changed_setting("the function", stored, asked)
+        return _changed_setting("the function", stored, current)
     if name.endswith(_DURATIONS):
-        stored, asked = (_duration(each) for each in (stored, asked))
-    return _changed_setting(f"{name.removesuffix(_DURATIONS)}=", stored, asked)
+        stored, current = (_duration(each) for each in (stored, current))
+    return _changed_setting(f"{name.removesuffix(_DURATIONS)}=", stored, current)
 
 
 def _duration(micros: Any) -> Any:
@@ -196,27 +178,29 @@ def _duration(micros: Any) -> Any:
     return f"{sign}{duration_text(size // 1_000)}" if size % 1_000 == 0 else f"{sign}{size} microseconds"
 
 
-def _changed_setting(label: str, stored: Any, asked: Any) -> str:
-    return f"{label} is {stored!r} in the checkpoint and {asked!r} in the query"
+def _changed_setting(label: str, stored: Any, current: Any) -> str:
+    return f"{label} is {stored!r} in the checkpoint and {current!r} in the query"
 
 
-def _column_changes(stored: Mapping[str, Any], asked: Mapping[str, Any]) -> Iterator[_Change]:
-    """Yield for each column that came, went or changed what it is, and what to do."""
-    for one, two in zip(stored["inputs"], asked["inputs"], strict=True):
+def _column_changes(stored: Mapping[str, Any], current: Mapping[str, Any]) -> Iterator[_Change]:
+    """Yield the change and the cure of each column that was added, lost or changed."""
+    for one, two in zip(stored["inputs"], current["inputs"], strict=True):
         yield from _changes_of(f"input {two['name']!r}", one["columns"], two["columns"], _INPUT_CURES)
-    is_same = all(one["columns"] == two["columns"] for one, two in zip(stored["inputs"], asked["inputs"], strict=True))
-    if "function" in asked:
-        yield from _changes_of("the output", stored["output"], asked["output"], _OUTPUT_CURES)
+    is_same = all(
+        one["columns"] == two["columns"] for one, two in zip(stored["inputs"], current["inputs"], strict=True)
+    )
+    if "function" in current:
+        yield from _changes_of("the output", stored["output"], current["output"], _OUTPUT_CURES)
     elif is_same:
         # Else those of a join follow from its inputs' columns.
-        yield from _changes_of("the output", stored["output"], asked["output"], _JOIN_CURES)
+        yield from _changes_of("the output", stored["output"], current["output"], _JOIN_CURES)
     for tag, columns in stored.get("side_outputs", {}).items():
-        yield from _changes_of(f"side output {tag!r}", columns, asked["side_outputs"][tag], _OUTPUT_CURES)
+        yield from _changes_of(f"side output {tag!r}", columns, current["side_outputs"][tag], _OUTPUT_CURES)
 
 
 @dataclass(frozen=True)
 class _Cures:
-    """The cure for a column that is gone, has another type, was added, may not be null, or is in another place."""
+    """The cure for a column that is gone, has another type, was added, or is in another position."""
 
     lost: str
     other: str
@@ -225,7 +209,7 @@ class _Cures:
 
 
 _ANEW = "take the state into a new checkpoint with restore_from="
-_TAKEN_UP = "start(..., evolve=True) takes it up: rows that wait have null there"
+_TAKEN_UP = "start(..., evolve=True) takes it up: rows that wait have null in it"
 _INPUT_CURES = _Cures(
     "add it again: to a table with ALTER TABLE ... ADD COLUMN ({column} {before}), for files in schema=",
     f"cast it to that type, for files in schema=, or, where it has become wider, {_ANEW}",
@@ -242,8 +226,8 @@ _SUFFIXES = "give the join its suffixes= as they were"
 _JOIN_CURES = _Cures(_SUFFIXES, _SUFFIXES, _SUFFIXES, _SUFFIXES)
 
 
-def _changes_of(label: str, stored: str, asked: str, cures: _Cures) -> Iterator[_Change]:
-    then, now = (parse_schema(each, label=label) for each in (stored, asked))
+def _changes_of(label: str, stored: str, current: str, cures: _Cures) -> Iterator[_Change]:
+    then, now = (parse_schema(each, label=label) for each in (stored, current))
     before = "FIRST"
     for field in then:
         column = schema_to_ddl(pa.schema([field.with_nullable(True)]))
@@ -272,43 +256,35 @@ def _changes_of(label: str, stored: str, asked: str, cures: _Cures) -> Iterator[
         )
 
 
-def check_evolution(stored: Mapping[str, Any], asked: Mapping[str, Any], root: str) -> None:
-    """Check that a query can be restored from another's state: that it is the same query or has evolved from it.
-
-    Args:
-        stored: The description of the query that wrote the state.
-        asked: The description of the query to restore.
-        root: The checkpoint, for the message.
-
-    Raises:
-        CheckpointError: The query can't be restored; the message lists the differences.
-    """
-    differences = _differences(_without_evolvable(stored, asked), asked)
-    if stored.get("operator") == asked.get("operator"):
-        differences += _evolution("output", stored["output"], asked["output"])
-        for one, two in zip(stored["inputs"], asked["inputs"], strict=True):
+def check_evolution(stored: Mapping[str, Any], current: Mapping[str, Any], root: str) -> None:
+    """Check that a query can be restored from another's state, as the same query or one evolved from it."""
+    differences = _differences(_without_evolvable(stored, current), current)
+    if stored.get("operator") == current.get("operator"):
+        differences += _evolution("output", stored["output"], current["output"])
+        for one, two in zip(stored["inputs"], current["inputs"], strict=True):
             role = f"input {two['name']!r}"
             # A key of a wider type hashes differently, which moves it to another key group.
             differences += _evolution(role, one["columns"], two["columns"], fixed=two["key"])
         for tag, columns in stored.get("side_outputs", {}).items():
-            if tag in asked.get("side_outputs", {}):
-                differences += _evolution(f"side output {tag!r}", columns, asked["side_outputs"][tag])
+            if tag in current.get("side_outputs", {}):
+                differences += _evolution(f"side output {tag!r}", columns, current["side_outputs"][tag])
     if differences:
         msg = (
-            f"checkpoint {root} can't go on as this query: {'; '.join(differences)}. A state may be added, a nullable "
-            f"column added, or a type widened; make the query again what the checkpoint holds, or begin without it"
+            f"checkpoint {root} can't continue as this query: {'; '.join(differences)}. A state may be added, a "
+            f"nullable column added, or a type widened; make the query again what the checkpoint holds, or begin "
+            f"without it"
         )
         raise CheckpointError(msg)
 
 
-def _without_evolvable(stored: Mapping[str, Any], asked: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a description in which what a restored query may change is as it asks for."""
-    evolved = {name: asked[name] for name in ("key_groups", "function") if name in asked}
-    added = dict.fromkeys(asked.get("side_outputs", {}), "") | dict(stored.get("side_outputs", {}))
+def _without_evolvable(stored: Mapping[str, Any], current: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a description with the current query's values for all that a restored query may change."""
+    evolved = {name: current[name] for name in ("key_groups", "function") if name in current}
+    added = dict.fromkeys(current.get("side_outputs", {}), "") | dict(stored.get("side_outputs", {}))
     return {**stored, **evolved, **({"side_outputs": added} if added else {})}
 
 
-def _evolution(label: str, stored: str, asked: str, fixed: Sequence[str] = ()) -> list[str]:
-    before, now = parse_schema(stored, label=label), parse_schema(asked, label=label)
+def _evolution(label: str, stored: str, current: str, fixed: Sequence[str] = ()) -> list[str]:
+    before, now = parse_schema(stored, label=label), parse_schema(current, label=label)
     differences = schema_evolution.differences(before, now, fixed=fixed)
     return [f"{label}: {difference}" for difference in differences]

@@ -35,12 +35,9 @@ _TRIES = 5
 def take_savepoint(spark: SparkSession, files: Store) -> Checkpoint:
     """Take a savepoint; where the last batch has a snapshot already, that becomes the savepoint.
 
-    Returns:
-        The checkpoint at that batch. It is kept until a user removes it.
-
-    Raises:
-        CheckpointError: No batch is finished yet; the query was drained, so that no query can continue from it; the
-            state is damaged; or the savepoint took so long that its rows were removed, in each of five tries.
+    It is kept until a user removes it. Raises ``CheckpointError`` where no batch is finished yet; the query was
+    drained, so that no query can continue from it; the state is damaged; or the savepoint took so long that its rows
+    were removed, in each of five tries.
     """
     key_groups = int(read_query(files)["query"]["key_groups"])
     with STATE_LOCK:
@@ -55,8 +52,8 @@ def take_savepoint(spark: SparkSession, files: Store) -> Checkpoint:
                 raise CheckpointError(msg)
             if manifest.report.drained:
                 msg = (
-                    f"checkpoint {files.root}: its query was drained, so nothing can go on from it; read_state() reads "
-                    f"it"
+                    f"checkpoint {files.root}: its query was drained, so nothing can continue from it; read_state() "
+                    f"reads it"
                 )
                 raise CheckpointError(msg)
             snapshots = Snapshots(files)
@@ -70,7 +67,7 @@ def take_savepoint(spark: SparkSession, files: Store) -> Checkpoint:
                 if is_taken:
                     return Checkpoint(files.root, manifest.batch_id)
             except (CheckpointError, *SPARK_ERRORS):
-                # A query that goes on cleans the state of former batches, also while it is read here.
+                # A running query cleans the state of former batches, also while this reads it.
                 if committed_batches(files)[-1:] == committed[-1:]:
                     raise
     msg = (
@@ -88,7 +85,7 @@ def _write(spark: SparkSession, files: Store, manifest: Manifest, key_groups: in
     if snapshots.is_begun(batch_id):
         snapshots.begin(manifest, key_groups, snapshots.holders())
     _finish_removal(spark, files, snapshots, batch_id)
-    # A cleaning that takes this for interrupted needs a table, in whose log it can say so.
+    # A cleaning that takes this for interrupted needs a table, in whose log it can note that.
     commits.create()
     claim = commits.next_savepoint()
     if snapshots.read(batch_id) is not None:
@@ -115,11 +112,8 @@ def _write(spark: SparkSession, files: Store, manifest: Manifest, key_groups: in
 def _make_final(spark: SparkSession, files: Store, batch_id: int) -> bool:
     """Let no other savepoint replace the rows of one that counts; return False where that has happened already.
 
-    Its writer does this before it says that the savepoint is taken, and so does each that finds it there: the writer
-    may stand still, or have ended.
-
-    Raises:
-        CheckpointError: The rows can't be read.
+    Its writer does this before it reports the savepoint as taken, and so does each later one that finds it: the writer
+    may be suspended, or have ended.
     """
     snapshots, table = Snapshots(files), StateTable(spark, files)
     StateCommits(spark, files).end_savepoints()
@@ -137,16 +131,15 @@ def _make_final(spark: SparkSession, files: Store, batch_id: int) -> bool:
 def _finish_removal(spark: SparkSession, files: Store, snapshots: Snapshots, batch_id: int) -> None:
     """Finish the removal of the batch's former snapshot, which would later delete the savepoint's rows, too.
 
-    Raises:
-        CheckpointError: A query in another process was removing it and has not released its lease. However long it
-            stands still, it may go on.
+    Raises ``CheckpointError`` where a query in another process was removing it and has not released its lease: however
+    long that is suspended, it may continue.
     """
     if batch_id not in {each.batch_id for each in snapshots.removed()}:
         return
     holder = read_lease(files).record
     # Within this process nothing else cleans now, because this thread has the lock.
-    is_here = holder is not None and (holder.host, holder.pid) == (socket.gethostname(), os.getpid())
-    if holder is not None and not holder.released and not is_here:
+    is_this_process = holder is not None and (holder.host, holder.pid) == (socket.gethostname(), os.getpid())
+    if holder is not None and not holder.released and not is_this_process:
         msg = (
             f"checkpoint {files.root}: its query ({holder}) was removing the former snapshot of batch {batch_id}, and "
             f"would remove the savepoint's rows with it; take the savepoint again after the query's next batch, or "

@@ -2,8 +2,8 @@
 
 They are in ``<checkpoint>/segments/``. A local file is written under a temporary name and renamed, and mapped into
 memory when it is read. On an object store, tasks write and read whole objects with the settings of the session; on
-HDFS, pyarrow does. There, each process caches the files that it read last. Where tasks can't reach the checkpoint in
-this way, which the driver tries before the start, all state stays in Spark's state store.
+HDFS, pyarrow does. For these, each process caches the files that it read last. Where tasks can't reach the checkpoint
+in this way, which the driver tries before the start, all state stays in Spark's state store.
 
 A segment is deleted once no state names it that a restart, a repeated batch or a savepoint may read: the manifests of
 the last ten batches that count do not name it, and it was written at least two batches before the last one. (Two
@@ -38,7 +38,7 @@ _LOG = logging.getLogger(__name__)
 
 FOLDER = "segments"
 KEPT_MANIFESTS = 10
-"""Segments that the manifests of the last so many batches name are kept."""
+"""The number of last batches whose manifests' segments are kept."""
 
 _KEPT_BATCHES = 2
 _LISTED_EVERY = 100
@@ -53,11 +53,9 @@ _read: OrderedDict[str, pa.Buffer] = OrderedDict()
 
 @dataclass(frozen=True)
 class SegmentFolder:
-    """The folder of a checkpoint's segments (``state.segments.SegmentStore``); it is serialized with the tasks.
+    """The URL of a checkpoint's segments (``state.segments.SegmentStore``); it is serialized with the tasks.
 
-    Attributes:
-        uri: The directory, as a URL.
-        settings: How to reach the object store that the directory is on; None for other file systems.
+    ``settings`` are those of its object store; None on other file systems.
     """
 
     uri: str
@@ -90,11 +88,7 @@ class SegmentFolder:
             system.move(partial_path, path)
 
     def open(self, name: str) -> pa.Buffer:
-        """Return a file's bytes, mapped into memory where the file is local.
-
-        Raises:
-            OSError: The file does not exist or can't be read.
-        """
+        """Return a file's bytes, mapped into memory where the file is local; ``OSError`` where it can't be read."""
         uri = f"{self.uri}/{name}"
         if self.settings is None:
             system, path = file_system(uri, "segments")
@@ -115,11 +109,7 @@ class SegmentFolder:
         return content
 
     def stamp(self, name: str) -> tuple[int, ...]:
-        """Return the identity, size and time of a local file; nothing where ``open`` returns a copy.
-
-        Raises:
-            OSError: The file does not exist or can't be read.
-        """
+        """Return the identity, size and time of a local file; nothing where ``open`` returns a copy."""
         if self.settings is None:
             system, path = file_system(f"{self.uri}/{name}", "segments")
             if system.type_name == "local":
@@ -148,31 +138,22 @@ def _object_store(uri: str, settings: Settings) -> ObjectStore:
 
 
 def open_segments(files: Store) -> SegmentFolder | None:
-    """Create the directory of a checkpoint's segments.
-
-    Returns:
-        The folder; None where tasks can't write to it and read from it.
-    """
+    """Create and return the directory of a checkpoint's segments; None where tasks can't write to it and read it."""
     folder, probe = SegmentFolder.of(files), f"probe-{uuid.uuid4().hex}"
     try:
         files.make_directory(FOLDER)
         folder.write(probe, pa.py_buffer(probe.encode()))
         content = folder.open(probe).to_pybytes()
-        is_there = files.exists(f"{FOLDER}/{probe}")
+        is_listed = files.exists(f"{FOLDER}/{probe}")
         files.delete(f"{FOLDER}/{probe}")
     except (ConfigurationError, CheckpointError, OSError, pa.ArrowException) as error:
         _LOG.info("checkpoint %s: its state stays in Spark's own state store: %s", files.root, error)
         return None
-    return folder if is_there and content == probe.encode() else None
+    return folder if is_listed and content == probe.encode() else None
 
 
 def obsolete(names: Collection[str], last_batch_id: int, needed: Collection[str]) -> list[str]:
-    """Return the files that can be deleted.
-
-    Args:
-        names: The files.
-        last_batch_id: The last batch that counts.
-        needed: The files that the manifests of the last batches name.
+    """Return the files that can be deleted: old ones that the manifests of the last batches do not name.
 
     >>> obsolete(["000000000003-00000-ab.arrow", "000000000005-00000-cd.arrow"], 5, [])
     ['000000000003-00000-ab.arrow']
@@ -186,12 +167,7 @@ def _batch_id(name: str) -> int:
 
 
 class SegmentCleaner:
-    """Deletes the segments of one checkpoint that are no longer needed.
-
-    Args:
-        files: The checkpoint.
-        manifests: Its manifests.
-    """
+    """Deletes the segments of one checkpoint that are no longer needed."""
 
     def __init__(self, files: Store, manifests: Manifests) -> None:
         self._files = files

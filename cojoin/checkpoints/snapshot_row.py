@@ -64,12 +64,10 @@ STATE_SCHEMA = pa.schema(
 
 @dataclass(frozen=True)
 class SnapshotCadence:
-    """When a snapshot is due, computed from the state alone, so that all key groups and a repeated batch agree.
+    """The rule by which a snapshot is due, from the state alone, so that all key groups and a repeated batch agree.
 
-    Attributes:
-        batches: The interval in batches; None where it is in milliseconds, or snapshots are never due.
-        interval_ms: The interval in milliseconds of the batches' processing time; None where it is in batches, or
-            snapshots are never due.
+    The interval is in batches, or in milliseconds of the batches' processing time; both are None where none is ever
+    due.
 
     >>> SnapshotCadence.of("10 minutes").interval_ms, SnapshotCadence.of(5).batches
     (600000, 5)
@@ -80,11 +78,7 @@ class SnapshotCadence:
 
     @classmethod
     def of(cls, declared: Duration | int | None) -> SnapshotCadence:
-        """Return the cadence of a user's setting: a duration, a number of batches, or None for never.
-
-        Raises:
-            ConfigurationError: The setting is none of these, or not positive.
-        """
+        """Return the cadence of a user's setting: a duration, a number of batches, or None for never."""
         if declared is None:
             return cls()
         if isinstance(declared, int) and not isinstance(declared, bool):
@@ -94,17 +88,14 @@ class SnapshotCadence:
             return cls(batches=declared)
         interval = milliseconds(declared, "checkpoint_interval")  # type: ignore[arg-type]
         if not interval:
-            msg = "checkpoint_interval: expected more than nothing; 1 takes a snapshot with every batch"
+            msg = "checkpoint_interval: must be longer than zero; 1 takes a snapshot with every batch"
             raise ConfigurationError(msg)
         return cls(interval_ms=interval)
 
     def is_due(self, saved: Mapping[str, Any] | None, batch_id: int, now: int) -> bool:
-        """Return whether a batch ends with a snapshot.
+        """Return whether a batch, at a processing time in epoch milliseconds, ends with a snapshot.
 
-        Args:
-            saved: The header's entry about the last snapshot, or about the beginning of the state.
-            batch_id: The batch.
-            now: Its processing time, in epoch milliseconds.
+        ``saved`` is the header's entry about the last snapshot, or about the beginning of the state.
         """
         if self.batches is not None:
             return batch_id - (-1 if saved is None else int(saved["batch_id"])) >= self.batches
@@ -114,13 +105,9 @@ class SnapshotCadence:
 def snapshot_row(
     key_group: int, batch_id: int, header: Mapping[str, Any], tables: Mapping[str, pa.Table]
 ) -> tuple[pa.Table, dict[str, Any]]:
-    """Return a key group's row, and the ``"saved"`` entry for the header of its state.
+    """Return a key group's row after a batch, and the ``"saved"`` entry for the header of its state.
 
-    Args:
-        key_group: The key group's number.
-        batch_id: The batch after which this is the state.
-        header: The state's header; its ``"saved"`` is the entry that the last snapshot returned.
-        tables: The state's tables.
+    The ``"saved"`` in ``header`` is the entry that the last snapshot returned.
     """
     saved = header.get("saved") or {}
     content = codec.encode({}, tables)
@@ -164,7 +151,7 @@ def are_whole(rows: Sequence[Any], snapshot: Snapshot) -> bool:
 
 
 def _is_sealed(row: Mapping[str, Any]) -> bool:
-    """Return whether a row of the ``state`` table is as its seal says.
+    """Return whether a row of the ``state`` table fits its seal.
 
     Release 0.5.0 sealed header and fingerprint alone. An index names the seals, so none can become one of these.
     """
@@ -195,17 +182,17 @@ def _digest(content: bytes) -> str:
 
 
 def read_content(content: bytes | None, fingerprint: str, where: str) -> dict[str, pa.Table]:
-    """Read the tables of a row's content, and check their fingerprint.
+    """Return the tables of a row's content, checked by their fingerprint.
 
-    Raises:
-        CodecError: The content is missing, was changed, or is of a newer version; the message begins with ``where``.
+    Raises ``CodecError`` where the content is missing, was changed, or has a newer version; its message begins with
+    ``where``.
     """
     if content is None:
-        msg = f"{where}: its content is not there; the table's files were removed; restore another snapshot"
+        msg = f"{where}: its content is missing; the table's files were removed; restore another snapshot"
         raise CodecError(msg)
     actual = _digest(content)
     try:
-        # Decoded before the comparison: an error about a newer version says more than a differing fingerprint.
+        # Decoded before the comparison: an error about a newer version helps more than a differing fingerprint.
         _, tables = codec.decode(content)
     except CodecError as error:
         msg = f"{where}: {error}; restore another snapshot"
@@ -220,29 +207,18 @@ def read_content(content: bytes | None, fingerprint: str, where: str) -> dict[st
 
 
 class DueSnapshots:
-    """The last snapshots that the calls of one run have reported.
-
-    Args:
-        cadence: When a snapshot is due.
-        key_groups: The number of key groups.
-        is_new: Whether no key group has a state yet.
-    """
+    """The last snapshots that the calls of one run have reported; ``is_new``: no key group has a state yet."""
 
     def __init__(self, cadence: SnapshotCadence, key_groups: int, *, is_new: bool) -> None:
         self._cadence, self._key_groups = cadence, key_groups
         self._last: dict[int, Mapping[str, Any] | None] = dict.fromkeys(range(key_groups)) if is_new else {}
 
     def may_have(self, batch_id: int, now: int) -> bool:
-        """Return whether a batch may end with a snapshot.
-
-        Args:
-            batch_id: The batch.
-            now: The time, in epoch milliseconds; that of the batch is earlier.
-        """
+        """Return whether a batch may end with a snapshot; its time is before ``now``, in epoch milliseconds."""
         if len(self._last) < self._key_groups:
             return True
         return any(self._cadence.is_due(last, batch_id, now) for last in self._last.values())
 
     def observe(self, statistics: Iterable[Mapping[str, Any]]) -> None:
-        """Take in what a batch's calls told."""
+        """Note the snapshots that a batch's calls have reported."""
         self._last.update((each["key_group"], each["saved"]) for each in statistics)

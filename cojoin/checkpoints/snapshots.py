@@ -7,10 +7,12 @@ on which the next one builds.
 
 A second small file, in ``snapshots_removed``, names a snapshot whose rows must go: one that is being removed, and a
 savepoint from before its first row is written until it counts, so that the rows of an interrupted one are found. The
-index of a snapshot says that it is being removed until its rows are gone. A savepoint never writes over that: of a
+index of a snapshot is marked as being removed until its rows are gone. A savepoint never overwrites that: of a
 savepoint that is being taken and a cleaning that takes it for interrupted, one succeeds (``replace``), and the other
 begins again. The file of a savepoint that has begun also names the earlier rows to which it may point, which stay until
 it counts or is taken for interrupted: however it ends, an index never points to content that is gone.
+
+Reading a file that is damaged or has a newer format raises ``CheckpointError``.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ if TYPE_CHECKING:
     from cojoin.storage.store import Store
 
 SnapshotKind: TypeAlias = Literal["checkpoint", "savepoint", "restored", "removed", "begun"]
-"""Why a snapshot was taken: it was due; a user asked for it; a restored query began with it. Or it is being removed, or
+"""The reason of a snapshot: it was due; a user asked for it; a restored query began with it. Or it is being removed, or
 is a savepoint whose rows are being written."""
 
 SNAPSHOT_FORM = Form(
@@ -79,18 +81,11 @@ _DIRECTORY, _REMOVED = "snapshots", "snapshots_removed"
 class Snapshot:
     """A query's state, offsets and outputs after a batch, which can be restored.
 
-    Attributes:
-        manifest: The manifest of its batch.
-        kind: Why it was taken.
-        key_groups: The number of key groups of its state.
-        rows: The number of rows of its state.
-        state_bytes: The size of its state, in bytes.
-        written_bytes: How much of that was written for it; the rest is in earlier snapshots.
-        content_batch_ids: The snapshots that have its content: for each batch the key groups. A batch without key
-            groups had some for an earlier attempt, and is looked at when the snapshot is removed.
-        seal: The BLAKE2b of the seals of all its rows.
-        remembered: Whether the query's own state points to it; the next snapshot builds on the newest of these.
-        claim: The number of the savepoint's claim (``state_commits.Claim``); 0 for a run's snapshot.
+    ``rows`` and ``state_bytes`` are of its whole state; ``written_bytes`` were written for it, the rest is in earlier
+    snapshots. ``content_batch_ids`` has for each batch the key groups whose content its snapshot has; a batch without
+    key groups had some for an earlier attempt, and is looked at when the snapshot is removed. ``seal`` is the BLAKE2b
+    of the seals of all its rows. ``remembered``: the query's own state points to it; the next snapshot builds on the
+    newest of these. ``claim`` is the number of the savepoint's claim (``state_commits.Claim``); 0 for a run's snapshot.
     """
 
     manifest: Manifest
@@ -140,14 +135,10 @@ class Snapshots:
     def write(self, snapshot: Snapshot, check: Callable[[], None] = lambda: None) -> None:
         """Write a snapshot's index file, which makes the snapshot count.
 
-        Args:
-            snapshot: The snapshot.
-            check: Raises an error where it must not count: another run may have taken over and deleted its rows, or
-                another savepoint have replaced them.
-
-        Raises:
-            BeingRemovedError: It is a savepoint, and its rows are being removed, or are replaced.
-            QueryFailedError: A later run of the query has already written the batch's snapshot, or has taken over.
+        ``check`` raises an error where it must not count: another run may have taken over and deleted its rows, or
+        another savepoint have replaced them. Raises ``BeingRemovedError`` for a savepoint whose rows are being removed,
+        or are replaced, and ``QueryFailedError`` where a later run of the query has written the batch's snapshot, or
+        has taken over.
         """
         check()
         name = numbered_name(_DIRECTORY, snapshot.batch_id)
@@ -159,7 +150,7 @@ class Snapshots:
             if snapshot.kind == content["kind"] == "savepoint":
                 # Another one of this batch counts; only one whose rows came later takes its place.
                 check()
-            return _epoch(content)
+            return int(content["manifest"].get("epoch", 0))
 
         def over(content: Mapping[str, Any]) -> Mapping[str, Any]:
             # A savepoint stays one when its batch is run again.
@@ -186,11 +177,8 @@ class Snapshots:
     def begin(self, manifest: Manifest, key_groups: int, holders: Iterable[tuple[int, int]] = ()) -> None:
         """Note that a savepoint's rows are about to be written; the call is idempotent.
 
-        Args:
-            manifest: The manifest of its batch.
-            key_groups: The number of key groups.
-            holders: The rows (batch and key group) whose content it may point to, which no cleaning removes from now
-                on. One that has begun before may still do so.
+        ``holders`` are the rows (batch and key group) whose content it may point to, which no cleaning removes from now
+        on. One that has begun before may still do so.
         """
         groups_of: dict[str, list[int]] = {}
         for batch_id, group in sorted(holders):
@@ -209,7 +197,7 @@ class Snapshots:
             self._files.delete(numbered_name(_REMOVED, batch_id))
 
     def promote(self, batch_id: int) -> Snapshot | None:
-        """Make a snapshot a savepoint, and return it; None where there is none, or it is being removed meanwhile."""
+        """Make a snapshot a savepoint, and return it; None where it does not exist, or is being removed meanwhile."""
         for _ in range(_TRIES):
             stored = self._read_tagged(batch_id)
             if stored is None:
@@ -221,11 +209,7 @@ class Snapshots:
         return None
 
     def read(self, batch_id: int) -> Snapshot | None:
-        """Return the snapshot of a batch; None where there is none.
-
-        Raises:
-            CheckpointError: Its file is damaged, or its format is newer.
-        """
+        """Return the snapshot of a batch; None without one."""
         stored = self._read_tagged(batch_id)
         return None if stored is None else stored[0]
 
@@ -245,10 +229,10 @@ class Snapshots:
         return written and self._stays(snapshot.batch_id, snapshot.kind)
 
     def _stays(self, batch_id: int, kind: SnapshotKind) -> bool:
-        """Return whether an index that was just written is still there, or one of its kind.
+        """Return whether an index that was just written, or one of its kind, still exists.
 
-        Without compare-and-swap, a savepoint and a cleaning that write it at the same moment both believe to have
-        written it; what the last one wrote holds.
+        Without compare-and-swap, a savepoint and a cleaning that write it at the same moment both seem to succeed; the
+        last one's content holds.
         """
         if self._files.swaps:
             return True
@@ -273,11 +257,7 @@ class Snapshots:
         return [each for each in numbers if each not in doubtful or self.read(each) is not None]
 
     def all(self) -> list[Snapshot]:
-        """Return all snapshots, oldest first.
-
-        Raises:
-            CheckpointError: A file is damaged, or its format is newer.
-        """
+        """Return all snapshots, oldest first."""
         numbers = numbers_in(self._files, _DIRECTORY)
         return [snapshot for batch_id in numbers if (snapshot := self.read(batch_id)) is not None]
 
@@ -288,9 +268,8 @@ class Snapshots:
     def promised(self, barred: Collection[int] = ()) -> set[tuple[int, int]]:
         """Return the rows (batch and key group) to whose content savepoints that are being taken may point.
 
-        Args:
-            barred: The batches whose savepoints can no longer begin to count (``bar``). However old another one is, it
-                may still count.
+        The savepoints of ``barred`` batches can no longer begin to count (``bar``). However old another one is, it may
+        still count.
         """
         return named(each for each in self._noted() if each.is_begun and each.batch_id not in barred)
 
@@ -304,11 +283,9 @@ class Snapshots:
     ) -> None:
         """Remove a snapshot from those that count; ``removed`` returns it until ``forget``.
 
-        Args:
-            batch_id: The snapshot's batch.
-            check: Called if there is such a snapshot; raises an error where it must stay.
-            savepoints_too: Whether a savepoint is removed, too; another process may make the snapshot one meanwhile.
-            written_by: The snapshot whose writer's alone is removed; None where it may be any writer's.
+        ``check`` is called if it exists, and raises an error where it must stay. With ``savepoints_too``, a savepoint
+        is removed, too; another process may make the snapshot one meanwhile. ``written_by`` is the snapshot whose
+        writer's alone is removed; None: any writer's.
         """
         stored = self._read_tagged(batch_id)
         while stored is not None and (savepoints_too or stored[0].kind != "savepoint"):
@@ -350,15 +327,11 @@ class Snapshots:
         return self._is_marked(begun.batch_id)
 
     def _is_marked(self, batch_id: int) -> bool:
-        """Return whether the index of a batch's snapshot says that it is being removed."""
+        """Return whether the index of a batch's snapshot is marked as being removed."""
         return self._files.exists(numbered_name(_DIRECTORY, batch_id)) and self.read(batch_id) is None
 
     def bar(self, removed: Snapshot) -> bool:
-        """Keep a snapshot that is to be removed from counting again; return False where it counts meanwhile.
-
-        Args:
-            removed: One that ``removed`` returned.
-        """
+        """Keep a snapshot of ``removed`` from counting again; return False where it counts meanwhile."""
         name = numbered_name(_DIRECTORY, removed.batch_id)
         if self._files.exists(name):
             return True
@@ -367,7 +340,7 @@ class Snapshots:
     def still_removed(self, batch_id: int) -> bool:
         """Return whether a snapshot is still to be removed: no other cleaning has finished that, and it does not count.
 
-        A savepoint of that batch has written rows since, at the earliest, if it is not.
+        If it is not, a savepoint of that batch has written rows since at the earliest.
         """
         return self._files.exists(numbered_name(_REMOVED, batch_id)) and self.read(batch_id) is None
 
@@ -379,11 +352,9 @@ class Snapshots:
         self._files.delete(numbered_name(_REMOVED, batch_id))
 
     def obsolete(self, keep: int, *, savepoints_too: bool = False) -> list[int]:
-        """Return the batches whose snapshots need not be kept.
+        """Return the batches whose snapshots are not kept: all but savepoints and the newest ``keep`` others.
 
-        Args:
-            keep: How many of the newest snapshots to keep, besides savepoints.
-            savepoints_too: Whether savepoints are treated like the others.
+        With ``savepoints_too``, savepoints are treated like the others.
         """
         counted: Sequence[Snapshot] = self.all()
         mine = [each.batch_id for each in counted if savepoints_too or each.kind != "savepoint"]
@@ -392,7 +363,7 @@ class Snapshots:
 
     @staticmethod
     def base_of(snapshots: Iterable[Snapshot]) -> int | None:
-        """Return the batch of the snapshot on which the query's next snapshot builds; None where there is none."""
+        """Return the batch of the snapshot on which the query's next snapshot builds; None without one."""
         return max((each.batch_id for each in snapshots if each.remembered), default=None)
 
 
@@ -408,7 +379,3 @@ def named(snapshots: Iterable[Snapshot]) -> set[tuple[int, int]]:
 
 def _writer(snapshot: Snapshot) -> tuple[int, int]:
     return snapshot.manifest.epoch, snapshot.claim
-
-
-def _epoch(content: Mapping[str, Any]) -> int:
-    return int(content["manifest"].get("epoch", 0))

@@ -1,24 +1,23 @@
 """The commits of the ``state`` table: data files that tasks have written, each together with a claim.
 
-*Files.* A row with content gets a file of its own, in the folder of its batch and key group; the rows of a task without
-content share one. The driver gets each row together with the name of its file, so what is known of the rows is what the
-files have: a task that is run twice writes two files, and only those whose names have arrived are committed. A task
-that fails deletes its files. Those of a killed task, or of one that is run twice, stay until the batch's snapshot is
-removed (``StateCleaner``), for they are written under their names: hidden ones would be listed by nobody.
+*Files.* A row with content gets its own file, in the folder of its batch and key group; the rows of a task without
+content share one. The driver gets each row together with the name of its file, so what is known of the rows is in the
+files: a task that is run twice writes two files, and only those whose names have arrived are committed. A task that
+fails deletes its files. Those of a killed task, or of one that is run twice, stay until the batch's snapshot is removed
+(``StateCleaner``), so their names are final from the start: hidden ones would never be listed.
 
 *Claims* are transaction ids of Delta's, written with the rows; two applications are numbered in the table's log. The
 runs of the query write an epoch and a batch with every snapshot, and a run that takes over writes its epoch first.
 Savepoints write a number that grows with each, and once more when one counts or a cleaning takes one for interrupted.
 No two attempts draw the same number. A commit whose number is less than the last is refused, at the very version on
-which it would be made. So a run that stood still does not write over what its successor has written. A savepoint that
-stood still does not bring files back that a cleaning has deleted, nor does it replace the rows of one that counts.
+which it would be made. So a run that was suspended does not overwrite the rows of its successor. A savepoint that was
+suspended does not bring files back that a cleaning has deleted, nor does it replace the rows of one that counts.
 
 *Commits* are made without the JVM (``cojoin/delta``) on local disks and object stores: the claim is compared on the
-very version on which the commit is made, and with any commit in between it is compared again. Spark's own writer
-commits where only Hadoop reaches the store, where Spark encrypts its files, where a session's default properties for
-new tables are others than that writer gives, and where someone has given the table a feature that it does not know.
-There the claim is compared right before, and Delta skips a commit whose claim is not greater than the last
-(``txnAppId``, ``txnVersion``).
+very version on which the commit is made, and again after any commit in between. Spark's own writer commits where only
+Hadoop reaches the store, where Spark encrypts its files, where that writer can't give a session's default properties
+for new tables, and where the table has been given a feature that the writer does not support. Then the claim is
+compared right before, and Delta skips a commit whose claim is not greater than the last (``txnAppId``, ``txnVersion``).
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ if TYPE_CHECKING:
 _RUNS, SAVEPOINTS = "cojoin-state-runs", "cojoin-state-savepoints"
 _BATCHES = 1 << 32
 _DRAWN = 1 << 31
-"""From how many numbers above the last one a savepoint draws its own."""
+"""The number of numbers above the last one from which a savepoint draws."""
 STATE_TABLE = "state"
 """The table's folder below the checkpoint."""
 
@@ -74,13 +73,13 @@ _WRITTEN = pa.schema(
 )
 
 _INTERVAL = {"delta.checkpointInterval": "10"}
-"""Few commits are made, and whoever opens the table reads all of them since the last checkpoint of its log."""
+"""Few commits are made, and to open the table reads all of them since the last checkpoint of its log."""
 
 _CONFLICT = "ConcurrentTransactionException"
 
 
 class ClaimGoneError(CheckpointError):
-    """A claim whose application has gone on: a later run, another savepoint or a cleaning has written to the table."""
+    """A claim whose application has written a later one: a later run, another savepoint or a cleaning has committed."""
 
 
 class Claim(NamedTuple):
@@ -110,30 +109,19 @@ class Claim(NamedTuple):
 
     @classmethod
     def of_savepoint(cls, last: int) -> Claim:
-        """Return the claim of a savepoint that begins now.
-
-        Args:
-            last: The last number that savepoints have written.
-        """
+        """Return the claim of a savepoint that begins now, after the last number that savepoints have written."""
         return cls(SAVEPOINTS, last + 1 + uuid.uuid4().int % _DRAWN)
 
     @classmethod
     def above_savepoints(cls, last: int) -> Claim:
-        """Return the claim that ends all savepoints that have begun so far.
-
-        Args:
-            last: The last number that savepoints have written.
-        """
+        """Return the claim that ends all savepoints that have begun so far; ``last`` is their last written number."""
         return cls(SAVEPOINTS, last + 1 + _DRAWN)
 
     def is_made(self, version: Callable[[str], int | None]) -> bool:
         """Return whether a version of the table has this claim as the newest of its application.
 
-        Args:
-            version: Returns the newest version of an application; None for none.
-
-        Raises:
-            ClaimGoneError: The application has gone on.
+        ``version`` returns the newest version of an application, or None. Raises ``ClaimGoneError`` where that is a
+        later one.
         """
         last = version(self.app_id)
         if last is not None and last > self.version:
@@ -153,12 +141,7 @@ def partition_folder(batch_id: int, segment: int | None) -> str:
 
 @dataclass(frozen=True)
 class StateFolder:
-    """The table's folder as tasks reach it; it is serialized with them.
-
-    Attributes:
-        path: The folder: a local path, or one with the scheme of an object store.
-        settings: How to reach the object store; None for a local path.
-    """
+    """The table's folder, local or with the scheme of an object store, as tasks get it, serialized with them."""
 
     path: str
     settings: Settings | None = None
@@ -207,15 +190,9 @@ class _OpenFolder:
 
 
 def write_rows(rows: DataFrame, folder: StateFolder, batch_id: int) -> list[Row]:
-    """Write a snapshot's rows as files, in one Spark job.
+    """Write a batch's snapshot, rows of ``STATE_SCHEMA``, as files below the table's folder, in one Spark job.
 
-    Args:
-        rows: Rows of ``STATE_SCHEMA``.
-        folder: The table's folder.
-        batch_id: The snapshot's batch, which all rows have.
-
-    Returns:
-        The rows without content, each with a column ``file``: the file that has it, as ``data_files`` reads it.
+    Returns the rows without content, each with a column ``file``: the file that has it, as ``data_files`` reads it.
     """
     written: list[Row] = rows.mapInArrow(for_workers(_Writer(folder, batch_id)), spark_schema(_WRITTEN)).collect()
     return written
@@ -271,9 +248,9 @@ class _Writer:
 
 
 def _parquet(rows: pa.Table) -> pa.Buffer:
-    """Return rows as a Parquet file; partitions are all that its readers choose by, so it has no statistics."""
+    """Return rows as a Parquet file without statistics, since its readers choose by partitions alone."""
     made = pa.BufferOutputStream()
-    # The page checksums, as in Spark's files, show who reads one that a disk has changed it.
+    # The page checksums, as in Spark's files, reveal to readers that a disk has changed a file.
     pq.write_table(
         rows, made, store_schema=False, use_dictionary=False, write_statistics=False, write_page_checksum=True
     )
@@ -281,12 +258,7 @@ def _parquet(rows: pa.Table) -> pa.Buffer:
 
 
 class StateCommits:
-    """The commits of one checkpoint's state table.
-
-    Args:
-        spark: The session.
-        files: The checkpoint.
-    """
+    """The commits of one checkpoint's state table."""
 
     def __init__(self, spark: SparkSession, files: Store) -> None:
         self._spark, self._files, self._path = spark, files, files.path(STATE_TABLE)
@@ -302,50 +274,33 @@ class StateCommits:
         return Claim.of_savepoint(self._claimed(SAVEPOINTS) or 0)
 
     def end_savepoints(self) -> Claim:
-        """Let no savepoint commit any more that has begun before; where there is no table yet, nothing happens.
-
-        Returns:
-            The claim that did so.
-        """
+        """Let no savepoint commit any more that has begun before, if the table exists; return the claim that did so."""
         claim = Claim.above_savepoints(self._claimed(SAVEPOINTS) or 0)
         self._claim(claim)
         return claim
 
     def fence_runs(self, epoch: int) -> None:
-        """Let no earlier run of the query commit any more; where there is no table yet, nothing happens.
-
-        Args:
-            epoch: The epoch of the lease.
-        """
+        """Let no run of an epoch before this one commit any more, if the table exists."""
         self._claim(Claim.of_epoch(epoch))
 
     def create(self) -> None:
-        """Create the empty table where there is none."""
+        """Create the empty table where it does not exist."""
         if self._log.newest() is not None:
             return
         writer, first = self._writer(), Claim.of_epoch(0)
         if writer is not None:
-            # Of two that create it at once, one finds a claim there.
+            # Of two that create it at once, one finds the other's claim.
             writer.commit(Change(dict([first])), lambda version: version(first.app_id) is not None, new=self._new())
         else:
             empty = empty_frame(self._spark, STATE_SCHEMA)
             empty.write.format("delta").mode("append").partitionBy(*PARTITIONS).save(self._path)
 
     def replace(self, rows: DataFrame, batch_id: int, claim: Claim) -> list[Row] | None:
-        """Write a snapshot's rows, in place of those of an earlier attempt, together with a claim, in one commit.
+        """Write a batch's snapshot in place of an earlier attempt's rows, together with a claim, in one commit.
 
-        Args:
-            rows: Rows of ``STATE_SCHEMA``.
-            batch_id: The batch that all of them have.
-            claim: The claim.
-
-        Returns:
-            The rows as they were written, without content; None where the table has to be asked, as where the commit
-            was there already.
-
-        Raises:
-            ClaimGoneError: The claim's application has gone on; the table is as it was.
-            QueryFailedError: The errors of ``TableWriter.commit``.
+        Returns the rows as they were written, without content; None where the table has to be read for them, such as
+        where the commit was made already. Raises ``ClaimGoneError``, with the table unchanged, where the claim's
+        application has written a later one; other errors are those of ``TableWriter.commit``.
         """
         writer = self._writer()
         if writer is None:
@@ -354,36 +309,31 @@ class StateCommits:
         written = write_rows(rows, StateFolder.of(self._files), batch_id)
         added = data_files(written)
 
-        def change(there: Sequence[DataFile]) -> Change:
+        def change(present: Sequence[DataFile]) -> Change:
             # An earlier attempt's rows must go: their state may be in another order, with other fingerprints.
-            former = [each for each in there if _partition(each)[0] == batch_id]
+            former = [each for each in present if _partition(each)[0] == batch_id]
             return Change(dict([claim]), STATE_SCHEMA, added, former)
 
         try:
             done = writer.commit(change, claim.is_made, new=self._new())
         except TableRefusedError:
-            # A cleaning that has ended the claim since it was compared deletes the files; this says so.
+            # A cleaning that has ended the claim since it was compared deletes the files; this raises that.
             claim.is_made(self._claimed)
             raise
         return written if done.is_new else None
 
     def files(self) -> dict[str, tuple[int, int | None]]:
-        """Return the partition (batch and segment) of each of the table's files; where Spark commits, it finds them."""
+        """Return the partition (batch and segment) of each of the table's files; none where Spark commits."""
         writer = self._writer()
         return {} if writer is None else {each.path: _partition(each) for each in writer.files()}
 
     def remove(
         self, paths: Collection[str], partitions: Collection[tuple[int, int | None]], ended: Claim | None
     ) -> bool:
-        """Remove files, as far as they are still there, and end the savepoints that have begun since others were ended.
+        """Remove those files that still exist, and end the savepoints that have begun since others were ended.
 
-        Args:
-            paths: The files, as ``files`` returned them.
-            partitions: Their partitions (batch and segment), of which Spark removes all rows where it commits.
-            ended: What ``end_savepoints`` returned; None where no savepoint must be ended.
-
-        Returns:
-            Whether they were removed; False where a savepoint was written since.
+        ``partitions`` are those of the files; where Spark commits, it removes all their rows. ``ended`` is the claim of
+        ``end_savepoints``; None where no savepoint must be ended. Returns False where a savepoint was written since.
         """
         if self._log.newest() is None:
             return True
@@ -394,8 +344,8 @@ class StateCommits:
                 self._remove_by_spark(partitions, ended, again)
                 return True
 
-            def change(there: Sequence[DataFile]) -> Change | None:
-                gone = [each for each in there if each.path in paths]
+            def change(present: Sequence[DataFile]) -> Change | None:
+                gone = [each for each in present if each.path in paths]
                 return Change({} if again is None else dict([again]), removed=gone) if gone or again else None
 
             done = writer.commit(change, lambda version: _is_ended(version, ended, again))
@@ -409,7 +359,7 @@ class StateCommits:
         return None if table is None else table.transaction(app_id)
 
     def _claim(self, claim: Claim) -> None:
-        """Write a claim without rows, unless its application has written it or a later one, or there is no table."""
+        """Write a claim without rows, unless the table is missing or has it or a later one of its application."""
         if self._log.newest() is None or (self._claimed(claim.app_id) or 0) >= claim.version:
             return
         writer = self._writer()
@@ -464,11 +414,7 @@ class StateCommits:
 
 
 def _is_ended(version: Callable[[str], int | None], ended: Claim | None, again: Claim | None) -> bool:
-    """Return whether the savepoints have been ended once more, since they were ended.
-
-    Raises:
-        ClaimGoneError: A savepoint was written since.
-    """
+    """Return whether the savepoints have been ended once more; ``ClaimGoneError`` where one was written since."""
     if ended is None or again is None:
         return False
     last = version(ended.app_id)

@@ -1,25 +1,26 @@
 """The ``state`` table: one row for each key group and snapshot, with the content only where it changed.
 
-A row with content has a data file of its own (the table is partitioned by batch and segment), so cleaning deletes whole
+A row with content has a separate data file (the table is partitioned by batch and segment), so cleaning deletes whole
 files and rewrites none. A snapshot is one commit; written again, it replaces the rows that it wrote before
 (``state_commits``).
 
-Rows are read from the Parquet files that the table's log names, chosen by their batches and segments, so that it takes
-no Delta in the session. Where rows are not those of the files as they are (deletion vectors, column mapping), Spark's
-reader of Delta's tables reads them.
+Rows are read from the Parquet files that the table's log names, chosen by their batches and segments, so that the
+session needs no Delta. Where rows differ from those of the files (deletion vectors, column mapping), Spark's reader of
+Delta's tables reads them.
 
-The cleaning (``StateCleaner``) deletes the rows that no snapshot needs. It first notes which files there are, then
-looks whether they still must go, and removes only those. However long it stands still in between, it does not touch
-what a later snapshot of the same batch has written. Of a snapshot that is being removed, the content to which others
-point stays, and that to which a savepoint may point that is being taken. A savepoint that is taken for interrupted
-can't commit its rows any more, nor can one of a batch whose content is removed: it may write rows in the place of that
-content. Where one has, the cleaning looks again.
+The cleaning (``StateCleaner``) deletes the rows that no snapshot needs. It first lists the files, then checks whether
+they still must go, and removes only those. However long it is suspended in between, it does not touch the rows that a
+later snapshot of the same batch has written. Of a snapshot that is being removed, the content to which others point
+stays, and so does that to which a savepoint may point that is being taken. A savepoint that counts as interrupted can't
+commit its rows any more, nor can one of a batch whose content is removed: it may write rows in the place of that
+content. Where one has, the cleaning checks again.
 """
 
 from __future__ import annotations
 
 import contextlib
 import threading
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
@@ -36,19 +37,11 @@ from cojoin.errors import CheckpointError, CodecError, QueryFailedError
 from cojoin.session.arrow_types import spark_schema
 from cojoin.session.sealed import for_workers
 from cojoin.session.sessions import empty_frame
-from cojoin.session.spark_errors import SPARK_ERRORS, names_missing_file
+from cojoin.session.spark_errors import SPARK_ERRORS, first_line, names_missing_file
 from cojoin.storage.locations import literally
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
-
-    from pyspark.sql import SparkSession
-
-    from cojoin.checkpoints.state_commits import Claim
-    from cojoin.storage.store import Store
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from pyspark.sql import DataFrame, Row, SparkSession
 
@@ -62,7 +55,7 @@ if TYPE_CHECKING:
 
 
 _INDEX = [name for name in STATE_SCHEMA.names if name not in ("content", *PARTITIONS)]
-"""The columns of which a snapshot's index is made, and its headers."""
+"""The columns from which a snapshot's index and its headers are made."""
 _Expected: TypeAlias = "tuple[str, list[tuple[str, int, str]]]"
 """The fingerprint of a key group's content, and each table's name, number of rows and columns as DDL."""
 
@@ -77,13 +70,7 @@ class _RowsGoneError(CheckpointError):
 
 
 class StateTable:
-    """The state table of one checkpoint.
-
-    Args:
-        spark: The session.
-        files: The checkpoint.
-        version: The table's version that is read; None reads the newest at the time of each job.
-    """
+    """The state table of one checkpoint, at a version, or, with None, at the newest at the time of each job."""
 
     def __init__(self, spark: SparkSession, files: Store, version: int | None = None) -> None:
         self._spark, self._files, self._version = spark, files, version
@@ -94,9 +81,7 @@ class StateTable:
         """Return the table at its present version, which has a snapshot's rows whatever a query cleans meanwhile.
 
         A job that reads it later fails where files of the snapshot were deleted since, and does not miss their rows.
-
-        Raises:
-            CheckpointError: The snapshot is being removed.
+        Raises ``CheckpointError`` where the snapshot is being removed.
         """
         with self._errors_named(snapshot):
             table = self._log.newest()
@@ -105,13 +90,10 @@ class StateTable:
         return self if table is None else StateTable(self._spark, self._files, table.version)
 
     def check_unchanged(self, snapshot: Snapshot) -> None:
-        """Check that a snapshot still counts, as it was when its index was read.
+        """Check that a snapshot still counts, as it did when its index was read.
 
-        Its query may go on, and clean, or execute the batch again. It marks a snapshot as removed before it removes
-        rows; who read them in between may have missed some without an error.
-
-        Raises:
-            CheckpointError: Its query has removed or replaced it.
+        Its query may continue, and clean, or execute the batch again. It marks a snapshot as removed before it removes
+        rows; a reader in between may have missed some without an error.
         """
         now = self._snapshots.read(snapshot.batch_id)
         if now is None or now.seal != snapshot.seal:
@@ -134,22 +116,11 @@ class StateTable:
     ) -> Snapshot | None:
         """Write a snapshot's rows, in place of those of an earlier attempt, and make it count.
 
-        Args:
-            rows: Rows of ``STATE_SCHEMA``.
-            manifest: The manifest of the batch.
-            kind: Why the snapshot is taken.
-            key_groups: The number of key groups.
-            remembered: Whether the query's own state points to the snapshot.
-            claim: What keeps the rows out of the table where another writer has gone on.
-            check: Raises an error where the snapshot must not count; called right before it is made to.
-
-        Returns:
-            The snapshot; None where some key group has no row, so that the snapshot could not be restored.
-
-        Raises:
-            BeingRemovedError: It is a savepoint, and a cleaning has taken it for interrupted, or another one has
-                replaced it.
-            QueryFailedError: A later run of the query has taken over.
+        The rows are of ``STATE_SCHEMA``. ``remembered``: the query's own state points to the snapshot. The claim keeps
+        the rows out of the table where another writer has committed since. ``check`` raises an error where the snapshot
+        must not count, and is called right before it is made to. Returns None where some key group has no row, so that
+        the snapshot could not be restored. Raises ``BeingRemovedError`` for a savepoint that counts as interrupted, or
+        was replaced, and ``QueryFailedError`` where a later run of the query has taken over.
         """
         commits = StateCommits(self._spark, self._files)
         try:
@@ -161,12 +132,12 @@ class StateTable:
             check()
             raise self._refused(manifest, kind) from error
         except (QueryFailedError, *SPARK_ERRORS):
-            # Where another run has taken over, that is the reason, and this says so.
+            # Where another run has taken over, that is the reason, which the check raises.
             check()
             raise
         if sorted(row.key_group for row in written) != [*range(key_groups)]:
             return None
-        index = sorted((_entry(row) for row in written), key=lambda each: each["key_group"])
+        index = sorted(map(_entry, written), key=itemgetter("key_group"))
         holders: dict[str, list[int]] = {}
         for row in index:
             holders.setdefault(str(row["content_batch_id"]), []).append(row["key_group"])
@@ -201,11 +172,7 @@ class StateTable:
         )
 
     def headers(self, snapshot: Snapshot) -> list[Row]:
-        """Check a snapshot's rows against its index, and return them without their content, by key group.
-
-        Raises:
-            CheckpointError: The table or its files are missing or were changed.
-        """
+        """Check a snapshot's rows against its index, and return them without their content, by key group."""
         with self._errors_named(snapshot):
             rows = {row.key_group: row for row in self._rows({snapshot.batch_id: None}, _INDEX).collect()}
         if len(rows) != snapshot.key_groups:
@@ -217,11 +184,7 @@ class StateTable:
         return rows_in_order
 
     def contents(self, snapshot: Snapshot) -> DataFrame:
-        """Return ``(key_group, content)`` of a snapshot, also where the content is in earlier snapshots' rows.
-
-        Raises:
-            CheckpointError: The snapshot's index names no content, or the table does not exist or can't be read.
-        """
+        """Return ``(key_group, content)`` of a snapshot, also where the content is in earlier snapshots' rows."""
         wanted = {int(batch_id): groups for batch_id, groups in snapshot.content_batch_ids.items() if groups}
         if not wanted:
             msg = f"{self._label(snapshot)}: it names no content; restore another snapshot"
@@ -230,11 +193,7 @@ class StateTable:
             return self._rows(wanted, ["key_group", "content"])
 
     def check(self, snapshot: Snapshot) -> None:
-        """Check all of a snapshot's content against its fingerprints.
-
-        Raises:
-            CheckpointError: Something is missing or was changed; the message says what.
-        """
+        """Check all of a snapshot's content against its fingerprints."""
         label = self._label(snapshot)
         expected = {
             row.key_group: (row.fingerprint, [(each.name, each.rows, each.columns) for each in row.tables])
@@ -242,7 +201,14 @@ class StateTable:
         }
 
         def faults(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            return _faults(batches, expected, label)
+            for batch in batches:
+                groups = batch.column("key_group").to_pylist()
+                texts = [
+                    _fault(content.as_py(), expected[group], f"{label}, key group {group}")
+                    for group, content in zip(groups, batch.column("content"), strict=True)
+                ]
+                columns = [pa.array(groups, pa.int32()), pa.array(texts, pa.string())]
+                yield pa.RecordBatch.from_arrays(columns, names=["key_group", "fault"])
 
         with self._errors_named(snapshot):
             checked = self.contents(snapshot).mapInArrow(for_workers(faults), "key_group int, fault string").collect()
@@ -254,17 +220,13 @@ class StateTable:
             raise CheckpointError(messages[0])
         if missing:
             msg = (
-                f"{label}: the content of key group {missing[0]} (of {len(missing)} in all) is not there; "
+                f"{label}: the content of key group {missing[0]} (of {len(missing)} in all) is missing; "
                 f"the table's files were removed; restore another snapshot"
             )
             raise CheckpointError(msg)
 
     def has(self, snapshot: Snapshot) -> bool:
-        """Return whether the table has a snapshot's rows as they were written.
-
-        Raises:
-            CheckpointError: The table can't be read.
-        """
+        """Return whether the table has a snapshot's rows as they were written."""
         try:
             self.headers(snapshot)
         except _RowsGoneError:
@@ -272,16 +234,11 @@ class StateTable:
         return True
 
     def has_rows_of(self, batch_id: int) -> bool:
-        """Return whether there are files of a batch, whether they count or not."""
+        """Return whether files of a batch exist, whether they count or not."""
         return bool(self._files.names(f"{STATE_TABLE}/batch_id={batch_id}"))
 
     def _rows(self, wanted: Wanted, columns: list[str]) -> DataFrame:
-        """Return columns of some rows, in no order; a file that is gone may be named now, or when they are read.
-
-        Raises:
-            _RowsGoneError: There is no table.
-            UnreadableLogError: The table's log can't be read.
-        """
+        """Return columns of some rows, in no order; a file that is gone may be named now, or when they are read."""
         table = self._log.newest() if self._version is None else self._log.at(self._version)
         if table is None:
             msg = (
@@ -314,50 +271,32 @@ class StateTable:
         except SPARK_ERRORS as error:
             msg = (
                 f"checkpoint {self._files.root}: {why} makes Spark's reader of Delta necessary for its table "
-                f"{STATE_TABLE}, and that failed: {str(error).strip().partition(chr(10))[0]}; see that the session has "
+                f"{STATE_TABLE}, and that failed: {first_line(error)}; see that the session has "
                 f"Delta (cojoin[delta]), or restore another checkpoint"
             )
             raise CheckpointError(msg) from error
 
     @contextlib.contextmanager
     def _errors_named(self, snapshot: Snapshot) -> Iterator[None]:
-        """Raise errors of reading a snapshot's rows as what they mean for the snapshot."""
+        """Raise errors of reading a snapshot's rows as errors of the snapshot."""
         try:
             yield
         except (UnreadableLogError, *SPARK_ERRORS) as error:
             if names_missing_file(error):
                 raise self._gone(snapshot, f"files of its table {STATE_TABLE} are gone, vacuumed or deleted") from error
-            msg = f"{self._label(snapshot)}: {self._unreadable(error)}; restore another snapshot"
+            why = f"its table {STATE_TABLE} can't be read: {first_line(error)}"
+            msg = f"{self._label(snapshot)}: {why}; restore another snapshot"
             raise CheckpointError(msg) from error
 
     def _gone(self, snapshot: Snapshot, reason: str) -> _RowsGoneError:
-        """Return the error of a snapshot whose rows are not what its index says.
-
-        Raises:
-            CheckpointError: Its query has removed or replaced it, which is the reason.
-        """
+        """Return the error of a snapshot whose rows are not those of its index; raise if its query has removed it."""
         self.check_unchanged(snapshot)
         running = holder(self._files)
         again = f"; if its query still runs ({running}), it may be writing this batch again: then start again"
         return _RowsGoneError(f"{self._label(snapshot)}: {reason}; restore another snapshot{again if running else ''}")
 
-    @staticmethod
-    def _unreadable(error: BaseException) -> str:
-        return f"its table {STATE_TABLE} can't be read: {str(error).strip().partition(chr(10))[0]}"
-
     def _label(self, snapshot: Snapshot) -> str:
         return f"checkpoint {self._files.root}: snapshot of batch {snapshot.batch_id}"
-
-
-def _faults(batches: Iterable[pa.RecordBatch], expected: dict[int, _Expected], label: str) -> Iterator[pa.RecordBatch]:
-    for batch in batches:
-        groups = batch.column("key_group").to_pylist()
-        faults = [
-            _fault(content.as_py(), expected[group], f"{label}, key group {group}")
-            for group, content in zip(groups, batch.column("content"), strict=True)
-        ]
-        columns = [pa.array(groups, pa.int32()), pa.array(faults, pa.string())]
-        yield pa.RecordBatch.from_arrays(columns, names=["key_group", "fault"])
 
 
 def _fault(content: bytes | None, expected: _Expected, where: str) -> str | None:
@@ -368,8 +307,7 @@ def _fault(content: bytes | None, expected: _Expected, where: str) -> str | None
         return str(error)
     if described != [(name, table.num_rows, schema_to_ddl(table.schema)) for name, table in tables.items()]:
         return (
-            f"{where}: its row in the table {STATE_TABLE} describes other tables than there are; "
-            f"restore another snapshot"
+            f"{where}: its row in the table {STATE_TABLE} describes other tables than it has; restore another snapshot"
         )
     return None
 
@@ -389,8 +327,8 @@ def _condition(wanted: Wanted) -> Any:
     """Return the condition on wanted rows, for Spark's reader."""
     condition = F.lit(value=False)
     for batch_id, segments in wanted.items():
-        here = F.col("batch_id") == batch_id
-        condition |= here if segments is None else here & F.col("segment").isin([*segments])
+        of_batch = F.col("batch_id") == batch_id
+        condition |= of_batch if segments is None else of_batch & F.col("segment").isin([*segments])
     return condition
 
 
@@ -415,20 +353,12 @@ class StateCleaner:
         known: int | None = None,
         check: Callable[[], None] = lambda: None,
     ) -> int:
-        """Delete snapshots with their files, except content to which other snapshots point.
+        """Delete snapshots with their files, except content to which other snapshots point; return the deleted bytes.
 
-        Args:
-            batch_ids: The snapshots' batches.
-            savepoints_too: Whether one that has become a savepoint meanwhile is deleted, too.
-            known: The batch of the newest snapshot that the caller has written; None where it has written none.
-            check: Raises an error where the caller must not delete; called once it is known which files there are.
-
-        Returns:
-            The size of the deleted files, in bytes.
-
-        Raises:
-            CheckpointError: The listing of the snapshots is older than that snapshot, so it is not known what is still
-                needed; nothing was deleted.
+        With ``savepoints_too``, one that has become a savepoint meanwhile is deleted, too. ``known`` is the batch of
+        the newest snapshot that the caller has written, or None: where a listing lacks it, nothing is deleted, and
+        ``CheckpointError`` is raised. ``check`` raises an error where the caller must not delete; it is called once the
+        files are listed.
         """
         for batch_id in batch_ids:
             self._snapshots.remove(batch_id, savepoints_too=savepoints_too)
@@ -438,7 +368,7 @@ class StateCleaner:
             self._commits.end_savepoints()
         known = None if known in batch_ids else known
         promised, needed, freed = self._delete_unneeded(removed, known, check)
-        # What savepoints that are being taken may not need in the end is looked at again.
+        # Content that savepoints being taken may not need in the end is checked again later.
         waiting = {batch_id for batch_id, _ in promised - needed}
         for snapshot in removed:
             if waiting.isdisjoint(_holders(snapshot)):
@@ -450,8 +380,8 @@ class StateCleaner:
     ) -> tuple[set[tuple[int, int]], set[tuple[int, int | None]], int]:
         """Delete what removed snapshots had or pointed to and no other needs.
 
-        Returns:
-            The partitions that savepoints may point to, those that snapshots need, and the size of the deleted files.
+        Returns the partitions that savepoints may point to, those that snapshots need, and the size of the deleted
+        files.
         """
         batch_ids = {each.batch_id for each in removed}
         promised, needed, gone = self._look(removed, known)
@@ -479,11 +409,8 @@ class StateCleaner:
     ) -> int | None:
         """Delete the files of partitions, and return their size; None where a savepoint was written meanwhile.
 
-        Args:
-            gone: The partitions (batch and segment).
-            removed: The batches whose snapshots are being removed.
-            ended: The claim that has ended the savepoints of other batches; None where there are no others.
-            check: Raises an error where nothing must be deleted.
+        ``removed`` are the batches whose snapshots are being removed; ``ended`` is the claim that has ended the
+        savepoints of other batches, None without others.
         """
         if not gone:
             return 0
@@ -493,17 +420,17 @@ class StateCleaner:
         logged = self._commits.files()
         check()
         finished = {each for each in removed if not self._snapshots.still_removed(each)}
-        there = {folder: each for folder, each in partitions.items() if each[0] not in finished}
-        paths = {path for path, partition in logged.items() if partition in there.values()}
-        if not self._commits.remove(paths, [*there.values()], ended):
+        left = {folder: each for folder, each in partitions.items() if each[0] not in finished}
+        paths = {path for path, partition in logged.items() if partition in left.values()}
+        if not self._commits.remove(paths, [*left.values()], ended):
             return None
         freed = 0
-        for name in sorted({*paths, *(each for each in listed if each.rpartition("/")[0] in there)}):
+        for name in sorted({*paths, *(each for each in listed if each.rpartition("/")[0] in left)}):
             freed += self._files.size(f"{STATE_TABLE}/{name}")
             self._files.delete(f"{STATE_TABLE}/{name}")
-        for folder in there:
+        for folder in left:
             self._files.delete_empty_directory(f"{STATE_TABLE}/{folder}")
-        for batch_id in sorted({each[0] for each in there.values()}):
+        for batch_id in sorted({each[0] for each in left.values()}):
             self._files.delete_empty_directory(f"{STATE_TABLE}/batch_id={batch_id}")
         return freed
 
@@ -511,17 +438,13 @@ class StateCleaner:
         self, removed: Sequence[Snapshot], known: int | None
     ) -> tuple[set[tuple[int, int]], set[tuple[int, int | None]], list[tuple[int, int | None]]]:
         """Return the partitions that savepoints may point to, those that snapshots need, and those that may go."""
-        # First what savepoints may point to, and then what they point to: one may count meanwhile.
+        # First the content that savepoints may point to, and then that which they do: one may count meanwhile.
         promised = self._snapshots.promised({each.batch_id for each in removed})
         needed = self._needed(known)
         return promised, needed, self._unneeded(removed, needed | promised)
 
     def _needed(self, known: int | None) -> set[tuple[int, int | None]]:
-        """Return the partitions (batch and segment) that snapshots have or point to.
-
-        Args:
-            known: The batch of a snapshot that must be listed; None where none is known.
-        """
+        """Return the partitions (batch and segment) that snapshots have or point to; a ``known`` one must be listed."""
         kept = self._snapshots.all()
         alive = {snapshot.batch_id for snapshot in kept}
         if known is not None and known not in alive:

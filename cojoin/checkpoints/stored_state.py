@@ -6,8 +6,8 @@ as a DataFrame, with the columns of each key group evolved to the widest types a
 Spark keeps the state after each of its last batches (``spark.sql.streaming.minBatchesToRetain``), with one value for
 each key group, which has its newest rows and names the segments that have the others. Only the state after a batch that
 Spark has committed is read, so it makes no difference whether the query runs, is stopped or was killed. Each value
-names its key group and the batch that wrote it, which are compared with the manifests: Spark's files have checksums,
-which do not say whether a file is a former one. (Spark: ``StateDataSource``.)
+names its key group and the batch that wrote it, which are compared with the manifests: the checksums of Spark's files
+do not reveal a former version. (Spark: ``StateDataSource``.)
 """
 
 from __future__ import annotations
@@ -48,29 +48,17 @@ if TYPE_CHECKING:
 def read_value(content: bytes, segments: SegmentStore) -> tuple[dict[str, Any], dict[str, pa.Table]]:
     """Return a state value's header, and its tables with all their rows.
 
-    Args:
-        content: The value.
-        segments: The store of the checkpoint's segments.
-
-    Raises:
-        CodecError: The value, or a segment that it names, is damaged.
-        CheckpointError: A segment that it names does not exist.
+    Raises ``CodecError`` where the value or a segment is damaged, ``CheckpointError`` where a segment does not exist.
     """
     header, tables = codec.decode(content)
-    # Who wrote the value is no part of the state.
+    # The writer of the value is not a part of the state.
     header.pop("written", None)
     return header, whole_tables(header.pop("segments", {}), tables, segments)
 
 
 @dataclass(frozen=True)
 class StoredTable:
-    """The description of one table of the state, over all key groups.
-
-    Attributes:
-        schema: The columns.
-        rows: The number of rows.
-        bytes: The rows' size in memory, in bytes.
-    """
+    """The columns of one table of the state, and its rows and their bytes in memory, over all key groups."""
 
     schema: pa.Schema
     rows: int
@@ -81,13 +69,9 @@ class StoredTable:
 class StoredState:
     """The state of a query after one batch.
 
-    Attributes:
-        batch_id: The batch.
-        headers: Each key group's header: watermarks and counters.
-        tables: The tables, by name.
-        contents: ``key_group int, content binary``: each key group's tables.
-        fingerprints: The fingerprint of each key group's content; None where the state is from Spark's state store.
-        segments: The folder of the segments with the other rows of Spark's state; None for a snapshot.
+    ``headers`` has each key group's watermarks and counters, ``contents`` its tables (``key_group int, content
+    binary``), and ``fingerprints`` the fingerprint of its content; None where the state is from Spark's state store.
+    ``segments`` is the folder of the segments with the other rows of Spark's state; None for a snapshot.
     """
 
     batch_id: int
@@ -99,11 +83,7 @@ class StoredState:
 
     @classmethod
     def of_snapshot(cls, table: StateTable, snapshot: Snapshot) -> StoredState:
-        """Return the state of a snapshot.
-
-        Raises:
-            CheckpointError: The snapshot's rows are missing or were changed.
-        """
+        """Return the state of a snapshot; ``CheckpointError`` where its rows are missing or were changed."""
         rows = table.headers(snapshot)
         headers = [json.loads(row.header) for row in rows]
         tables = describe_tables([row.tables for row in rows], f"snapshot of batch {snapshot.batch_id}")
@@ -111,11 +91,7 @@ class StoredState:
         return cls(snapshot.batch_id, headers, tables, table.contents(snapshot), fingerprints)
 
     def rows(self, name: str) -> DataFrame:
-        """Return the rows of a table.
-
-        Raises:
-            CheckpointError: There is no such table.
-        """
+        """Return the rows of a table."""
         if name not in self.tables:
             msg = f"the state after batch {self.batch_id} has no table {name!r}; it has {', '.join(self.tables)}"
             raise CheckpointError(msg)
@@ -138,10 +114,7 @@ class StoredState:
 class ContentOpener:
     """Reads the tables of ``StoredState.contents``, key group by key group; it is serialized with the tasks.
 
-    Attributes:
-        fingerprints: The fingerprint of each key group's content; None where the state is from Spark's state store.
-        where: The name of the state, for messages.
-        segments: The folder of the segments with further rows; None where the content has all rows.
+    ``where`` names the state in messages; the other attributes are those of ``StoredState``.
     """
 
     fingerprints: Mapping[int, str] | None
@@ -149,12 +122,7 @@ class ContentOpener:
     segments: SegmentFolder | None = None
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[dict[str, pa.Table]]:
-        """Read each key group's content.
-
-        Raises:
-            CodecError: The content, or a segment, is damaged.
-            CheckpointError: A segment does not exist.
-        """
+        """Yield each key group's tables; errors are those of ``read_value``."""
         for batch in batches:
             for group, content in zip(batch.column(0).to_pylist(), batch.column(1), strict=True):
                 if self.fingerprints is None:
@@ -185,8 +153,7 @@ def describe_tables(groups: Sequence[Sequence[Any]], label: str) -> dict[str, St
 def open_batch(spark: SparkSession, files: Store, batch_id: int) -> StoredState:
     """Return the state after a batch, opened for reading.
 
-    Raises:
-        CheckpointError: Spark no longer has the state, or a segment that it names is missing or damaged.
+    Raises ``CheckpointError`` where Spark no longer has the state, or a segment that it names is missing or damaged.
     """
     values, segments = _load(spark, files, batch_id), SegmentFolder.of(files)
     described = _read_values(values, files, batch_id, partial(_describe, segments=segments))
@@ -197,40 +164,30 @@ def open_batch(spark: SparkSession, files: Store, batch_id: int) -> StoredState:
 
 
 def check_segments(spark: SparkSession, files: Store, batch_id: int) -> None:
-    """Check that the segments that the state after a batch names exist and are undamaged.
-
-    Raises:
-        CheckpointError: Spark no longer has the state, or a segment that it names is missing or damaged.
-    """
+    """Check that the segments that the state after a batch names are undamaged; errors are those of ``open_batch``."""
     check = partial(_check, segments=SegmentFolder.of(files))
     values = _read_values(_load(spark, files, batch_id), files, batch_id, check)
     _check_written([each["written"] for each in values], files, batch_id)
 
 
 def _check_written(written: Sequence[Sequence[Any] | None], files: Store, batch_id: int) -> None:
-    """Check that the values are those of all key groups, and as new as the manifests say.
+    """Check that the values of the state after a batch are those of all key groups, and as new as the manifests say.
 
-    Args:
-        written: The key group, the batch and the query that each value names; None where one names none.
-        files: The checkpoint.
-        batch_id: The batch after which they are the state.
-
-    Raises:
-        CheckpointError: A key group's value is missing, older or newer.
+    ``written`` has the key group, the batch and the query that each value names; None where one names none.
     """
     manifests = Manifests(files)
     before = [each for each in manifests.batch_ids() if each <= batch_id]
     last = manifests.read(before[-1]) if before else None
     if last is None or last.called is None:
         return
-    # A value that names another query, or none, counts as one that is not there.
+    # A value that names another query, or none, counts as missing.
     batches = {each[0]: each[1] for each in written if each is not None and each[2] in (None, last.query_id)}
     for group in sorted(map(int, last.report.state_bytes_by_key_group)):
         if not last.called <= batches.get(group, -1) <= batch_id:
             got = f"it is of batch {batches[group]}" if group in batches else "there is none"
             msg = (
                 f"checkpoint {files.root}: spark/state, Spark's own state store: expected the state of key group "
-                f"{group} after batch {batch_id}, written by batch {last.called} or a later one, as the manifests say; "
+                f"{group} after batch {batch_id}, written by batch {last.called} or a later one, by the manifests; "
                 f"{got}: its files were exchanged or are former ones; put them back from a backup, or take a snapshot "
                 f"(`cojoin checkpoints list` shows them)"
             )
@@ -238,27 +195,29 @@ def _check_written(written: Sequence[Sequence[Any] | None], files: Store, batch_
 
 
 def snapshot_rows(
-    spark: SparkSession, files: Store, batch_id: int, as_of: int, key_groups: int, there: Collection[tuple[int, int]]
+    spark: SparkSession,
+    files: Store,
+    batch_id: int,
+    as_of: int,
+    key_groups: int,
+    with_content: Collection[tuple[int, int]],
 ) -> DataFrame:
-    """Return the rows of a snapshot of the state after a batch.
+    """Return the rows of a snapshot, as of batch ``as_of``, of the state after a batch; those between had no content.
 
-    Args:
-        spark: The session.
-        files: The checkpoint.
-        batch_id: The batch whose state is read.
-        as_of: The batch of the snapshot; batches between the two had no content.
-        key_groups: The number of key groups.
-        there: The rows (batch and key group) with content that a row may point to.
-
-    Raises:
-        CheckpointError: Spark no longer has the state.
+    ``with_content`` has the rows (batch and key group) with content that a row may point to. Raises ``CheckpointError``
+    where Spark no longer has the state.
     """
     numbers = {label: number for number, label in enumerate(group_labels(key_groups))}
     segments = SegmentFolder.of(files)
 
     def rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for row in _snapshot(batches, as_of, numbers, there, segments):
-            yield from row.to_batches()
+        for batch in batches:
+            for label, content in zip(batch.column("label").to_pylist(), batch.column("content"), strict=True):
+                header, tables = read_value(content.as_buffer().to_pybytes(), segments)
+                number = numbers[label]
+                if ((header["saved"] or {}).get("content_batch_id"), number) not in with_content:
+                    header["saved"] = None
+                yield from snapshot_row(number, as_of, header, tables)[0].to_batches()
 
     return _load(spark, files, batch_id).mapInArrow(for_workers(rows), spark_schema(STATE_SCHEMA))
 
@@ -271,28 +230,18 @@ def _load(spark: SparkSession, files: Store, batch_id: int) -> DataFrame:
     return states.selectExpr(*STATE_COLUMNS).where("content IS NOT NULL")
 
 
-def _collect(frame: DataFrame, files: Store, batch_id: int) -> list[Any]:
-    try:
-        rows: list[Any] = frame.collect()
-    except SPARK_ERRORS as error:
-        if names_missing_state(error):
-            raise _missing(files, batch_id) from error
-        raise
-    return rows
-
-
 def _missing(files: Store, batch_id: int) -> CheckpointError:
     known = committed_batches(files)
     if batch_id in known and (encoded := ENCODED.search(files.root)) is not None:
         msg = (
-            f"checkpoint {files.root}: Spark's reader of its own state finds nothing below a path with {encoded[0]!r}, "
+            f"checkpoint {files.root}: Spark's reader of its state finds nothing below a path with {encoded[0]!r}, "
             f"which it encodes; read or restore a snapshot instead (`cojoin checkpoints list` shows them). Savepoints "
             f"need a checkpoint at a path of letters, digits, - and _"
         )
         return CheckpointError(msg)
     range_ = f"batches {known[0]} to {known[-1]}" if known else "no batch"
     msg = (
-        f"checkpoint {files.root}: Spark's own state after batch {batch_id} is not there; it knows {range_} at the "
+        f"checkpoint {files.root}: Spark's own state after batch {batch_id} is missing; it has {range_} at the "
         f"most, and a snapshot keeps a batch for longer: `cojoin checkpoints list` shows them"
     )
     return CheckpointError(msg)
@@ -301,10 +250,9 @@ def _missing(files: Store, batch_id: int) -> CheckpointError:
 def _read_values(
     values: DataFrame, files: Store, batch_id: int, read: Callable[[bytes], dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Return what ``read`` returns for each value, computed in tasks.
+    """Return the result of ``read`` for each value, computed in tasks.
 
-    Raises:
-        CheckpointError: A value is damaged; with several, the first message in alphabetical order is raised.
+    Of the errors of damaged values, the first one in alphabetical order is raised.
     """
 
     def texts(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -316,9 +264,12 @@ def _read_values(
                     value = {"fault": str(error)}
                 yield pa.RecordBatch.from_pydict({"text": [json.dumps(value)]})
 
-    contents = [
-        json.loads(row.text) for row in _collect(values.mapInArrow(for_workers(texts), "text string"), files, batch_id)
-    ]
+    try:
+        contents = [json.loads(row.text) for row in values.mapInArrow(for_workers(texts), "text string").collect()]
+    except SPARK_ERRORS as error:
+        if names_missing_state(error):
+            raise _missing(files, batch_id) from error
+        raise
     faults = sorted(each["fault"] for each in contents if "fault" in each)
     if faults:
         msg = f"checkpoint {files.root}: Spark's own state after batch {batch_id}: {faults[0]}"
@@ -339,20 +290,3 @@ def _check(content: bytes, segments: SegmentFolder) -> dict[str, Any]:
         for segment in table["segments"]:
             Segment(*segment).open(segments)
     return {"written": header.get("written")}
-
-
-def _snapshot(
-    batches: Iterable[pa.RecordBatch],
-    batch_id: int,
-    numbers: dict[int, int],
-    there: Collection[tuple[int, int]],
-    segments: SegmentFolder,
-) -> Iterator[pa.Table]:
-    for batch in batches:
-        for label, content in zip(batch.column("label").to_pylist(), batch.column("content"), strict=True):
-            header, tables = read_value(content.as_buffer().to_pybytes(), segments)
-            number = numbers[label]
-            if ((header["saved"] or {}).get("content_batch_id"), number) not in there:
-                header["saved"] = None
-            row, _ = snapshot_row(number, batch_id, header, tables)
-            yield row

@@ -1,7 +1,7 @@
 """The actions of a commit in a Delta table's log, by the published protocol.
 
-A commit is a file of JSON lines, one action each. Paths of files are URL-encoded there; here they are decoded.
-Actions that nobody asks for, such as those of a domain's metadata, are passed over. (Delta's protocol, "Actions".)
+A commit is a file of JSON lines, one action each. Its URL-encoded paths of files are decoded. Actions without a reader,
+such as those of a domain's metadata, are skipped. (Delta's protocol, "Actions".)
 """
 
 from __future__ import annotations
@@ -21,20 +21,14 @@ _IMPLIED_BY_WRITER = {
     5: ("columnMapping",),
     6: ("identityColumns",),
 }
-"""The features that a version of the protocol for writers has, before features had names of their own."""
+"""The features that a version of the protocol for writers implies, from before a protocol named its features."""
 
 _NAMED_WRITER_FEATURES, _NAMED_READER_FEATURES = 7, 3
 
 
 @dataclass(frozen=True)
 class Protocol:
-    """The protocol of a table: what it asks of its readers and writers.
-
-    Attributes:
-        reader: The protocol's version for readers.
-        writer: The protocol's version for writers.
-        features: The names of its features, those among them that an old version implies.
-    """
+    """A table's protocol: its versions for readers and writers, and its features, also those that an old one has."""
 
     reader: int
     writer: int
@@ -58,14 +52,10 @@ class Protocol:
 class DataFile:
     """A file that a commit adds, removes, or holds changes in.
 
-    Attributes:
-        path: Its path below the table's folder, decoded; a URL where it lies elsewhere.
-        size: Its size in bytes; 0 where a removal does not say it.
-        modified: When it was written, or removed, in epoch milliseconds; 0 where that is unknown.
-        statistics: Its statistics as JSON; None where it has none.
-        partition_values: The values of its partition columns as texts; None for a null.
-        changes_data: Whether the commit changes the table's rows by it; False for compaction.
-        deletion_vector: Which of its rows are deleted, as the protocol describes it; None where none is.
+    ``path`` is below the table's folder, decoded; a URL where the file is elsewhere. ``size`` is in bytes, 0 where a
+    removal lacks it; ``modified`` is when it was written or removed, in epoch milliseconds, 0 where unknown. The
+    statistics are JSON; a partition value is a text, None for a null. ``changes_data`` is False for compaction.
+    ``deletion_vector`` has its deleted rows, as the protocol describes it.
     """
 
     path: str
@@ -93,29 +83,24 @@ class DataFile:
 
     @property
     def rows(self) -> int | None:
-        """The number of rows, deleted ones among them; None where the statistics do not say it."""
+        """The number of rows, deleted ones among them; None where the statistics lack it."""
         number = self.counted().get("numRecords")
         return None if number is None else int(number)
 
     def counted(self) -> dict[str, Any]:
-        """Return the statistics; empty where there are none."""
+        """Return the statistics; empty where it has none."""
         statistics = json.loads(self.statistics) if self.statistics else {}
         return statistics if isinstance(statistics, dict) else {}
 
 
 @dataclass(frozen=True)
 class Commit:
-    """One version of a table: what its commit did.
+    """One version of a table, with the changes that its commit made.
 
-    Attributes:
-        version: The version.
-        info: ``commitInfo``: the operation, its parameters and metrics, the user metadata; empty where there is none.
-        applications: The versions that it wrote of applications, by their ids.
-        added: The files that it added.
-        removed: The files that it removed.
-        changes: The files of its change feed; without any, the added and removed files are the change.
-        protocol: The new protocol; None where it stays.
-        metadata: The new ``metaData`` action; None where it stays.
+    ``info`` is ``commitInfo``: the operation, its parameters and metrics, the user metadata; it may be empty.
+    ``applications`` has the versions of applications that it wrote, by their ids. ``changes`` are the files of its
+    change feed; without any, the added and removed files are the change. ``protocol`` and the ``metaData`` action are
+    None where they stay.
     """
 
     version: int
@@ -129,29 +114,25 @@ class Commit:
 
     @property
     def user_metadata(self) -> str | None:
-        """The user metadata (``userMetadata``); None where there is none."""
+        """The user metadata (``userMetadata``); None without any."""
         metadata = self.info.get("userMetadata")
         return None if metadata is None else str(metadata)
 
     @property
     def rows(self) -> int | None:
-        """The number of rows that it added by its operation's metrics; None where they do not have it."""
+        """The number of rows that it added by its operation's metrics; None where they lack it."""
         rows = str((self.info.get("operationMetrics") or {}).get("numOutputRows", ""))
         return int(rows) if rows.isdigit() else None
 
     @property
     def timestamp(self) -> int | None:
-        """The commit's time in epoch milliseconds; None where it does not say it."""
+        """The commit's time in epoch milliseconds; None where it has none."""
         time = self.info.get("inCommitTimestamp", self.info.get("timestamp"))
         return None if time is None else int(time)
 
 
 def lines_of(content: bytes) -> list[dict[str, Any]]:
-    """Return the actions of a commit's file, or of a checkpoint's in JSON.
-
-    Raises:
-        ValueError: It is not JSON, or an action is not an object.
-    """
+    """Return the actions of a commit's file, or of a checkpoint's in JSON; ``ValueError`` where a line is damaged."""
     actions = [json.loads(line) for line in content.splitlines() if line.strip()]
     if not all(isinstance(each, dict) for each in actions):
         msg = "a line is not a JSON object"
@@ -160,10 +141,7 @@ def lines_of(content: bytes) -> list[dict[str, Any]]:
 
 
 def commit_of(version: int, content: bytes) -> Commit:
-    """Return a commit by its file's content.
-
-    Raises:
-        ValueError, KeyError, TypeError: The content is damaged.
+    """Return a commit by its file's content; ``ValueError``, ``KeyError`` or ``TypeError`` where that is damaged.
 
     >>> commit_of(3, b'{"txn":{"appId":"a","version":7}}').applications
     {'a': 7}

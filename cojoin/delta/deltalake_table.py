@@ -1,20 +1,20 @@
 """A Delta table by ``deltalake``: opened, read, created, and committed to, with its errors as cojoin's own.
 
-There are no rules of cojoin's here: ``TableWriter`` has them, and the tests' simulation has another class in place of
-``DeltalakeTable``. A handle stays at the version that was opened or updated to, also after a commit of its own.
+cojoin's rules are in ``TableWriter``; the tests' simulation replaces ``DeltalakeTable`` alone. A handle stays at the
+version that was opened or updated to, also after a commit by it.
 
 ``deltalake`` makes a commit at the version after the newest one, where no other writer was first. With a commit after
 the handle's version it fails, or, where it may repeat, compares: it fails then where the other commit wrote one of the
-application ids that this one writes, removed rows of the files that were there, or changed the table's metadata.
+application ids that this one writes, removed rows of the existing files, or changed the table's metadata.
 
 It reaches local folders, and those on object stores that ``obstore`` reaches, too (``Place``). It takes a location for
 a URL: it undoes an escape such as ``%41`` in a local path, takes a backslash for a slash, and on object stores looks
 for the log's newest checkpoint under a path that is escaped twice. It would write into another folder than Spark does,
 so such folders are left to Spark.
 
-Its errors are shown on one line, without colours and stacks; an error of a store names what the store answered and the
-remedy. The options may hold credentials: no ``repr`` shows them, and every error masks them. Signed addresses are cut
-after the host.
+Its errors are shown on one line, without colours and stacks; an error of a store has the store's answer and the remedy.
+The options may hold credentials: no ``repr`` shows them, and every error masks them. Signed addresses are cut after the
+host.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _SECRETS = ("secret", "token", "key", "sas")
 
 
 class TableRefusedError(QueryFailedError):
-    """A table that does not take a commit: what it asks of data files is not what the commit has."""
+    """A table that does not take a commit, since it asks more of data files than the commit has."""
 
 
 class TableConflictError(QueryFailedError):
@@ -67,11 +67,7 @@ class TableConflictError(QueryFailedError):
 
 
 class LostCommitError(QueryFailedError):
-    """A commit that was made and is not in the table's log any more.
-
-    Attributes:
-        version: The commit's version.
-    """
+    """A commit, of ``version``, that was made and is not in the table's log any more."""
 
     def __init__(self, message: str, version: int) -> None:
         super().__init__(message)
@@ -79,11 +75,7 @@ class LostCommitError(QueryFailedError):
 
 
 def check_deltalake() -> None:
-    """Check that ``deltalake`` is installed, in a version that this works with.
-
-    Raises:
-        EnvironmentSetupError: It is missing or too old.
-    """
+    """Raise ``EnvironmentSetupError`` unless ``deltalake`` is installed in a version that works."""
     wanted = ".".join(map(str, _OLDEST))
     try:
         import deltalake  # noqa: PLC0415 - it is loaded with the first table that is written
@@ -98,15 +90,9 @@ def check_deltalake() -> None:
 
 @contextlib.contextmanager
 def translated(table: str, label: str, secrets: Sequence[str] = ()) -> Iterator[None]:
-    """Raise an error of ``deltalake`` within the block as one of cojoin's.
+    """Raise an error of ``deltalake`` within the block as a ``QueryFailedError``, with secrets masked.
 
-    Args:
-        table: The table's folder.
-        label: What can't be done with the table, such as ``"read"``.
-        secrets: Texts to be masked.
-
-    Raises:
-        QueryFailedError: What was done failed.
+    ``label`` is the participle of what can't be done with the table, such as ``"read"``.
     """
     from deltalake.exceptions import DeltaError  # noqa: PLC0415
 
@@ -119,25 +105,23 @@ def translated(table: str, label: str, secrets: Sequence[str] = ()) -> Iterator[
 
 
 def explained_error(error: BaseException, table: str, label: str, secrets: Sequence[str] = ()) -> str:
-    """Return an error's message on one line, with what to do; its arguments are those of ``translated``."""
+    """Return an error's message on one line, with its remedy; its arguments are those of ``translated``."""
     from cojoin.storage.object_store import explained  # noqa: PLC0415 - it loads obstore, for errors alone
 
     text = _ARROW.sub(": ", _STACK.sub("", _COLOUR.sub("", str(error)))).strip()
     for secret in sorted(secrets, key=len, reverse=True):
         text = text.replace(secret, MASK)
     why, cure = explained(type(error)(text) if isinstance(error, OSError) else OSError(text))
-    cure = cure or "see that the driver may list, read, write and delete there"
+    cure = cure or "see that the driver may list, read, write and delete in it"
     return f"Delta table {without_login(table)}: it can't be {label}: {why}; {cure}"
 
 
 @dataclass(frozen=True)
 class Place:
-    """A table's folder, as ``deltalake`` takes it.
+    """A table's folder, as ``deltalake`` takes it: a URL, or a path on a local disk.
 
-    Attributes:
-        url: Its URL, or its path on a local disk.
-        options: The options of its store; they may hold credentials.
-        is_overwritten: Whether other writers may look for a commit and then write it, as Spark's do on S3 by default.
+    The options of its store may hold credentials. ``is_overwritten``: other writers may look for a commit and then
+    write it, as Spark's do on S3 by default.
     """
 
     url: str
@@ -151,12 +135,7 @@ class Place:
 
 
 def place_of(store: Store, folder: str = "") -> Place | None:
-    """Return how ``deltalake`` reaches a folder; None where it does not, and ``why_unreachable`` says why.
-
-    Args:
-        store: The store.
-        folder: The folder below the store's root.
-    """
+    """Return how ``deltalake`` reaches a folder below the store's root; None if it does not (``why_unreachable``)."""
     if why_unreachable(store, folder) is not None:
         return None
     settings = store.for_tasks()
@@ -178,7 +157,7 @@ def why_unreachable(store: Store, folder: str = "") -> str | None:
 
 
 def _options(settings: Settings) -> dict[str, str]:
-    """Return the options of ``obstore`` as those of ``deltalake``, which has the same names and only texts."""
+    """Return the options of ``obstore`` as those of ``deltalake``, which have the same names and are all texts."""
     options: dict[str, str] = dict(_RETRIES)
     for name, value in settings.options.items():
         if isinstance(value, dict):
@@ -193,21 +172,11 @@ def _text(value: Any) -> str:
 
 
 class DeltalakeTable:
-    """A table by ``deltalake``, and the version at which it is open.
+    """A table by ``deltalake``, in a folder below the store's root, and the version at which it is open.
 
-    The errors of ``deltalake`` are raised as they are: ``DeltaError``, ``OSError``, ``ValueError``.
-
-    Args:
-        store: The store.
-        folder: The table's folder below the store's root; empty for the root itself.
-
-    Attributes:
-        is_overwritten: Whether other writers may look for a commit and then write it (S3).
-        secrets: Texts that must appear in no error.
-
-    Raises:
-        EnvironmentSetupError: ``deltalake`` is missing or too old.
-        QueryFailedError: ``deltalake`` does not reach the folder (``place_of``).
+    The errors of ``deltalake`` are raised as they are: ``DeltaError``, ``OSError``, ``ValueError``. ``is_overwritten``
+    and ``secrets`` are those of ``Place``. The constructor raises ``EnvironmentSetupError`` where ``deltalake`` is
+    missing or too old, and ``QueryFailedError`` where it does not reach the folder.
     """
 
     def __init__(self, store: Store, folder: str) -> None:
@@ -239,9 +208,8 @@ class DeltalakeTable:
     def open(self) -> None:
         """Open the newest version.
 
-        Raises:
-            TableNotFoundError: There is no table, or its log can't be read.
-            DeltaError: It can't be opened, such as one that is just being created.
+        Raises ``TableNotFoundError`` where no log can be read, and ``DeltaError`` where the table can't be opened, such
+        as one that is just being created.
         """
         from deltalake import DeltaTable  # noqa: PLC0415 - it takes a third of a second
 
@@ -249,11 +217,11 @@ class DeltalakeTable:
         self._handle = DeltaTable(self._url, storage_options=self._options)
 
     def close(self) -> None:
-        """Forget the version."""
+        """Drop the handle and its version."""
         self._handle = None
 
     def update(self) -> None:
-        """Go on to the newest version, by the commits after the one that is open."""
+        """Move to the newest version, by the commits after the one that is open."""
         self._handle.update_incremental()
 
     def files(self) -> list[DataFile]:
@@ -267,7 +235,10 @@ class DeltalakeTable:
                 unquote(row["path"]),
                 int(row["size_bytes"]),
                 int(row["modification_time"]),
-                partition_values={name: _as_text(value) for name, value in (row.get("partition") or {}).items()},
+                partition_values={
+                    name: None if value is None else _text(value)
+                    for name, value in (row.get("partition") or {}).items()
+                },
             )
             for row in actions.select(sorted(columns)).to_pylist()
         ]
@@ -282,18 +253,11 @@ class DeltalakeTable:
         info: Mapping[str, Any],
         retries: int,
     ) -> None:
-        """Make a commit on the version that is open.
+        """Make a commit on the version that is open; ``CommitFailedError`` where another commit was first.
 
-        Args:
-            added: The files that it adds.
-            removed: The files that it removes.
-            changes_data: Whether the table's rows change.
-            applications: The versions of applications that it writes, by their ids.
-            info: What the commit's ``commitInfo`` has beside ``deltalake``'s own.
-            retries: How often it is repeated after another's commit, where that is not in conflict.
-
-        Raises:
-            CommitFailedError: Another commit was first.
+        ``applications`` has the versions of applications that it writes, by their ids; ``info`` is added to
+        ``deltalake``'s own ``commitInfo``. It is repeated ``retries`` times after another's commit that is not in
+        conflict.
         """
         self._handle.create_write_transaction(
             [*(_removal(each, changes_data) for each in removed), *(_addition(each, changes_data) for each in added)],
@@ -313,18 +277,11 @@ class DeltalakeTable:
         applications: Mapping[str, int],
         info: Mapping[str, Any],
     ) -> None:
-        """Create the table with its first commit; it is not open afterwards.
+        """Create the table with its first commit, which adds files; ``DeltaError`` where it exists.
 
-        Args:
-            schema: Its columns, as those of a ``metaData`` action.
-            added: The files that the commit adds.
-            partition_by: The columns by which it is partitioned.
-            properties: Its properties.
-            applications: The versions of applications that the commit writes, by their ids.
-            info: What its ``commitInfo`` has beside ``deltalake``'s own.
+        It is not open then.
 
-        Raises:
-            DeltaError: There is a table.
+        ``schema`` has its columns as a ``metaData`` action has them; the other arguments are those of ``commit``.
         """
         from deltalake import Schema, transaction  # noqa: PLC0415
 
@@ -358,13 +315,6 @@ def _properties(applications: Mapping[str, int], info: Mapping[str, Any], retrie
             create_checkpoint=False, cleanup_expired_logs=False
         ),
     }
-
-
-def _as_text(value: Any) -> str | None:
-    """Return a partition's value as the log has it."""
-    if value is None:
-        return None
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _addition(file: DataFile, changes_data: bool) -> Any:

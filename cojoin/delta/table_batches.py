@@ -2,9 +2,9 @@
 
 Each commit writes the batch as the version of an application, and the epoch of the query's lease as that of a second
 one, which fences the table: a driver that takes over writes its epoch into the table before it reads anything
-(``fence``). Both are read and compared on the version on which the commit is made, and with any commit in between they
-are compared again. So a former driver that was suspended and continues can't commit any more, and of two drivers that
-commit a batch at the same moment one finds it done. (Delta's protocol, "Transaction Identifiers".)
+(``fence``). Both are compared on the version on which the commit is made, and again after any commit in between. So a
+former driver that was suspended can't commit any more, and of two drivers that commit a batch at the same moment one
+finds it done. (Delta's protocol, "Transaction Identifiers".)
 """
 
 from __future__ import annotations
@@ -38,11 +38,7 @@ FENCE = "epoch-of-"
 
 
 class FencedOffError(QueryFailedError):
-    """A table that a run of a higher epoch has fenced.
-
-    Attributes:
-        epoch: The highest epoch in the table.
-    """
+    """A table that a run of a higher epoch (``epoch``) has fenced."""
 
     def __init__(self, message: str, epoch: int) -> None:
         super().__init__(message)
@@ -58,33 +54,13 @@ def fence_of(app_id: str) -> str:
     return f"{FENCE}{app_id}"
 
 
-def _fenced_off(location: str, epoch: int, ours: int) -> FencedOffError:
-    """Return the error for a run whose table another run has fenced.
-
-    Args:
-        location: The table's path or name.
-        epoch: The highest epoch in the table.
-        ours: The run's own epoch.
-    """
-    msg = (
-        f"Delta table {without_login(location)}: fenced off: another run of this query has taken over at epoch {epoch};"
-        f" this one held epoch {ours} and stops here, nothing was written"
-    )
-    return FencedOffError(msg, epoch)
-
-
 class TableBatches:
     """The commits of one application (one output of a query) to one Delta table.
 
-    Args:
-        store: The store.
-        folder: The table's folder below the store's root.
-        app_id: The application id; the application writes each batch once, in ascending order.
-        epoch: The epoch of the query's lease, which fences the table; None where the table is not fenced.
-        properties: The properties of the table where ``append`` makes it.
-
-    Example:
-        ``TableBatches(store, "out", "q/output", epoch=3).look()``
+    The application writes each batch once, in ascending order. ``epoch`` is that of the query's lease; None where the
+    table is not fenced. ``properties`` are those of the table where ``append`` makes it. Methods raise
+    ``FencedOffError`` where a later run of the query has fenced the table, and ``UnreadableLogError`` where a part of
+    its log is gone or damaged.
     """
 
     def __init__(
@@ -112,40 +88,20 @@ class TableBatches:
         return self._made
 
     def table(self) -> TableVersion | None:
-        """Return the table at its newest version; None where there is no table.
-
-        Raises:
-            UnreadableLogError: A part of the table's log is gone or damaged.
-        """
+        """Return the table at its newest version; None without a table."""
         return self._log.newest()
 
     def look(self) -> tuple[str | None, int]:
-        """Return the table's id and its newest batch; None and ``NO_BATCH`` where there is no table.
-
-        Raises:
-            FencedOffError: A later run of the query has fenced the table.
-            UnreadableLogError: A part of the table's log is gone or damaged.
-        """
+        """Return the table's id and its newest batch; None and ``NO_BATCH`` without a table."""
         newest = self._log.newest()
         return (None, NO_BATCH) if newest is None else (newest.table_id, self._newest(newest.transaction))
 
     def commit_of(self, batch_id: int) -> Commit | None:
-        """Return the commit of a batch; None where the log does not have it, or not any more.
-
-        Raises:
-            UnreadableLogError: A commit is damaged.
-        """
+        """Return the commit of a batch; None where the log lacks it."""
         return self._log.commit_of(self.app_id, batch_id)
 
     def refusal(self, schema: pa.Schema | None = None) -> str | None:
-        """Return why only Spark commits to the table, or makes it; None where this does.
-
-        Args:
-            schema: The columns of the files' rows; None where no files are to be appended.
-
-        Raises:
-            UnreadableLogError: A part of the table's log is gone or damaged.
-        """
+        """Return why only Spark commits files of a schema (None: no files) to the table, or makes it; else None."""
         why = why_unreachable(self._store, self._folder)
         if why is not None:
             return why
@@ -175,21 +131,9 @@ class TableBatches:
     ) -> Committed:
         """Append files in the table's folder as a batch, unless the table already has the batch.
 
-        Args:
-            schema: The files' columns.
-            files: The files.
-            batch_id: The batch.
-            query_id: The query id in the table's history.
-            metadata: The user metadata of the commit.
-            is_done: Takes the newest batch that the table has of this application, and returns whether this batch is
-                among those written; it raises where the newest batch is impossible.
-
-        Returns:
-            The table's id and version afterwards.
-
-        Raises:
-            FencedOffError: A later run of the query has fenced the table.
-            QueryFailedError: The errors of ``TableWriter.commit``.
+        ``query_id`` and ``metadata`` are for the table's history. ``is_done`` takes the newest batch of this
+        application in the table, and returns whether this batch is written; it raises where the newest batch is
+        impossible. Other errors are those of ``TableWriter.commit``.
         """
         added = [DataFile(each.name, each.size, each.modified, each.statistics) for each in files]
         change = Change({self.app_id: batch_id, **self._fence}, schema, added, metadata=metadata, query_id=query_id)
@@ -199,13 +143,7 @@ class TableBatches:
     def fence(self, query_id: str, new: NewTable | None = None) -> None:
         """Write this run's epoch into the table, so that no earlier run can commit any more.
 
-        Args:
-            query_id: The query id in the table's history.
-            new: The table to make, empty, where there is none; without it, a table that is not there is not fenced.
-
-        Raises:
-            FencedOffError: A later run of the query has fenced the table.
-            QueryFailedError: The errors of ``TableWriter.commit``.
+        ``new`` is the empty table to make where it does not exist; without it, a missing table is not fenced.
         """
         if not self._fence or (new is None and self._log.newest() is None):
             return
@@ -224,6 +162,10 @@ class TableBatches:
         """Return the newest batch in a version of the table; raise where a later run has fenced it."""
         epoch = version(fence_of(self.app_id))
         if self._epoch is not None and epoch is not None and epoch > self._epoch:
-            raise _fenced_off(self._path, epoch, self._epoch)
+            msg = (
+                f"Delta table {without_login(self._path)}: fenced off: another run of this query has taken over at "
+                f"epoch {epoch}; this one held epoch {self._epoch} and stops without a write"
+            )
+            raise FencedOffError(msg, epoch)
         number = version(self.app_id)
         return NO_BATCH if number is None else number

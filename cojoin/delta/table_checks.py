@@ -1,15 +1,15 @@
 """Checks that plain Parquet files may be added to a Delta table, against the version to which they are added.
 
 A table is plain where its protocol, its properties and its columns ask nothing of a data file but the table's columns
-under their own names: the features listed in this module, and no others, since those of later protocols are unknown.
-Some are harmless only while nothing uses them: constraints, generated columns, column mapping. ``deltalake`` refuses
-some features, too, but accepts files that violate a constraint, or that have the wrong names under column mapping.
-Deletion vectors are harmless to added files; a file that has one can't be removed by ``deltalake``, which does not
-repeat it in the removal. (Delta's protocol, "Table Features".)
+under their own names. Features that this module does not list are refused, since later protocols are unknown. Some are
+harmless only while nothing uses them: constraints, generated columns, column mapping. ``deltalake`` refuses some
+features, too, but accepts files that violate a constraint, or that have the wrong names under column mapping. Deletion
+vectors are harmless to added files; a file that has one can't be removed by ``deltalake``, which does not repeat it in
+the removal. (Delta's protocol, "Table Features".)
 
 A file fits where its rows' columns are the table's by name, type and order; nullability is the table's, and the file's
 statistics count no nulls of a column that is NOT NULL. Its partition values are those of the table's partition columns,
-as texts that their types read. It is in the table's folder, in its written size: one look a file, eight at a time on
+as texts that their types read. It is in the table's folder, in its written size: one request a file, eight at a time on
 object stores.
 """
 
@@ -79,7 +79,7 @@ _COLUMN_FEATURES = {
     "__CHAR_VARCHAR_TYPE_STRING": "a type char or varchar",
     "__COLLATIONS": "a collation",
 }
-"""The features of a column, by the keys of its metadata or the beginnings of these."""
+"""The features of a column, by the prefixes of the keys of its metadata."""
 _NULLABILITY = frozenset({"nullable", "containsNull", "valueContainsNull"})
 _LOOKS = 8
 _READ: dict[str, Callable[[str], object]] = {
@@ -95,11 +95,7 @@ _READ: dict[str, Callable[[str], object]] = {
 
 
 def why_not_plain(protocol: Protocol, metadata: Mapping[str, Any]) -> str | None:
-    """Return why plain Parquet files can't be added to a table; None where they can.
-
-    Args:
-        protocol: The table's protocol.
-        metadata: Its ``metaData`` action.
+    """Return why plain Parquet files can't be added to a table with this ``metaData`` action; None where they can.
 
     >>> from cojoin.delta.actions import Protocol
     >>> why_not_plain(Protocol(3, 7, frozenset({"typeWidening"})), {})
@@ -181,27 +177,17 @@ def check_files(
     schema: pa.Schema | None,
     files: Sequence[DataFile],
 ) -> None:
-    """Check that files fit a table.
+    """Check that files, whose rows (with partition columns) have a schema, fit the table with this ``metaData`` action.
 
-    Args:
-        store: The store.
-        folder: The table's folder below the store's root.
-        metadata: The table's ``metaData`` action.
-        features: The names of its features.
-        schema: The columns of the files' rows, those of the partitions among them.
-        files: The files.
-
-    Raises:
-        TableRefusedError: One does not fit; the message names what was expected and what was found.
-        CheckpointError: The store can't be reached.
+    Raises ``TableRefusedError`` with what was expected and what was found, and ``CheckpointError`` where the store
+    can't be reached.
     """
     named = without_login(store.path(folder))
-    table = json.loads(metadata["schemaString"])
-    why = "the files' columns are not known" if schema is None else _difference(table, nullable_schema(schema))
+    why = "the files' columns are not known" if schema is None else column_difference(metadata, schema)
     if why is not None:
         msg = f"Delta table {named}: its columns were changed, or are not those of the query: {why}; start it again"
         raise TableRefusedError(msg)
-    types = {each["name"]: each["type"] for each in table["fields"]}
+    types = {each["name"]: each["type"] for each in _columns(metadata)}
     partitions = {name: types[name] for name in metadata.get("partitionColumns") or ()}
     must = [each for each in not_null_columns(metadata) if each not in partitions]
     for file in files:
@@ -213,17 +199,23 @@ def check_files(
 
 
 def column_difference(metadata: Mapping[str, Any], schema: pa.Schema) -> str | None:
-    """Return how a table's columns differ from those of rows, where nulls are no difference; None where they don't.
-
-    Args:
-        metadata: The table's ``metaData`` action.
-        schema: The rows' columns.
-    """
-    return _difference(json.loads(metadata["schemaString"]), nullable_schema(schema))
+    """Return how the columns of a ``metaData`` action and of rows differ, but for nullability; None if they don't."""
+    expected, actual = (
+        [(each["name"], _spelled(each["type"])) for each in columns]
+        for columns in (_columns(metadata), nullable_schema(schema)["fields"])
+    )
+    if expected == actual:
+        return None
+    missing = [each for each in expected if each not in actual]
+    added = [each for each in actual if each not in expected]
+    if not missing and not added:
+        return f"the table has them in the order {[name for name, _ in expected]}"
+    parts = [("in the table alone", missing), ("in the files alone", added)]
+    return ", ".join(f"{where}: {', '.join(' '.join(each) for each in some)}" for where, some in parts if some)
 
 
 def nullable_schema(schema: pa.Schema) -> dict[str, Any]:
-    """Return Arrow's columns as those of a table's ``metaData``, in which every field, element and value is nullable.
+    """Return Arrow's columns as a table's ``metaData`` has them, with every field, element and value nullable.
 
     >>> import pyarrow as pa
     >>> nullable_schema(pa.schema([("id", pa.int64())]))["fields"][0]["type"]
@@ -241,20 +233,6 @@ def _nullable(node: Any) -> Any:
     if isinstance(node, dict):
         return {name: True if name in _NULLABILITY else _nullable(each) for name, each in node.items()}
     return node
-
-
-def _difference(table: Mapping[str, Any], files: Mapping[str, Any]) -> str | None:
-    """Return how the columns of a table and those of files differ; None where they don't."""
-    expected = [(each["name"], _spelled(each["type"])) for each in table["fields"]]
-    actual = [(each["name"], _spelled(each["type"])) for each in files["fields"]]
-    if expected == actual:
-        return None
-    missing = [each for each in expected if each not in actual]
-    added = [each for each in actual if each not in expected]
-    if not missing and not added:
-        return f"the table has them in the order {[name for name, _ in expected]}"
-    parts = [("in the table alone", missing), ("in the files alone", added)]
-    return ", ".join(f"{where}: {', '.join(' '.join(each) for each in some)}" for where, some in parts if some)
 
 
 def _spelled(dtype: Any) -> str:
@@ -313,6 +291,6 @@ def _check_sizes(store: Store, folder: str, named: str, files: Sequence[DataFile
         if size != file.size:
             msg = (
                 f"Delta table {named}: file {file.path}: expected {file.size} bytes, found "
-                f"{size or 'no such file'}; see that whoever writes files there sees the same folder as the driver"
+                f"{size or 'no such file'}; see that all writers of its files see the same folder as the driver"
             )
             raise TableRefusedError(msg)

@@ -1,19 +1,18 @@
-"""Reads a Delta table's log as files, by the published protocol: what a version has, and what each commit did.
+"""Reads a Delta table's log as files, by the published protocol: a version's content, and each commit's changes.
 
-``deltalake`` would do for most of it, but opens no table with a reader's feature that it does not know, no path with a
-``%`` in it, and not without the list of all files; and it gives no commit's actions. The application ids of a table
-that only Spark may write are needed all the same. So one reader serves every table on every store, and it reads a file
-list only where one is asked for.
+``deltalake`` opens no table with a reader feature that it does not know and no path with a ``%`` in it, always reads
+the list of all files, and returns no commit's actions. The application ids of a table that only Spark may write are
+needed all the same. So one reader serves every table on every store, and it reads a list of files only for a caller
+that needs it.
 
-A version is the newest checkpoint that can be read, and the commits after it. What was read once is kept: the next look
-reads only the new commits, as long as the last commit that was read is there as it was, so that a table that was
-deleted and made again is another one. A commit costs the reading of a small file, a checkpoint that of its columns that
-are needed. (Delta's protocol, "Delta Log Entries", "Checkpoints", "Action Reconciliation".)
+A version is the newest checkpoint that can be read, and the commits after it. What was read once is kept: the next call
+reads only the new commits, as long as the last commit that was read is unchanged, so that a table that was deleted and
+made again is another one. A commit costs the reading of a small file, a checkpoint that of its columns that are needed.
+(Delta's protocol, "Delta Log Entries", "Checkpoints", "Action Reconciliation".)
 
-The rows of a small table of cojoin's own, such as ``progress``, are read by pyarrow: its files whole, in the order in
-which they were written (``TableRows``). A column that a file lacks is null, as after a column was added. A table whose
-rows are not those of its files as they are (deletion vectors, column mapping, widened types, values of partitions) is
-read by Spark.
+The rows of a small table of cojoin, such as ``progress``, are read by pyarrow: whole files, in the order in which they
+were written (``TableRows``). A column that a file lacks, since it was added later, is null. A table whose rows differ
+from those of its files (deletion vectors, column mapping, widened types, values of partitions) is read by Spark.
 """
 
 from __future__ import annotations
@@ -55,14 +54,9 @@ class UnreadableLogError(ConfigurationError):
 
 @dataclass(frozen=True)
 class TableVersion:
-    """A Delta table at one version.
+    """A Delta table at one version: its folder as Spark takes it, its protocol and its ``metaData`` action.
 
-    Attributes:
-        path: The table's folder, as Spark takes it.
-        version: The version.
-        protocol: What the table asks of readers and writers.
-        metadata: The ``metaData`` action.
-        applications: The newest versions that applications have written, by their ids.
+    ``applications`` has the newest versions that applications have written, by their ids.
     """
 
     path: str
@@ -73,7 +67,7 @@ class TableVersion:
 
     @property
     def table_id(self) -> str:
-        """The table's id; empty where the log does not say it."""
+        """The table's id; empty where the log has none."""
         return str(self.metadata.get("id") or "")
 
     @property
@@ -88,7 +82,7 @@ class TableVersion:
 
     @property
     def schema_text(self) -> str:
-        """The table's columns as JSON of a schema, Spark's form; empty where the log does not say them."""
+        """The table's columns as JSON of a schema, Spark's form; empty where the log has none."""
         return str(self.metadata.get("schemaString") or "")
 
     def transaction(self, app_id: str) -> int | None:
@@ -135,14 +129,10 @@ class _Listed:
 
 
 class TableLog:
-    """The log of a Delta table, or of a folder that may become one.
+    """The log of a Delta table, or of a folder that may become one, below the store's root.
 
-    Args:
-        store: The store.
-        folder: The table's folder below the store's root; empty for the root itself.
-
-    Example:
-        ``TableLog(LocalStore("/lake/trades", "table")).newest().properties``
+    Its methods raise ``UnreadableLogError`` where a part of the log is gone or damaged, ``CheckpointError`` where the
+    store can't be reached.
     """
 
     def __init__(self, store: Store, folder: str = "") -> None:
@@ -155,22 +145,17 @@ class TableLog:
         return self._store.path(self._folder)
 
     def name(self, file: str) -> str:
-        """Return the name below the store's root of a file of the table."""
+        """Return the name of a file of the table below the store's root."""
         return f"{self._folder}/{file}" if self._folder else file
 
     def is_as_it_was(self) -> bool:
-        """Return whether the last commit that was read is in the log as it was: the table is the same one."""
+        """Return whether the last commit that was read is unchanged in the log: the table is the same one."""
         return self._known is not None and self._content(self._known[0].version) == self._known[1]
 
     def newest(self, at: int | None = None) -> TableVersion | None:
-        """Return the table at its newest version; None where there is no table.
+        """Return the table at its newest version; None without a table.
 
-        Args:
-            at: The newest version of the same table, where the caller knows it: no look for a later one is made.
-
-        Raises:
-            UnreadableLogError: A part of the log is gone or damaged.
-            CheckpointError: The store can't be reached.
+        ``at`` is that version where the caller has it, of the same table: then later ones are not looked for.
         """
         if self._known is not None and (at is not None or self.is_as_it_was()):
             self._known = self._advanced(*self._known, at)
@@ -186,55 +171,31 @@ class TableLog:
         return table
 
     def at(self, version: int) -> TableVersion:
-        """Return the table at a version.
-
-        Raises:
-            UnreadableLogError: The log does not have that version, or not any more.
-            CheckpointError: The store can't be reached.
-        """
+        """Return the table at a version, which the log must still have."""
         listed = self._listed()
         if not 0 <= version <= listed.newest:
-            msg = f"Delta table {self._named}: there is no version {version}; the newest is {listed.newest}"
+            msg = f"Delta table {self._named}: version {version} does not exist; the newest is {listed.newest}"
             raise UnreadableLogError(msg)
         return self._built(listed, version)
 
     def files(self, version: int) -> list[DataFile]:
-        """Return the files of a version in the order in which they were written, by their times and their paths.
-
-        Raises:
-            UnreadableLogError: The log does not have that version, or not any more.
-            CheckpointError: The store can't be reached.
-        """
+        """Return the files of a version in the order in which they were written, by their times and their paths."""
         _, rows, commits = self._replayed(self._listed(), version, "add")
-        by_key = {_key(each): each for each in (DataFile.of(row["add"]) for row in rows if row.get("add"))}
+        by_key = {_key(file): file for file in (DataFile.of(row["add"]) for row in rows if row.get("add"))}
         for commit in commits:
-            for each in commit.removed:
-                by_key.pop(_key(each), None)
-            by_key.update((_key(each), each) for each in commit.added)
-        return sorted(by_key.values(), key=lambda each: (each.modified, each.path))
+            for file in commit.removed:
+                by_key.pop(_key(file), None)
+            by_key.update((_key(file), file) for file in commit.added)
+        return sorted(by_key.values(), key=lambda file: (file.modified, file.path))
 
     def commits(self, after: int, until: int | None = None) -> Iterator[Commit]:
-        """Yield the commits after a version, oldest first.
-
-        Args:
-            after: The version; -1 for all commits.
-            until: The last one; None for the newest.
-
-        Raises:
-            UnreadableLogError: One of them is gone from the log, or damaged.
-            CheckpointError: The store can't be reached.
-        """
+        """Yield the commits after a version (-1: all), up to another (None: the newest), oldest first."""
         last = self._listed().newest if until is None else until
         for version in range(after + 1, last + 1):
             yield self.commit(version)
 
     def commit(self, version: int, *, has_files: bool = True) -> Commit:
-        """Return one commit; errors are those of ``commits``.
-
-        Args:
-            version: The version.
-            has_files: Whether its files are needed; without them, a commit of thousands is read sooner.
-        """
+        """Return one commit; without its files, a commit of thousands is read sooner."""
         content = self._content(version)
         if content is None:
             first = self.earliest()
@@ -247,18 +208,7 @@ class TableLog:
         return self._parsed(version, content if has_files else _state_lines(content))
 
     def commit_of(self, app_id: str, app_version: int) -> Commit | None:
-        """Return the newest commit that wrote a version of an application, without its files.
-
-        Args:
-            app_id: The application's id.
-            app_version: Its version.
-
-        Returns:
-            The commit; None where the log does not have it, or not any more.
-
-        Raises:
-            UnreadableLogError: A commit is damaged.
-        """
+        """Return the newest commit, without files, that wrote an application's version; None where the log lacks it."""
         for version in reversed(self._listed().commits):
             content = self._content(version)
             if content is None:
@@ -298,7 +248,7 @@ class TableLog:
 
     def _advanced(self, known: TableVersion, content: bytes, until: int | None) -> tuple[TableVersion, bytes]:
         """Return the newest version and its commit, from a known version whose commit is still in the log."""
-        # A log has no gaps after a commit that it still has, so the first that is missing is not there yet.
+        # A log has no gaps after a commit that it still has, so the first that is missing was not made yet.
         while known.version != until and (more := self._content(known.version + 1)) is not None:
             known, content = known.after(self._parsed(known.version + 1, _state_lines(more))), more
         return known, content
@@ -309,12 +259,13 @@ class TableLog:
         def last(kind: str) -> Any:
             return next((row[kind] for row in rows if row.get(kind) is not None), None)
 
-        protocol, metadata = last("protocol"), last("metaData")
+        protocol, metadata = last("protocol"), last("metaData") or {}
         table = TableVersion(
             self.path,
             begin,
             Protocol.of(protocol) if protocol else Protocol(1, 1, frozenset()),
-            _plain_metadata(metadata or {}),
+            # A checkpoint has the properties as pairs.
+            {**metadata, "configuration": dict(metadata.get("configuration") or {})},
             {row["txn"]["appId"]: int(row["txn"]["version"]) for row in rows if row.get("txn") is not None},
         )
         for commit in commits:
@@ -332,7 +283,7 @@ class TableLog:
                 rows = self._of_checkpoint(listed.checkpoints[begin], kinds)
                 break
             except UnreadableLogError as error:
-                # An older checkpoint, or the first commit, says the same with more commits.
+                # An older checkpoint, or the first commit, gives the same with more commits.
                 damaged = error
         else:
             begin = -1
@@ -358,7 +309,7 @@ class TableLog:
         content = self._store.read_bytes(self.name(name))
         try:
             if content is None:
-                msg = "it is not there"
+                msg = "it is missing"
                 raise ValueError(msg)
             if name.endswith(".json"):
                 return [each for each in lines_of(content) if any(each.get(kind) is not None for kind in kinds)]
@@ -407,24 +358,10 @@ def _of_parquet(content: bytes, kinds: Sequence[str]) -> list[dict[str, Any]]:
     return rows
 
 
-def _plain_metadata(action: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a ``metaData`` action whose properties are a mapping; a checkpoint has them as pairs."""
-    return {**action, "configuration": dict(action.get("configuration") or {})}
-
-
 class TableRows:
     """The rows of a table at its newest version.
 
-    Args:
-        store: The store.
-        folder: The table's folder below the store's root.
-
-    Attributes:
-        files: The table's files; empty where there is no table.
-        why_not: Why only Spark reads its rows; None where they are read here.
-
-    Raises:
-        UnreadableLogError: A part of the table's log is gone or damaged.
+    ``files`` are the table's; none without a table. ``why_not`` is why only Spark reads its rows; None where this does.
     """
 
     def __init__(self, store: Store, folder: str) -> None:
@@ -439,7 +376,7 @@ class TableRows:
             self.why_not = "its deletion vectors"
 
     def largest(self, column: str) -> int | None:
-        """Return the largest value of a column of integers, by the files' statistics; None where there are no rows."""
+        """Return the largest value of a column of integers, by the files' statistics; None without rows."""
         values: list[int] = []
         for file in self.files:
             value = (file.counted().get("maxValues") or {}).get(column)
@@ -452,11 +389,7 @@ class TableRows:
         return max(values, default=None)
 
     def read(self, schema: pa.Schema) -> pa.Table:
-        """Return all rows, with the columns and types of a schema.
-
-        Raises:
-            UnreadableLogError: A file is gone or damaged.
-        """
+        """Return all rows, with the columns and types of a schema."""
         tables = [self._as(self._read(each, None), schema) for each in self.files]
         return pa.concat_tables([schema.empty_table(), *tables])
 
@@ -465,7 +398,7 @@ class TableRows:
         try:
             return pq.read_table(io.BytesIO(content or b""), columns=columns)
         except (pa.ArrowException, ValueError, OSError) as error:
-            why = "it is not there" if content is None else str(error).partition("\n")[0]
+            why = "it is missing" if content is None else str(error).partition("\n")[0]
             msg = (
                 f"Delta table {without_login(self._store.path(self._folder))}: file {file.path} can't be read: {why}; "
                 f"put it back from a backup of the table"

@@ -1,26 +1,26 @@
 """Makes the commits of a Delta table: creates it, appends, replaces and removes files, and fences it.
 
 ``deltalake`` makes each commit (put if absent, at the version after its handle's), the log's checkpoints and its
-cleaning (``deltalake_table``). It compares neither an application's version nor a file with anything, so that is done
-here, by ``TableLog`` at the very version of the handle on which the commit is made: the application ids that the caller
-compares, the table's columns, its NOT NULL columns, the partition values, that each file is there in its size. (For
-each id that it is asked for, the handle would read the commits since the last checkpoint: on an object store, dozens of
+cleaning (``deltalake_table``). It compares neither an application's version nor a file with the table, so this module
+does, by ``TableLog`` at the very version of the handle on which the commit is made: the application ids that the caller
+compares, the table's columns, its NOT NULL columns, the partition values, that each file exists in its size. (For each
+id that it is asked for, the handle would read the commits since the last checkpoint: on an object store, dozens of
 requests.)
 
-No commit is repeated by ``deltalake`` on a newer version (``retries=0``): with any commit in between, the
-table is read and compared again, at most five times. So an append next to another's DELETE, OPTIMIZE or new property is
-made on what these left, or refused by its name.
+``deltalake`` repeats no commit on a newer version (``retries=0``): with any commit in between, the table is read and
+compared again, at most five times. So an append next to another writer's DELETE, OPTIMIZE or new property is made on
+what these left, or refused by its name. A commit whose answer was lost is settled the same way: after another read, the
+application ids show whether it was made.
 
-A commit of which no answer came is settled the same way: read again, the application ids say whether it was made.
-
-Each commit shows in the table's history what Spark's streaming writer does, except the operation's name, which is
-``deltalake``'s own (WRITE, CREATE TABLE). An append is marked as a blind one, so that it is in the way of nobody's
-MERGE, UPDATE or DELETE. A commit with files costs a look at each of them.
+Each commit has in the table's history what Spark's streaming writer writes, except the operation's name, which is
+``deltalake``'s own (WRITE, CREATE TABLE). An append is marked as a blind one, so that it does not conflict with another
+writer's MERGE, UPDATE or DELETE. A commit with files costs a request for each of them.
 
 The log's checkpoints follow ``delta.checkpointInterval`` as Spark counts it (every tenth version without it, every
 hundredth of the tables made here), and its cleaning ``delta.enableExpiredLogCleanup`` and
 ``delta.logRetentionDuration``, right after a checkpoint. ``deltalake``'s own hooks would count from the version after,
-take 100 for the default, and look for what to clean after each commit. A failure there is logged, and no commit's.
+take 100 for the default, and list what to clean after each commit. A failure of either is logged, and does not fail the
+commit.
 """
 
 from __future__ import annotations
@@ -70,19 +70,16 @@ DEFAULT_PROPERTIES = {_INTERVAL: "100"}
 """The properties of a new table. With Delta's own interval of 10, every tenth batch of Spark's takes seconds more."""
 
 _CREATABLE = HARMLESS_PROPERTIES - {"delta.checkpointPolicy", "delta.enableDeletionVectors"}
-"""The properties that a new table may be given here; the others bring features that Spark knows to add."""
+"""The properties that this writer can give a new table; the others bring features that only Spark adds."""
 
 _log = logging.getLogger("cojoin")
 
 
 @dataclass(frozen=True)
 class NewTable:
-    """The table that a commit makes where there is none.
+    """The table that a commit makes where it does not exist yet.
 
-    Attributes:
-        schema: Its columns; they are all nullable.
-        partition_by: The columns by which it is partitioned.
-        properties: Its properties in addition to ``DEFAULT_PROPERTIES``, or in their place.
+    Its columns are all nullable; its properties are in addition to ``DEFAULT_PROPERTIES``, or in their place.
     """
 
     schema: pa.Schema
@@ -94,15 +91,12 @@ class NewTable:
 class Change:
     """The change that a commit makes to a table.
 
-    Attributes:
-        applications: The versions of applications that it writes, by their ids: at least one, except where it only
-            removes files, of which none are left once it is made.
-        schema: The columns of the added files' rows, those of the partitions among them; None without such files.
-        added: The files that it adds, which lie in the table's folder.
-        removed: The files that it removes, as ``TableLog.files`` or ``TableWriter.files`` returns them.
-        changes_data: Whether the table's rows change; False where files are replaced by others with the same rows.
-        metadata: The user metadata of the commit (``userMetadata``).
-        query_id: The query id in the table's history, together with the first application's version.
+    ``applications`` has the versions of applications that it writes, by their ids: at least one, except where it only
+    removes files, of which none are left once it is made. ``schema`` has the columns of the added files' rows, those of
+    the partitions among them; None without such files. The added files are in the table's folder, the removed ones are
+    of ``TableLog.files`` or ``TableWriter.files``. ``changes_data`` is False where files are replaced by others with
+    the same rows. ``metadata`` is the commit's ``userMetadata``; ``query_id`` is for the table's history, with the
+    first application's version.
     """
 
     applications: Mapping[str, int]
@@ -116,13 +110,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Committed:
-    """The end of a commit.
-
-    Attributes:
-        table_id: The table's id.
-        version: The table's version with the change.
-        is_new: Whether the commit was made; False where the comparison found it done already.
-    """
+    """The table's id and version after a commit; ``is_new`` is False where the comparison found it done already."""
 
     table_id: str
     version: int
@@ -130,20 +118,11 @@ class Committed:
 
 
 class TableWriter:
-    """The writer of one Delta table; a thread uses one of its own.
+    """The writer of one Delta table, in a folder below the store's root, for one thread.
 
-    Args:
-        store: The store.
-        folder: The table's folder below the store's root; empty for the root itself.
-        reads_back: Whether each commit is looked for once it was made; None for where other writers may look for a
-            commit and then write it (S3).
-
-    Raises:
-        EnvironmentSetupError: ``deltalake`` is missing or too old.
-        QueryFailedError: ``deltalake`` does not reach the folder (``place_of``).
-
-    Example:
-        ``TableWriter(store, "out").commit(Change({"q": 7}, schema, files), lambda version: version("q") == 7)``
+    With ``reads_back``, each commit is looked for once it was made; None: where other writers may look for a commit and
+    then write it (S3). Raises ``EnvironmentSetupError`` where ``deltalake`` is missing or too old, and
+    ``QueryFailedError`` where it does not reach the folder (``place_of``).
     """
 
     def __init__(self, store: Store, folder: str = "", *, reads_back: bool | None = None) -> None:
@@ -153,30 +132,22 @@ class TableWriter:
         self._txn_id = ""
 
     def files(self) -> list[DataFile]:
-        """Return the files of the newest version, without their statistics; none where there is no table.
-
-        Raises:
-            QueryFailedError: The table can't be opened.
-        """
+        """Return the files of the newest version, without their statistics; none without a table."""
         return [] if self._current() is None else self._files()
 
     def commit(self, change: Change | Plan, compare: Compare, *, new: NewTable | None = None) -> Committed:
         """Make a commit, unless the comparison finds that it is made already.
 
-        Args:
-            change: What the commit does. Where that depends on the files of the version on which it is made, a plan: a
-                function that takes these files, without their statistics, and returns the change; None for none. It is
-                called once more for each try.
-            compare: Takes a function that returns the version of an application in the very version of the table on
-                which the commit is made, None for none. It returns whether the change is there already, and raises
-                what forbids it. It is called once more for each try.
-            new: The table to make where there is none; without it, a missing table is an error.
+        ``change`` is the change, or a plan: a function that takes the files, without their statistics, of the version
+        on which the commit is made, and returns the change, or None for none. ``compare`` takes a function that returns
+        the version of an application in that very version, None for none; it returns whether the change is made
+        already, and raises what forbids it. Both are called once more for each try. Without ``new``, a missing table is
+        an error.
 
-        Raises:
-            TableRefusedError: The table does not take the change: it is not plain, or its columns or files are others.
-            TableConflictError: Others have committed to the table at the same moment, in each of five tries.
-            LostCommitError: The commit was made, and another writer has put its own in its place.
-            QueryFailedError: There is no table, or the store can't be reached.
+        Raises ``TableRefusedError`` where the table is not plain or differs in its columns or files,
+        ``TableConflictError`` where others have committed at the same moment in each of five tries, ``LostCommitError``
+        where another writer has put its commit in the place of this one, and ``QueryFailedError`` without a table, or
+        where the store can't be reached.
         """
         failed: Exception | None = None
         tried = -2
@@ -184,11 +155,11 @@ class TableWriter:
             table = self._current()
             version = -1 if table is None else table.version
             if table is None and new is None:
-                raise self._error(QueryFailedError, "there is no table; create it first")
+                raise self._error(QueryFailedError, "it does not exist; create it first")
             if compare(_none if table is None else table.transaction):
                 return Committed("" if table is None else table.table_id, version, is_new=False)
             if failed is not None and version == tried:
-                # Nobody was first, so this was no conflict.
+                # No other commit was first, so this was not a conflict.
                 secrets = self._table.secrets
                 raise QueryFailedError(explained_error(failed, self._path, "written", secrets)) from None
             planned = change(self._files()) if callable(change) else change
@@ -201,14 +172,7 @@ class TableWriter:
         raise self._busy()
 
     def refusal(self, *, removes: bool = False) -> str | None:
-        """Return why the table takes no commits of this writer; None where it does, or where there is no table.
-
-        Args:
-            removes: Whether files are to be removed or replaced, too.
-
-        Raises:
-            UnreadableLogError: A part of the table's log is gone or damaged.
-        """
+        """Return why the table takes no commits of this writer, or none that remove files; None if it does."""
         table = TableLog(self._store, self._folder).newest()
         return None if table is None else _refusal(table, removes=removes)
 
@@ -233,8 +197,8 @@ class TableWriter:
     def _current(self) -> TableVersion | None:
         """Return the table at its newest version, which is that of the handle of ``deltalake``; None without a table.
 
-        A handle stays in use while the last commit that was read is in the log as it was: to open one reads the list
-        of all files. Otherwise the table may have been deleted and made again.
+        A handle stays in use while the last commit that was read is unchanged in the log: to open one reads the list of
+        all files. Otherwise the table may have been deleted and made again.
         """
         for _ in range(_TRIES):
             if self._table.is_open and self._log.is_as_it_was():
@@ -254,14 +218,14 @@ class TableWriter:
         raise self._busy()
 
     def _open(self) -> None:
-        """Open the newest version; without a table, none is open."""
+        """Open the newest version, if there is a table."""
         from deltalake.exceptions import DeltaError  # noqa: PLC0415 - it takes a third of a second
 
         with translated(self._path, "opened", self._table.secrets):
             for number in range(_TRIES):
                 try:
                     self._table.open()
-                except DeltaError as error:  # noqa: PERF203 - it costs nothing beside the opening
+                except DeltaError as error:  # noqa: PERF203 - it costs nothing next to the opening
                     if self._is_missing(error):
                         return
                     # Another writer may have been creating the table.
@@ -271,12 +235,9 @@ class TableWriter:
                     return
 
     def _is_missing(self, error: Exception) -> bool:
-        """Return whether there is no table that could be opened.
+        """Return whether the table does not exist; ``TableRefusedError`` where it has a feature that prevents opening.
 
         ``deltalake`` opens no table with a feature that it does not know, and finds none where it can't read the log.
-
-        Raises:
-            TableRefusedError: The table has such a feature.
         """
         from deltalake.exceptions import TableNotFoundError  # noqa: PLC0415
 
@@ -286,18 +247,14 @@ class TableWriter:
         return isinstance(error, TableNotFoundError) and not self._store.names(self._log.name(LOG))
 
     def _check(self, table: TableVersion | None, change: Change, new: NewTable | None) -> None:
-        """Check that the table takes a change in its newest version, or as it is made.
-
-        Raises:
-            TableRefusedError: It does not.
-        """
+        """Raise ``TableRefusedError`` unless the table, in its newest version or as it is made, takes a change."""
         if table is not None:
             why = _refusal(table, removes=bool(change.removed))
             if why is not None:
                 raise self._not_allowed(why)
             gone = self._gone(change.removed)
             if gone:
-                why = f"{len(gone)} files that this commit removes are not there any more, such as {gone[0]}"
+                why = f"{len(gone)} files that this commit removes are gone, such as {gone[0]}"
                 raise self._error(TableRefusedError, f"{why}: another writer has removed or replaced them")
         if change.added:
             described = table.metadata if table is not None else {} if new is None else _metadata_of_new(new)
@@ -308,11 +265,11 @@ class TableWriter:
         """Return those of some files that are not files of the handle's version: another writer has removed them."""
         if not removed:
             return []
-        there = {each.path for each in self._files()}
-        return [each.path for each in removed if each.path not in there]
+        present = {each.path for each in self._files()}
+        return [each.path for each in removed if each.path not in present]
 
     def _files(self) -> list[DataFile]:
-        """Return the files of the version that is open; none where there is no table."""
+        """Return the files of the version that is open; none without a table."""
         return self._table.files() if self._table.is_open else []
 
     def _put(self, version: int, change: Change, new: NewTable | None) -> Exception | None:
@@ -355,7 +312,7 @@ class TableWriter:
         return Committed(table.table_id, version, is_new=True)
 
     def _care(self, version: int) -> None:
-        """Write a checkpoint of the log, and clean it as the table's properties say."""
+        """Write a checkpoint of the log, and clean the log as the table's properties require."""
         try:
             table = self._current()
             self._table.write_checkpoint()
@@ -372,7 +329,7 @@ def unknown_properties(names: Iterable[str]) -> list[str]:
 
 
 def _none(_: str) -> None:
-    """Return the version of an application where there is no table."""
+    """Return the version of an application without a table."""
 
 
 def _metadata_of_new(new: NewTable) -> dict[str, Any]:
@@ -390,7 +347,7 @@ def _interval(table: TableVersion) -> int:
 
 
 def _commit_info(change: Change, version: int, txn_id: str) -> dict[str, Any]:
-    """Return what a commit shows in the table's history."""
+    """Return the ``commitInfo`` of a commit, for the table's history."""
     counts = {
         "numOutputRows": sum(each.rows or 0 for each in change.added),
         "numAddedFiles": len(change.added),

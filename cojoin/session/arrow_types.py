@@ -19,10 +19,7 @@ _UTC: dict[str, Any] = {"timezone": "UTC"} if "timezone" in inspect.signature(to
 
 
 def arrow_type(dtype: DataType) -> pa.DataType:
-    """Return a type of Spark's as Arrow's.
-
-    Raises:
-        pyspark.errors.PySparkException, TypeError, ValueError: It has no Arrow form.
+    """Return a type of Spark's as Arrow's; ``PySparkException``, ``TypeError`` or ``ValueError`` where none fits.
 
     >>> from pyspark.sql.types import TimestampType
     >>> arrow_type(TimestampType())

@@ -1,4 +1,4 @@
-"""A session with a JVM in this process, which is asked by py4j for what PySpark has no public way to."""
+"""A session with a JVM in this process, which py4j asks for what PySpark does not offer publicly."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class ClassicSession(SessionAdapter):
             package = delta_package(version)
             msg = (
                 f"this Spark {version} has no Delta: expected the jars of {package}, found no {catalog}; "
-                f"start the program with spark-submit --packages {package} (where there is no way to a Maven "
+                f"start the program with spark-submit --packages {package} (without a way to a Maven "
                 f"repository, with --jars and that package's jars), and with a session of cojoin.spark_session() or "
                 f"the settings spark.sql.extensions={DELTA_SETTINGS['spark.sql.extensions']} and "
                 f"spark.sql.catalog.spark_catalog={catalog}. Started as a plain Python program, "
@@ -175,7 +175,7 @@ class ClassicSession(SessionAdapter):
         return self._hadoop().get(_ENCRYPTION) is not None
 
     def table_location(self, table: str) -> str | None:
-        """Return the folder of a table, whether it exists or not; None where the catalog can't resolve its name."""
+        """Return the folder of a table, which need not exist; None where the catalog can't resolve its name."""
         if is_path(table):
             return table
         state = self._java.sessionState()
@@ -245,11 +245,11 @@ def _plans(frame: DataFrame) -> Any:
 
 
 def _stream_source(leaf: Any) -> StreamSource | None:
-    """Return the source of a leaf of an analysed plan; None of a stream that is not read by a ``DataSource``."""
+    """Return the source of a leaf of an analysed plan; None of a stream without a ``DataSource``."""
     try:
-        name, given, options = str(leaf.sourceName()), leaf.dataSource().options().iterator(), {}
-        while given.hasNext():
-            option = given.next()
+        name, entries, options = str(leaf.sourceName()), leaf.dataSource().options().iterator(), {}
+        while entries.hasNext():
+            option = entries.next()
             options[str(option._1()).lower()] = str(option._2())  # noqa: SLF001 - Scala's names
     except Py4JError:
         return None
@@ -264,7 +264,7 @@ def stopped(label: str) -> ConfigurationError:
 
 
 def _check_build(version: str, jar: str) -> None:
-    """Check by the name of Delta's jar that it is built for a version of Spark; other names say nothing of it."""
+    """Check by the name of Delta's jar that it is built for a version of Spark; other names are accepted."""
     built = _BUILD.search(jar)
     if built is None or built[1] == spark_version(version):
         return

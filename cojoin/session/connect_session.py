@@ -21,6 +21,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from cojoin.errors import CheckpointError, ConfigurationError
 from cojoin.session.classic_session import stopped
 from cojoin.session.session_adapter import SessionAdapter
+from cojoin.session.spark_errors import first_line
 from cojoin.storage.file_systems import direct_store
 from cojoin.storage.locations import is_path, literally, without_login
 
@@ -46,12 +47,7 @@ _STREAM = re.compile(r"^[\s:+\-|]*Streaming\w*Relation\w*", re.MULTILINE)
 
 
 def plan_text(frame: DataFrame, mode: str) -> str:
-    """Return what ``DataFrame.explain`` prints.
-
-    Args:
-        frame: The DataFrame.
-        mode: Spark's mode, such as ``"extended"`` or ``"cost"``.
-    """
+    """Return what ``DataFrame.explain`` prints in a mode such as ``"extended"`` or ``"cost"``."""
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         frame.explain(mode=mode)
@@ -93,7 +89,7 @@ class ConnectSession(SessionAdapter):
             server = str(self.spark.version)
         except PySparkException as error:
             msg = (
-                f"{label}: its Spark Connect server does not answer: {_first_line(error)}; see that it runs, and "
+                f"{label}: its Spark Connect server does not answer: {first_line(error)}; see that it runs, and "
                 f"connect again"
             )
             raise ConfigurationError(msg) from error
@@ -108,12 +104,12 @@ class ConnectSession(SessionAdapter):
         _CHECKED.add(self.application_id)
 
     def check_delta(self) -> None:
-        """Do nothing: the server has the classes, and says itself what it lacks."""
+        """Do nothing: the server has the classes, and reports itself what it lacks."""
 
     def check_checkpoint(self, files: Store) -> None:
         """Check that the server sees the files that this process writes into a checkpoint.
 
-        A process next to the server writes the batches. It would start from an empty directory of the server's own.
+        A process next to the server writes the batches. It would start from an empty directory on the server's side.
         """
         name, text = f"server-check-{uuid.uuid4().hex}", uuid.uuid4().hex
         files.write(name, text)
@@ -121,13 +117,13 @@ class ConnectSession(SessionAdapter):
             seen: Any = self.spark.read.text(literally(files.path(name))).first()
             reason = "it finds no such file"
         except PySparkException as error:
-            seen, reason = None, _first_line(error)
+            seen, reason = None, first_line(error)
         finally:
             files.delete(name)
         if seen is None or seen[0] != text:
             msg = (
                 f"checkpoint {files.root}: the Spark Connect server does not see the files that this process writes "
-                f"there: {reason}. Choose a directory that both reach by the same path: on an object store, or on a "
+                f"to it: {reason}. Choose a directory that both reach by the same path: on an object store, or on a "
                 f"file system that they share"
             )
             raise ConfigurationError(msg)
@@ -161,7 +157,7 @@ class ConnectSession(SessionAdapter):
     def parallel_tasks(self) -> int:
         """Return how many tasks run at the same time."""
         if self.application_id not in _TASKS:
-            # Spark Connect does not say it, but a range has that many partitions.
+            # Spark Connect does not expose it, but a range has that many partitions.
             tasks = self.spark.range(0, 1 << 20).select(F.spark_partition_id().alias("task"))
             _TASKS[self.application_id] = max(1, int(tasks.distinct().count()))
         return _TASKS[self.application_id]
@@ -180,7 +176,7 @@ class ConnectSession(SessionAdapter):
         store = direct_store(root, self.object_store_settings, label)
         if store is None:
             msg = (
-                f"{label} {without_login(root)!r}: there is no way to it from a session of Spark Connect; expected a "
+                f"{label} {without_login(root)!r}: a session of Spark Connect can't reach it; expected a "
                 f"local path that the server shares, or an object store's whose settings are in Spark's configuration: "
                 f"s3a:// for S3, abfss:// for Azure, gs:// for Google"
             )
@@ -188,12 +184,12 @@ class ConnectSession(SessionAdapter):
         return store
 
     def local_path(self, location: str) -> str | None:
-        """Return None: whether a path is the same place there is not known."""
+        """Return None: whether a path is the same folder to the server is not known."""
         del location
         return None
 
     def encrypts_files(self) -> bool:
-        """Return whether Spark encrypts the parquet files that it writes, as far as its own configuration says."""
+        """Return whether Spark encrypts the parquet files that it writes, by its own configuration."""
         return any(self.spark.conf.get(name, None) for name in (_ENCRYPTION, f"spark.hadoop.{_ENCRYPTION}"))
 
     def table_location(self, table: str) -> str | None:
@@ -214,7 +210,7 @@ class ConnectSession(SessionAdapter):
         return sys.maxsize if size is None else int(float(size[1]) * 1024 ** _UNITS.index(size[2] or ""))
 
     def runs_python(self, frame: DataFrame) -> bool:
-        """Return True: it is taken for granted."""
+        """Return True: it is assumed."""
         del frame
         return True
 
@@ -225,7 +221,7 @@ class ConnectSession(SessionAdapter):
         return [None] * len(_STREAM.findall(analyzed))
 
     def planned_metadata(self, files: Store) -> str:
-        """Return the line of metadata with which Spark plans a query that only shows it."""
+        """Return the line of metadata that Spark plans in a query made for this alone."""
         name = f"control/shown-{uuid.uuid4().hex}"
         rows = self.spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
         writer = rows.writeStream.format("noop").option("checkpointLocation", files.path(name))
@@ -238,13 +234,9 @@ class ConnectSession(SessionAdapter):
         return json.dumps({**json.loads(line), "batchTimestampMs": int(1000 * time.time())})
 
     def add_listener(self, awaited: object, take: object) -> NoReturn:
-        """Refuse it: there is no JVM to call one."""
+        """Refuse it: the JVM is a server's."""
         raise NotImplementedError
 
     def await_listeners(self, milliseconds: int) -> NoReturn:
-        """Refuse it: there are none."""
+        """Refuse it: the session has no listeners."""
         raise NotImplementedError
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0]

@@ -2,9 +2,9 @@
 
 A worker then starts at once instead of taking most of a second of a core, and workers share the memory of the imported
 modules, some 70 MB each. After each task, a worker of Spark's collects garbage, which takes 30 milliseconds of a core
-where it looks at all that was imported, and writes to that memory; so the collector is told to leave it out
-(``gc.freeze``). PySpark itself is imported from the folder where pip has installed it: Spark names an archive, without
-compiled modules, which takes half a second more.
+where it looks at all that was imported, and writes to that memory; so those objects are excluded (``gc.freeze``).
+PySpark itself is imported from the folder where pip has installed it: Spark names an archive, without compiled modules,
+which takes half a second more.
 
 ``spark_session`` uses this daemon only if it starts a local Spark on Linux. On a cluster the daemon may start before
 cojoin is installed for it, and on other systems a fork after these imports may not be safe.
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def installed_folders(paths: Iterable[str]) -> list[str]:
-    """Return the folders into which pip has installed the PySparks whose archives are among some import paths.
+    """Return the folders where pip has installed the PySparks whose archives are among some import paths.
 
     >>> installed_folders(["/opt/spark/python/lib/pyspark.zip", "/home/me/jobs"])
     []

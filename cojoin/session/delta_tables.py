@@ -1,10 +1,10 @@
-"""Delta's tables by path or name in a session: their folders, newest versions, commits, and names in SQL.
+"""Delta's tables by path (with a ``/``) or name in a session: their folders, versions, commits, and names in SQL.
 
-A table's log is read as files (``cojoin.delta``), in sessions of every kind alike. A name is resolved by the session's
-catalog each time, as the table may have been dropped and made again somewhere else.
+A table's log is read as files (``cojoin.delta``), alike in sessions of every kind. A name is resolved by the session's
+catalog each time, as the table may have been dropped and made again in another folder.
 
 The writer of a commit is known by the transaction id in the log (``cojoin-<query id>-<output>``). Delta deletes old
-commits from the log, so the commits after a version are returned only where all of them are still there.
+commits from the log, so the commits after a version are returned only where the log still has all of them.
 """
 
 from __future__ import annotations
@@ -38,12 +38,7 @@ _LOOKING_BACK = "spark.databricks.delta.vacuum.enforceTimeTravelWithinDeletedFil
 
 
 def table_path(session: SparkSession, location: str) -> str | None:
-    """Return a table's folder; None where no table has the name.
-
-    Args:
-        session: The session.
-        location: The table's path, with a ``/``, or its name.
-    """
+    """Return a table's folder; None where no table has the name."""
     if is_path(location):
         return location
     return adapter_of(session).table_location(location) if session.catalog.tableExists(location) else None
@@ -52,34 +47,24 @@ def table_path(session: SparkSession, location: str) -> str | None:
 def table_log(session: SparkSession, location: str) -> TableLog | None:
     """Return the log of a table, or of a folder that may become one; None where no table has the name.
 
-    Args:
-        session: The session.
-        location: The table's path, with a ``/``, or its name.
-
-    Raises:
-        CheckpointError: There is no way to the folder.
+    Raises ``CheckpointError`` where nothing reaches the folder.
     """
     path = table_path(session, location)
     return None if path is None else TableLog(open_store(session, path, "Delta table"))
 
 
 def read_table(session: SparkSession, location: str) -> TableVersion | None:
-    """Return a Delta table at its newest version; None where there is no such table.
+    """Return a Delta table at its newest version; None where it does not exist.
 
-    Args:
-        session: The session.
-        location: The table's path, with a ``/``, or its name.
-
-    Raises:
-        UnreadableLogError: A part of its log is gone or damaged.
-        CheckpointError: The store can't be reached.
+    Raises ``UnreadableLogError`` where a part of its log is gone or damaged, ``CheckpointError`` where the store can't
+    be reached.
     """
     log = table_log(session, location)
     return None if log is None else log.newest()
 
 
 def columns_of(table: TableVersion) -> StructType | None:
-    """Return a table's columns; None where the log has no schema, or types that this Spark does not have."""
+    """Return a table's columns; None where the log has no schema, or types that this Spark lacks."""
     try:
         return StructType.fromJson(json.loads(table.schema_text)) if table.schema_text else None
     except PySparkException:
@@ -96,12 +81,7 @@ def quoted_table(location: str) -> str:
 
 
 def table_in_sql(session: SparkSession, location: str) -> str:
-    """Return a table as SQL names it; in SQL, Delta does not take a relative path for a table.
-
-    Args:
-        session: The session.
-        location: The table's path, with a ``/``, or its name.
-    """
+    """Return a table as SQL names it; in SQL, Delta does not take a relative path for a table."""
     if is_path(location) and is_relative(location):
         store = open_store(session, location, "Delta table")
         if store.exists(LOG):
@@ -130,15 +110,10 @@ def keep_checksums_small(session: SparkSession) -> None:
 class Commit:
     """A commit of a Delta table.
 
-    Attributes:
-        version: The table version that it created.
-        app_id: The application id of its transaction id; None where it has none.
-        operation: Delta's name of the operation, such as ``"WRITE"``.
-        timestamp: The time of the commit, in UTC; None where the log does not have it.
-        rows: The number of rows that it added; None where the log does not have it.
-        leaves: The version whose content a ``RESTORE`` brought back; -1 for a delete of all rows; else None.
-        app_version: The version of its transaction id; None where it has none, or where it only fences a table off.
-        removes_rows: Whether it removed rows, or files with rows; rows that were only written into other files stay.
+    ``app_id`` is the application of its transaction id, or None; ``app_version`` is None as well where it only fences a
+    table. ``operation`` is Delta's name, such as ``"WRITE"``. ``timestamp`` (UTC) and ``rows``, the number of added
+    rows, are None where the log lacks them. ``leaves`` is the version whose content a ``RESTORE`` brought back, -1 for
+    a delete of all rows, else None. ``removes_rows`` is False where rows were only written into other files.
     """
 
     version: int
@@ -166,24 +141,17 @@ def session_with_long_history(spark: SparkSession) -> AbstractContextManager[Spa
 
 
 def later_commits(spark: SparkSession, location: str, version: int) -> list[Commit]:
-    """Return a Delta table's commits after a version, oldest first.
+    """Return a Delta table's commits after a version (-1: all), oldest first.
 
-    Args:
-        spark: The session.
-        location: The table's path, with a ``/``, or its name.
-        version: The version; -1 for all commits.
-
-    Raises:
-        CheckpointError: There is no such table, or some of the commits are no longer in its log.
+    Raises ``CheckpointError`` where the table does not exist, or some of the commits are no longer in its log.
     """
     log = table_log(spark, location)
     table = None if log is None else log.newest()
     if log is None or table is None:
-        msg = f"Delta table {location}: there is no such table; name a new table for the output"
+        msg = f"Delta table {location} does not exist; name a new table for the output"
         raise CheckpointError(msg)
     first = version + 1
-    there = set(log.versions())
-    gone = [number for number in range(first, table.version + 1) if number not in there]
+    gone = sorted(set(range(first, table.version + 1)).difference(log.versions()))
     if gone:
         msg = (
             f"Delta table {location}: its log no longer holds all commits from version {first} to {table.version} "

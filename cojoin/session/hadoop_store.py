@@ -36,16 +36,12 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _TRIES = 5
-# What says something of the file itself; other errors, such as those of rights or of the network, do not.
+# Errors that concern the file itself; others, such as those of rights or of the network, do not.
 _DAMAGE = ("BlockMissingException", "BlockLengthException", "EOFException", "Corrupt")
 
 
 def qualified(spark: SparkSession, root: str, label: str) -> str:
-    """Return a directory absolute and with its scheme, as Hadoop spells it.
-
-    Raises:
-        CheckpointError: Spark has no file system for the directory.
-    """
+    """Return a directory absolute and with its scheme, as Hadoop spells it; errors are those of ``HadoopStore``."""
     return str(_system_and_root(spark, root, label)[1].toString())
 
 
@@ -66,15 +62,10 @@ def _system_and_root(spark: SparkSession, root: str, label: str) -> tuple[Any, A
 
 
 class HadoopStore(Store):
-    """The files below a directory of one of Hadoop's file systems.
+    """The files below a directory of one of Hadoop's file systems, by the session's Hadoop configuration.
 
-    Args:
-        spark: The session whose Hadoop configuration is used.
-        root: The directory; a path without a scheme is on Spark's default file system.
-        label: What the directory is, for messages.
-
-    Raises:
-        CheckpointError: Spark has no file system for the directory.
+    A path without a scheme is on Spark's default file system. Raises ``CheckpointError`` where Spark has no file system
+    for the directory.
     """
 
     swaps = False
@@ -103,11 +94,7 @@ class HadoopStore(Store):
             return any(self._system.exists(place) for place in self._places(name))
 
     def read_tagged(self, name: str) -> Tagged | None:
-        """Return a file with its tag, or None where there is no such file.
-
-        Raises:
-            UnreadableFileError: The file exists and can't be read.
-        """
+        """Return a file with its tag, or None where it does not exist."""
         why = ""
         for _ in range(_TRIES):
             for place in self._places(name):
@@ -136,12 +123,7 @@ class HadoopStore(Store):
             raise UnreadableFileError(self.root, name, message) from error
 
     def write_bytes(self, name: str, content: bytes) -> None:
-        """Write a file whole, in place of an earlier one.
-
-        Raises:
-            CheckpointError: The directory can't be created or written to.
-            UnplacedFileError: The file was written and could not be renamed.
-        """
+        """Write a file whole, in place of an earlier one; ``UnplacedFileError`` where it could not be renamed."""
         target = self._path(name)
         partial = self._hadoop_path(target.getParent(), f".{target.getName()}.{uuid.uuid4().hex}.tmp")
         with self._translated_errors(name, "written"):
@@ -162,7 +144,7 @@ class HadoopStore(Store):
                 return
         msg = (
             f"{self.label} {self.root}: {name} can't be put in place: the file system does not rename "
-            f"{partial.getName()}; see that nothing else writes there, and start again"
+            f"{partial.getName()}; see that nothing else writes to this folder, and start again"
         )
         raise UnplacedFileError(msg)
 
@@ -180,19 +162,11 @@ class HadoopStore(Store):
         return stored is not None and stored.content == content
 
     def make_directory(self, name: str) -> None:
-        """Create a directory where it does not exist.
-
-        Raises:
-            CheckpointError: The directory can't be created.
-        """
+        """Create a directory where it does not exist."""
         self._make(self._path(name), name)
 
     def check_place(self) -> None:
-        """Check that the root directory exists or can be created; directories created for the check are deleted again.
-
-        Raises:
-            CheckpointError: The directory can't be created.
-        """
+        """Check that the root directory exists or can be created; what is created for the check is deleted again."""
         made, place = [], self._root
         with self._translated_errors("", "looked for"):
             while place is not None and not self._system.exists(place):
@@ -231,7 +205,7 @@ class HadoopStore(Store):
         self._system.delete(self._path(name), True)
 
     def delete_empty_directory(self, name: str) -> None:
-        """Delete a directory if nothing is in it; one that holds files, or that is not there, is left as it is."""
+        """Delete a directory if it exists and is empty."""
         with contextlib.suppress(*JAVA_ERRORS):
             # Not recursive: the file system keeps a directory in which another process has written meanwhile.
             self._system.delete(self._path(name), False)
@@ -257,11 +231,7 @@ class HadoopStore(Store):
                         folders.append(status.getPath())
 
     def delete_abandoned(self, directory: str) -> None:
-        """Delete the temporary files that killed processes have left in a directory; see ``Store.delete_abandoned``.
-
-        Raises:
-            CheckpointError: They can't be listed or deleted.
-        """
+        """Delete the temporary files that killed processes have left in a directory; see ``Store.delete_abandoned``."""
         if not self.exists(directory):
             return
         with self._translated_errors(directory, "cleaned"):
@@ -278,7 +248,7 @@ class HadoopStore(Store):
             raise self._refused(name, label, _message(error)) from error
 
     def _places(self, name: str) -> Iterator[Any]:
-        """Yield where a file may be: its path, its second name, and its path again, where it was replaced meanwhile."""
+        """Yield a file's possible paths: its path, its second name, and its path again, if it was just replaced."""
         target = self._path(name)
         yield target
         if name:

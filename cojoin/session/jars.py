@@ -5,8 +5,8 @@ temporary name, with a list of its files, and then renamed. The next process rem
 processes wait for a lock, which the operating system releases when the holder ends.
 
 Maven packages are resolved with Spark's launcher and the Ivy library that PySpark contains. Spark has no command that
-only resolves packages. Its launcher resolves them before it runs a program, and its own ``--version`` is a program that
-ends at once. So the same repositories, credentials and proxies apply as for a session.
+only resolves packages, but its launcher resolves them before it runs a program, and its own ``--version`` is a program
+that ends at once. So the same repositories, credentials and proxies apply as for a session.
 """
 
 from __future__ import annotations
@@ -85,18 +85,11 @@ def find_jars(
 ) -> list[Path]:
     """Return the jars of packages and of their dependencies, in the folder where Ivy has put them.
 
-    Args:
-        packages: The packages, as ``organisation:module:version``.
-        excludes: The dependencies to leave out, as ``organisation:module``, where ``*`` stands for any.
-        settings: The user's settings of Spark: repositories, Ivy's settings, options of the JVM.
-        home: Ivy's folder, with its cache and its jars.
-        work: A folder for the log.
-        held: File descriptors that the launcher inherits, so that it keeps their locks if this process is killed.
-        is_apart: Whether the user's local Maven repository is left out. Ivy takes a package of which it finds a
-            description there, and fails if the jar is missing, as Maven often leaves it.
-
-    Raises:
-        EnvironmentSetupError: A package was not found or is damaged; the message contains Ivy's error.
+    Packages are ``organisation:module:version``; in the ``excludes``, ``*`` stands for any organisation or module.
+    ``home`` is Ivy's folder, ``work`` one for the log. The launcher inherits the file descriptors in ``held``, so that
+    it keeps their locks if this process is killed. With ``is_apart``, the user's local Maven repository is left out:
+    Ivy takes a package whose description is in it, and fails if the jar is missing, as Maven often leaves it. Raises
+    ``EnvironmentSetupError`` with Ivy's error where a package was not found or is damaged.
     """
     log, nothing = work / "spark.log", work / "no-defaults.conf"
     nothing.touch()
@@ -133,7 +126,7 @@ def _run(command: Sequence[str], log: Path, held: Sequence[int], more: dict[str,
         try:
             return process.wait(_SECONDS)
         except subprocess.TimeoutExpired:
-            msg = f"there was no end after {_SECONDS / 60:g} minutes"
+            msg = f"it has not ended after {_SECONDS / 60:g} minutes"
             raise EnvironmentSetupError(msg) from None
         finally:
             process.kill()
@@ -159,7 +152,7 @@ def _check(jar: Path) -> None:
 
 def _reason(output: str) -> str:
     """Return the first error lines of the launcher's log, without the logins in repository addresses."""
-    lines = [_LOGIN.sub("//***@", found[0].strip()) for found in _TELLING.finditer(output)]
+    lines = [_LOGIN.sub("//***@", match[0].strip()) for match in _TELLING.finditer(output)]
     return "; ".join([*dict.fromkeys(lines)][:_SHOWN])
 
 
@@ -190,18 +183,9 @@ def fetch_jars(
 ) -> list[Path]:
     """Return the jars of Maven packages and of their dependencies; they are fetched if they are not in the cache.
 
-    Args:
-        packages: The packages, as ``organisation:module:version``. Versions that may change, such as a snapshot, are
-            resolved each time.
-        excludes: The dependencies to leave out, as ``organisation:module``, where ``*`` stands for any.
-        settings: The user's settings of Spark, which determine the repositories; None if there are none.
-        say: Called with messages that this may take a while.
-
-    Raises:
-        EnvironmentSetupError: A package can't be fetched, or the folder can't be written.
-
-    Example:
-        ``fetch_jars(["io.delta:delta-spark_4.2_2.13:4.4.0"])``
+    Packages whose version may change, such as a snapshot, are resolved each time. The user's ``settings`` of Spark
+    determine the repositories. ``say`` is called with messages that this may take a while. Raises
+    ``EnvironmentSetupError`` where a package can't be fetched, or the folder can't be written.
     """
     changing = any(_CHANGING.search(package.split(":")[-1]) for package in packages)
     folder = cache_folder() / _name(packages, excludes)
@@ -235,7 +219,7 @@ def _listed(folder: Path) -> list[Path]:
 
 @contextmanager
 def _explained_failures(packages: Sequence[str], folder: Path) -> Iterator[None]:
-    """Raise an error that says what to do if the block can't fetch the jars."""
+    """Raise an error with the remedy if the block can't fetch the jars."""
     try:
         yield
     except EnvironmentSetupError as error:
@@ -294,9 +278,8 @@ def _find(
 ) -> list[Path]:
     """Return the jars from the user's own folders, which may have them all, or if that fails from the repositories.
 
-    A repository that breaks off is asked three times in all.
-
-    Every program that starts Spark writes into the user's folder, and two at once may damage it permanently.
+    Every program that starts Spark writes into the user's folder, and two at once may damage it permanently. A
+    repository that breaks off is asked three times in all.
     """
     home = Path(settings.get("spark.jars.ivy") or Path.home() / ".ivy2.5.2").expanduser()
     try:
@@ -311,7 +294,7 @@ def _find(
         try:
             return find_jars(packages, excludes, settings, work / "ivy", work, (lock,), is_apart=True)
         except EnvironmentSetupError as error:  # noqa: PERF203 - it is asked thrice at most
-            # The repository knows the jar, so it may give it a moment later; what was fetched is not fetched again.
+            # The repository has the jar, so it may serve it a moment later; what was fetched is not fetched again.
             pause = next(pauses, None)
             if pause is None or _FAILED not in str(error):
                 raise
@@ -319,36 +302,23 @@ def _find(
 
 
 def jar_settings(conf: Mapping[str, Any], *, kafka: bool, say: Callable[[str], None] = tell) -> dict[str, str]:
-    """Return the Spark settings that add a session's jars; jars that are not in the cache are fetched.
+    """Return ``spark.jars`` and ``spark.jars.packages`` with a session's jars, fetched if they are not in the cache.
 
     They include the user's own jars and packages from ``conf``, ``PYSPARK_SUBMIT_ARGS`` and ``spark-defaults.conf``.
     They exclude Delta where it has no build for this Spark, and Delta and Kafka if Spark's own folder has them, if the
-    user names them, or if ``conf`` sets ``spark.jars.packages`` to an empty string.
-
-    Args:
-        conf: The user's settings.
-        kafka: Whether Spark's Kafka source is needed.
-        say: Called with messages that this may take a while.
-
-    Returns:
-        ``spark.jars`` and ``spark.jars.packages``; nothing in a program that spark-submit started.
-
-    Raises:
-        EnvironmentSetupError: The jars can't be fetched.
-
-    Example:
-        ``jar_settings({}, kafka=False)["spark.jars"]``
+    user names them, or if ``conf`` sets ``spark.jars.packages`` to an empty string. A program that spark-submit started
+    gets none. Errors are those of ``fetch_jars``.
     """
     if "PYSPARK_GATEWAY_PORT" in os.environ:  # started by spark-submit, whose command line determines the jars
         return {}
     settings = settings_of(conf)
     jars, packages = _parts(settings, "spark.jars"), _parts(settings, "spark.jars.packages")
     excludes = _parts(settings, "spark.jars.excludes")
-    there = list(_names_there(jars, settings))
+    names = list(_jar_names(jars, settings))
     ours = [*([delta_package()] if has_delta() else []), *([kafka_package()] if kafka else [])]
     if conf.get("spark.jars.packages") == "":
         ours = []
-    ours = [each for each in ours if not _is_there(each, there, packages)]
+    ours = [each for each in ours if not _has_package(each, names, packages)]
     if not packages:
         excludes = [*excludes, *IN_SPARK]
     if wanted := [*ours, *packages]:
@@ -358,23 +328,22 @@ def jar_settings(conf: Mapping[str, Any], *, kafka: bool, say: Callable[[str], N
 
 
 def gets_delta(conf: Mapping[str, Any]) -> bool:
-    """Return whether a session has Delta: there is a build for this Spark, or the user names a jar or package of it.
+    """Return whether a session has Delta: a build for this Spark exists, or the user names a jar or package of it.
 
-    Args:
-        conf: The user's settings; an empty ``spark.jars.packages`` leaves Delta out.
+    With an empty ``spark.jars.packages``, only the latter counts.
     """
     if has_delta() and conf.get("spark.jars.packages") != "":
         return True
     settings = settings_of(conf)
-    names = _names_there(_parts(settings, "spark.jars"), settings)
-    return _is_there("io.delta:delta-spark:", list(names), _parts(settings, "spark.jars.packages"))
+    names = list(_jar_names(_parts(settings, "spark.jars"), settings))
+    return _has_package("io.delta:delta-spark:", names, _parts(settings, "spark.jars.packages"))
 
 
 def _parts(settings: Mapping[str, str], name: str) -> list[str]:
     return [part.strip() for part in settings.get(name, "").split(",") if part.strip()]
 
 
-def _names_there(jars: Sequence[str], settings: Mapping[str, str]) -> Iterator[str]:
+def _jar_names(jars: Sequence[str], settings: Mapping[str, str]) -> Iterator[str]:
     """Yield the names of the jars that a session has without cojoin's."""
     yield from (jar.rsplit("/", 1)[-1] for jar in jars)
     yield from (jar.name for jar in (find_spark_home() / "jars").glob("*.jar"))
@@ -383,7 +352,7 @@ def _names_there(jars: Sequence[str], settings: Mapping[str, str]) -> Iterator[s
         yield from (jar.name for jar in (path.parent.glob("*.jar") if path.name == "*" else [path]))
 
 
-def _is_there(package: str, names: Sequence[str], packages: Sequence[str]) -> bool:
+def _has_package(package: str, names: Sequence[str], packages: Sequence[str]) -> bool:
     """Return whether the user has a package in any version, which then takes precedence."""
     organisation, module, _ = package.split(":")
     plain = re.sub(r"(_[\d.]+)+$", "", module)  # without the versions of Spark and Scala

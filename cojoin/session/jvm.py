@@ -1,7 +1,8 @@
 """The JVM of a session in this process: its classes by their full names, its objects, and a listener that it calls.
 
 Written as ``jvm.org.apache...``, a name costs a call to the JVM for each of its parts, and each call searches all of
-some hundred jars: a batch's small files alone took 200 such calls. ``java_class`` knows that a name is that of a class.
+some hundred jars: a batch's small files alone took 200 such calls. ``java_class`` takes the whole name for that of a
+class.
 """
 
 from __future__ import annotations
@@ -21,24 +22,20 @@ if TYPE_CHECKING:
 def java_class(spark: SparkSession, name: str) -> Any:
     """Return a class of the session's JVM, to construct objects or to call static methods.
 
-    Args:
-        spark: The session.
-        name: The class with its package; a nested class, or the class of a Scala object, is written with a ``$``.
+    Its name has the package; a nested class, or the class of a Scala object, is written with a ``$``.
     """
-    return JavaClass(name, java_session(spark)._gateway_client)  # noqa: SLF001 - there is no public way
+    return JavaClass(name, java_session(spark)._gateway_client)  # noqa: SLF001 - PySpark has no public way
 
 
 def java_session(spark: SparkSession) -> Any:
-    """Return the session as the JVM has it."""
-    return spark._jsparkSession  # noqa: SLF001 - there is no public way
+    """Return the JVM's object of the session."""
+    return spark._jsparkSession  # noqa: SLF001 - PySpark has no public way
 
 
 class ExecutionListener:
-    """A ``QueryExecutionListener`` of Spark's, which the JVM calls in a thread of its own after each action.
+    """A ``QueryExecutionListener`` of Spark's, which the JVM calls in its own thread after each action.
 
-    Args:
-        awaited: Returns the names of the observations that nobody has had yet.
-        take: Takes such a name and its counts, once an action has made them.
+    ``awaited`` returns the names of the observations that are still missing; ``take`` takes such a name and its counts.
     """
 
     class Java:
@@ -50,9 +47,9 @@ class ExecutionListener:
         self._awaited, self._take = awaited, take
 
     def onSuccess(self, function: str, execution: Any, duration: int) -> None:  # noqa: N802 - as the JVM calls it
-        """Pass on what an action has counted, if somebody waits for it."""
+        """Pass on the counts of an action that are awaited."""
         del function, duration
-        # An error would only be Spark's log's.
+        # An error would only reach Spark's log.
         with contextlib.suppress(Exception):
             names = self._awaited()
             counts = execution.observedMetrics() if names else None
@@ -64,4 +61,4 @@ class ExecutionListener:
                     self._take(name, json.loads(row.get().json()))
 
     def onFailure(self, function: str, execution: Any, error: Any) -> None:  # noqa: N802 - as the JVM calls it
-        """Leave an action that has failed: a later one is the first."""
+        """Ignore an action that has failed: a later one counts."""

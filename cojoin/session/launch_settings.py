@@ -10,9 +10,9 @@ session. They are not given where the user has a configuration of Log4j, in any 
 
 Java's second compiler (C2) takes a fifth of the CPU of a short run on few cores: by its defaults it compiles code of
 the planner and of the start that then hardly runs again. With thresholds ten times as high it takes a tenth. That
-spared 1 to 2 of 12 to 20 seconds of runs with and without cojoin, and cost later batches nothing that could be
-measured. What runs long is compiled all the same. Options of the user's own come later on the command line, and win.
-(HotSpot's tiered compilation policy.)
+spared 1 to 2 of 12 to 20 seconds of runs with and without cojoin, and cost later batches nothing measurable. What runs
+long is compiled all the same. The user's own options come later on the command line, and win. (HotSpot's tiered
+compilation policy.)
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _THRESHOLDS = {"Invocation": 50_000, "MinInvocation": 6_000, "Compile": 150_000,
 """Ten times HotSpot's defaults."""
 
 _OF_THE_COMPILER = ("-XX:Tier", "TieredCompilation", "-XX:Compile", "-XX:Flags", "-Xint", "@")
-"""Parts of the user's options that decide about the compiler, or that name a file of further options."""
+"""Parts of the user's options that configure the compiler, or that name a file of further options."""
 
 
 def find_spark_home() -> Path:
@@ -58,15 +58,15 @@ def find_spark_home() -> Path:
     return Path(_find_spark_home())
 
 
-def settings_of(conf: Mapping[str, Any]) -> Mapping[str, str]:
-    """Return the settings that Spark will see.
+def _conf_folder() -> Path:
+    folder = os.environ.get("SPARK_CONF_DIR")
+    return Path(folder) if folder else find_spark_home() / "conf"
 
-    Args:
-        conf: The settings that the program gives.
-    """
-    given = {name: str(value) for name, value in conf.items()}
+
+def settings_of(conf: Mapping[str, Any]) -> Mapping[str, str]:
+    """Return the settings that Spark will see, by those that the program gives."""
     typed, _, properties = submit_arguments()
-    return ChainMap(typed, given, _read_properties(properties))
+    return ChainMap(typed, {name: str(value) for name, value in conf.items()}, _read_properties(properties))
 
 
 def submit_arguments() -> tuple[dict[str, str], list[str], Path | None]:
@@ -104,11 +104,8 @@ def without_jars() -> Iterator[None]:
 
 def _read_properties(path: Path | None) -> dict[str, str]:
     """Return the settings in a properties file, by default ``spark-defaults.conf``; none if it can't be read."""
-    if path is None:
-        folder = os.environ.get("SPARK_CONF_DIR")
-        path = (Path(folder) if folder else find_spark_home() / "conf") / "spark-defaults.conf"
     try:
-        text = path.read_text(encoding="utf-8")
+        text = (path or _conf_folder() / "spark-defaults.conf").read_text(encoding="utf-8")
     except OSError:
         return {}
     lines = re.sub(r"\\\n[ \t]*", "", text).splitlines()
@@ -116,52 +113,38 @@ def _read_properties(path: Path | None) -> dict[str, str]:
     return {each["name"]: each["value"] for each in matches if each is not None}
 
 
-def log_options(settings: Mapping[str, str], given: str) -> list[str]:
-    """Return the JVM's options that keep its start quiet; none where the user decides about the log.
+def log_options(settings: Mapping[str, str], options: str) -> list[str]:
+    """Return the JVM's options that keep its start quiet; none where the user configures the log.
 
-    Args:
-        settings: The settings that Spark will see.
-        given: The options that the user gives to the JVM.
-
-    Example:
-        ``log_options({}, "")``
+    ``settings`` are those that Spark will see, ``options`` those that the user gives to the JVM.
     """
     if not _FILE.is_file():
         return []
     structured = settings.get("spark.log.structuredLogging.enabled", "false").lower() == "true"
-    if structured or "LOG4J_CONFIGURATION_FILE" in os.environ or "log4j" in given:
+    if structured or "LOG4J_CONFIGURATION_FILE" in os.environ or "log4j" in options:
         return []
-    folder = os.environ.get("SPARK_CONF_DIR")
-    if any((Path(folder) if folder else find_spark_home() / "conf").glob("log4j*")):
+    if any(_conf_folder().glob("log4j*")):
         return []
     # As a URI it has no blanks, at which the options would be split.
     return [f"-Dlog4j2.configurationFile={_FILE.as_uri()}"]
 
 
 def jvm_settings(conf: Mapping[str, Any]) -> dict[str, str]:
-    """Return the Spark settings with the options of the driver's JVM.
+    """Return the driver's default JVM options as a Spark setting, the user's own included.
 
-    Args:
-        conf: The user's settings of Spark.
-
-    Returns:
-        The driver's default JVM options, the user's own included; nothing in a program that spark-submit started, whose
-        JVM runs already.
-
-    Example:
-        ``jvm_settings({})["spark.driver.defaultJavaOptions"]``
+    A program that spark-submit started, whose JVM runs already, gets none.
     """
     if "PYSPARK_GATEWAY_PORT" in os.environ:
         return {}
     settings = settings_of(conf)
     defaults = settings.get(_DEFAULTS, "")
-    given = " ".join([defaults, settings.get(_EXTRA, ""), *(os.environ.get(name, "") for name in _VARIABLES)])
-    options = [*log_options(settings, given), *_compiler_options(given)]
+    users = " ".join([defaults, settings.get(_EXTRA, ""), *(os.environ.get(name, "") for name in _VARIABLES)])
+    options = [*log_options(settings, users), *_compiler_options(users)]
     return {_DEFAULTS: " ".join([*options, defaults]).rstrip()} if options else {}
 
 
-def _compiler_options(given: str) -> list[str]:
-    """Return the compiler's thresholds; none where the user decides about the compiler."""
-    if any(each in given for each in _OF_THE_COMPILER):
+def _compiler_options(options: str) -> list[str]:
+    """Return the compiler's thresholds; none where the user configures the compiler."""
+    if any(each in options for each in _OF_THE_COMPILER):
         return []
     return [f"-XX:Tier4{name}Threshold={count}" for name, count in _THRESHOLDS.items()]

@@ -1,7 +1,7 @@
 """Probes of what cojoin uses of Spark and is not public: whether the installed Spark has each name, and it behaves.
 
-``python -m cojoin.session.probes`` starts a small session of its own, prints a line for each, and ends with 1 if one
-fails: the first thing to do with a new version of Spark. Every private name in this folder has a probe here.
+``python -m cojoin.session.probes`` starts a small session, prints a line for each probe, and ends with 1 if one fails:
+the first thing to do with a new version of Spark. Every private name in this folder has a probe.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _ALL = "4.0"
-"""The oldest version that cojoin works with: such a name was there before."""
+"""The oldest version that cojoin works with, which has most of these names."""
 
 _LISTENER_SECONDS = 30.0
 _ERRORS = (
@@ -61,16 +61,11 @@ _ERRORS = (
     "STREAM_FAILED",
     "TABLE_OR_VIEW_NOT_FOUND",
 )
-"""The names of Spark's errors by which cojoin tells one failure from another."""
+"""The names of Spark's errors by which cojoin distinguishes failures."""
 
 
 class Sample:
-    """The subjects of the probes: a session, a stream of files in it, and the logs and the state of a small query.
-
-    Args:
-        spark: A session with a JVM in this process.
-        folder: An empty folder.
-    """
+    """The subjects of the probes: a session, a stream of files in it, and the logs and the state of a small query."""
 
     def __init__(self, spark: SparkSession, folder: Path) -> None:
         self.spark, self.folder, self.adapter = spark, folder, ClassicSession(spark)
@@ -83,7 +78,7 @@ class Sample:
 
     @cached_property
     def query(self) -> tuple[LocalStore, list[str]]:
-        """The checkpoint of a query with state that has run one batch, and the batch's id as its tasks had it."""
+        """The checkpoint of a query with state that has run one batch, and the batch's id in its tasks."""
         batches: list[str] = []
 
         def take(rows: DataFrame, _: int) -> None:
@@ -99,7 +94,7 @@ class Sample:
 
 
 def _remember(key: Any, frames: Iterable[Any], state: Any) -> Iterator[Any]:
-    """Return the name of the task's batch, and keep the number of the key's rows."""
+    """Yield the id of the task's batch, and keep the number of the key's rows."""
     rows = sum(len(frame) for frame in frames)
     state.update((str(rows).encode(),))
     batch: Any = TaskContext.get()
@@ -111,14 +106,10 @@ def _remember(key: Any, frames: Iterable[Any], state: Any) -> Iterator[Any]:
 
 @dataclass(frozen=True)
 class Probe:
-    """Something of Spark that is not public.
+    """Something of Spark that is not public; names that stand or fall together are separated by commas.
 
-    Attributes:
-        name: Its name; several that stand or fall together are separated by commas.
-        needed_by: What needs it.
-        since: The first version of Spark that cojoin works with and that has it.
-        instead: What can replace it; empty where nothing public can.
-        works: Returns whether it is there and behaves; any error says that it does not.
+    ``since`` is the first version of Spark that cojoin works with and that has it; ``instead`` is empty where nothing
+    public can replace it. ``works`` returns whether it exists and behaves; any error means that it does not.
     """
 
     name: str
@@ -130,10 +121,10 @@ class Probe:
     def failure(self, sample: Sample) -> str | None:
         """Return why it does not work; None if it does."""
         try:
-            return None if self.works(sample) else "it is there, and does something else"
+            return None if self.works(sample) else "it exists, and does something else"
         except SPARK_ERRORS as error:
             return explain(error)
-        except Exception as error:  # noqa: BLE001 - whatever is missing raises an error of its own
+        except Exception as error:  # noqa: BLE001 - whatever is missing raises its own error
             return f"{type(error).__name__}: {error}".partition("\n")[0]
 
 
@@ -318,21 +309,14 @@ PROBES = (
 
 
 def run_probes(spark: SparkSession) -> dict[str, str | None]:
-    """Return why each probe fails, by its name; None where it works.
-
-    Args:
-        spark: A session with a JVM in this process.
-
-    Example:
-        ``{name: why for name, why in run_probes(spark).items() if why}``
-    """
+    """Return why each probe fails, by its name; None where it works. The session needs a JVM in this process."""
     with tempfile.TemporaryDirectory(prefix="cojoin-probes-") as folder:
         sample = Sample(spark, Path(folder))
         return {probe.name: probe.failure(sample) for probe in PROBES}
 
 
 def main() -> int:
-    """Run the probes in a session of their own, print a line for each, and return 1 if one fails."""
+    """Run the probes in a new session, print a line for each, and return 1 if one fails."""
     # Spark would use the python3 on PATH, which may lack the packages of this interpreter.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder: Any = SparkSession.builder.master("local[2]").appName("cojoin probes")
@@ -345,8 +329,8 @@ def main() -> int:
             spark.stop()
     header = ["name", "works", "needed by", "since", "replaced by"]
     rows = [
-        [each.name, "yes" if failures[each.name] is None else "NO", each.needed_by, each.since, each.instead]
-        for each in PROBES
+        [probe.name, "yes" if failures[probe.name] is None else "NO", probe.needed_by, probe.since, probe.instead]
+        for probe in PROBES
     ]
     failed = [f"{name}: {why}" for name, why in failures.items() if why is not None]
     sys.stdout.write("\n".join([f"PySpark {pyspark.__version__}", "", text_table([header, *rows]), "", *failed]) + "\n")

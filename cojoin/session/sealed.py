@@ -1,24 +1,22 @@
 """Seals the functions that are sent to Spark's Python workers: only a worker with the driver's cojoin opens them.
 
-A worker imports the cojoin of its own host. While hosts are upgraded one by one, it may differ from the driver's, and
-so may its rows, without any error. So everything that Spark pickles for a worker is sealed here: its outermost
-function travels by value and imports nothing of cojoin. On the worker it compares cojoin's version, a digest of its
-sources, Python's minor version and pyarrow's major version with the driver's, and only then unpickles what it carries.
+A worker imports the cojoin of its host. While hosts are upgraded one by one, it may differ from the driver's, and so
+may its rows, without any error. So everything that Spark pickles for a worker is sealed: its outermost function travels
+by value and imports nothing of cojoin. On the worker it compares cojoin's version, a digest of its sources, Python's
+minor version and pyarrow's major version with the driver's, and only then unpickles the payload.
 
 Python's minor version must be equal since functions by value are bytecode. pyarrow's major versions are its releases
 with new behaviour, also of casts, sorts and files; later numbers are corrections, and may differ. The digest is of the
 bytes of the ``.py`` files and their paths within the package, whatever their line ends: an installation that can be
 edited equals a wheel or an archive of the same sources. It takes some 10 to 30 milliseconds, once in a process.
 
-A digest is of what is there now, so it counts only for a process that has imported just that: before it is remembered,
-the files' sizes and times are compared with those that the import has noted (``package_files``). A refused process
+The digest is of the files as they are now, so it counts only for a process that has imported just these: before it is
+remembered, the files' sizes and times are compared with those at the import (``package_files``). A refused process
 remembers nothing, and may be accepted once its host is brought up to date.
 
 The module of a user's function is compared in the same way, since an older one on another host would give different
-rows. The modules that it imports are not compared.
-
-A user's function that can't be pickled is refused before it is sealed (``check_picklable``). Checkpoints contain no
-pickle.
+rows. The modules that it imports are not compared. A user's function that can't be pickled is refused before it is
+sealed (``check_picklable``). Checkpoints contain no pickle.
 """
 
 from __future__ import annotations
@@ -47,7 +45,7 @@ if TYPE_CHECKING:
     from cojoin.package_files import Stamps
 Function = TypeVar("Function", bound="Callable[..., Any]")
 _KNOWN = "_cojoin_installed"
-"""The attribute of ``sys`` with what a process has imported: functions that travel have no module to keep it in."""
+"""The attribute of ``sys`` with the versions of a process: functions that travel have no module to keep them in."""
 
 _KNOWN_MODULES = "_cojoin_users_modules"
 """The attribute with the digests of users' modules, by name; a module that was imported stays as it was."""
@@ -60,7 +58,7 @@ _PLACES = (
 )
 
 _AGAIN = (
-    "its files were changed there while a process had them imported: start the driver's process again (with Spark "
+    "its files were changed while a process had them imported: start the driver's process again (with Spark "
     "Connect, its server, too), which starts new workers"
 )
 
@@ -77,11 +75,7 @@ _OTHER_PYTHON = re.compile(
 
 
 def check_picklable(function: KeyedCoProcessFunction) -> None:
-    """Check that a function can be sent to the workers.
-
-    Raises:
-        ConfigurationError: The function can't be pickled; the message names the attribute at fault, if it is one.
-    """
+    """Raise ``ConfigurationError``, with the attribute at fault, if a function can't be sent to the workers."""
     error = pickling_error(function)
     if error is None:
         return
@@ -91,12 +85,12 @@ def check_picklable(function: KeyedCoProcessFunction) -> None:
         if reason is not None:
             msg = (
                 f"function {name}: its attribute {attribute!r} (a {type(value).__name__}) can't be sent to the workers"
-                f": {reason}; make it in open(), which runs there, and close it in close()"
+                f": {reason}; make it in open(), which runs on the workers, and close it in close()"
             )
             raise ConfigurationError(msg)
     msg = (
         f"function {name} can't be sent to the workers: {error}; something that its methods name can't be pickled: "
-        f"make it in open(), which runs there"
+        f"make it in open(), which runs on the workers"
     )
     raise ConfigurationError(msg)
 
@@ -111,18 +105,14 @@ def pickling_error(value: Any) -> str | None:
 
 
 class Sealed:
-    """A function that is itself, and on a worker that opens it.
+    """A function that is itself, also on a worker that opens it; ``user`` is the user's object in it, or None.
 
-    Args:
-        function: The function.
-        user: What of a user's it holds, whose module workers import; None if there is nothing.
-
-    Raises:
-        EnvironmentSetupError: cojoin was exchanged on the disk since this process has imported it.
+    Workers import the module of the user's object. Raises ``EnvironmentSetupError`` where cojoin was exchanged on the
+    disk since this process has imported it.
     """
 
     def __init__(self, function: Callable[..., Any], user: object = None) -> None:
-        ours()  # here, since Spark would report it as an error of pickling
+        ours()  # now, since Spark would report its error as one of pickling
         self._function, self._modules = function, {} if user is None else _modules_of(type(user))
 
     def __call__(self, *arguments: Any) -> Any:
@@ -130,17 +120,12 @@ class Sealed:
         return self._function(*arguments)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Return what is pickled; the worker has the function itself."""
+        """Return the sealed call from which a worker gets the function itself."""
         return sealed_call(_itself, self._function, modules=self._modules)
 
 
 def for_workers(function: Function, user: object = None) -> Function:
-    """Return a function that Spark may send to Python workers, where only those with this cojoin run it.
-
-    Args:
-        function: A function of one to three arguments by position.
-        user: What of a user's it holds, as for ``Sealed``.
-    """
+    """Return a function of one to three positional arguments sealed for Spark's workers; ``user`` as for ``Sealed``."""
     sealed = Sealed(function, user)
 
     # Spark counts the arguments. Without annotations, which it would take for a choice of how the function is called.
@@ -160,12 +145,9 @@ def for_workers(function: Function, user: object = None) -> Function:
 
 
 def sealed_call(make: Callable[..., Any], *arguments: Any, modules: Mapping[str, str] | None = None) -> tuple[Any, ...]:
-    """Return what ``__reduce__`` returns of an object that a worker makes only if it has this cojoin.
+    """Return what ``__reduce__`` returns of an object that ``make`` makes on a worker only if it has this cojoin.
 
-    Args:
-        make: What makes the object there.
-        arguments: What it is called with.
-        modules: The digests of the users' modules, which the worker's must equal.
+    ``modules`` has the digests of the users' modules, which the worker's must equal.
     """
     # Pickled when Spark pickles, so that it finds the broadcast variables that a user's function holds.
     payload = CloudPickleSerializer().dumps((make, arguments))
@@ -179,7 +161,7 @@ def _pickled_check() -> bytes:
 
 
 def _modules_of(kind: type) -> dict[str, str]:
-    """Return the digests of the modules that a worker imports for a user's class: those of it and of its bases."""
+    """Return the digests of the modules that a worker imports for a user's class and its bases."""
     by_value = cloudpickle.list_registry_pickle_by_value()
     digests = {}
     for base in kind.__mro__:
@@ -193,10 +175,9 @@ def _modules_of(kind: type) -> dict[str, str]:
 
 
 def ours() -> dict[str, str]:
-    """Return what this process has, which all workers must have (``installed``).
+    """Return the versions of this process, which all workers must have (``installed``).
 
-    Raises:
-        EnvironmentSetupError: cojoin was exchanged on the disk since this process has imported it.
+    Raises ``EnvironmentSetupError`` where cojoin was exchanged on the disk since this process has imported it.
     """
     if _KNOWN in vars(sys):
         return installed()
@@ -215,14 +196,7 @@ def ours() -> dict[str, str]:
 
 
 def worker_trouble(text: str) -> str | None:
-    """Return what Spark's own error says of a worker's Python in which a module or a version is missing.
-
-    Args:
-        text: All that Spark said.
-
-    Returns:
-        The message, with the host and what to do; None if the error is another one.
-    """
+    """Return, with host and remedy, which module or version a worker lacks by Spark's text; None for other errors."""
     hosts = list(_ON_HOST.finditer(text))
     where = f"host {hosts[-1]['host']}: " if hosts else ""
     if (python := _OTHER_PYTHON.search(text)) is not None:
@@ -242,50 +216,43 @@ def worker_trouble(text: str) -> str | None:
 
 
 def refusal(expected: dict[str, str]) -> str | None:
-    """Return why this process must not run what a driver has sent; None if it may.
-
-    Args:
-        expected: What the driver has (``installed``).
-    """
+    """Return why this process must not run what a driver has sent, by the driver's ``installed``; None if it may."""
     return _refusal(expected, stamps(_spec()), installed())
 
 
-def _refusal(expected: dict[str, str], files: Stamps, there: dict[str, str]) -> str | None:
-    """Return why a process that has this, of files that are there now, must not run what a driver has sent."""
+def _refusal(expected: dict[str, str], files: Stamps, present: dict[str, str]) -> str | None:
+    """Return why a process with ``present`` and these files must not run what a driver has sent; None if it may."""
     changed = _changed(files)
     version, major = expected["cojoin"], expected["pyarrow"].partition(".")[0]
     ours, others = [], []
-    if not there["cojoin"]:
-        ours.append(f"expected cojoin {version}, found none ({there['path']})")
-    elif there["cojoin"] != version:
-        ours.append(f"expected cojoin {version}, found cojoin {there['cojoin']} in {there['path']}")
-    elif there["sources"] != expected["sources"]:
+    if not present["cojoin"]:
+        ours.append(f"expected cojoin {version}, found none ({present['path']})")
+    elif present["cojoin"] != version:
+        ours.append(f"expected cojoin {version}, found cojoin {present['cojoin']} in {present['path']}")
+    elif present["sources"] != expected["sources"]:
         ours.append(
             f"expected the sources of cojoin {version} in {expected['path']} on the driver (digest "
-            f"{expected['sources']}), found others in {there['path']} (digest {there['sources']})"
+            f"{expected['sources']}), found others in {present['path']} (digest {present['sources']})"
         )
     elif changed is not None and _KNOWN not in vars(sys):
-        ours.append(f"expected the cojoin that it has imported in {there['path']}, found that {changed} was changed")
-    if there["python"] != expected["python"]:
-        others.append(f"expected Python {expected['python']}, found {there['python']}")
-    if there["pyarrow"].partition(".")[0] != major:
-        others.append(f"expected pyarrow {major} ({expected['pyarrow']}), found {there['pyarrow'] or 'none'}")
+        ours.append(f"expected the cojoin that it has imported in {present['path']}, found that {changed} was changed")
+    if present["python"] != expected["python"]:
+        others.append(f"expected Python {expected['python']}, found {present['python']}")
+    if present["pyarrow"].partition(".")[0] != major:
+        others.append(f"expected pyarrow {major} ({expected['pyarrow']}), found {present['pyarrow'] or 'none'}")
     if not ours and not others:
         return None
     # Where the driver has imported it from the same folder, nothing has to be installed.
-    is_shared = bool(there["disk"]) and [there[each] for each in ("disk", "path")] == [
-        expected[each] for each in ("disk", "path")
-    ]
+    is_shared = bool(present["disk"]) and all(present[each] == expected[each] for each in ("disk", "path"))
     cure = _AGAIN if not others and (is_shared or changed is not None) else _PLACES
-    return f"{_here()} has not what the driver has: {'; '.join([*ours, *others])}; nothing was run there: {cure}"
+    return f"{_this_worker()} lacks what the driver has: {'; '.join([*ours, *others])}; it has run nothing: {cure}"
 
 
 def installed() -> dict[str, str]:
-    """Return what this process has imported, or would import, found without importing cojoin.
+    """Return what this process has imported, or would import, without importing cojoin.
 
-    Returns:
-        The versions of ``cojoin`` (empty where it is missing), ``python`` and ``pyarrow``; the ``path`` of cojoin, or
-        why there is none, and the ``disk`` on which it is; and the digest of its ``sources``.
+    These are the versions of ``cojoin`` (empty where it is missing), ``python`` and ``pyarrow``; the ``path`` of
+    cojoin, or why it has none, and its ``disk``; and the digest of its ``sources``.
     """
     known: dict[str, str] | None = vars(sys).get(_KNOWN)
     if known is not None:
@@ -313,7 +280,7 @@ def installed() -> dict[str, str]:
 
 
 def _spec() -> Any:
-    """Return where Python finds cojoin, of which the import has told if it was imported; None if it finds none."""
+    """Return where Python finds cojoin, or has imported it from; None if nowhere."""
     # What was missing may have been installed, or sent with addPyFile, since Python has looked.
     importlib.invalidate_caches()
     try:
@@ -331,7 +298,7 @@ def _changed(files: Stamps) -> str | None:
 
 
 def _module_digest(name: str) -> str | None:
-    """Return the digest of a user's module as it is now; None where there is none, or no source."""
+    """Return the digest of a user's module as it is now; None without a module, or without a source."""
     try:
         spec: Any = importlib.util.find_spec(name)
         content = spec.loader.get_data(spec.origin) if spec.origin.endswith(".py") else b""
@@ -341,13 +308,9 @@ def _module_digest(name: str) -> str | None:
 
 
 def _opened(expected: dict[str, str], modules: dict[str, str], payload: bytes, careful: bytes) -> Any:
-    """Return what a driver has sent, if this process has what the driver has.
+    """Return what a driver has sent, if this process has what the driver has (``expected``, and users' modules).
 
-    Args:
-        expected: What the driver has (``installed``).
-        modules: The digests of the users' modules that it has.
-        payload: What is called, and with what, pickled.
-        careful: The function ``_carefully``, pickled, which a process needs once.
+    The payload is a callable and its arguments, pickled; ``careful`` is ``_carefully``, pickled, needed once a process.
     """
     loads = CloudPickleSerializer().loads
     known = vars(sys).get(_KNOWN, {})
@@ -364,10 +327,10 @@ def _opened(expected: dict[str, str], modules: dict[str, str], payload: bytes, c
 
 
 def _carefully(expected: dict[str, str], modules: dict[str, str], payload: bytes) -> Any:
-    """Return what is called, and with what; raise an error that says why this process can't have it."""
+    """Return the payload's callable and arguments; raise an error that says why this process can't have them."""
     # The stamps come first: files that are changed after the digest differ from them once they are imported.
-    files, there = stamps(_spec()), installed()
-    reason = _refusal(expected, files, there)
+    files, versions = stamps(_spec()), installed()
+    reason = _refusal(expected, files, versions)
     if reason is not None:
         raise _failure(reason)
     known: dict[str, str] = vars(sys).setdefault(_KNOWN_MODULES, {})
@@ -380,8 +343,8 @@ def _carefully(expected: dict[str, str], modules: dict[str, str], payload: bytes
         elif present is not None:
             where = importlib.util.find_spec(name)
             reason = (
-                f"{_here()} has another version of module {name!r}, which the query's functions need, than the driver: "
-                f"{where.origin if where else ''} (digest {present}, expected {digest}); nothing was run there: {_SEND}"
+                f"{_this_worker()} has another version of module {name!r} of the query's functions than the driver: "
+                f"{where.origin if where else ''} (digest {present}, expected {digest}); it has run nothing: {_SEND}"
                 f"; where it was changed since the session began, make the session again: workers keep what they have "
                 f"imported"
             )
@@ -389,18 +352,18 @@ def _carefully(expected: dict[str, str], modules: dict[str, str], payload: bytes
     try:
         loaded = CloudPickleSerializer().loads(payload)
     except ModuleNotFoundError as error:
-        reason = f"{_here()} lacks a module of the query's functions: {error}; {_SEND}"
+        reason = f"{_this_worker()} lacks a module of the query's functions: {error}; {_SEND}"
         raise _failure(reason) from error
     except (AttributeError, ImportError) as error:
-        reason = f"{_here()} has another version of a module of the query's functions: {error}; {_SEND}"
+        reason = f"{_this_worker()} has another version of a module of the query's functions: {error}; {_SEND}"
         raise _failure(reason) from error
     changed = None if _KNOWN in vars(sys) else _changed(files)
     if changed is not None:
-        reason = f"{_here()} has imported cojoin in {there['path']} while {changed} was changed; {_AGAIN}"
+        reason = f"{_this_worker()} has imported cojoin in {versions['path']} while {changed} was changed; {_AGAIN}"
         raise _failure(reason)
     known |= equal
     if "cojoin" in sys.modules:
-        setattr(sys, _KNOWN, there)
+        setattr(sys, _KNOWN, versions)
     return loaded
 
 
@@ -411,7 +374,7 @@ def _failure(message: str) -> Exception:
     return error
 
 
-def _here() -> str:
+def _this_worker() -> str:
     return f"the Python worker on host {socket.gethostname()} ({sys.executable})"
 
 
@@ -419,5 +382,5 @@ def _itself(value: Any) -> Any:
     return value
 
 
-for _each in (sys.modules[__name__], package_files):
-    cloudpickle.register_pickle_by_value(_each)
+for _module in (sys.modules[__name__], package_files):
+    cloudpickle.register_pickle_by_value(_module)

@@ -1,7 +1,7 @@
 """One interface over the two kinds of Spark sessions: with a JVM in this process, and of Spark Connect.
 
 All other code asks the adapter of its session (``sessions.adapter_of``) for what it needs: an ability of the session,
-as an attribute, or the thing itself, by a method that both kinds implement. It never asks which kind a session is.
+as an attribute, or the object itself, by a method that both kinds implement. It never asks which kind a session is.
 """
 
 from __future__ import annotations
@@ -26,11 +26,9 @@ _STORAGE = "spark.cojoin.storage"
 
 
 class StreamSource(NamedTuple):
-    """A source that the plan of a DataFrame reads as a stream.
+    """A source that the plan of a DataFrame reads as a stream: Spark's name of its format, such as ``"delta"``.
 
-    Attributes:
-        format: Spark's name of the format, such as ``"delta"``.
-        options: The source's options, with their names in lower case.
+    The names of its options are in lower case.
     """
 
     format: str
@@ -38,11 +36,7 @@ class StreamSource(NamedTuple):
 
 
 class SessionAdapter(ABC):
-    """A Spark session, of either kind.
-
-    Args:
-        spark: The session.
-    """
+    """A Spark session, of either kind."""
 
     runs_batches: ClassVar[bool]
     """Whether the function of ``foreachBatch`` is called in the process that starts a query."""
@@ -76,30 +70,21 @@ class SessionAdapter(ABC):
 
     @abstractmethod
     def check(self, label: str) -> None:
-        """Check that it is a session that answers.
+        """Check that it is a session that answers; ``label`` is what it belongs to, such as ``"input 'trades'"``.
 
-        Args:
-            label: What it belongs to, for the message, such as ``"input 'trades'"``.
-
-        Raises:
-            ConfigurationError: It is no session, its server does not answer, or the server has another version.
+        Raises ``ConfigurationError`` for anything else, or where its server does not answer or has another version.
         """
 
     @abstractmethod
     def check_delta(self) -> None:
-        """Check that Delta can be used; without its classes the first use of a table ends with Java's stack.
+        """Raise ``EnvironmentSetupError`` with the package if Delta can't be used.
 
-        Raises:
-            EnvironmentSetupError: It can't; the message names the package.
+        Without its classes, the first use of a table would fail with Java's stack.
         """
 
     @abstractmethod
     def check_checkpoint(self, files: Store) -> None:
-        """Check that Spark sees the files that this process writes into a checkpoint.
-
-        Raises:
-            ConfigurationError: It does not.
-        """
+        """Raise ``ConfigurationError`` unless Spark sees the files that this process writes into a checkpoint."""
 
     @abstractmethod
     def is_set(self, name: str) -> bool:
@@ -113,20 +98,12 @@ class SessionAdapter(ABC):
     def hadoop_setting(self, name: str) -> str | None:
         """Return a setting of Hadoop's, such as ``fs.s3a.endpoint``; None if it is not set.
 
-        With Spark Connect, only what Spark's own configuration sets is known.
-
-        Args:
-            name: The setting, without ``spark.hadoop.``.
+        With Spark Connect, only the settings in Spark's own configuration are known.
         """
 
     @abstractmethod
     def with_setting(self, name: str, value: str) -> AbstractContextManager[SparkSession]:
-        """Return a context with a session in which a setting has a value; the session's own value stays or is restored.
-
-        Args:
-            name: The setting.
-            value: Its value in the context.
-        """
+        """Return a context with a session that has a setting; the session's own value stays or is restored."""
 
     @abstractmethod
     def parallel_tasks(self) -> int:
@@ -149,20 +126,11 @@ class SessionAdapter(ABC):
 
     @abstractmethod
     def open_store(self, root: str, label: str) -> Store:
-        """Return the files below a directory.
-
-        Args:
-            root: The directory; a path without a scheme is on Spark's default file system, and with Spark Connect on
-                the local one.
-            label: What the directory is, for messages.
-
-        Raises:
-            CheckpointError: There is no way to the directory.
-        """
+        """Return the files below a directory; as ``sessions.open_store``."""
 
     @abstractmethod
     def local_path(self, location: str) -> str | None:
-        """Return a location as a path of the local file system that every worker reaches; None if there is none."""
+        """Return a location as a local path that every worker reaches; None where it is not local."""
 
     @abstractmethod
     def encrypts_files(self) -> bool:
@@ -170,12 +138,9 @@ class SessionAdapter(ABC):
 
     @abstractmethod
     def table_location(self, table: str) -> str | None:
-        """Return the folder of a table by path or name; None where no table has the name.
+        """Return the folder of a table by path, with a ``/``, or by name; None without such a table.
 
-        With a JVM of its own, it is also known of a table that does not exist yet.
-
-        Args:
-            table: The table's path, with a ``/``, or its name.
+        With a JVM in this process, it is also known of a table that does not exist yet.
         """
 
     @abstractmethod
@@ -190,42 +155,31 @@ class SessionAdapter(ABC):
     def stream_sources(self, frame: DataFrame) -> list[StreamSource | None]:
         """Return the sources of the streams that the plan of a DataFrame reads, in order.
 
-        Each has one line in Spark's offset log. None stands for a source of which nothing is known: one without a
-        reader of Spark's first kind (``DataSource``), and any of a session of Spark Connect.
+        Each has one line in Spark's offset log. None stands for an unknown source: one without a reader of Spark's
+        first kind (``DataSource``), and any of a session of Spark Connect.
         """
 
     @abstractmethod
     def planned_metadata(self, files: Store) -> str:
         """Return the line of metadata with which Spark would plan a new query's first batch now.
 
-        Args:
-            files: A directory that Spark reaches; with Spark Connect, the checkpoint of a query that only shows the
-                line lies there for a moment.
+        ``files`` is a directory that Spark reaches; with Spark Connect, the checkpoint of a query that only produces
+        the line lies there for a moment.
         """
 
     @abstractmethod
     def add_listener(self, awaited: Callable[[], Sequence[str]], take: Callable[[str, dict[str, Any]], None]) -> None:
-        """Have an ``ExecutionListener`` called after each action of the session; needs ``has_listeners``.
-
-        Args:
-            awaited: Returns the names of the observations that nobody has had yet.
-            take: Takes such a name and its counts.
-        """
+        """Have an ``ExecutionListener`` called after each action of the session; needs ``has_listeners``."""
 
     @abstractmethod
     def await_listeners(self, milliseconds: int) -> None:
         """Wait until the listeners were called for all that has ended; needs ``has_listeners``.
 
-        Raises:
-            Exception: It takes longer, or the session was stopped.
+        Raises an error where that takes longer, or the session was stopped.
         """
 
     def object_store_settings(self, root: str) -> Settings | None:
-        """Return how an object store is reached without Hadoop; None if it is none, or is left to Hadoop.
-
-        Args:
-            root: A directory with its scheme, such as ``s3a://lake/trades``.
-        """
+        """Return how the object store of a root is reached without Hadoop; None elsewhere, or if left to Hadoop."""
         if str(self.spark.conf.get(_STORAGE, "")).lower() == "hadoop":
             return None
         settings = settings_of(root, self.hadoop_setting)

@@ -3,10 +3,10 @@
 A session has a JVM in this process or is one of Spark Connect; only ``adapter_of`` asks which. It is checked before it
 is used, since the first use of an unusable one fails with an error of Java's or of the transport's.
 
-Local files and object stores are reached without the JVM, so a session of Spark Connect reaches them, too. Hadoop's
-file systems serve everything else that Spark reaches: HDFS, and object stores whose settings only Hadoop understands.
-A session in this process is always asked first whether Spark reaches the directory, since Spark keeps its own files
-there. With ``spark.cojoin.storage=hadoop`` in the session's configuration, Hadoop reaches object stores, too.
+Local files and object stores are reached without the JVM, so also from a session of Spark Connect. Hadoop's file
+systems serve everything else that Spark reaches: HDFS, and object stores whose settings only Hadoop understands. A
+session in this process is always asked first whether Spark reaches the directory, since Spark keeps its own files in
+it. With ``spark.cojoin.storage=hadoop`` in the session's configuration, Hadoop reaches object stores, too.
 """
 
 from __future__ import annotations
@@ -42,16 +42,12 @@ _IN_PIPELINE = "ATTEMPT_ANALYSIS_IN_PIPELINE_QUERY_FUNCTION"
 
 
 def adapter_of(spark: SparkSession) -> SessionAdapter:
-    """Return the adapter of a session.
-
-    Args:
-        spark: The session, of either kind; for anything else, the adapter's ``check`` raises an error.
-    """
+    """Return the adapter of a session, of either kind; for anything else, the adapter's ``check`` raises an error."""
     return ConnectSession(spark) if _is_of_connect(spark) else ClassicSession(spark)
 
 
 def active_session() -> Any:
-    """Return the active session of this thread, of either kind; None if there is none."""
+    """Return the active session of this thread, of either kind; None without one."""
     session = SparkSession.getActiveSession()
     if session is None and f"{_CONNECT}.session" in sys.modules:
         session = sys.modules[f"{_CONNECT}.session"].SparkSession.getActiveSession()
@@ -68,16 +64,9 @@ def _is_of_connect(value: Any) -> bool:
 
 
 def open_store(spark: SparkSession, root: str, label: str = "checkpoint") -> Store:
-    """Return the files below a directory.
+    """Return the files below a directory, ``label`` for messages; ``CheckpointError`` where nothing reaches it.
 
-    Args:
-        spark: The session, for its settings.
-        root: The directory; a path without a scheme is on Spark's default file system, and with Spark Connect on the
-            local one.
-        label: What the directory is, for messages.
-
-    Raises:
-        CheckpointError: There is no way to the directory.
+    A path without a scheme is on Spark's default file system, and with Spark Connect on the local one.
     """
     return adapter_of(spark).open_store(root, label)
 
@@ -85,12 +74,8 @@ def open_store(spark: SparkSession, root: str, label: str = "checkpoint") -> Sto
 def places_of(spark: SparkSession, uris: Iterable[str]) -> dict[str, Settings]:
     """Return the settings by which tasks reach files' object stores without the JVM, by place such as ``s3a://lake``.
 
-    It may hold credentials: it travels with the tasks, and is never written to a file. Places that only Hadoop reaches,
-    and those that are no object stores, are left out.
-
-    Args:
-        spark: The session.
-        uris: The files' URIs as Spark writes them.
+    They may hold credentials: they travel with the tasks, and are never written to a file. Places that only Hadoop
+    reaches, and those outside object stores, are left out. The URIs are as Spark writes them.
     """
     adapter = adapter_of(spark)
     places = sorted({scheme_and_place(uri) for uri in uris})
@@ -99,31 +84,19 @@ def places_of(spark: SparkSession, uris: Iterable[str]) -> dict[str, Settings]:
 
 
 def check_session(session: Any, label: str) -> None:
-    """Check that a value is a running Spark session that cojoin works with.
+    """Check that a value is a running Spark session that cojoin works with; ``label`` says what it belongs to.
 
-    Args:
-        session: The value.
-        label: What the session belongs to, for the message, such as ``"input 'trades'"``.
-
-    Raises:
-        ConfigurationError: The value is not such a session, the session was stopped, or its Spark Connect server can't
-            be reached or is of another version than this process's PySpark.
-        EnvironmentSetupError: cojoin does not work with this process's PySpark.
+    Raises ``ConfigurationError`` where it is not, or where its Spark Connect server can't be reached or has another
+    version than this process's PySpark; ``EnvironmentSetupError`` where cojoin does not work with that PySpark.
     """
     spark_version()
     adapter_of(session).check(label)
 
 
 def check_full(session: Any, role: str, path: str | None) -> None:
-    """Check that a path is not relative: to a server, that would be another folder than to this process.
+    """Raise ``ConfigurationError`` for a relative path that would be another folder to a server than to this process.
 
-    Args:
-        session: The session; in one of another kind, any path is right.
-        role: What the path belongs to, for the message.
-        path: The path; None where there is none.
-
-    Raises:
-        ConfigurationError: It is relative.
+    ``role`` says what the path belongs to. In a session that shares this process's paths, any path is right.
     """
     if path is not None and not adapter_of(session).shares_paths and is_relative(path):
         msg = (
@@ -137,11 +110,8 @@ def check_full(session: Any, role: str, path: str | None) -> None:
 def pipeline_refusals(label: str) -> Iterator[None]:
     """Translate the error with which Spark refuses a join within a function of a declarative pipeline.
 
-    Args:
-        label: What was called there, for the message, such as ``"connect()"``.
-
-    Raises:
-        ConfigurationError: It was called within such a function.
+    ``label`` is the call, such as ``"connect()"``. Raises ``ConfigurationError`` where it was made within such a
+    function.
     """
     try:
         yield
@@ -149,10 +119,10 @@ def pipeline_refusals(label: str) -> Iterator[None]:
         if _IN_PIPELINE not in f"{error}{error.__cause__ or ''}":
             raise
         msg = (
-            f"{label} within a function of a Spark Declarative Pipeline: Spark forbids whatever looks at columns there "
+            f"{label} within a function of a Spark Declarative Pipeline: Spark forbids whatever looks at columns in it "
             f"({_IN_PIPELINE}); make the join at the level of the module, outside of the function, and return it in "
             f"the function: joined = cj.connect(...).asof_join().to_dataframe(); its sources are files with schema=, "
-            f"or tables that are there before the pipeline runs, and not datasets of the same pipeline"
+            f"or tables that exist before the pipeline runs, and not datasets of the same pipeline"
         )
         raise ConfigurationError(msg) from error
 
@@ -167,14 +137,9 @@ def empty_frame(spark: SparkSession, schema: pa.Schema) -> DataFrame:
 
 
 def is_left_to_spark(session: SparkSession, name: str) -> bool:
-    """Return whether a setting such as ``spark.cojoin.parquet`` leaves to Spark what the workers would do themselves.
+    """Return whether a setting such as ``spark.cojoin.parquet`` leaves to Spark what workers would do themselves.
 
-    Args:
-        session: The session.
-        name: The setting.
-
-    Raises:
-        ConfigurationError: It is neither ``spark`` nor ``direct``, the default.
+    Its values are ``spark`` and ``direct``, the default; others raise ``ConfigurationError``.
     """
     value = str(session.conf.get(name, "")).lower()
     if value not in {"", "direct", "spark"}:

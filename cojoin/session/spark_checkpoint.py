@@ -7,11 +7,14 @@ not committed exactly as it was planned, so cojoin plans batches by writing thei
 *The log of a file source*, in ``spark/sources/<n>``, has for each id a text ``<id>`` with the line ``v1`` and a JSON
 line for each file. At a regular interval the text is named ``<id>.compact`` and repeats all earlier entries, after
 which Spark may delete the older texts. A source offset ``{"logOffset": k}`` means that all files of the ids up to k
-were read. Spark never writes an id without files; a log that lacks an id is refused by Spark and by this module. Spark
-reads all files that the log lacks. Each manifest therefore has a sum of the entries up to its batch, by which a log
-that was changed, or is a former one, is noticed.
+were read. Spark never writes an id without files; Spark and this module refuse a log that lacks an id. Spark reads all
+files that the log lacks. Each manifest therefore has a sum of the entries up to its batch, which reveals a log that was
+changed, or is a former one.
 
 *The state store* is read without the query that has written it. (Spark: ``StateDataSource``.)
+
+In this module, ``files`` is the checkpoint, an offset is a source's line in the offset log, and ``check`` raises an
+error where another start has taken over. Errors are ``CheckpointError``.
 """
 
 from __future__ import annotations
@@ -57,22 +60,13 @@ BATCH_ID_PROPERTY = "streaming.sql.batchId"
 _METADATA = "spark/metadata"
 """Without this file, Spark takes the logs for damaged."""
 
-_VERSION, _COMPACT = "v1", ".compact"
+_COMPACT = ".compact"
 _INTERVAL, _USUAL_INTERVAL = "spark.sql.streaming.fileSource.log.compactInterval", 10
 _FIELDS = ("path", "timestamp", "batchId")
 
 
 def load_states(spark: SparkSession, files: Store, batch_id: int) -> DataFrame:
-    """Return the state values after a batch, as Spark shows them; ``STATE_COLUMNS`` are what is needed of them.
-
-    Args:
-        spark: The session.
-        files: The checkpoint.
-        batch_id: The batch.
-
-    Raises:
-        SPARK_ERRORS: Spark no longer has the state.
-    """
+    """Return the state values after a batch, for ``STATE_COLUMNS``; ``SPARK_ERRORS`` where Spark no longer has them."""
     # The format needs classes that a session loads only with its first stream.
     _ = spark.streams
     store = spark.read.format("statestore").option("batchId", batch_id).load(files.path("spark"))
@@ -82,26 +76,20 @@ def load_states(spark: SparkSession, files: Store, batch_id: int) -> DataFrame:
 
 
 def names_missing_state(error: BaseException) -> bool:
-    """Return whether an error of reading the values says that Spark no longer has them."""
+    """Return whether an error of reading the values means that Spark no longer has them."""
     return any(each in str(error) for each in ("STATE_STORE", "FileNotFound"))
 
 
 def source_offsets(files: Store, batch_id: int) -> list[str]:
-    """Return each source's end offset of a batch, as its line in Spark's offset log; empty where there is no entry.
-
-    Raises:
-        CheckpointError: The batch's entry is damaged.
-    """
+    """Return each source's end offset of a batch; empty where it has no entry. The entry may be damaged."""
     return planned_lines(files, batch_id)[2:] if files.exists(f"{OFFSETS}/{batch_id}") else []
 
 
 def planned_entry(spark: SparkSession, files: Store) -> str:
     """Return the line of metadata with which Spark would plan a new query's first batch now.
 
-    Args:
-        spark: The session.
-        files: A directory that Spark reaches, for the checkpoint of a query that only shows the line; with Spark
-            Connect it can't be had in another way.
+    ``files`` is a directory that Spark reaches: with Spark Connect, a query that only produces the line has its
+    checkpoint in it.
     """
     return adapter_of(spark).planned_metadata(files)
 
@@ -109,14 +97,10 @@ def planned_entry(spark: SparkSession, files: Store) -> str:
 def plan_first_batch(
     spark: SparkSession, files: Store, sources: Sequence[str], control: int, check: Callable[[], None]
 ) -> None:
-    """Plan a restored query's first batch, which reads only the control input.
+    """Plan a restored query's first batch, which reads the control input alone, to an entry in its log.
 
-    Args:
-        spark: The session; the query keeps its number of shuffle partitions.
-        files: The new checkpoint.
-        sources: The offset of each other source at the end of the batch.
-        control: The number of the entry in the control input's log.
-        check: Raises an error where another start has taken over.
+    ``sources`` has the offset of each other source at the end of the batch. The query keeps the session's number of
+    shuffle partitions.
     """
     files.write_checked(_METADATA, json.dumps({"id": str(uuid.uuid4())}), check)
     offsets = [*sources, log_offset(control)]
@@ -127,29 +111,19 @@ def begin_after(files: Store, sources: Sequence[str], check: Callable[[], None])
     """Set the sources' offsets to those of another query, once the first batch is committed; the call is idempotent.
 
     A second batch that reads nothing is planned with the same offsets: Spark initialises its sources from the last two.
-
-    Args:
-        files: The new checkpoint.
-        sources: Each source's offset, as a line of Spark's offset log.
-        check: Raises an error where another start has taken over.
     """
     version, metadata, *first = planned_lines(files, 0)
     text = "\n".join([version, metadata, *sources, first[-1]])
     files.write_checked(f"{OFFSETS}/0", text, check)
     if not files.create(f"{OFFSETS}/1", text.encode()):
-        # A start that stood still has had Spark plan it, perhaps by the offsets from before, and can't execute it.
+        # A start that was suspended has had Spark plan it, perhaps by the former offsets, and can't execute it.
         files.write_checked(f"{OFFSETS}/1", text, check)
 
 
 def plan_look_at_the_clock(files: Store, now: int) -> bool:
-    """Plan a batch without rows after the last committed batch, for what depends on the processing time alone.
+    """Plan a batch without rows after the last committed one, at a processing time (epoch milliseconds).
 
-    Args:
-        files: The checkpoint.
-        now: The batch's processing time, in epoch milliseconds.
-
-    Returns:
-        False where no batch ever ran, or where a planned batch, with its own processing time, is not yet committed.
+    Returns False where no batch ever ran, or where a planned batch, with its own processing time, is not yet committed.
     """
     newest, committed = newest_id(files, OFFSETS), newest_id(files, COMMITS)
     if newest is None or newest != committed:
@@ -161,7 +135,7 @@ def plan_look_at_the_clock(files: Store, now: int) -> bool:
 
 
 def planned_batch(files: Store) -> int | None:
-    """Return the batch that is planned and not committed, which Spark runs first; None where there is none."""
+    """Return the batch that is planned and not committed, which Spark runs first; None without one."""
     newest, committed = newest_id(files, OFFSETS), newest_id(files, COMMITS)
     return newest if newest is not None and newest != committed else None
 
@@ -175,15 +149,10 @@ def log_offset(number: int) -> str:
 
 
 def check_offsets(files: Store, batch_id: int, expected: Sequence[str]) -> None:
-    """Check that Spark's offset log agrees with the manifest of the last batch.
+    """Check that Spark's offset log has the offsets in the manifest of the last batch that counts.
 
-    Args:
-        files: The checkpoint.
-        batch_id: The last batch that counts. Batches that Spark has committed since have moved no source.
-        expected: Each source's offset in that batch's manifest.
-
-    Raises:
-        CheckpointError: They differ, so the query would not continue where it stopped.
+    If they differ, the query would not continue where it stopped. Batches that Spark has committed since have moved no
+    source.
     """
     batch_id = max(batch_id, newest_id(files, COMMITS) or 0)
     logged = source_offsets(files, batch_id)
@@ -195,21 +164,14 @@ def check_offsets(files: Store, batch_id: int, expected: Sequence[str]) -> None:
             else f"{differs[0]}, the manifest {differs[1]}"
         )
         msg = (
-            f"checkpoint {files.root}: {OFFSETS}/{batch_id} is not what the query has counted: it says {difference}; "
+            f"checkpoint {files.root}: {OFFSETS}/{batch_id} is not what the query has counted: it has {difference}; "
             f"{PUT_BACK}"
         )
         raise CheckpointError(msg)
 
 
 def plan_interrupted(spark: SparkSession, files: Store, begins: Sequence[str], ends: Sequence[str]) -> None:
-    """Write the logs of a query as if its batch from some offsets to others was planned and then interrupted.
-
-    Args:
-        spark: The session.
-        files: An empty directory.
-        begins: Where each source begins, as its line in the offset log.
-        ends: Where it ends.
-    """
+    """Write, into an empty directory, a query's logs as if its batch from some offsets to others was interrupted."""
     entry = planned_entry(spark, files)
     files.write(_METADATA, json.dumps({"id": str(uuid.uuid4())}))
     files.write(f"{OFFSETS}/0", "\n".join([LOG_VERSION, entry, *begins]))
@@ -247,7 +209,7 @@ def committed_batches(files: Store) -> list[int]:
 
 
 def newest_id(files: Store, directory: str) -> int | None:
-    """Return the greatest number that names a file or folder in a directory; None where there is none."""
+    """Return the greatest number that names a file or folder in a directory; None without one."""
     ids = [int(name) for name in files.names(directory) if name.isdigit()]
     return max(ids, default=None)
 
@@ -258,18 +220,10 @@ def compact_interval(spark: SparkSession) -> int:
 
 
 def source_entries(files: Store, n: int) -> list[dict[str, Any]]:
-    """Return the entries of a source's log, one for each file, in the order of their ids.
+    """Return the entries of the log of the ``n``-th source of the plan, one for each file, in the order of their ids.
 
-    Args:
-        files: The checkpoint.
-        n: The source's number, in the order of the plan.
-
-    Returns:
-        A dict ``{"path", "timestamp", "batchId"}`` for each file: the path encoded as a URL, the file's modification
-        time in epoch milliseconds, and the id under Spark's name for it. Empty where there is no log.
-
-    Raises:
-        CheckpointError: The log is of another version, or has a line that is no entry.
+    An entry is ``{"path", "timestamp", "batchId"}``: the path encoded as a URL, the file's modification time in epoch
+    milliseconds, and the id under Spark's name for it. Without a log, there are none.
     """
     folder = _folder(n)
     compacted: dict[int, str] = {}
@@ -295,19 +249,12 @@ def write_source_log(
     interval: int = _USUAL_INTERVAL,
     check: Callable[[], None] | None = None,
 ) -> None:
-    """Write a source's log as if Spark had read exactly up to an id; the call is idempotent.
+    """Write the ``n``-th source's log as if Spark had read exactly up to an id; the call is idempotent.
 
-    Args:
-        files: The new checkpoint.
-        n: The source's number in it.
-        entries: The entries, as ``source_entries`` returns them; those after ``last_id`` are left out.
-        last_id: The ``logOffset`` of the source's offset; -1 where nothing was read.
-        interval: The session's ``compact_interval``: Spark expects the compacted texts at its multiples.
-        check: Raises an error where another start has taken over. With it, what an earlier start has left of another
-            log is deleted, as long as no batch is committed; None where nothing may be there.
-
-    Raises:
-        CheckpointError: An id up to ``last_id`` has no entry, or the folder already has texts of other ids.
+    ``entries`` are those of ``source_entries``; those after ``last_id``, the ``logOffset`` of the source's offset (-1:
+    nothing was read), are left out. Spark expects compacted texts at multiples of the ``interval``. With ``check``,
+    another log that an earlier start has left is deleted, as long as no batch is committed; without it, the folder must
+    have no texts of other ids.
     """
     by_id: dict[int, list[str]] = {number: [] for number in range(last_id + 1)}
     for entry in entries:
@@ -332,25 +279,17 @@ def write_source_log(
             f"choose an empty directory"
         )
         raise CheckpointError(msg)
-    check = check or _nothing
+    check = check or (lambda: None)
     for name in others:
         check()
         files.delete(f"{folder}/{name}")
     # The newest is written last: Spark takes it for the end of the log, and looks for the others from there.
     for name in sorted(texts, key=lambda name: int(name.removesuffix(_COMPACT))):
-        files.write_checked(f"{folder}/{name}", "\n".join([_VERSION, *texts[name]]), check)
-
-
-def _nothing() -> None:
-    return None
+        files.write_checked(f"{folder}/{name}", "\n".join([LOG_VERSION, *texts[name]]), check)
 
 
 class LogDigests:
-    """The digests of what file sources have read; their offsets are only the numbers of entries in their logs.
-
-    Args:
-        files: The checkpoint.
-    """
+    """The digests of what file sources have read; their offsets are only the numbers of entries in their logs."""
 
     def __init__(self, files: Store) -> None:
         self._files = files
@@ -359,14 +298,9 @@ class LogDigests:
         self._has_all: bool | None = None
 
     def sums(self, offsets: Sequence[str]) -> dict[str, list[Any]]:
-        """Return a sum of each log's entries up to an offset, for the manifest (``check_source_logs``).
+        """Return the last id and a sum of the entries up to it, by file source, for ``check_source_logs``.
 
-        Args:
-            offsets: Each source's offset, as its line in Spark's offset log.
-
-        Returns:
-            For each file source, by its number, the last id and the sum. Nothing where a source is read twice, since
-            it has two lines and one log.
+        It is empty where a source is read twice, since that has two offsets and one log.
         """
         if self._has_all is None:
             folders = [int(name) for name in self._files.names(SOURCES) if name.isdigit()]
@@ -408,14 +342,7 @@ class LogDigests:
         return []
 
     def of(self, offsets: Sequence[str]) -> list[str]:
-        """Return a digest of the log's text at each offset of a file source.
-
-        Args:
-            offsets: Each source's offset, as its line in Spark's offset log.
-
-        Returns:
-            A SHA-256 for each file source, in hexadecimal digits; empty where the log has no such text.
-        """
+        """Return the SHA-256 of the log's text at the offset of each file source; empty where the text is gone."""
         digests: dict[tuple[int, str], str] = {}
         for n, line in enumerate(offsets):
             number = _log_offset(line)
@@ -435,15 +362,7 @@ class LogDigests:
 
 
 def check_source_logs(files: Store, sums: Mapping[str, Sequence[Any]]) -> None:
-    """Check that the logs of a checkpoint's file sources have the entries that the query has counted.
-
-    Args:
-        files: The checkpoint.
-        sums: What ``LogDigests.sums`` returned for the last batch.
-
-    Raises:
-        CheckpointError: A log has other entries, so files would be read twice or never.
-    """
+    """Check that file sources' logs have the entries of ``LogDigests.sums``, or files would be read twice or never."""
     for n, (number, expected) in sums.items():
         actual = _hexadecimal(_sum(each for each in source_entries(files, int(n)) if each["batchId"] <= number))
         if actual != expected:
@@ -475,9 +394,9 @@ def _log_offset(line: str) -> str | None:
 
 def _read(files: Store, name: str) -> list[dict[str, Any]]:
     version, *lines = (files.read(name) or "").splitlines() or [""]
-    if version != _VERSION:
+    if version != LOG_VERSION:
         msg = (
-            f"checkpoint {files.root}: {name} is not in the form {_VERSION}; got {version[:20]!r}; restore with the "
+            f"checkpoint {files.root}: {name} is not in the form {LOG_VERSION}; got {version[:20]!r}; restore with the "
             f"version of Spark that wrote it"
         )
         raise CheckpointError(msg)

@@ -52,7 +52,7 @@ _NO_PYTHON = "Python worker failed to connect back"
 _OF_STORES = (*(f"{scheme}://" for scheme in SCHEMES), "S3Exception", "awssdk", "Unable to execute HTTP request", _FULL)
 
 _CONNECTORS = ("org.apache.hadoop.fs.s3a.", "org.apache.hadoop.fs.azurebfs.", "com.google.cloud.hadoop.")
-"""The beginnings of the frames of Hadoop's connectors; an error of theirs may name no place."""
+"""The beginnings of the frames of Hadoop's connectors, whose errors may lack the path."""
 
 _SIGNS_OF_TWO = ("Multiple streaming queries are concurrently using", "Multiple streaming jobs detected for")
 _CHANGED = re.compile(
@@ -69,8 +69,13 @@ _CODES = re.compile(r"\s*\bSQLSTATE: \w{5}\b")
 
 
 def has_own_class(error: BaseException) -> bool:
-    """Return whether PySpark has a class of its own for an error of Java's."""
+    """Return whether PySpark has a class for an error of Java's."""
     return isinstance(error, PySparkException)
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's text."""
+    return str(error).strip().partition("\n")[0]
 
 
 def java_message(error: BaseException) -> str:
@@ -79,24 +84,20 @@ def java_message(error: BaseException) -> str:
 
 
 def names_other_run(error: BaseException) -> bool:
-    """Return whether an error says that another run has written to the same logs of Spark."""
+    """Return whether an error means that another run has written to the same logs of Spark."""
     return "CONCURRENT_STREAM_LOG_UPDATE" in str(error)
 
 
 def names_missing_file(error: BaseException) -> bool:
-    """Return whether an error says that a file is gone that was to be read."""
+    """Return whether an error means that a file to read is gone."""
     return any(each in str(error) for each in ("FILE_NOT_EXIST", "FileNotFound", "does not exist"))
 
 
 def explain(error: BaseException) -> str:
-    """Return the message of an error; its first line says what happened.
+    """Return the message of an error of Spark or Python; its first line says what happened.
 
-    Args:
-        error: The error that Spark or Python raised.
-
-    Returns:
-        The message of cojoin's own error if the text contains one, and otherwise that of the original cause, with the
-        user's line that raised it where that is known.
+    It is that of cojoin's own error if the text contains one, and otherwise that of the original cause, with the user's
+    line that raised it where that is known.
     """
     text = str(error)
     ours = list(_OURS.finditer(text))
@@ -108,7 +109,7 @@ def explain(error: BaseException) -> str:
         return message
     if _TRACEBACK in text:
         last = text.rpartition(_TRACEBACK)[2]
-        users = [found for found in _FRAME.finditer(last) if is_user_file(found["file"])]
+        users = [frame for frame in _FRAME.finditer(last) if is_user_file(frame["file"])]
         where = " ({file}:{line}, in {name})".format(**users[-1].groupdict()) if users else ""
         end = _end_of_traceback(last)
         message = _unwrapped(end) if end.startswith(_OF_SPARK) else end
@@ -125,7 +126,7 @@ def _unwrapped(text: str) -> str:
 
 
 def _end_of_traceback(text: str) -> str:
-    """Return what follows the last frame: the line that names the exception, and the other lines of its message."""
+    """Return the text after the last frame: the line that names the exception, and the other lines of its message."""
     lines = text.splitlines()
     frames = [position for position, line in enumerate(lines) if line.startswith("  File ")]
     rest = lines[frames[-1] + 1 :] if frames else lines
@@ -140,41 +141,38 @@ def _tidy(text: str) -> str:
     if (changed := _CHANGED.match(tidied)) is not None:
         return (
             f"the columns of a table that is read as a stream have changed{changed['where'] or ''} since the query was "
-            f"built: make the inputs and connect them again; where columns were added or made wider, the query goes on "
-            f"with a new checkpoint and restore_from= this one"
+            f"built: make the inputs and connect them again; where columns were added or made wider, the query "
+            f"continues with a new checkpoint and restore_from= this one"
         )
     if (updated := _UPDATED.match(tidied)) is not None:
         kind = "deleted rows" if updated["kind"] == "deleted data" else "updated or deleted rows"
         path = without_login(updated["path"])
         return (
             f"version {updated['version']} of the Delta table {path} has {kind}, and a stream of a table reads only "
-            f"what is appended to it. To join with the rows as they change, start a new query, with a checkpoint of "
-            f"its own, that reads the table's changes: cojoin.sources.delta({path!r}, changes=True) as the right input "
-            f"of temporal_join, where an updated row is a new version and a deleted row ends its key's version; the "
-            f"table needs 'delta.enableChangeDataFeed'. To pass over all commits that update or delete rows, give the "
+            f"what is appended to it. To join with the rows as they change, start a new query, with its own "
+            f"checkpoint, that reads the table's changes: cojoin.sources.delta({path!r}, changes=True) as the right "
+            f"input of temporal_join, where an updated row is a new version and a deleted row ends its key's version; "
+            f"the table needs 'delta.enableChangeDataFeed'. To skip all commits that update or delete rows, give the "
             f"source Delta's option: options={{'skipChangeCommits': 'true'}}"
         )
     if any(sign in tidied for sign in _SIGNS_OF_TWO):
-        cure = "see that only one runs, and start it again, which goes on where it stopped"
+        cure = "see that only one runs, and start it again, which continues where it stopped"
         return f"{tidied.rstrip('.')}: {TWO_RUNS}; {cure}"
     return tidied
 
 
 def _with_cure(message: str, text: str) -> str:
-    """Return a message of Spark's about a store with what to do about it.
-
-    Args:
-        message: The message.
-        text: All of Spark's text, with the causes.
-    """
+    """Return a message of Spark's about a store with its remedy; ``text`` is all of Spark's text, with the causes."""
     if _FULL in text and _FULL not in message:
         message = f"{message.rstrip('.')}: {_FULL}"
     if not any(sign in message for sign in _OF_STORES):
-        causes = (_unwrapped(found) for found in _CAUSE.findall(text))
+        causes = map(_unwrapped, _CAUSE.findall(text))
         cause = next((each for each in causes if any(sign in each for sign in _OF_STORES)), None)
         message = message if cause is None else f"{message.rstrip('.')}: {cause}"
     if _NO_PYTHON in message:
-        remedy = "see that the Python of spark.pyspark.python starts there within ten seconds, and start the query"
+        remedy = (
+            "see that the Python of spark.pyspark.python starts within ten seconds on all hosts, and start the query"
+        )
         return f"{message.rstrip('.')}: Spark has started a Python process, which gave no answer; {remedy} again"
     is_of_store = any(sign in message for sign in _OF_STORES) or any(each in text for each in _CONNECTORS)
     cure = cure_of(message) if is_of_store else None

@@ -67,13 +67,13 @@ def spark_session(
     running = SparkSession.getActiveSession()
     if running is not None:
         return running
-    given = dict(conf or {})
+    user = dict(conf or {})
     if str(master or "").startswith("sc://"):
-        return _remote_session(str(master), given)
+        return _remote_session(str(master), user)
     check_java()
-    with_delta = gets_delta(given)
-    given |= jar_settings(given, kafka=kafka)
-    given |= jvm_settings(given)
+    with_delta = gets_delta(user)
+    user |= jar_settings(user, kafka=kafka)
+    user |= jvm_settings(user)
     # Spark would use the python3 on PATH, which may lack the packages of this interpreter.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     # Otherwise every JVM thread that allocates native memory keeps what it freed in its own arena.
@@ -89,7 +89,7 @@ def spark_session(
         "spark.databricks.delta.allFilesInCrc.enabled": "false",
         # Each batch writes the whole state of a key group, so Spark's default of 100 versions would fill the disk.
         "spark.sql.streaming.minBatchesToRetain": 10,
-        # Larger Arrow batches between the JVM and Python are no faster and take several times their size in memory.
+        # Larger Arrow batches between the JVM and Python gain no speed and take several times their size in memory.
         "spark.sql.execution.arrow.maxRecordsPerBatch": 50_000,
         # Spark 4.2.0 hangs if a Python UDF over Parquet precedes an input, as in any mapInArrow.
         "spark.sql.execution.arrow.pythonUDF.columnarInput.enabled": "false",
@@ -100,11 +100,11 @@ def spark_session(
     builder: Any = SparkSession.builder.appName(app_name)
     if master is not None:
         builder = builder.master(master)
-    for name, value in {**settings, **given}.items():
+    for name, value in {**settings, **user}.items():
         builder = builder.config(name, str(value))
     with without_jars():
         session: SparkSession = builder.getOrCreate()
-    # An empty string says that the user wants no packages of ours.
+    # By an empty string, the user declines cojoin's packages.
     if with_delta and (conf or {}).get("spark.jars.packages") != "":
         adapter_of(session).check_delta()
     return session
@@ -116,10 +116,10 @@ def _remote_session(address: str, conf: Mapping[str, Any]) -> SparkSession:
     from pyspark.sql import SparkSession  # noqa: PLC0415 - as above
 
     url = urlsplit(address)
-    # What follows may be a token, so it is not shown.
+    # The rest of the address may be a token, so it is not shown.
     where = f"sc://{url.hostname}:{url.port or _CONNECT_PORT}"
     try:
-        # PySpark itself would try for ten minutes, and say nothing.
+        # PySpark itself would try for ten minutes without a message.
         socket.create_connection((str(url.hostname), url.port or _CONNECT_PORT), _ANSWER_SECONDS).close()
     except OSError as error:
         msg = f"Spark Connect: no server answers at {where} ({error}); see that it runs, and that its port is open"

@@ -1,13 +1,13 @@
 """The versions of Spark and Java that cojoin works with, and the packages of Delta and Kafka that fit each Spark.
 
-cojoin works with Spark 4.0.1 and later. A newer minor version than those that were tried is not refused: a warning says
-so, once a process. Delta has builds for some minor versions alone: those up to the newest that the installed
-delta-spark allows, or that Delta 4.4.0 allows where none is installed. ``cojoin.kafka`` needs what the Python data
-source has since Spark 4.2: a limit on each batch, and an end.
+cojoin works with Spark 4.0.1 and later. A newer minor version than those that were tried is accepted with a warning,
+once a process. Delta has builds for some minor versions alone: those up to the newest that the installed delta-spark
+allows, or that Delta 4.4.0 allows where none is installed. ``cojoin.kafka`` needs what the Python data source has since
+Spark 4.2: a limit on each batch, and an end.
 
-Some versions of Java are too old for Spark, and some give wrong data. The Java that Spark would start is known by the
-file ``release`` next to it, which every JDK and JRE has since Java 9 and which is read in no time; a JVM that is asked
-for its version takes 0.1 s.
+Some versions of Java are too old for Spark, and some give wrong data. The version of the Java that Spark would start is
+in the file ``release`` next to it, which every JDK and JRE has since Java 9; running ``java -version`` would take 0.1
+s.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from cojoin.installed_packages import release_of
 
 OLDEST_JAVA = 17
 _WRONG, _RIGHT = (25,), (25, 0, 3)
-"""The first version whose garbage collector (G1) moves memory that native code writes to, and the first that does not.
+"""The first version whose garbage collector (G1) moves memory that native code writes to, and the first mended one.
 
 SPARK-55852, JDK-8377811: compressed files are damaged, or rows are changed in silence.
 """
@@ -56,15 +56,11 @@ _LIMIT = re.compile(r"pyspark\b[^;]*(<=?)\s*(\d+)\.(\d+)")
 """The requirement in delta-spark's metadata, such as ``pyspark<=4.2.0`` or ``pyspark<4.3.0``."""
 
 _WARNED: set[str] = set()
-"""The versions of which a warning was given."""
+"""The versions that were warned of."""
 
 
 def java_fault(version: str, java: str) -> str | None:
-    """Return what is wrong with a version of Java; None if nothing is, or if the version is unknown.
-
-    Args:
-        version: The version, as Java itself writes it: ``"17.0.15"``, ``"1.8.0_275"`` or ``"25-ea"``.
-        java: Which Java it is, for the message, such as its path.
+    """Return the fault of a version as Java itself writes it, or None; ``java`` is that Java for the message.
 
     >>> java_fault("25.0.2", "java")
     'java is Java 25.0.2, whose garbage collector gives wrong data (SPARK-55852); install Java 25.0.3 or later, \
@@ -91,21 +87,20 @@ def is_too_old(version: str) -> bool:
 
 
 def _feature(version: str) -> int:
-    """Return the number by which a version is known: 8 for 1.8.0."""
+    """Return the version's common number: 8 for 1.8.0."""
     numbers = [*release_of(version), 0, 0]
     return numbers[1] if numbers[0] == 1 else numbers[0]
 
 
 def check_java() -> None:
-    """Check that Java is installed, is new enough, and gives no wrong data, of which Spark itself says nothing.
+    """Check that Java is installed, is new enough, and gives no wrong data, of which Spark itself does not warn.
 
-    Raises:
-        EnvironmentSetupError: Java is missing, too old, or gives wrong data; the message says what to install.
+    Raises ``EnvironmentSetupError`` with what to install.
     """
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     if java is None or not (shutil.which(java) or Path(java).exists()):
-        where = f"JAVA_HOME={home} has no bin/java" if home else "there is no java on the PATH"
+        where = f"JAVA_HOME={home} has no bin/java" if home else "the PATH has no java"
         msg = f"Spark needs Java {OLDEST_JAVA} or later, and {where}: {_cure()}"
         raise EnvironmentSetupError(msg)
     version = _by_its_file(Path(java)) or _by_its_answer(java)
@@ -116,7 +111,7 @@ def check_java() -> None:
 
 
 def _by_its_file(java: Path) -> str:
-    """Return the version according to the file of the installation that a command belongs to; "" if there is none."""
+    """Return the version in the file of the installation that a command belongs to; "" without one."""
     try:
         version = _RELEASE.search((java.resolve().parents[1] / "release").read_text("utf-8"))
     except (OSError, ValueError, IndexError):
@@ -141,16 +136,10 @@ def _cure() -> str:
 
 
 def spark_version(version: str | None = None) -> str:
-    """Return the major and minor version of a PySpark that cojoin works with, such as ``"4.2"``.
+    """Return the major and minor version of a PySpark (None: the installed one), such as ``"4.2"``.
 
-    Args:
-        version: The version; None is the one that is installed.
-
-    Raises:
-        EnvironmentSetupError: cojoin does not work with this version; the message says why and what to install.
-
-    Warns:
-        UserWarning: cojoin was not tried with this version, which is newer; each version is named once a process.
+    Raises ``EnvironmentSetupError`` for a version that cojoin does not work with; warns, once a process, of a newer one
+    with which it was not tried.
 
     >>> spark_version("4.1.4")
     '4.1'
@@ -169,7 +158,7 @@ def spark_version(version: str | None = None) -> str:
         msg = (
             f"cojoin was tried with PySpark {_text(_OLDEST)} to {_text(_NEWEST)}, and this is {version}: untested are "
             f"restarts, snapshots and what is read from Spark's plans, errors and logs, which may have other forms "
-            f"now. Results are the same or an error is raised; a newer cojoin may know this version"
+            f"now. Results are the same or an error is raised; a newer cojoin may support this version"
         )
         warnings.warn(msg, stacklevel=3)
     return _text(numbers[:2])
@@ -189,10 +178,8 @@ def delta_package(version: str | None = None) -> str:
     """Return the coordinates of the Delta package that fits a version of Spark, by default the installed one.
 
     The builds of one minor version of Spark serve all its patch releases. It is Delta 4.4.0, with which cojoin is
-    tested, where that has a build, else the version of the installed delta-spark.
-
-    Raises:
-        EnvironmentSetupError: Delta has no build for this version.
+    tested, where that has a build, else the version of the installed delta-spark. ``EnvironmentSetupError`` where Delta
+    has none.
 
     >>> delta_package("4.1.4").partition("_2.13")[0]
     'io.delta:delta-spark_4.1'
@@ -224,7 +211,7 @@ def _delta() -> tuple[str, tuple[int, ...]]:
         return _text(_DELTA), _WITH_DELTA
     if release_of(installed) < _DELTA:
         return _text(_DELTA), _WITH_DELTA
-    limits = [found for found in map(_LIMIT.match, needed) if found is not None]
+    limits = list(filter(None, map(_LIMIT.match, needed)))
     if not limits:
         return installed, _WITH_DELTA
     relation, major, minor = limits[0].groups()
@@ -241,15 +228,11 @@ def kafka_package(version: str | None = None) -> str:
 
 
 def check_kafka(version: str | None = None) -> None:
-    """Check that ``cojoin.kafka`` works with a version of PySpark, by default the installed one.
-
-    Raises:
-        EnvironmentSetupError: It does not; the message says which version it needs.
-    """
+    """Raise ``EnvironmentSetupError`` if a PySpark (None: the installed one) is too old for ``cojoin.kafka``."""
     if release_of(spark_version(version)) < _WITH_KAFKA:
         needed = _text(_WITH_KAFKA)
         msg = (
-            f"cojoin.kafka needs PySpark {needed} or later, whose Python data source limits a batch and knows an end, "
+            f"cojoin.kafka needs PySpark {needed} or later, whose Python data source limits a batch and has an end, "
             f"and this is {pyspark.__version__ if version is None else version}; install a later one: "
             f"pip install 'pyspark>={needed}'; or read the topics by Spark's own source (spark_session(kafka=True) and "
             f"spark.readStream.format('kafka'))"

@@ -1,26 +1,26 @@
 """The Python workers of a query: started early, and checked to have the driver's cojoin and to see the same places.
 
 ``warm_up`` starts them and their imports while the driver plans the first batch, by a job without data, once per
-application in its own thread, with as many workers per task as a batch has. It costs about a second of otherwise idle
-cores. Its errors are ignored, since they recur in the first batch.
+application in a thread, with as many workers per task as a batch has. It costs about a second of otherwise idle cores.
+Its errors are ignored, since they recur in the first batch.
 
 Everything that is sent to workers is sealed (``sealed``): a worker with another cojoin refuses it, and Spark tries its
 task again elsewhere, until one has failed four times. So a query would fail in the middle, or continue with the other
 hosts. ``check_workers`` asks the workers before anything is written, by one job with a task for each core, and a
-further one only where an executor got no task. The executors of an application are asked once; later executors are
-checked by their first task, which opens what is sealed.
+further one only where an executor got no task. The executors of an application are asked once; later ones are checked
+by their first task, which opens what is sealed.
 
 With ``local[...]`` the workers are the driver's own children. With any other master they may run on other hosts, or in
-containers with disks of their own, where a local path leads somewhere else: the files of an output would lie on the
-workers' disks, and nobody would miss them. So before anything is written, the task that has just checked its worker
-also looks for the driver's token in the checkpoint and the outputs, and for a file of each input (``SharedPlaces``,
-``place_tokens``). That one job runs again before and after each batch that has executors which have not answered yet.
-Each Python process of a worker also looks for the token at its first task of the query (``batch_facts.check_places``),
-so that a host that comes in the midst of a batch writes nothing into a place of its own. A query without a local path
-has none of this.
+containers with private disks, where a local path leads somewhere else: the files of an output would lie on the workers'
+disks, and be missing without an error. So before anything is written, the task that has just checked its worker also
+looks for the driver's token in the checkpoint and the outputs, and for a file of each input (``SharedPlaces``,
+``place_tokens``). That one job runs again before and after each batch with executors that have not answered yet. Each
+Python process of a worker also looks for the token at its first task of the query (``batch_facts.check_places``), so
+that a host that joins in the midst of a batch writes nothing into a private folder. A query without local paths skips
+all this.
 
-With Spark Connect, the client does so for the checkpoint, which it writes to, and the process next to the server that
-writes the batches does so for all places, when it writes its first one.
+With Spark Connect, the client checks the checkpoint, which it writes to, and the process next to the server that writes
+the batches checks all places, when it writes its first batch.
 """
 
 from __future__ import annotations
@@ -43,8 +43,16 @@ from pyspark.serializers import CloudPickleSerializer
 from cojoin.errors import CheckpointError, ConfigurationError, EnvironmentSetupError
 from cojoin.session.sealed import Sealed, for_workers, installed, ours, refusal, worker_trouble
 from cojoin.session.sessions import adapter_of
-from cojoin.session.spark_errors import SPARK_ERRORS
-from cojoin.storage.place_tokens import Fault, ListedFile, Tokens, described_faults, files_there, find_files, this_host
+from cojoin.session.spark_errors import SPARK_ERRORS, first_line
+from cojoin.storage.place_tokens import (
+    Fault,
+    ListedFile,
+    Tokens,
+    described_faults,
+    find_files,
+    remaining_files,
+    this_host,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -62,8 +70,8 @@ _MODULES = (
     "cojoin.spark.batch.written_files",
 )
 _WARM: set[str] = set()
-_ASKED: dict[str, frozenset[str]] = {}
-"""The executors that were asked, by application; none of a session of Spark Connect, whose executors are not known."""
+_CHECKED: dict[str, frozenset[str]] = {}
+"""The executors that were checked, by application; empty with Spark Connect, whose executors are not known."""
 
 _LINGERS = (0.0, 0.3, 1.0)
 """Seconds for which each task lingers: where some executor got none, the tasks of a further job linger longer."""
@@ -107,31 +115,22 @@ def check_workers(session: Any) -> None:
     """Check that the workers of a cluster, or of a Spark Connect server, have what this process has.
 
     A local session's workers are this process's own children, whose first task refuses what is sealed if need be.
-
-    Raises:
-        EnvironmentSetupError: As ``ask_workers``.
+    Errors are those of ``ask_workers``.
     """
     adapter = adapter_of(session)
     if adapter.has_child_workers:
         return
-    asked = _ASKED.get(adapter.application_id)
-    if asked is None or not adapter.executors() <= asked:
+    checked = _CHECKED.get(adapter.application_id)
+    if checked is None or not adapter.executors() <= checked:
         ask_workers(session)
 
 
 def ask_workers(session: Any, question: Callable[[], Any] | None = None) -> list[Any]:
-    """Have a task on each core check that its worker has what this process has, and then answer a question.
+    """Have a task on each core check that its worker has what this process has, and return each one's answer.
 
-    Args:
-        session: The session.
-        question: A function that is called there and returns JSON values; with None, only the check is made.
-
-    Returns:
-        What the function has returned in each task.
-
-    Raises:
-        EnvironmentSetupError: A worker has no cojoin, another version or other sources of it, another Python or another
-            pyarrow; or the job has failed.
+    ``question`` is called on the worker and returns JSON values; with None, only the check is made. Raises
+    ``EnvironmentSetupError`` where a worker has no cojoin, another version or other sources of it, another Python or
+    another pyarrow; or where the job has failed.
     """
     adapter, answers = adapter_of(session), []
     executors = adapter.executors()
@@ -143,7 +142,7 @@ def ask_workers(session: Any, question: Callable[[], Any] | None = None) -> list
     refused = sorted({each["refused"] for each in answers if each["refused"] is not None})
     if refused:
         raise EnvironmentSetupError(_refused(session, ". Also ".join(refused)))
-    _ASKED[adapter.application_id] = executors
+    _CHECKED[adapter.application_id] = executors
     return [each["answer"] for each in answers]
 
 
@@ -152,7 +151,7 @@ def _answers(session: Any, executors: int, sent: bytes | None, linger: float) ->
     expected, tasks = ours(), max(adapter_of(session).parallel_tasks(), executors)
 
     # Not sealed: it returns its findings, so Spark does not try its task again elsewhere.
-    def asked(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def respond(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for _ in batches:
             refused, question = refusal(expected), None
             try:
@@ -166,7 +165,7 @@ def _answers(session: Any, executors: int, sent: bytes | None, linger: float) ->
             yield pa.RecordBatch.from_pydict({"answer": [json.dumps(answer)]})
 
     try:
-        rows = session.range(0, tasks, 1, tasks).mapInArrow(asked, "answer string").collect()
+        rows = session.range(0, tasks, 1, tasks).mapInArrow(respond, "answer string").collect()
     except SPARK_ERRORS as error:
         why = worker_trouble(str(error)) or f"the job that asks them has failed: {_worker_error(error)}"
         raise EnvironmentSetupError(_refused(session, why)) from error
@@ -180,16 +179,11 @@ def _refused(session: Any, why: str) -> str:
 def _worker_error(error: Exception) -> str:
     """Return the last Python error in the text of a failed job, or else the text's first line."""
     raised = _PYTHON_ERROR.findall(str(error))
-    return str(raised[-1]) if raised else str(error).strip().partition("\n")[0]
+    return str(raised[-1]) if raised else first_line(error)
 
 
 class SharedPlaces:
-    """The tokens of a query that runs, and who has answered so far.
-
-    Args:
-        written: The places that workers write to, in which nothing was put yet.
-        read: The places of the inputs.
-    """
+    """The tokens of a running query in the places that workers write to, and the executors that have found them."""
 
     def __init__(self, written: Sequence[Place], read: Sequence[Place] = ()) -> None:
         self._tokens, self._read = Tokens(tuple(written)), tuple(read)
@@ -205,45 +199,38 @@ class SharedPlaces:
             self.remove(of_workers=True)
             raise
 
-    def told(self) -> str:
+    def as_text(self) -> str:
         """Return the tokens that each worker looks for, as a text."""
         return self._tokens.to_json()
 
     def put(self) -> None:
-        """Put the driver's tokens in their places, also where they are there already.
-
-        Raises:
-            CheckpointError: A place can't be written to.
-        """
+        """Put the driver's tokens in their places, also where they exist already, as ``Tokens.put``."""
         self._tokens.put()
 
     def ask(self, spark: SparkSession) -> None:
         """Have a task on each core look for the tokens and the inputs' files, where an executor has not answered yet.
 
-        Args:
-            spark: The session.
-
-        Raises:
-            CheckpointError: A host has another checkpoint, or none.
-            ConfigurationError: It has another output or input, or none.
-            EnvironmentSetupError: Its Python has not what this process has.
+        Raises ``CheckpointError`` where a host has another checkpoint, or none, ``ConfigurationError`` for its outputs
+        and inputs, and ``EnvironmentSetupError`` where its Python lacks what this process has.
         """
         executors = adapter_of(spark).executors()
         if self._asked and executors <= self._asked:
             return
-        # Nobody waits for files that were removed since, as by a table's owner.
-        self._files = files_there(self._read, self._files)
+        # Files that were removed since, such as by a table's owner, are not waited for.
+        self._files = remaining_files(self._read, self._files)
         answers = ask_workers(spark, _Looking(self._tokens.to_json(), tuple(self._files)))
         faults = [Fault(*each) for answer in answers for each in answer["faults"]]
-        # Files that are gone by now say nothing.
+        # Files that are gone by now are not a fault.
         gone = {each.path for each in find_files(self._files, seconds=0)} if faults else set()
         faults = [each for each in faults if not (each.is_read and each.path in gone)]
         tokens = {(answer["host"], answer["own"]) for answer in answers}
-        _raise(faults or self._tokens.find(tokens), self._tokens.driver)
+        if faults := faults or self._tokens.find(tokens):
+            kind = CheckpointError if any(each.label == "checkpoint" for each in faults) else ConfigurationError
+            raise kind(described_faults(faults, self._tokens.driver))
         self._asked = executors or frozenset({""})
 
     def before_batch(self, spark: SparkSession) -> None:
-        """Look after the tokens before a batch; the errors are those of ``ask``."""
+        """Renew the tokens before a batch, and ask; the errors are those of ``ask``."""
         self._tokens.touch()
         self.ask(spark)
 
@@ -254,17 +241,10 @@ class SharedPlaces:
 
 @contextlib.contextmanager
 def begun(places: SharedPlaces | None, spark: SparkSession, *, to_the_end: bool = False) -> Iterator[None]:
-    """Ask all workers before the block; the tokens stay after it, unless it raises an error.
+    """Ask all workers before the block; the tokens stay after it, unless it raises an error or ``to_the_end`` is True.
 
-    Args:
-        places: The places that they look for; with None, only what they have installed is checked.
-        spark: The session.
-        to_the_end: Whether the tokens are removed after the block in any case.
-
-    Raises:
-        CheckpointError: A host has another checkpoint, or none, or the driver can't write to a place.
-        ConfigurationError: A host has another output or input, or none.
-        EnvironmentSetupError: Its Python has not what this process has.
+    Without places, only what the workers have installed is checked. The errors are those of ``SharedPlaces.put`` and
+    ``ask``.
     """
     if places is None:
         check_workers(spark)
@@ -284,15 +264,10 @@ def begun(places: SharedPlaces | None, spark: SparkSession, *, to_the_end: bool 
 class _Looking:
     """The question to each worker: the faults of the places and the files as it sees them."""
 
-    told: str
+    tokens: str
     files: tuple[ListedFile, ...]
 
     def __call__(self) -> dict[str, Any]:
         own = uuid.uuid4().hex
-        return {"own": own, "host": this_host(), "faults": [*Tokens.read(self.told).look(own), *find_files(self.files)]}
-
-
-def _raise(faults: Sequence[Fault], driver: str) -> None:
-    if faults:
-        kind = CheckpointError if any(each.label == "checkpoint" for each in faults) else ConfigurationError
-        raise kind(described_faults(faults, driver))
+        faults = [*Tokens.read(self.tokens).look(own), *find_files(self.files)]
+        return {"own": own, "host": this_host(), "faults": faults}

@@ -1,12 +1,12 @@
 """The small files that cojoin itself writes into a checkpoint: JSON documents, each with a checksum.
 
-A document has its format number, its query, and a checksum of its path, format and content. A text that was truncated,
+A document has its format number, its query, and a checksum of its path, format and content. One that was truncated,
 changed, or moved to another path is rejected, with an error that names the file, the damage and the remedy; so is one
-of another query than the ``query.json`` next to it names. Release 0.5.0 wrote documents without checksums; where a
-document's form allows it, these are read unchecked.
+of another query than ``query.json`` names. Release 0.5.0 wrote documents without checksums; where a document's form
+allows it, these are read unchecked.
 
-A document is written whole, over an earlier one: without a look, or by compare-and-swap, if it still is the one that
-was read (``replace_document``), or if no later run has written it (``write_fenced``).
+A document is written whole, over an earlier one: unconditionally, by compare-and-swap with the one that was read
+(``replace_document``), or unless a later run has written it (``write_fenced``).
 """
 
 from __future__ import annotations
@@ -61,13 +61,7 @@ class Form:
 
 
 def to_text(name: str, form: Form, content: Mapping[str, Any], query_id: str | None = None) -> str:
-    """Return the text of a document, with its format and checksum.
-
-    Args:
-        name: The document's path below the checkpoint.
-        form: The kind of document.
-        content: JSON values.
-        query_id: The query that it belongs to; None where it belongs to none, or is the one that names the query.
+    """Return the text of the document ``name``, with its format, its checksum, and its query unless that is None.
 
     >>> form = Form("an example", 2, "write it again")
     >>> print(to_text("example.json", form, {"a": 1}))
@@ -122,7 +116,7 @@ def _content(files: Store, name: str, form: Form, text: str) -> dict[str, Any]:
     if number < form.format and not sealed:
         msg = (
             f"checkpoint {files.root}: {name}, {form.label}, has the format {number}, that of an earlier version of "
-            f"cojoin, which this one can't go on with; start with a new checkpoint, or with the version that wrote it"
+            f"cojoin, which this one can't continue; start with a new checkpoint, or with the version that wrote it"
         )
         raise CheckpointError(msg)
     content = document.get(_CONTENT)
@@ -141,7 +135,7 @@ def _check_query(files: Store, name: str, form: Form, query_id: str | None) -> N
     """Check that a document belongs to the checkpoint's query; one that names none was written before there was one."""
     known = None if query_id is None else query_of(files, name)
     if known is not None and known != query_id:
-        # What this process has read before may be that of a checkpoint that was deleted and made again.
+        # The query that is cached may be that of a checkpoint that was deleted and made again.
         _queries.pop(files, None)
         known = query_of(files, name)
     if known is not None and known != query_id:
@@ -153,11 +147,11 @@ def _check_query(files: Store, name: str, form: Form, query_id: str | None) -> N
 
 
 def query_of(files: Store, name: str) -> str | None:
-    """Return the query that a document belongs to; None for the one that names it, and where that is not there."""
+    """Return the query that a document belongs to; None for the one that names it, and where that one is missing."""
     if name == IDENTITY:
         return None
     if files not in _queries:
-        # One that is damaged names nothing; whoever reads it for its content says so.
+        # A damaged one names no query; reading it for its content raises the error.
         with contextlib.suppress(ValueError, AttributeError):
             identity = json.loads(files.read(IDENTITY) or "{}")
             content = identity.get(_CONTENT, identity)
@@ -177,7 +171,7 @@ def _document(files: Store, name: str, form: Form, text: str) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise damaged(files, name, form, f"expected a JSON object, got {_shown(document)}: cojoin did not write it")
     if _FORMAT not in document and form.unsealed != 0:
-        raise damaged(files, name, form, f"it says no {_FORMAT!r}: cojoin did not write it")
+        raise damaged(files, name, form, f"it has no {_FORMAT!r}: cojoin did not write it")
     if not _is_of(document.get(_FORMAT, 0), int):
         raise damaged(files, name, form, f"expected its 'format' to be a number, got {_shown(document[_FORMAT])}")
     return document
@@ -199,60 +193,28 @@ def _shown(value: Any) -> str:
 
 
 def write_document(files: Store, name: str, form: Form, content: Mapping[str, Any]) -> None:
-    """Write a document with its checksum, in place of an earlier one.
-
-    Args:
-        files: The checkpoint.
-        name: The document's path below the checkpoint, such as ``"query.json"``.
-        form: The kind of document.
-        content: JSON values.
-    """
+    """Write a document with its checksum, in place of an earlier one."""
     files.write(name, to_text(name, form, content, query_of(files, name)))
 
 
 def read_document(files: Store, name: str, form: Form, parse: Callable[[dict[str, Any]], T]) -> T | None:
-    """Read a document, check its format and checksum, and return its parsed content.
+    """Return a document's content as ``parse`` converts it; None where the document is missing.
 
-    Args:
-        files: The checkpoint.
-        name: The document's path below the checkpoint.
-        form: The kind of document.
-        parse: Converts the content, or ``dict``. Where it fails on a missing or unexpected value, the document counts
-            as damaged.
-
-    Returns:
-        The result of ``parse``; None where there is no such document.
-
-    Raises:
-        CheckpointError: The document is damaged, or its format is not one that this version reads. The message names
-            the file and says what to do.
+    Raises ``CheckpointError`` where it is damaged (``parse`` fails on a missing or unexpected value, too), or has a
+    newer format. The message names the file and says what to do.
     """
     text = read_text(files, name, form)
     return None if text is None else from_text(files, name, form, text, parse)
 
 
 def read_text(files: Store, name: str, form: Form) -> str | None:
-    """Return a document's text without checking it; the arguments are those of ``read_document``.
-
-    Returns:
-        The text; None where there is no such document.
-
-    Raises:
-        CheckpointError: The file exists and can't be read.
-    """
+    """Return a document's text without checking it; None where the document is missing."""
     text, tag = read_tagged_text(files, name, form)
     return None if tag is None else text
 
 
 def read_tagged_text(files: Store, name: str, form: Form) -> tuple[str, str | None]:
-    """Return a document's text without checking it, and the tag that ``replace_document`` takes.
-
-    Returns:
-        The text and the tag; an empty text and None where there is no such document.
-
-    Raises:
-        CheckpointError: The file exists and can't be read.
-    """
+    """Return a document's text, unchecked, and its tag for ``replace_document``; "" and None where it is missing."""
     try:
         stored = files.read_tagged(name)
     except UnreadableFileError as error:
@@ -261,18 +223,7 @@ def read_tagged_text(files: Store, name: str, form: Form) -> tuple[str, str | No
 
 
 def replace_document(files: Store, name: str, form: Form, content: Mapping[str, Any], tag: str | None) -> bool:
-    """Write a document with its checksum, if it still is the one that was read.
-
-    Args:
-        files: The checkpoint.
-        name: The document's path below the checkpoint.
-        form: The kind of document.
-        content: JSON values.
-        tag: The tag that ``read_tagged_text`` returned; None where there was no such document.
-
-    Returns:
-        Whether it was written; False where another process has written or deleted it since (``Store.replace``).
-    """
+    """Write a document with its checksum if it still has the tag of ``read_tagged_text``, as ``Store.replace``."""
     return files.replace(name, to_text(name, form, content, query_of(files, name)).encode(), tag)
 
 
@@ -293,18 +244,9 @@ def write_fenced(
 ) -> None:
     """Write a document unless a later run has written it, by compare-and-swap; an equal one stays as it is.
 
-    Args:
-        files: The checkpoint.
-        name: The document's path below the checkpoint.
-        form: The kind of document.
-        content: JSON values.
-        action: The step that a later run has taken where it has written the document, for the message.
-        epoch_of: Returns the lease epoch of the run that wrote a content.
-        over: Takes the stored content, and returns the content that replaces it; None where that is ``content``.
-
-    Raises:
-        QueryFailedError: A later run has written it.
-        CheckpointError: The document that is there is damaged, or other runs write it again and again.
+    ``epoch_of`` returns the lease epoch of the run that wrote a content; ``over`` turns the stored content into the one
+    that replaces it (None: ``content`` itself). ``QueryFailedError`` names a later run, and its ``action``;
+    ``CheckpointError`` is for a damaged document, and one that other runs write again and again.
     """
     epoch = epoch_of(content)
     for _ in range(_TRIES):
@@ -312,7 +254,7 @@ def write_fenced(
         if tag is not None and (later := from_text(files, name, form, text, epoch_of)) > epoch:
             msg = (
                 f"checkpoint {files.root}: fenced off: another run, of epoch {later}, {action} meanwhile; this query "
-                f"held epoch {epoch} and stops here"
+                f"held epoch {epoch} and stops"
             )
             raise QueryFailedError(msg)
         new = content if tag is None or over is None else from_text(files, name, form, text, over)

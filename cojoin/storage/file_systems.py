@@ -34,15 +34,10 @@ _SCHEMES = {"s3a": "s3", "s3n": "s3"}
 
 
 def direct_store(root: str, settings: Callable[[str], Settings | None], label: str = "checkpoint") -> Store | None:
-    """Return the files below a directory; None where only Hadoop reaches it.
+    """Return the files below a directory; None where only Hadoop reaches it. A path without a scheme is a local one.
 
-    Args:
-        root: The directory; a path without a scheme is a local one.
-        settings: Returns how to reach the object store of a root; None where that is not known.
-        label: What the directory is, for messages.
-
-    Raises:
-        CheckpointError: A setting is invalid.
+    ``settings`` returns how to reach the object store of a root, or None. Raises ``CheckpointError`` for an invalid
+    setting.
     """
     if root.startswith(FILE):
         return LocalStore("/" + root.removeprefix(FILE).lstrip("/"), label)
@@ -57,16 +52,10 @@ def direct_store(root: str, settings: Callable[[str], Settings | None], label: s
 
 
 def open_file(uri: str, label: str, places: Mapping[str, Settings]) -> pa.NativeFile:
-    """Open a file for reading at any position.
+    """Open a file for reading at any position, by its URI as Spark writes it; ``label`` says what it belongs to.
 
-    Args:
-        uri: The file's URI as Spark writes it.
-        label: What the file belongs to, for messages.
-        places: How to reach object stores, as ``sessions.places_of`` returns it.
-
-    Raises:
-        ConfigurationError: pyarrow can't access the file system.
-        OSError: The file does not exist or can't be read.
+    ``places`` are those of ``sessions.places_of``. Raises ``ConfigurationError`` where pyarrow can't access the file
+    system, ``OSError`` where the file can't be read.
     """
     settings = places.get(scheme_and_place(uri))
     if settings is None:
@@ -78,14 +67,7 @@ def open_file(uri: str, label: str, places: Mapping[str, Settings]) -> pa.Native
 
 
 def file_system(uri: str, label: str) -> tuple[fs.FileSystem, str]:
-    """Return pyarrow's file system of a file, and the file's path on it.
-
-    Args:
-        uri: The file's URI as Spark writes it.
-        label: What the file belongs to, for messages.
-
-    Raises:
-        ConfigurationError: pyarrow can't access the file system.
+    """Return pyarrow's file system of a file, and the file's path on it; errors are those of ``open_file``.
 
     >>> file_system("file:/lake/my%20trades/a.parquet", "archive")[1]
     '/lake/my trades/a.parquet'

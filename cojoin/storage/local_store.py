@@ -56,11 +56,7 @@ _IN_URLS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz012345
 
 
 class LockTimeoutError(Exception):
-    """Another process has held a lock for longer than the timeout.
-
-    Attributes:
-        path: The file.
-    """
+    """Another process has held the lock of a file (``path``) for longer than the timeout."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(f"another process holds the lock {path}")
@@ -75,20 +71,12 @@ def locked(
     timeout_seconds: float = math.inf,
     look_seconds: float = 0.1,
 ) -> Iterator[int]:
-    """Hold the lock of a file while the block runs. The file is not removed, since others may wait for its lock.
+    """Hold the lock of a file while the block runs, and yield the file's descriptor.
 
-    Args:
-        path: The file. It is created if it does not exist; nothing is written to it.
-        waiting: Called once if another process still holds the lock after three seconds.
-        timeout_seconds: For how long to wait for the lock.
-        look_seconds: The time between two attempts.
-
-    Yields:
-        The file's descriptor. On POSIX a child process that inherits it also holds the lock until the child ends.
-
-    Raises:
-        LockTimeoutError: Another process holds the lock for longer than the timeout.
-        OSError: The file can't be created, or its file system does not support locks.
+    The file is created if it does not exist, and not removed, since others may wait for its lock. ``waiting`` is called
+    once if another process still holds the lock after three seconds. On POSIX a child process that inherits the
+    descriptor also holds the lock until the child ends. Raises ``LockTimeoutError``, or ``OSError`` where the file
+    can't be created or its file system has no locks.
     """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
@@ -119,7 +107,7 @@ def _try(descriptor: int) -> bool:
 
 
 def checksums_of(place: Path) -> Path:
-    """Return where the checksums of a file stand, whether there are any or not."""
+    """Return the path of a file's checksums, which need not exist."""
     return place.with_name(f".{place.name}.crc")
 
 
@@ -145,12 +133,7 @@ def is_checksum(place: Path) -> bool:
 
 
 class LocalStore(Store):
-    """The files below a directory of the local file system.
-
-    Args:
-        root: The directory, as an absolute path without a scheme.
-        label: What the directory is, for messages.
-    """
+    """The files below a directory of the local file system, an absolute path without a scheme."""
 
     swaps = True
 
@@ -175,14 +158,10 @@ class LocalStore(Store):
         try:
             return self._place(name).exists() or (name != "" and self._place(former_name(name)).exists())
         except OSError as error:
-            raise self._refused(name, "looked for", _message(error)) from error
+            raise self._refused(name, "looked for", reason_of(error)) from error
 
     def read_tagged(self, name: str) -> Tagged | None:
-        """Return a file with its tag, or None where there is no such file.
-
-        Raises:
-            UnreadableFileError: The file exists and can't be read, or its checksums are others.
-        """
+        """Return a file with its tag, or None where it does not exist; one that belies its checksums is damaged."""
         why = ""
         for _ in range(_TRIES):
             # A file that 0.5.0 replaces may have been renamed back between the first two looks.
@@ -197,27 +176,22 @@ class LocalStore(Store):
                     continue
                 except OSError as error:
                     if error.errno not in _DAMAGE:
-                        raise self._refused(name, "read", _message(error)) from error
-                    raise UnreadableFileError(self.root, name, _message(error)) from error
+                        raise self._refused(name, "read", reason_of(error)) from error
+                    raise UnreadableFileError(self.root, name, reason_of(error)) from error
             if not self.exists(name):
                 return None
             time.sleep(_LOOK_SECONDS)
         raise UnreadableFileError(self.root, name, why or "it is a directory")
 
     def write_bytes(self, name: str, content: bytes) -> None:
-        """Write a file whole, in place of an earlier one.
-
-        Raises:
-            CheckpointError: The file can't be written.
-        """
+        """Write a file whole, in place of an earlier one."""
         with self._partial(name, content) as partial:
             self._put_in_place(partial, name)
 
     def replace(self, name: str, content: bytes, tag: str | None) -> bool:
         """Write a file whole, if it still is the one that was read; see ``Store.replace``.
 
-        Raises:
-            UnplacedFileError: Another process has held the file's lock for ten seconds.
+        Raises ``UnplacedFileError`` where another process has held the lock for ten seconds.
         """
         with self._partial(name, content) as partial:
             try:
@@ -233,26 +207,18 @@ class LocalStore(Store):
                 )
                 raise UnplacedFileError(msg) from error
             except OSError as error:
-                raise self._refused(name, "written", _message(error), _cure(error)) from error
+                raise self._refused(name, "written", reason_of(error), _cure(error)) from error
         return True
 
     def make_directory(self, name: str) -> None:
-        """Create a directory where it does not exist.
-
-        Raises:
-            CheckpointError: The directory can't be created.
-        """
+        """Create a directory where it does not exist."""
         try:
             self._place(name).mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise self._refused(name, "made", _message(error), _cure(error)) from error
+            raise self._refused(name, "made", reason_of(error), _cure(error)) from error
 
     def check_place(self) -> None:
-        """Check that the root directory exists or can be created; directories created for the check are deleted again.
-
-        Raises:
-            CheckpointError: The directory can't be created, or files can't be created in it.
-        """
+        """Check that the root directory exists or can be created; what is created for the check is deleted again."""
         made, place = [], self._place("")
         while not self._exists_at(place):
             made.append(place)
@@ -268,7 +234,7 @@ class LocalStore(Store):
         try:
             return place.exists()
         except OSError as error:
-            raise self._refused(str(place), "looked for", _message(error)) from error
+            raise self._refused(str(place), "looked for", reason_of(error)) from error
 
     def modified(self, name: str) -> int:
         """Return when a file was last written, in epoch milliseconds."""
@@ -285,8 +251,12 @@ class LocalStore(Store):
         """Delete a file where it exists."""
         place = self._place(name)
         for path in (self._place(former_name(name)), place, checksums_of(place)):
-            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-                self._delete_at(name, path)
+            try:
+                path.unlink()
+            except (FileNotFoundError, NotADirectoryError):  # noqa: PERF203 - three files
+                continue
+            except OSError as error:
+                raise self._refused(name, "deleted", reason_of(error)) from error
 
     def delete_directory(self, name: str) -> None:
         """Delete a directory with its content where it exists."""
@@ -297,10 +267,10 @@ class LocalStore(Store):
         except NotADirectoryError:
             self.delete(name)
         except OSError as error:
-            raise self._refused(name, "deleted", _message(error)) from error
+            raise self._refused(name, "deleted", reason_of(error)) from error
 
     def delete_empty_directory(self, name: str) -> None:
-        """Delete a directory if nothing is in it; one that holds files, or that is not there, is left as it is."""
+        """Delete a directory if it exists and is empty."""
         with contextlib.suppress(OSError):
             self._place(name).rmdir()
 
@@ -311,7 +281,7 @@ class LocalStore(Store):
         except (FileNotFoundError, NotADirectoryError):
             return []
         except OSError as error:
-            raise self._refused(directory, "listed", _message(error)) from error
+            raise self._refused(directory, "listed", reason_of(error)) from error
 
     def times(self, descends: Callable[[str], bool]) -> Iterator[tuple[str, int]]:
         """Yield the path of each file below the root, and when it was written; see ``Store.times``."""
@@ -327,11 +297,7 @@ class LocalStore(Store):
                         folders.append(entry.path)
 
     def delete_abandoned(self, directory: str) -> None:
-        """Delete the temporary files that killed processes have left in a directory; see ``Store.delete_abandoned``.
-
-        Raises:
-            CheckpointError: They can't be listed or deleted.
-        """
+        """Delete the temporary files that killed processes have left in a directory; see ``Store.delete_abandoned``."""
         try:
             with os.scandir(self._place(directory)) as entries:
                 for entry in entries:
@@ -342,21 +308,13 @@ class LocalStore(Store):
         except (FileNotFoundError, NotADirectoryError):
             return
         except OSError as error:
-            raise self._refused(directory, "cleaned", _message(error)) from error
+            raise self._refused(directory, "cleaned", reason_of(error)) from error
 
     def _below(self, name: str) -> str:
         return f"{self._root.rstrip('/')}/{name}" if name else self._root
 
     def _place(self, name: str) -> Path:
         return Path(self._below(name))
-
-    def _delete_at(self, name: str, place: Path) -> None:
-        try:
-            place.unlink()
-        except (FileNotFoundError, NotADirectoryError):
-            raise
-        except OSError as error:
-            raise self._refused(name, "deleted", _message(error)) from error
 
     @contextlib.contextmanager
     def _partial(self, name: str, content: bytes) -> Iterator[Path]:
@@ -372,7 +330,7 @@ class LocalStore(Store):
         except OSError as error:
             with contextlib.suppress(OSError):
                 partial.unlink(missing_ok=True)
-            raise self._refused(name, "written", _message(error), _cure(error)) from error
+            raise self._refused(name, "written", reason_of(error), _cure(error)) from error
         try:
             yield partial
         finally:
@@ -387,11 +345,11 @@ class LocalStore(Store):
             partial.replace(place)
             self._place(former_name(name)).unlink(missing_ok=True)
         except OSError as error:
-            raise self._refused(name, "written", _message(error), _cure(error)) from error
+            raise self._refused(name, "written", reason_of(error), _cure(error)) from error
 
 
 def escaped(path: str) -> str:
-    """Return a path as it stands in a URL of Java's: with all that a URL can't have escaped, and letters kept.
+    """Return a path as Java writes it in a URL: what a URL can't have is escaped, and letters are kept.
 
     >>> escaped("/lake/my trades/ä#1")
     '/lake/my%20trades/ä%231'
@@ -403,12 +361,12 @@ def escaped(path: str) -> str:
 
 
 def _cure(error: OSError) -> str | None:
-    """Return what to do about an error; None where the place is at fault."""
+    """Return what to do about an error; None where the directory is at fault."""
     if error.errno not in _FULL:
         return None
-    return "make room on that disk, and start the query again, which goes on where it stopped"
+    return "make room on that disk, and start the query again, which continues where it stopped"
 
 
-def _message(error: OSError) -> str:
+def reason_of(error: OSError) -> str:
     """Return an error's message on one line, such as ``Permission denied``."""
     return (error.strerror or str(error)).strip().partition("\n")[0]

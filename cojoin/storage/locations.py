@@ -1,7 +1,7 @@
 """Locations of tables, distinguished by one rule for sources, sinks and checkpoints; and which texts may be secret.
 
-A location is a path or a name. A message shows it without a login. A setting whose name suggests a secret is masked;
-some names stay readable on purpose, because a message about a login has to name their values: ``sasl.mechanism``,
+A location is a path or a name. A message shows it without a login, and masks settings whose names suggest a secret.
+Some names stay readable on purpose, since a message about a login needs their values: ``sasl.mechanism``,
 ``sasl.username``, ``sasl.oauthbearer.method`` and ``security.protocol``.
 """
 
@@ -27,7 +27,7 @@ _BROKEN_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/(?!/)")
 _FULL = re.compile(r"/|[A-Za-z][A-Za-z0-9+.-]*:")
 _PATTERN = re.compile(r"([\[\]{}*?\\])")
 LOGIN = re.compile(r"(?<!abfs)(?<!abfss)(?<!wasb)(?<!wasbs)://([^/\s]+)@", re.IGNORECASE)
-"""The login in a URL. In Azure's URLs, what precedes the @ is a container and no login."""
+"""The login in a URL. In Azure's URLs, a container precedes the @, not a login."""
 
 MASK = "***"
 """The text in the place of a secret."""
@@ -52,7 +52,7 @@ def without_login(text: str) -> str:
 
 
 def scheme_and_place(uri: str) -> str:
-    """Return a URI's scheme and place, such as the bucket.
+    """Return a URI's scheme and authority, such as the bucket.
 
     >>> scheme_and_place("s3a://lake/my%20trades/a.parquet")
     's3a://lake'
@@ -71,7 +71,7 @@ def is_path(location: str) -> bool:
 
 
 def is_relative(path: str) -> bool:
-    """Return whether a path depends on the working directory of who opens it.
+    """Return whether a path depends on the working directory of the process that opens it.
 
     >>> is_relative("trades"), is_relative("./trades"), is_relative("/lake/trades"), is_relative("s3a://lake/trades")
     (True, True, False, False)
@@ -80,7 +80,7 @@ def is_relative(path: str) -> bool:
 
 
 def literally(path: str) -> str:
-    r"""Return a path such that Spark's readers take it for itself: to them, ``[a]`` is a pattern that matches ``a``.
+    r"""Return a path as Spark's readers take it literally: to them, ``[a]`` is a pattern that matches ``a``.
 
     >>> print(literally("/lake/trades [a]"))
     /lake/trades \[a\]
@@ -91,13 +91,8 @@ def literally(path: str) -> str:
 def as_location(declared: Any, label: str, *, expected: str = "a path") -> str:
     """Return a path or a table's name as a string; a ``pathlib.Path`` is always a path.
 
-    Args:
-        declared: The user's value.
-        label: What the value configures, for the message, such as ``"checkpoint"``.
-        expected: What the value may be, for the message.
-
-    Raises:
-        ConfigurationError: The value is empty, neither a string nor a path, or a URL that ``pathlib`` has changed.
+    Raises ``ConfigurationError`` where the user's value is empty, of another type, or a URL that ``pathlib`` has
+    changed; ``label`` says what it configures, ``expected`` what it may be.
 
     >>> from pathlib import Path
     >>> as_location("lake.trades", "source"), as_location(Path("trades"), "source")
@@ -117,7 +112,7 @@ def as_location(declared: Any, label: str, *, expected: str = "a path") -> str:
 
 
 def unpatterned(path: str) -> str:
-    """Return the part of a path before its pattern: the folder below which all that it matches lies.
+    """Return the folder below which all files lie that a path's pattern matches; a path without a pattern itself.
 
     >>> unpatterned("/lake/2026-*/trades"), unpatterned("/lake/trades")
     ('/lake', '/lake/trades')

@@ -2,14 +2,14 @@
 
 They are read and written by ``obstore``, without the JVM. ``create`` and ``replace`` are the store's own conditional
 writes (``If-None-Match`` and ``If-Match``), so they are exact among all processes. An object store has no directories:
-``make_directory`` writes a hidden empty object, so that Spark finds a folder there. A task reads a file at any
-position (``ObjectFile``): each read is one request for a range of bytes.
+``make_directory`` writes a hidden empty object, so that Spark finds a folder. A task reads a file at any position
+(``ObjectFile``): each read is one request for a range of bytes.
 
-A request that fails for a passing reason is repeated by ``obstore`` for some seconds. A conditional write whose answer
-was lost may be repeated by it, too; the file is then read again, and if it has this content, it was written.
+``obstore`` repeats a request that fails for a passing reason for some seconds. It may repeat a conditional write whose
+answer was lost, too; the file is then read again, and if it has this content, it was written.
 
-An error names what the store answered, its code and its message, and the remedy. The rest of an answer is left out,
-since S3 repeats access keys and signatures in it. URLs are cut after the host, since those of Azure may be signed.
+An error has the store's code and message, and the remedy. The rest of an answer is left out, since S3 repeats access
+keys and signatures in it. URLs are cut after the host, since those of Azure may be signed.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _UNREACHED = re.compile(r"- HTTP error: ([^\n<]*)")
 
 _UNKNOWN = ("status code: 501", "NotImplemented", "InvalidArgument", "InvalidRequest", "UnsupportedHeader")
 _CURE_WITHOUT_CODE = (
-    "see that the session's credentials are right, have not expired, and may list, read, write and delete there, and "
+    "see that the session's credentials are right, have not expired, and may list, read, write and delete in it, and "
     "that the region is the bucket's"
 )
 _clients: deque[tuple[Settings, Any]] = deque(maxlen=16)
@@ -66,12 +66,7 @@ _DELETED_AT_ONCE = 500
 
 
 class Explained(NamedTuple):
-    """An error of a store.
-
-    Attributes:
-        why: What the store said, on one line.
-        cure: What to do; None where that is not known.
-    """
+    """An error of a store on one line, and what to do; None where that is not known."""
 
     why: str
     cure: str | None
@@ -87,7 +82,7 @@ def explained(error: BaseException) -> Explained:
     """
     text = str(error).strip()
     status, code, message = _STATUS.search(text), _CODE.search(text), _MESSAGE.search(text)
-    answer, unreached = [found[1].strip() for found in (status, code, message) if found], _UNREACHED.search(text)
+    answer, unreached = [match[1].strip() for match in (status, code, message) if match], _UNREACHED.search(text)
     if answer:
         why = f"the store answered {': '.join(answer)}"
     elif unreached is not None:
@@ -97,7 +92,7 @@ def explained(error: BaseException) -> Explained:
     if isinstance(error, (PermissionDeniedError, UnauthenticatedError)) and status is None:
         text += " status code: 403"
     if status is not None and code is None and status[1].startswith(("400", "403")):
-        # The answer to a question for an object's size has no body.
+        # The answer to a request for an object's size has no body.
         return Explained(why, _CURE_WITHOUT_CODE)
     cure = cure_of(text)
     return Explained(without_login(_URL.sub(r"\1/...", " ".join(why.split()))), cure)
@@ -105,11 +100,7 @@ def explained(error: BaseException) -> Explained:
 
 @contextlib.contextmanager
 def absence_allowed() -> Iterator[None]:
-    """Ignore that an object does not exist, but not that its bucket does not.
-
-    Raises:
-        FileNotFoundError: There is no such bucket.
-    """
+    """Ignore that an object does not exist, but not that its bucket does not."""
     try:
         yield
     except ABSENT as error:
@@ -118,27 +109,22 @@ def absence_allowed() -> Iterator[None]:
 
 
 def is_unknown_condition(error: BaseException | None) -> bool:
-    """Return whether a store refuses a conditional write because it knows no conditions."""
+    """Return whether a store refuses a conditional write because it has no conditions."""
     return error is not None and any(sign in str(error) for sign in _UNKNOWN)
 
 
 class ObjectFile(io.RawIOBase):
-    """An object that is open for reading; whoever reads little at a time puts a buffer before it.
+    """An object, by its path below the bucket, open for reading; small reads need a buffer in front of it.
 
-    Args:
-        settings: How to reach the bucket or container.
-        name: The object's path below it.
-
-    Raises:
-        FileNotFoundError: There is no such object.
-        OSError: The store can't be reached, or refuses.
+    Raises ``FileNotFoundError`` where the object does not exist, ``OSError`` where the store can't be reached or
+    refuses.
     """
 
     def __init__(self, settings: Settings, name: str) -> None:
         super().__init__()
         self._name, self._at = name.lstrip("/"), 0
         self._client = _client(settings)
-        self._size = int(self._asked(lambda: self._client.head(self._name))["size"])
+        self._size = int(self._request(lambda: self._client.head(self._name))["size"])
 
     def readable(self) -> bool:
         """Return that it can be read."""
@@ -161,14 +147,14 @@ class ObjectFile(io.RawIOBase):
         """Read as many bytes as fit and remain, and return their number."""
         wanted = min(len(buffer), max(0, self._size - self._at))
         if wanted:
-            content = self._asked(lambda: self._client.get_range(self._name, start=self._at, length=wanted))
+            content = self._request(lambda: self._client.get_range(self._name, start=self._at, length=wanted))
             buffer[:wanted] = memoryview(content)
             self._at += wanted
         return wanted
 
-    def _asked(self, ask: Callable[[], Any]) -> Any:
+    def _request(self, send: Callable[[], Any]) -> Any:
         try:
-            return ask()
+            return send()
         except ABSENT as error:
             raise FileNotFoundError(explained(error).why) from error
         except ERRORS as error:
@@ -177,7 +163,7 @@ class ObjectFile(io.RawIOBase):
 
 
 def _client(settings: Settings) -> Any:
-    """Return the client for a place; all tasks of a process share it."""
+    """Return the client of a bucket or container; all tasks of a process share it."""
     for known, client in _clients:
         if known == settings:
             return client
@@ -188,11 +174,8 @@ def _client(settings: Settings) -> Any:
 class ObjectStore(Store):
     """The objects below a prefix of a bucket or container.
 
-    Args:
-        client: The store of ``obstore`` whose prefix is the root's path.
-        root: The root with Spark's scheme, such as ``s3a://lake/checkpoint``.
-        label: What the root is, for messages.
-        settings: The settings with which the client was made, for tasks.
+    ``client`` is the store of ``obstore`` whose prefix is the path of ``root``, which has Spark's scheme, such as
+    ``s3a://lake/checkpoint``; tasks get the ``settings`` with which it was made.
     """
 
     swaps = True
@@ -204,11 +187,7 @@ class ObjectStore(Store):
 
     @classmethod
     def of(cls, settings: Settings, root: str, label: str = "checkpoint") -> ObjectStore:
-        """Return the objects below a root, reached by these settings.
-
-        Raises:
-            CheckpointError: A setting is invalid.
-        """
+        """Return the objects below a root, reached by these settings; ``CheckpointError`` where one is invalid."""
         try:
             return cls(client_of(settings), root, label, settings=settings)
         except ERRORS as error:
@@ -247,11 +226,7 @@ class ObjectStore(Store):
             return bool(next(chunks, None))
 
     def read_tagged(self, name: str) -> Tagged | None:
-        """Return an object with its tag, or None where there is no such object.
-
-        Raises:
-            CheckpointError: The store can't be reached, or refuses, which says nothing of the object.
-        """
+        """Return an object with its tag, or None where it does not exist."""
         with self._translated_errors(name, "read"):
             return self._get(name) or self._put_back(name)
 
@@ -262,7 +237,7 @@ class ObjectStore(Store):
         return None
 
     def _put_back(self, name: str) -> Tagged | None:
-        """Rename an object that release 0.5.0 left under its second name, and return it; None where there is none."""
+        """Rename an object that release 0.5.0 left under its second name, and return it; None if there was none."""
         former = self._get(former_name(name))
         if former is not None:
             with contextlib.suppress(AlreadyExistsError, PreconditionError):
@@ -270,11 +245,7 @@ class ObjectStore(Store):
         return self._get(name)
 
     def write_bytes(self, name: str, content: bytes) -> None:
-        """Write an object whole, in place of an earlier one.
-
-        Raises:
-            CheckpointError: The store can't be reached, or refuses.
-        """
+        """Write an object whole, in place of an earlier one."""
         with self._translated_errors(name, "written"):
             self._client.put(name, content)
 
@@ -291,12 +262,8 @@ class ObjectStore(Store):
         return True
 
     def check_swaps(self) -> None:
-        """Check that the store honours conditional writes, by a few writes of an object that is then deleted.
-
-        Raises:
-            CheckpointError: It does not; stores that do not know conditions may ignore them without an error.
-        """
-        if not self._knows_conditions(f".probe-{uuid.uuid4().hex}"):
+        """Check, by writes of a temporary object, that the store does not ignore conditions silently."""
+        if not self._honours_conditions(f".probe-{uuid.uuid4().hex}"):
             msg = (
                 f"{self.label} {self.root}: its store does not honour conditional writes (If-None-Match and If-Match), "
                 f"which keep a second query away; upgrade the store's server, put the {self.label} on another store, "
@@ -305,7 +272,7 @@ class ObjectStore(Store):
             )
             raise CheckpointError(msg)
 
-    def _knows_conditions(self, name: str) -> bool:
+    def _honours_conditions(self, name: str) -> bool:
         try:
             if not self.replace(name, b"1", None) or self.replace(name, b"2", None):
                 return False
@@ -318,24 +285,16 @@ class ObjectStore(Store):
                 return False
             raise
         finally:
-            # The probe is harmless, and an error of the block tells more than that of its deletion.
+            # The probe is harmless, and an error of the block matters more than one of its deletion.
             with contextlib.suppress(CheckpointError):
                 self.delete(name)
 
     def make_directory(self, name: str) -> None:
-        """Write a hidden empty object, which makes Spark find a folder.
-
-        Raises:
-            CheckpointError: The store can't be reached, or refuses.
-        """
+        """Write a hidden empty object, which makes Spark find a folder."""
         self.write_bytes(f"{name}/{_DIRECTORY}" if name else _DIRECTORY, b"")
 
     def check_place(self) -> None:
-        """Check that objects can be listed, written and deleted below the root.
-
-        Raises:
-            CheckpointError: The store can't be reached, the bucket does not exist, or the store refuses.
-        """
+        """Check that objects can be listed, written and deleted below the root."""
         self.exists()
         with self._translated_errors("", "written to"):
             self._client.put(".probe", b"")

@@ -1,11 +1,11 @@
 """Spark's settings of an object store, translated for libraries that reach it without the JVM.
 
-A setting ``fs.*`` may be in Hadoop's configuration or in Spark's, there with ``spark.hadoop.`` before its name. Where
-they name no credentials, the libraries look where the store's own tools do: environment variables, the profile files,
-the identity of the machine or pod. Settings that only Hadoop's connectors understand, such as a credentials provider
-of one's own or a credential file, have no translation; the store is then reached by Hadoop.
+A setting ``fs.*`` may be in Hadoop's configuration or in Spark's, where its name begins with ``spark.hadoop.``. Without
+credentials in them, the libraries look where the store's own tools do: environment variables, profile files, the
+identity of the machine or pod. Settings that only Hadoop's connectors understand, such as a user's credentials provider
+or a credential file, have no translation; the store is then reached by Hadoop.
 
-Credentials are kept in ``Settings.options``, which is not shown by ``repr``. They are never written to a checkpoint.
+Credentials are in ``Settings.options``, which ``repr`` leaves out. They are never written to a checkpoint.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _RETRIES = {
     "retry_timeout": timedelta(seconds=20),
     "backoff": {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=3), "base": 2},
 }
-"""Passing errors are bridged; a store that is down is told in some seconds, not after the client's usual minutes."""
+"""Passing errors are bridged; that a store is down is reported within seconds, not after the client's usual minutes."""
 
 _ANONYMOUS = "AnonymousAWSCredentialsProvider"
 _AZURE_PROVIDERS = frozenset({"ClientCredsTokenProvider", "MsiTokenProvider", "WorkloadIdentityTokenProvider"})
@@ -57,13 +57,9 @@ _CREDENTIAL_FILES = "hadoop.security.credential.provider.path"
 
 @dataclass(frozen=True)
 class Settings:
-    """The way to one bucket or container.
+    """The way to one bucket or container and the path below it; ``kind`` is ``"s3"``, ``"gs"`` or ``"azure"``.
 
-    Attributes:
-        kind: ``"s3"``, ``"gs"`` or ``"azure"``.
-        bucket: The bucket or container.
-        prefix: The path below it.
-        options: The options of the client, with the names of ``obstore``; they may hold credentials.
+    The options are those of ``obstore``'s client; they may hold credentials.
     """
 
     kind: str
@@ -73,14 +69,9 @@ class Settings:
 
 
 def settings_of(root: str, setting: Callable[[str], str | None]) -> Settings | None:
-    """Return how to reach the store of a root.
+    """Return how to reach the store of a root; None where it is not on an object store, or only Hadoop can reach it.
 
-    Args:
-        root: The root, with its scheme.
-        setting: Returns Hadoop's setting of a name, such as ``fs.s3a.access.key``, or None.
-
-    Returns:
-        The settings; None where the root is on no object store, or where only Hadoop can read the settings.
+    ``setting`` returns Hadoop's setting of a name, such as ``fs.s3a.access.key``, or None.
 
     >>> settings_of("s3a://lake/trades", {"fs.s3a.path.style.access": "true"}.get).bucket
     'lake'
@@ -101,11 +92,7 @@ def settings_of(root: str, setting: Callable[[str], str | None]) -> Settings | N
 
 
 def client_of(settings: Settings) -> Any:
-    """Return the client of ``obstore`` for a bucket or container and a prefix.
-
-    Raises:
-        obstore.exceptions.BaseError: An option is invalid.
-    """
+    """Return the client of ``obstore`` for a bucket or container and a prefix; ``BaseError`` for an invalid option."""
     from obstore.store import AzureStore, GCSStore, S3Store  # noqa: PLC0415 - queries on local files do not load it
 
     kinds = {"s3": S3Store, "gs": GCSStore, "azure": AzureStore}

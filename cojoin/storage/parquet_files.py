@@ -3,16 +3,16 @@
 The statistics of a file in the Delta log let readers skip files that can't match a filter. They are made from Parquet's
 own statistics, except those of floats, which are counted from the rows (``FloatBounds``): pyarrow leaves NaN out of a
 column's minimum and maximum, and Spark sorts NaN last, so its readers would pass over rows that match ``price > 2``. A
-file with floats therefore has no such statistics of Parquet's (``columns_with_statistics``).
+file with floats is therefore written without Parquet's statistics of them (``columns_with_statistics``).
 
-Among a file's first 32 columns, each that is not nested gets its number of nulls, and its minimum and maximum where
-Delta uses them for the type. A bound that can't be exact is left out, which costs a reader time but never a row: the
-bounds of a column with NaN, infinities, years outside 1000 to 9999, a maximum text that is not valid UTF-8. Texts are
-truncated to 32 characters, as Delta does. (Delta's protocol, "Per-file Statistics".)
+Each of a file's first 32 columns that is not nested gets its number of nulls, and its minimum and maximum where Delta
+uses them for the type. A bound that can't be exact is left out, which costs a reader time but never a row: those of a
+column with NaN, infinities, years outside 1000 to 9999, a maximum text that is not valid UTF-8. Texts are truncated to
+32 characters, as by Delta. (Delta's protocol, "Per-file Statistics".)
 
-The footer of a file with encrypted columns may be plain. pyarrow opens it, and ends the whole process where it is asked
-about an encrypted column. Such a footer is followed by a signature of 28 bytes, so it is refused in time. (Parquet
-Modular Encryption, "Plaintext footer mode".)
+A file with encrypted columns may have a plain footer. pyarrow opens it, and ends the whole process once an encrypted
+column is read. Such a footer is followed by a signature of 28 bytes, so it is refused in time. (Parquet Modular
+Encryption, "Plaintext footer mode".)
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ import pyarrow.parquet as pq
 
 _SIGNATURE_BYTES = 28
 _END_BYTES = 8
-"""The footer's size in four bytes, and four that say that it is parquet."""
+"""The footer's size in four bytes, and parquet's magic number in four."""
 
 _COLUMNS = 32
 _CHARACTERS = 32
@@ -40,15 +40,7 @@ _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - only to count from
 
 @dataclass(frozen=True)
 class WrittenFile:
-    """A Parquet file in a table's folder.
-
-    Attributes:
-        name: The file's name.
-        rows: The number of rows.
-        size: The size in bytes.
-        modified: The time at which it was written, in epoch milliseconds.
-        statistics: The column statistics for the Delta log, as JSON (``file_statistics``).
-    """
+    """A Parquet file of a table: its size in bytes, its time in epoch milliseconds, its ``file_statistics``."""
 
     name: str
     rows: int
@@ -67,22 +59,14 @@ class WrittenFile:
 
 
 def read_footer(stored: pa.NativeFile) -> pq.FileMetaData:
-    """Return a file's footer.
-
-    Raises:
-        OSError: The file can't be read, or is encrypted.
-    """
+    """Return a file's footer; raise ``OSError`` where it can't be read, or columns are encrypted."""
     metadata = pq.read_metadata(stored)
     check_not_encrypted(stored, metadata)
     return metadata
 
 
 def check_not_encrypted(stored: pa.NativeFile, metadata: pq.FileMetaData) -> None:
-    """Check that a file whose footer was read has no encrypted columns.
-
-    Raises:
-        OSError: It has.
-    """
+    """Raise ``OSError`` if a file whose footer was read has encrypted columns."""
     stored.seek(-_END_BYTES, 2)
     size = int.from_bytes(stored.read(4), "little")
     if size - metadata.serialized_size >= _SIGNATURE_BYTES:
@@ -110,17 +94,12 @@ def leaves(field: pa.Field) -> dict[str, pa.DataType]:
 
 
 def columns_with_statistics(schema: pa.Schema) -> list[str]:
-    """Return the paths of the columns of which a file may have statistics of Parquet's: all that are not floats."""
-    found = [each for field in schema for each in leaves(field).items()]
-    return [path for path, dtype in found if not pa.types.is_floating(dtype)]
+    """Return the paths of the columns of which a file may have Parquet's statistics: all that are not floats."""
+    return [path for field in schema for path, leaf in leaves(field).items() if not pa.types.is_floating(leaf)]
 
 
 class FloatBounds:
-    """The nulls and the bounds of the columns of floats of a file, counted as its rows are written.
-
-    Args:
-        schema: The file's columns.
-    """
+    """The nulls and the bounds of a file's columns of floats, counted as its rows are written."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self._names = [field.name for field in schema if pa.types.is_floating(field.type)]
@@ -149,7 +128,7 @@ class FloatBounds:
     def bounds(self, name: str) -> tuple[float, float] | None:
         """Return the least and the greatest value of a column; None where it has a NaN, or no value at all.
 
-        Zero as a bound is -0.0 or 0.0, whichever includes the other, since some readers tell them apart.
+        Zero as a bound is -0.0 or 0.0, whichever includes the other, since some readers distinguish them.
         """
         if name in self._with_nan or name not in self._bounds:
             return None
@@ -158,16 +137,7 @@ class FloatBounds:
 
 
 def file_statistics(metadata: pq.FileMetaData, schema: pa.Schema, floats: FloatBounds | None = None) -> str:
-    """Return a file's statistics in the format of the Delta log.
-
-    Args:
-        metadata: The file's Parquet metadata.
-        schema: The file's columns.
-        floats: The bounds of its columns of floats; without them, nothing is said of such columns.
-
-    Returns:
-        JSON: ``{"numRecords": …, "minValues": {…}, "maxValues": {…}, "nullCount": {…}}``.
-    """
+    """Return a file's statistics as JSON of the Delta log; without ``floats``, none of columns of floats."""
     floats = FloatBounds(pa.schema([])) if floats is None else floats
     groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
     lows, highs, nulls = {}, {}, {}

@@ -1,15 +1,15 @@
 """The check that processes on several hosts see the same folder at a path, by small files that they write into it.
 
-The driver puts a token with a random id into each place. Each worker finds this token there, and adds its own, which
-the driver finds. (Nothing is written into an input: there a worker looks for one of the listed files, with its size.)
+The driver writes a token with a random id into each place. Each worker looks for this token, and adds its own, for
+which the driver looks. (Nothing is written into an input: a worker looks for one of the listed files, with its size.)
 Another disk, another mount and a layer of a container's file system all fail this.
 
-Network file systems remember for up to a minute that a file was not there. So a process that misses a file lists its
+Network file systems remember for up to a minute that a file did not exist. So a process that misses a file lists its
 folder and looks again, for up to 90 seconds.
 
-Readers of the places, Spark's and Delta's among them, pass over the tokens, whose names begin with a dot. Tokens that
-killed processes have left are deleted by the next start that is a day later, like other temporary files
-(``store.is_abandoned``): a query that runs gives its own a new time before each batch, and puts back what is missing.
+Readers of the places, Spark's and Delta's among them, ignore the tokens, whose names begin with a dot. Tokens of killed
+processes are deleted by the first start at least a day later, like other temporary files (``store.is_abandoned``): a
+running query renews the times of its tokens before each batch, and restores missing ones.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from cojoin.storage.local_store import LocalStore
+from cojoin.storage.local_store import LocalStore, reason_of
 from cojoin.storage.store import is_abandoned
 
 if TYPE_CHECKING:
@@ -36,14 +36,14 @@ SECONDS = 90.0
 
 CURE = (
     "expected a folder that the driver and all workers reach by this path and may write to: give one on a file system "
-    "that every host mounts there, or on an object store, such as s3a://"
+    "that every host mounts at this path, or on an object store, such as s3a://"
 )
 _CURE_OF_INPUTS = "expected files that the driver and all workers reach by the same path"
 
 _OF_ONE_HOST = frozenset(
     {"btrfs", "ext2", "ext3", "ext4", "f2fs", "jfs", "overlay", "ramfs", "reiserfs", "rootfs", "tmpfs", "xfs", "zfs"}
 )
-"""Types of file systems that only one host writes to, so that what is not there does not come a moment later."""
+"""Types of file systems that only one host writes to, so that a file that is missing does not appear a moment later."""
 
 _NAME = ".cojoin-place."
 _NAMES = (_NAME, f".{_NAME}")
@@ -54,25 +54,14 @@ _FILES, _HOSTS = 3, 4
 
 
 class Place(NamedTuple):
-    """A local path that the driver and the workers have to share.
-
-    Attributes:
-        label: What it is, for messages, such as ``"checkpoint"``.
-        path: The path, absolute and without a scheme.
-    """
+    """A local path, absolute and without a scheme, that the driver and the workers have to share."""
 
     label: str
     path: str
 
 
 class ListedFile(NamedTuple):
-    """A file of an input, as the driver sees it.
-
-    Attributes:
-        place: The input and its path.
-        path: The file's path.
-        size: Its size in bytes.
-    """
+    """A file of an input, as the driver sees it."""
 
     place: Place
     path: str
@@ -80,15 +69,7 @@ class ListedFile(NamedTuple):
 
 
 class Fault(NamedTuple):
-    """A fault of a place on a host.
-
-    Attributes:
-        label: The place.
-        path: Its path.
-        why: What is wrong, in words that follow the host's name.
-        host: The host, and the user.
-        is_read: Whether the place is only read.
-    """
+    """A fault of a place on a host, in words that follow the host's name; ``is_read``: the place is only read."""
 
     label: str
     path: str
@@ -109,13 +90,7 @@ def this_host() -> str:
 
 @dataclass
 class Tokens:
-    """The tokens of one run of a query.
-
-    Attributes:
-        places: Where they are.
-        driver: The driver's host and user.
-        token: The id, which is in the name of each token and, in the driver's, the content.
-    """
+    """The tokens of one run of a query; the id is in the name of each and, in the driver's, the content."""
 
     places: tuple[Place, ...]
     driver: str = field(default_factory=this_host)
@@ -126,10 +101,8 @@ class Tokens:
     def put(self) -> None:
         """Put the driver's token into each place, which is made where it does not exist.
 
-        The first time, each place is listed once, and what dead queries have left there is deleted.
-
-        Raises:
-            CheckpointError: A place can't be made or written to; then nothing is left of the tokens.
+        The first time, what dead queries have left in the places is deleted. Where a place can't be made or written to
+        (``CheckpointError``), no token is left.
         """
         try:
             for place in self.places:
@@ -143,7 +116,7 @@ class Tokens:
         self._is_swept = True
 
     def touch(self) -> None:
-        """Keep the driver's tokens from looking abandoned; one that somebody has deleted is put back."""
+        """Keep the driver's tokens from looking abandoned; one that was deleted is written again."""
         for place in self.places:
             token = Path(place.path, self._name())
             if token.exists():
@@ -152,10 +125,9 @@ class Tokens:
                 self._store(place).write_bytes(token.name, self.token.encode())
 
     def remove(self, *, of_workers: bool = False) -> None:
-        """Remove the driver's tokens, and the folders that were made for them and hold nothing else.
+        """Remove the driver's tokens, and the folders that were made for them and are empty.
 
-        Args:
-            of_workers: Whether to look for those that workers have left, too, for which each place is listed once.
+        With ``of_workers``, each place is listed once for the tokens that workers have left.
         """
         for place in self.places:
             with contextlib.suppress(OSError):
@@ -173,26 +145,17 @@ class Tokens:
 
     @classmethod
     def read(cls, text: str) -> Tokens:
-        """Read a text that ``to_json`` returned."""
+        """Return the tokens of a text by ``to_json``."""
         values = json.loads(text)
         return cls(tuple(Place(*each) for each in values["places"]), values["driver"], values["token"])
 
     def look(self, own: str, seconds: float = SECONDS) -> list[Fault]:
-        """Look for the driver's token in each place, and write the worker's own there; on a worker.
+        """Look for the driver's token in each place, and write the worker's own next to it; return the faults.
 
-        Args:
-            own: The id of the worker's own token.
-            seconds: For how long a token is looked for on a network file system.
-
-        Returns:
-            What is wrong; nothing in general.
+        On a worker.
         """
-        here = this_host()
-        faults = []
-        for place in self.places:
-            why = self._looked_for(place, own, seconds)
-            faults += [Fault(*place, why, here)] if why else []
-        return faults
+        faults = ((place, self._fault_of(place, own, seconds)) for place in self.places)
+        return [Fault(*place, why, this_host()) for place, why in faults if why]
 
     def forget(self, own: str) -> None:
         """Remove a worker's own token from each place."""
@@ -201,44 +164,39 @@ class Tokens:
                 Path(place.path, self._name(own)).unlink()
 
     def find(self, others: Collection[tuple[str, str]], seconds: float = SECONDS) -> list[Fault]:
-        """Look for the tokens that workers have put, and remove them; on the driver.
+        """Look for the tokens that workers have written, and remove them; return the missing ones. On the driver.
 
-        Args:
-            others: The host and the id of each worker's token.
-            seconds: For how long they are looked for.
-
-        Returns:
-            Which are missing.
+        ``others`` has the host and the id of each worker's token.
         """
         paths = {
             Path(place.path, self._name(own)): (place, host) for place in self.places for host, own in sorted(others)
         }
-        missing = _looked_for_all(paths, os.path.lexists, seconds)
+        missing = _late_files(paths, os.path.lexists, seconds)
         for _, own in others:
             self.forget(own)
-        why = "what is written there does not come to the driver"
+        why = "what is written to it does not reach the driver"
         return [Fault(*paths[path][0], why, paths[path][1]) for path in missing]
 
-    def _looked_for(self, place: Place, own: str, seconds: float) -> str | None:
+    def _fault_of(self, place: Place, own: str, seconds: float) -> str | None:
         token = Path(place.path, self._name())
         may_come = not _is_of_one_host(token)
         try:
-            if _looked_for_all([token], os.path.lexists, seconds if may_come else 0):
+            if _late_files([token], os.path.lexists, seconds if may_come else 0):
                 if not token.parent.exists():
-                    return "there is no such folder"
+                    return "it does not exist"
                 return "there is another folder, which lacks what the driver has just written"
             if token.read_text(errors="replace") != self.token:
                 return "there is something else than what the driver has just written"
         except OSError as error:
-            return f"it can't be read: {_message(error)}"
+            return f"it can't be read: {reason_of(error)}"
         try:
             Path(place.path, self._name(own)).write_bytes(own.encode())
         except OSError as error:
-            return f"it can't be written: {_message(error)}"
+            return f"it can't be written: {reason_of(error)}"
         return None
 
     def _sweep(self, place: Place) -> None:
-        """Delete the tokens of this run in a place, and those that dead queries have left there a day ago."""
+        """Delete the tokens of this run in a place, and those that dead queries have left in it a day ago."""
         with contextlib.suppress(OSError), os.scandir(place.path) as entries:
             for entry in entries:
                 if entry.name.startswith(_NAMES):
@@ -252,20 +210,16 @@ class Tokens:
         return LocalStore(place.path, place.label)
 
     def _name(self, own: str | None = None) -> str:
-        # As of temporary files, so that the checkpoint's own cleaning finds those of killed drivers.
+        # As of temporary files, so that cleaning the checkpoint deletes those of killed drivers.
         return f"{_NAME}{self.token}.tmp" if own is None else f"{_NAME}{self.token}.{own}.tmp"
 
 
 def described_faults(faults: Sequence[Fault], driver: str) -> str:
-    """Return what is wrong in one sentence: the hosts by place and by what is wrong there, and the cure.
+    """Return the faults in one sentence: the hosts by place and by fault, the driver's host, and the cure.
 
-    Args:
-        faults: What is wrong, at least one thing.
-        driver: The driver's host and user.
-
-    >>> fault = Fault("output", "/srv/out", "there is no such folder", "host a (user me)")
-    >>> described_faults([fault], "host b (user me)")[:90]
-    'output file:/srv/out: on host a (user me) there is no such folder; the driver runs on host'
+    >>> fault = Fault("output", "/srv/out", "it does not exist", "host a (user me)")
+    >>> described_faults([fault], "host b (user me)")[:89]
+    'output file:/srv/out: on host a (user me) it does not exist; the driver runs on host b (u'
     """
     hosts_of: dict[tuple[str, str, str], list[str]] = {}
     for fault in faults:
@@ -280,11 +234,7 @@ def described_faults(faults: Sequence[Fault], driver: str) -> str:
 
 
 def files_in(place: Place) -> list[ListedFile]:
-    """Return some files below a path, or the file itself; hidden ones, which readers pass over, are left out.
-
-    Args:
-        place: The input and its path, which may be that of a file.
-    """
+    """Return some files below a path, or the file itself; hidden ones, which readers ignore, are left out."""
     path = Path(place.path)
     if path.is_file():
         return [ListedFile(place, str(path), path.stat().st_size)]
@@ -297,66 +247,54 @@ def files_in(place: Place) -> list[ListedFile]:
     return files
 
 
-def files_there(places: Iterable[Place], known: Iterable[ListedFile]) -> list[ListedFile]:
-    """Return the files of inputs that are still there as they were, and some others where an input has none of them.
-
-    Args:
-        places: The inputs and their paths.
-        known: The files that were there before.
-    """
+def remaining_files(places: Iterable[Place], known: Iterable[ListedFile]) -> list[ListedFile]:
+    """Return the files of inputs that still have their sizes, and some others of each input that has none of them."""
     left = [each for each in known if _has_size(each.path, each.size)]
     have = {each.place for each in left}
     return left + [each for place in places if place not in have for each in files_in(place)]
 
 
 def find_files(files: Iterable[ListedFile], seconds: float = SECONDS) -> list[Fault]:
-    """Look for files of inputs; on a worker.
-
-    Args:
-        files: The files, several of each input: any one of them is enough.
-        seconds: For how long they are looked for on a network file system.
-    """
+    """Look for files of inputs, of each of which any one is enough; return the faults. On a worker."""
     by_place: dict[Place, list[ListedFile]] = {}
     for file in files:
         by_place.setdefault(file.place, []).append(file)
-    here = this_host()
     faults = []
     for place, listed in by_place.items():
         if any(_has_size(file.path, file.size) for file in listed):
             continue
         first = listed[0]
         if unseen(os.path.dirname(first.path), [(os.path.basename(first.path), first.size)], seconds):  # noqa: PTH119, PTH120
-            faults.append(Fault(*place, f"there is no file {first.path} of {first.size} bytes", here, is_read=True))
+            faults.append(
+                Fault(*place, f"file {first.path} of {first.size} bytes is missing", this_host(), is_read=True)
+            )
     return faults
 
 
 def unseen(folder: str, files: Iterable[tuple[str, int]], seconds: float = SECONDS) -> list[str]:
-    """Return which files of a folder are not there with their sizes; those on a network file system may come late.
+    """Return which files of a folder do not exist with their sizes; those on a network file system may come late.
 
-    Args:
-        folder: The folder, a local path.
-        files: The name and the size of each.
-        seconds: For how long they are looked for on a network file system.
+    A file is a name and a size. ``seconds`` is how long they are looked for on a network file system.
     """
     sizes = {Path(folder, name): size for name, size in files}
 
-    def is_there(path: Path) -> bool:
+    def exists(path: Path) -> bool:
         return _has_size(path, sizes[path])
 
-    missing = [path for path in sizes if not is_there(path)]
+    missing = [path for path in sizes if not exists(path)]
     if missing and not _is_of_one_host(missing[0]):
-        missing = _looked_for_all(missing, is_there, seconds)
+        missing = _late_files(missing, exists, seconds)
     return [path.name for path in missing]
 
 
-def _looked_for_all(paths: Iterable[Path], is_there: Callable[[Path], bool], seconds: float) -> list[Path]:
-    """Return those of some files that have not come within a time."""
+def _late_files(paths: Iterable[Path], exists: Callable[[Path], bool], seconds: float) -> list[Path]:
+    """Return those of some files that have not appeared within a time."""
     deadline, pause = time.monotonic() + seconds, 0.01
-    while missing := [path for path in paths if not is_there(path)]:
+    while missing := [path for path in paths if not exists(path)]:
         if time.monotonic() >= deadline:
             return missing
         for folder in {each for path in missing for each in (path.parent.parent, path.parent)}:
-            # What a network file system remembers of a folder, it compares when the folder is opened.
+            # A network file system compares what it remembers of a folder when the folder is opened.
             with contextlib.suppress(OSError):
                 os.listdir(folder)  # noqa: PTH208 - only that it is read counts
         time.sleep(pause)
@@ -411,10 +349,6 @@ def _is_of_one_host(path: Path) -> bool:
             if (place == root or place.startswith(f"{root}/")) and len(root) >= length:
                 kind, length = type_, len(root)
     return kind in _OF_ONE_HOST
-
-
-def _message(error: OSError) -> str:
-    return (error.strerror or str(error)).strip().partition("\n")[0]
 
 
 def _and(hosts: Sequence[Any]) -> str:

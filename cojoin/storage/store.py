@@ -5,10 +5,11 @@ is none, and ``replace`` only where the file still is the one that was read (com
 that try, one succeeds. ``replace`` is exact where ``swaps`` is true. Elsewhere the file is compared first and then
 written, and two processes may both succeed within that moment.
 
-``local_store``, ``object_store`` and ``hadoop_store`` are the stores, and ``sessions.open_store`` chooses among them.
-Each was compared with the simulated store of the tests by the same sequences of operations.
+``local_store``, ``object_store`` and ``hadoop_store`` are the stores; ``sessions.open_store`` chooses one. The tests
+compare each with their simulated store by the same sequences of operations.
 
-An error of a store names its remedy where that is known (``cure_of``), whether cojoin's own client or Hadoop met it.
+An error of a store names its remedy where that is known (``cure_of``), whether it came from cojoin's own client or from
+Hadoop.
 """
 
 from __future__ import annotations
@@ -35,21 +36,21 @@ _CURES = (
         ("ExpiredToken", "TokenRefreshRequired", "RequestExpired", "token expired"),
         (
             "its credentials have expired: renew them in the session's settings fs.* or the environment, and start the "
-            "query again, which goes on where it stopped"
+            "query again, which continues where it stopped"
         ),
     ),
     (
         ("InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken", "AuthenticationFailed", "status code: 401"),
-        "it does not know these credentials: correct them in the session's settings fs.* or the environment",
+        "it refuses these credentials: correct them in the session's settings fs.* or the environment",
     ),
     (NO_BUCKET, "make the bucket, or correct its name"),
     (
         ("status code: 403", "AccessDenied", "AuthorizationFailure", "AuthorizationPermissionMismatch"),
-        "give the session's credentials the right to list, read, write and delete there",
+        "give the session's credentials the right to list, read, write and delete in it",
     ),
     (
         ("StorageFull", "QuotaExceeded", "status code: 507", "InsufficientStorage", "No space left on device"),
-        "make room there, and start the query again, which goes on where it stopped",
+        "make room in it, and start the query again, which continues where it stopped",
     ),
     (
         ("PermanentRedirect", "AuthorizationHeaderMalformed", "status code: 301", "without LOCATION"),
@@ -59,19 +60,19 @@ _CURES = (
         ("error sending request", "error trying to connect", "timed out", "dns error", *_JAVAS_UNREACHED),
         (
             "see that the store runs, and that this machine reaches it by the endpoint in the session's settings, such "
-            "as fs.s3a.endpoint; then start the query again, which goes on where it stopped"
+            "as fs.s3a.endpoint; then start the query again, which continues where it stopped"
         ),
     ),
     (
         ("SlowDown", "ServerBusy", "status code: 500", "status code: 502", "status code: 503", "status code: 504"),
-        "the store is overloaded or down: start the query again once it answers; it goes on where it stopped",
+        "the store is overloaded or down: start the query again once it answers; it continues where it stopped",
     ),
     (
         # The answer to a HEAD request has no text.
         ("status code: 400",),
         (
-            "it does not say why; temporary credentials may have expired: renew them in the session's settings fs.* or "
-            "the environment, and start the query again, which goes on where it stopped"
+            "it gives no reason; temporary credentials may have expired: renew them in the session's settings fs.* or "
+            "the environment, and start the query again, which continues where it stopped"
         ),
     ),
 )
@@ -81,7 +82,7 @@ FORMER = ".former"
 
 _TEMPORARY = re.compile(r"\..+\.[0-9a-f]{32}\.tmp")
 _SAFE_SECONDS = 24 * 3600.0
-"""A temporary file of this age is taken for abandoned. A writer that stood still so long fails when it renames it."""
+"""The age of an abandoned temporary file; a writer that was suspended for so long fails when it renames its file."""
 
 
 def cure_of(text: str) -> str | None:
@@ -90,7 +91,7 @@ def cure_of(text: str) -> str | None:
     >>> cure_of("Server returned non-2xx status code: 404 Not Found: NoSuchBucket")
     'make the bucket, or correct its name'
     >>> cure_of("S3Exception: Bad Request (Service: S3, Status Code: 400, Request ID: null)").partition(";")[0]
-    'it does not say why'
+    'it gives no reason'
     """
     # Java's SDK writes it so.
     text = text.replace("Status Code", "status code")
@@ -98,11 +99,7 @@ def cure_of(text: str) -> str | None:
 
 
 class UnreadableFileError(CheckpointError):
-    """A file exists and can't be read.
-
-    Attributes:
-        why: The store's message.
-    """
+    """A file exists and can't be read; ``why`` is the store's message."""
 
     def __init__(self, root: str, name: str, why: str) -> None:
         super().__init__(f"checkpoint {root}: {name} can't be read: {why}; put it back from a backup of the checkpoint")
@@ -114,23 +111,17 @@ class UnplacedFileError(CheckpointError):
 
 
 class Tagged(NamedTuple):
-    """A file as it was read.
-
-    Attributes:
-        content: Its bytes.
-        tag: What ``replace`` compares; it differs for every content that the file has had.
-    """
+    """A file's content as it was read, and a tag for ``replace`` that differs for every content the file has had."""
 
     content: bytes
     tag: str
 
 
 class Store(ABC):
-    """The files below one directory.
+    """The files below one directory; ``label`` is what it is, for messages, such as ``"checkpoint"``.
 
-    Attributes:
-        label: What the directory is, for messages, such as ``"checkpoint"``.
-        swaps: Whether ``create`` and ``replace`` are atomic among all processes that reach the store.
+    ``swaps``: ``create`` and ``replace`` are atomic among all processes that reach the store. Errors are
+    ``CheckpointError``.
     """
 
     label: str
@@ -147,7 +138,7 @@ class Store(ABC):
 
     @abstractmethod
     def url(self, name: str) -> str:
-        """Return the full path of a file as a URL, as Spark's own logs write it: with blanks and the like escaped."""
+        """Return a file's URL as Spark's own logs write it: with blanks and the like escaped."""
 
     @abstractmethod
     def exists(self, name: str = "") -> bool:
@@ -155,58 +146,36 @@ class Store(ABC):
 
     @abstractmethod
     def read_tagged(self, name: str) -> Tagged | None:
-        """Return a file with its tag, or None where there is no such file.
+        """Return a file with its tag; None where it does not exist.
 
-        Raises:
-            UnreadableFileError: The file exists and can't be read.
-            CheckpointError: The store can't be reached, or refuses, which says nothing of the file.
+        Raises ``UnreadableFileError`` where the file exists and can't be read, and ``CheckpointError`` where the store
+        can't be reached or refuses, which means nothing for the file.
         """
 
     @abstractmethod
     def write_bytes(self, name: str, content: bytes) -> None:
-        """Write a file whole, in place of an earlier one.
-
-        Raises:
-            CheckpointError: The file can't be written.
-            UnplacedFileError: The file was written and could not be put in place.
-        """
+        """Write a file whole, in place of an earlier one; ``UnplacedFileError`` where it could not be put in place."""
 
     @abstractmethod
     def replace(self, name: str, content: bytes, tag: str | None) -> bool:
-        """Write a file whole, if it still is the one that was read.
+        """Write a file whole if it still has the tag with which it was read; None: if it does not exist.
 
-        Args:
-            name: The file.
-            content: Its new content.
-            tag: The tag with which it was read; None where there was no such file.
-
-        Returns:
-            Whether it was written; False where another process has written or deleted it since. Where two processes
-            write the same content, both may get True: the content should name its writer.
-
-        Raises:
-            CheckpointError: It can't be written, or it is not known whether it was written.
+        Returns False where another process has written or deleted it since. Where two processes write the same content,
+        both may get True: the content should name its writer. Raises ``CheckpointError`` where it can't be written, or
+        it is not known whether it was written.
         """
 
     @abstractmethod
     def make_directory(self, name: str) -> None:
-        """Create a directory where it does not exist.
-
-        Raises:
-            CheckpointError: The directory can't be created.
-        """
+        """Create a directory where it does not exist."""
 
     @abstractmethod
     def check_place(self) -> None:
-        """Check that the root directory exists or can be created; what is created for the check is deleted again.
-
-        Raises:
-            CheckpointError: The directory can't be created.
-        """
+        """Check that the root directory exists or can be created; what is created for the check is deleted again."""
 
     @abstractmethod
     def modified(self, name: str) -> int:
-        """Return when a file was last written, in epoch milliseconds."""
+        """Return the time when a file was last written, in epoch milliseconds."""
 
     @abstractmethod
     def size(self, name: str) -> int:
@@ -221,51 +190,31 @@ class Store(ABC):
         """Delete a directory with its content where it exists."""
 
     def delete_empty_directory(self, name: str) -> None:  # noqa: B027 - object stores have no directories
-        """Delete a directory if nothing is in it; one that holds files, or that is not there, is left as it is."""
+        """Delete a directory if it exists and is empty."""
 
     @abstractmethod
     def names(self, directory: str) -> list[str]:
         """Return the names in a directory in order, of complete files and of directories; none where it is missing."""
 
     def times(self, descends: Callable[[str], bool]) -> Iterator[tuple[str, int]]:
-        """Return each file below the root as it is listed: its path without scheme and host, and when it was written.
+        """Yield each file below the root, hidden ones too, as it is listed: its path without scheme and host, its time.
 
-        Whoever has enough stops listing; a store that has no such listing returns nothing. Local files cost some 5
-        microseconds each, an object store answers with 1,000 at once, and Hadoop's file systems cost half a millisecond
-        a file.
-
-        Args:
-            descends: Whether files below a directory of a name are listed, too.
-
-        Returns:
-            The path of each file, hidden ones among them, and the time in epoch milliseconds.
-
-        Raises:
-            CheckpointError: The files can't be listed.
+        Times are in epoch milliseconds. ``descends`` returns whether files below a directory of a name are listed. A
+        caller may stop early; a store without such a listing yields nothing. Local files cost some 5 microseconds each,
+        an object store answers with 1,000 at once, and Hadoop's file systems cost half a millisecond a file.
         """
         del descends
         return iter(())
 
     def delete_abandoned(self, directory: str) -> None:  # noqa: B027 - object stores have no temporary files
-        """Delete the temporary files that killed processes have left in a directory, without those below it.
-
-        Args:
-            directory: The directory; it need not exist.
-
-        Raises:
-            CheckpointError: They can't be listed or deleted.
-        """
+        """Delete the temporary files that killed processes have left in a directory itself; it need not exist."""
 
     def check_swaps(self) -> None:
-        """Check that the store keeps the promise of ``swaps``, where only a trial tells.
-
-        Raises:
-            CheckpointError: It does not.
-        """
+        """Check that the store keeps the promise of ``swaps``, where only a trial shows that."""
         return
 
     def for_tasks(self) -> Settings | None:
-        """Return how tasks reach the store without the JVM, or None where they need nothing to know.
+        """Return how tasks reach the store without the JVM; None where they need no settings.
 
         It may hold credentials: it travels with the tasks, as Spark's own settings do, and is never written to a file.
         """
@@ -279,14 +228,14 @@ class Store(ABC):
         return self.replace(name, content, None)
 
     def read_bytes(self, name: str) -> bytes | None:
-        """Return a file's bytes, or None where there is no such file; errors are those of ``read_tagged``."""
+        """Return a file's bytes; None where it does not exist. Errors are those of ``read_tagged``."""
         stored = self.read_tagged(name)
         return None if stored is None else stored.content
 
     def read(self, name: str) -> str | None:
-        """Return a file's text, or None where there is no such file; errors are those of ``read_tagged``.
+        """Return a file's text; None where it does not exist. Errors are those of ``read_tagged``.
 
-        Bytes that are not UTF-8 become replacement characters, so that a damaged text is found by whoever parses it.
+        Bytes that are not UTF-8 become replacement characters, so that parsing finds a damaged text.
         """
         content = self.read_bytes(name)
         return None if content is None else content.decode(errors="replace")
@@ -296,17 +245,10 @@ class Store(ABC):
         self.write_bytes(name, text.encode())
 
     def write_checked(self, name: str, text: str, check: Callable[[], None]) -> None:
-        """Write a text file whole where a check succeeds, and where nobody has written the file since that check began.
+        """Write a text file whole if ``check`` raises no error and no other process has written the file meanwhile.
 
-        It is for files whose form is not cojoin's, so that they can't name the run that wrote them.
-
-        Args:
-            name: The file.
-            text: Its new content.
-            check: Raises an error where this run must not write any more.
-
-        Raises:
-            CheckpointError: Others write it again and again; the others are those of ``replace``.
+        It is for files whose form is not cojoin's, so that they can't name the run that wrote them. Raises
+        ``CheckpointError`` where others write it again and again; other errors are those of ``replace``.
         """
         for _ in range(_TRIES):
             stored = self.read_tagged(name)
@@ -317,15 +259,11 @@ class Store(ABC):
         raise CheckpointError(msg)
 
     def _refused(self, name: str, action: str, why: str, cure: str | None = None) -> CheckpointError:
-        """Return the error for an operation that the store refuses, with its message on one line.
+        """Return the error for what the store refuses, on one line; ``action`` is a participle such as ``"written"``.
 
-        Args:
-            name: The file or directory.
-            action: What can't be done with it, such as ``"written"``.
-            why: What the store said.
-            cure: What to do; None where the place is at fault.
+        ``cure`` is None where the root directory is at fault.
         """
-        place = "expected a directory that is there or can be made, and that Spark's driver may read and write"
+        place = "expected a directory that exists or can be made, and that Spark's driver may read and write"
         file = name or "the directory"
         return CheckpointError(
             f"{self.label} {without_login(self.root)}: {file} can't be {action}: {why}; {cure or place}"
@@ -353,11 +291,7 @@ def visible_names(names: set[str]) -> list[str]:
 
 
 def is_abandoned(name: str, modified: float) -> bool:
-    """Return whether a file is the temporary file of a write that was interrupted, at least a day ago.
-
-    Args:
-        name: The file's name.
-        modified: When it was last written, in epoch seconds.
+    """Return whether a file, last written at an epoch second, is an interrupted write's temporary file, a day old.
 
     >>> is_abandoned(f".7.json.{'0' * 32}.tmp", 0.0), is_abandoned("7.json", 0.0)
     (True, False)

@@ -168,7 +168,7 @@ def test_a_lease_that_nobody_can_read_lets_nobody_run(copy: Copy) -> None:
     for use in (acquire, lambda files: end(files, "restored elsewhere")):
         with refused("lease.json", "delete this file", kind=cj.CheckpointError):
             use(copy.files)
-    with refused("lease.json", "delete this file", "stops here", kind=cj.QueryFailedError):
+    with refused("lease.json", "delete this file", "and stops, since", kind=cj.QueryFailedError):
         held.check()
     assert not held.is_held
 

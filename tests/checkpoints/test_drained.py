@@ -31,10 +31,8 @@ def test_a_missing_snapshot_of_a_drained_query_is_told_with_what_to_do(
     wanted = "" if at is None else " of batch 3"
     with pytest.raises(cj.CheckpointError) as caught:
         find_snapshot(files, at)
-    assert f"there is no snapshot{wanted}; it has none. " in str(caught.value)
-    assert (
-        of_drained + "to see states, run the query again with a checkpoint of its own" in str(caught.value)
-    ) is drained
+    assert f"no snapshot{wanted} exists; it has none. " in str(caught.value)
+    assert (of_drained + "to see states, run the query again with a new checkpoint" in str(caught.value)) is drained
     assert ("A snapshot is taken every checkpoint_interval" in str(caught.value)) is not drained
     Snapshots(files).write(Snapshot(manifest(1), "checkpoint", 1, 0, 0, 0, {"1": [0]}, "", remembered=True))
     with pytest.raises(cj.CheckpointError) as caught:
@@ -48,7 +46,7 @@ def test_a_damaged_manifest_does_not_hide_that_the_snapshot_is_missing(tmp_path:
     Manifests(files).write(manifest(0, drained=True))
     (name,) = (tmp_path / "manifest").glob("*.json")
     name.write_text("{")
-    with pytest.raises(cj.CheckpointError, match=r"there is no snapshot; it has none\. A snapshot is taken every"):
+    with pytest.raises(cj.CheckpointError, match=r"no snapshot exists; it has none\. A snapshot is taken every"):
         find_snapshot(files)
 
 

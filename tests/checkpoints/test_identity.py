@@ -135,7 +135,7 @@ def test_a_checkpoint_whose_query_json_is_gone_is_told_as_such(files: Store) -> 
     files.write("manifest/000000000000.json", "")
     files.delete("query.json")
     for use in (read_query, lambda files: claim_checkpoint(files, query())):
-        with refused("query.json", "is gone, and the rest of a checkpoint is there", "backup", kind=cj.CheckpointError):
+        with refused("query.json", "is gone, and the rest of a checkpoint exists", "backup", kind=cj.CheckpointError):
             use(files)
 
 

@@ -31,7 +31,7 @@ def test_who_can_not_tell_whether_another_runs_does_not_run(files: Store, damage
     for look in (Lease.acquire, is_live, holder, ended, lambda files: end(files, "restored elsewhere")):
         with refused(*told, kind=cj.CheckpointError):
             look(files)
-    with refused(*told, "This query held epoch 1 and stops here", kind=cj.QueryFailedError):
+    with refused(*told, "This query held epoch 1 and stops", kind=cj.QueryFailedError):
         lease.check()
     lease.release()
     assert files.read("lease.json") == damage

@@ -74,7 +74,7 @@ def test_without_later_commits_the_output_goes_on(spark: SparkSession, output: s
 def test_the_query_s_own_later_commits_are_taken_back_if_asked(spark: SparkSession, output: str) -> None:
     with refused(
         f"output 'output', Delta table {output}: 2 commits (2 rows) after version 0 will be taken back; "
-        f"say cut_back_output=True, or name a new table",
+        f"pass cut_back_output=True, or name a new table",
         kind=cj.CheckpointError,
     ):
         check(spark, output, 0)
@@ -163,7 +163,7 @@ def test_what_somebody_writes_after_the_check_is_not_taken_back(spark: SparkSess
     found = check(spark, output, 0, cut=True)
     assert found is not None
     write(spark, output, 9, query=None)
-    with refused("somebody wrote to it at this moment", "version 2 and is at 3", kind=cj.CheckpointError):
+    with refused("another writer wrote to it at this moment", "version 2 and is at 3", kind=cj.CheckpointError):
         cut_back(spark, found)
     assert trades(spark, output) == [0, 1, 2, 9]
 
@@ -171,10 +171,10 @@ def test_what_somebody_writes_after_the_check_is_not_taken_back(spark: SparkSess
 def test_a_table_that_was_replaced_is_refused(spark: SparkSession, output: str) -> None:
     assert check(spark, output, 2) is None
     shutil.rmtree(output)
-    with refused("knows its version 2, and the table is gone", kind=cj.CheckpointError):
+    with refused("has its version 2, and the table is gone", kind=cj.CheckpointError):
         check(spark, output, 2)
     write(spark, output, 0, query=None)
-    with refused("knows its version 2, and the table has only version 0: it was replaced", kind=cj.CheckpointError):
+    with refused("has its version 2, and the table has only version 0: it was replaced", kind=cj.CheckpointError):
         check(spark, output, 2)
     with refused("has no trace of the query that wrote the checkpoint", kind=cj.CheckpointError):
         check(spark, output, 0)
@@ -270,7 +270,7 @@ def test_batches_of_two_drivers_beside_another_writer_of_the_table(spark: SparkS
 def test_a_table_by_name_is_found_by_its_folder(spark: SparkSession, named: str) -> None:
     ours = TableTransactions(spark, named, APP, 1)
     assert ours.look() == (None, NO_BATCH)
-    assert ours.why_spark(SCHEMA) == "there is no table of that name"
+    assert ours.why_spark(SCHEMA) == "no table has that name"
     # A folder where the table would be made is no table of that name.
     ours.fence("0b8e", NewTable(SCHEMA))
     assert not spark.catalog.tableExists(named)

@@ -83,7 +83,7 @@ def test_a_column_that_goes_or_changes_is_refused_by_its_name(
     with pytest.raises(cj.CheckpointError) as caught:
         claim_checkpoint(files, query(schema=schema), evolve=evolve)
     head = f"checkpoint {files.root}: the query's columns are not those of the checkpoint: "
-    assert str(caught.value) == f"{head}{said}. Start this query with a checkpoint of its own where that is not wanted"
+    assert str(caught.value) == f"{head}{said}. Start this query with its own checkpoint where that is not wanted"
     assert files.read("query.json") == before
 
 
@@ -91,11 +91,11 @@ def test_an_added_column_is_taken_up_where_the_user_says_so(files: Store) -> Non
     first = claim_checkpoint(files, query())
     with pytest.raises(cj.CheckpointError) as caught:
         claim_checkpoint(files, query(schema=NOTED))
-    each = "start(..., evolve=True) takes it up: rows that wait have null there; or drop it from the input"
+    each = "start(..., evolve=True) takes it up: rows that wait have null in it; or drop it from the input"
     assert str(caught.value) == (
         f"checkpoint {files.root}: the query's columns are not those of the checkpoint: input 'trades' has the column "
-        f"'note' more; {each}; input 'trades' has the column 'amount' more; {each}. Start this query with a checkpoint "
-        f"of its own where that is not wanted"
+        f"'note' more; {each}; input 'trades' has the column 'amount' more; {each}. Start this query with its own "
+        f"checkpoint where that is not wanted"
     )
     assert claim_checkpoint(files, query(schema=NOTED), evolve=True) == first
     assert added_columns(query(), query(schema=NOTED)) == [("note", "amount"), ()]
@@ -235,7 +235,7 @@ def test_another_shape_is_named_by_what_the_user_wrote(
         claim_checkpoint(files, other, evolve=evolve)
     assert str(caught.value) == (
         f"checkpoint {files.root} belongs to another query, or to another shape of this one: {difference}. "
-        f"Start this query with a checkpoint of its own, or make it the query that the checkpoint holds; "
+        f"Start this query with its own checkpoint, or make it the query that the checkpoint holds; "
         f"where it has evolved, restore_from= takes the state into a new checkpoint"
     )
     assert files.read("query.json") == before
@@ -278,7 +278,7 @@ def test_a_restored_query_may_have_evolved(other: dict[str, Any]) -> None:
 def test_any_other_change_is_refused(other: dict[str, Any], difference: str) -> None:
     with pytest.raises(cj.CheckpointError) as caught:
         check_evolution(query(operation=PROCESS), other, "there")
-    assert str(caught.value).startswith(f"checkpoint there can't go on as this query: {difference}")
+    assert str(caught.value).startswith(f"checkpoint there can't continue as this query: {difference}")
 
 
 def test_a_key_is_never_widened() -> None:

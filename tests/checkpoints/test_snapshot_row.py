@@ -58,7 +58,7 @@ def test_content_that_is_not_what_was_written_is_refused() -> None:
     other, _ = snapshot_row(0, 1, HEADER, {"held1": TABLES["held1"].slice(1)})
     with pytest.raises(cj.CodecError, match="here: expected content with the fingerprint"):
         read_content(content_of(other), fingerprint, "here")
-    with pytest.raises(cj.CodecError, match="here: its content is not there"):
+    with pytest.raises(cj.CodecError, match="here: its content is missing"):
         read_content(None, fingerprint, "here")
 
 
@@ -75,7 +75,7 @@ def test_a_snapshot_is_due_by_batches_or_by_the_batches_own_time() -> None:
 
 
 @pytest.mark.parametrize(
-    ("declared", "said"), [(0, "at least 1 batch, got 0"), ("0 seconds", "more than nothing"), ("soon", "'soon'")]
+    ("declared", "said"), [(0, "at least 1 batch, got 0"), ("0 seconds", "longer than zero"), ("soon", "'soon'")]
 )
 def test_an_interval_that_is_none_is_refused(declared: Any, said: str) -> None:
     with pytest.raises(cj.ConfigurationError, match=said):

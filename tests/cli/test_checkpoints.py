@@ -82,7 +82,7 @@ def test_a_query_that_has_no_snapshot_yet_is_shown_all_the_same(spark, lake, tmp
     assert capsys.readouterr().out == "no batch is finished yet\n"
     # What was asked for by its number is not there.
     assert main(["checkpoints", "show", checkpoint, "--at", "3"]) == 2
-    assert "there is no snapshot of batch 3; it has none" in capsys.readouterr().err
+    assert "no snapshot of batch 3 exists; it has none" in capsys.readouterr().err
 
 
 @pytest.mark.slow
@@ -142,7 +142,7 @@ def test_savepoint_then_clean_keeps_it(lake, typed):
     assert f"`cojoin run JOB --restore-from {lake.checkpoint} --at 1 ...` begins a new query with it." in told
     assert json.loads(typed("list", "--json"))[1]["kind"] == "savepoint"
     assert "the query's next snapshot builds on that of batch 1" in typed("clean", "--batch", "1", code=2)
-    assert "there is no snapshot of batch 7; it has those of batches 0, 1" in typed("clean", "--batch", "7", code=2)
+    assert "no snapshot of batch 7 exists; it has those of batches 0, 1" in typed("clean", "--batch", "7", code=2)
     assert typed("clean", "--keep", "1") == "Nothing to remove; kept: 0, 1.\n"
     assert "Would remove the snapshots of batches 0; kept: 1." in typed("clean", "--batch", "0", "--dry-run")
     assert len(json.loads(typed("list", "--json"))) == 2
@@ -180,7 +180,7 @@ def test_a_restore_is_a_run_from_there(spark, lake, typed, capsys, tmp_path, mon
     assert sorted((row.trade_id, row.version) for row in again.collect()) == [(3, 3), (6, 4)]
 
     assert main([*run, "--restore-from", str(tmp_path / "nothing"), f"--checkpoint={tmp_path / 'other'}"]) == 2
-    assert "there is no such directory" in capsys.readouterr().err
+    assert "the directory does not exist" in capsys.readouterr().err
     assert not (tmp_path / "other").exists()
     assert "Removed the snapshots of batches 0, " in typed("clean", "--batch", "0")
 

@@ -108,10 +108,8 @@ def check_rows(cluster: HostsCluster, folder: str, inputs: str = "inputs") -> No
 
 
 OWN = f"{PRIVATE}/own"
-NO_FOLDER = (
-    "on host worker-1 (user root) and host worker-2 (user root) there is no such folder; the driver runs on host driver"
-)
-MOUNTED = "a file system that every host mounts there"
+NO_FOLDER = "on host worker-1 (user root) and host worker-2 (user root) it does not exist; the driver runs on host d"
+MOUNTED = "a file system that every host mounts at this path"
 REFUSED = {
     "delta": (job(output=f"delta:{OWN}/out"), f"output file:{OWN}/out: ", NO_FOLDER, MOUNTED),
     "delta by Spark": (job(output=f"delta:{OWN}/out", by_spark=True), f"output file:{OWN}/out: ", NO_FOLDER, MOUNTED),
@@ -127,14 +125,14 @@ REFUSED = {
     "files": (
         job(inputs=f"{OWN}/inputs"),
         f"input 'trades' file:{OWN}/inputs/trades: ",
-        "there is no file /srv/own/inputs/trades/part-",
+        "file /srv/own/inputs/trades/part-",
         "expected files that the driver and all workers reach by the same path",
     ),
     "delta table": (
         job(inputs=f"{OWN}/tables", kind="delta"),
         f"input 'trades' file:{OWN}/tables/trades: ",
         "host worker-1 (user root)",
-        "there is no file /srv/own/tables/trades/part-",
+        "file /srv/own/tables/trades/part-",
     ),
 }
 """What is refused, and the words with which it is."""
@@ -192,11 +190,8 @@ def test_an_executor_on_another_host_that_comes_later_is_refused(cluster: HostsC
     cluster.start_worker("worker-3")
     said = ended(cluster, driver, 200)
     assert said["error"] == "QueryFailedError"
-    assert f"{SHARED}/later/written/checkpoint: on host worker-3 (user root) there is no such folder" in said["message"]
-    assert (
-        f"output file:{SHARED}/later/written/out: on host worker-3 (user root) there is no such folder"
-        in said["message"]
-    )
+    assert f"{SHARED}/later/written/checkpoint: on host worker-3 (user root) it does not exist" in said["message"]
+    assert f"output file:{SHARED}/later/written/out: on host worker-3 (user root) it does not exist" in said["message"]
     assert MOUNTED in said["message"]
     assert not cluster.run("worker-3", "find", f"{SHARED}/later/written", "-type", "f").stdout
     # With the right folder there, the query goes on, with its driver on another host; no row is lost or doubled.

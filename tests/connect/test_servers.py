@@ -36,10 +36,10 @@ def test_a_server_whose_workers_have_other_sources_is_refused(
     """The server's are right here, and this process's are said to be others."""
     frame = spark.range(1).selectExpr("id", "timestamp_micros(id) at")
     there = installed()
-    monkeypatch.setattr("cojoin.session.workers._ASKED", {})
+    monkeypatch.setattr("cojoin.session.workers._CHECKED", {})
     check_workers(spark)
     monkeypatch.setattr(sys, "_cojoin_installed", there | {"sources": "0123456789abcdef"}, raising=False)
-    monkeypatch.setattr("cojoin.session.workers._ASKED", {})
+    monkeypatch.setattr("cojoin.session.workers._CHECKED", {})
     with pytest.raises(cj.EnvironmentSetupError) as refused:
         check_workers(spark)
     assert str(refused.value).startswith("the Spark Connect server's workers must have what this process has")

@@ -101,7 +101,7 @@ def test_a_commit_that_another_has_overwritten_is_named(store: ObjectStore, monk
         (
             Refusal("403 Forbidden", "InvalidAccessKeyId", f"The key {SECRETS[1]} is unknown"),
             "InvalidAccessKeyId: The key *** is unknown",
-            "it does not know these credentials",
+            "it refuses these credentials",
         ),
         (HANG_UP, "the store does not answer", "see that the store runs"),
     ],

@@ -184,7 +184,7 @@ def test_a_log_that_was_cleaned_names_its_oldest_commit(tmp_path: Path) -> None:
         list(log.commits(0))
     with pytest.raises(UnreadableLogError, match="version 0 is not in its log"):
         log.at(2)
-    with pytest.raises(UnreadableLogError, match="there is no version 9; the newest is 3"):
+    with pytest.raises(UnreadableLogError, match="version 9 does not exist; the newest is 3"):
         log.at(9)
 
 
@@ -252,5 +252,5 @@ def test_a_file_that_is_gone_or_damaged_is_named(tmp_path: Path) -> None:
     with pytest.raises(UnreadableLogError, match=f"file {place.name} can't be read: .*; put it back from a backup"):
         found.read(SCHEMA)
     place.unlink()
-    with pytest.raises(UnreadableLogError, match=f"file {place.name} can't be read: it is not there"):
+    with pytest.raises(UnreadableLogError, match=f"file {place.name} can't be read: it is missing"):
         found.read(SCHEMA)

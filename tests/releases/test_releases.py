@@ -100,7 +100,7 @@ def test_it_goes_on_with_idleness_and_columns_that_may_come(
 @cases("restored")
 def test_it_is_restored(spark: SparkSession, tmp_path: Path, release: str, case: Case, place: Place) -> None:
     if case.is_over:
-        with refused("there is no snapshot", kind=cj.CheckpointError):
+        with refused("no snapshot exists", kind=cj.CheckpointError):
             go_on(spark, case, place, checkpoint=f"{tmp_path}/new", restore_from=cj.Checkpoint(place.checkpoint))
         return
     files = open_store(spark, place.checkpoint)

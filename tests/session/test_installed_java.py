@@ -35,7 +35,7 @@ def test_a_missing_java_is_told_in_one_sentence_with_the_cure(nowhere: Path, mon
     with pytest.raises(cj.EnvironmentSetupError) as caught:
         check_java()
     assert str(caught.value) == (
-        "Spark needs Java 17 or later, and there is no java on the PATH: "
+        "Spark needs Java 17 or later, and the PATH has no java: "
         "`sudo apt-get install openjdk-17-jre-headless` (or your system's package) installs it"
     )
     monkeypatch.setenv("JAVA_HOME", f"{nowhere}/jdk")

@@ -27,7 +27,7 @@ def test_a_name_that_is_missing_or_behaves_otherwise_is_told() -> None:
     missing = Probe("Spark.gone", "nothing", "4.0", "", lambda found: bool(found.gone))
     other = Probe("Spark.other", "nothing", "4.0", "", lambda _: False)
     assert missing.failure(sample) == "AttributeError: 'object' object has no attribute 'gone'"
-    assert other.failure(sample) == "it is there, and does something else"
+    assert other.failure(sample) == "it exists, and does something else"
 
 
 @pytest.mark.spark

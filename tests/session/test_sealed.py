@@ -32,7 +32,7 @@ PACKAGE = Path(cojoin.__file__).parent
 LIBRARIES = Path(pa.__file__).parents[1]
 DUMPS = CloudPickleSerializer().dumps
 AGAIN = (
-    "its files were changed there while a process had them imported: start the driver's process again (with Spark "
+    "its files were changed while a process had them imported: start the driver's process again (with Spark "
     "Connect, its server, too), which starts new workers"
 )
 
@@ -209,7 +209,7 @@ def test_another_version_of_the_functions_module_is_refused(tmp_path: Path, same
     assert opened(sent, tmp_path, lines) == ["[1, 2]"]
     (told,) = opened(sent, tmp_path, former)
     assert told.startswith("cojoin.errors.EnvironmentSetupError: the Python worker on host ")
-    assert f"has another version of module {__name__!r}, which the query's functions need, than the driver: " in told
+    assert f"has another version of module {__name__!r} of the query's functions than the driver: " in told
     assert f"{former}/tests/session/test_sealed.py (digest " in told
     assert "send it with spark.sparkContext.addPyFile(...)" in told
 
@@ -276,7 +276,7 @@ def test_a_worker_that_has_imported_former_files_is_refused(tmp_path: Path) -> N
     sent = tmp_path / "sent"
     sent.write_bytes(DUMPS(for_workers(converting())))
     told = run(CHANGED, copied(tmp_path / "edited"), "worker", str(sent))
-    assert f"found that engine/joins/asof.py was changed; nothing was run there: {AGAIN}" in told
+    assert f"found that engine/joins/asof.py was changed; it has run nothing: {AGAIN}" in told
 
 
 def test_a_refused_worker_that_is_mended_is_accepted(tmp_path: Path) -> None:
@@ -304,7 +304,7 @@ def test_a_refused_worker_that_is_mended_is_accepted(tmp_path: Path) -> None:
 def test_on_one_host_nothing_has_to_be_installed() -> None:
     """Driver and worker import the same folder, which one of them did before it was changed."""
     former = installed() | {"sources": "0123456789abcdef"}
-    assert str(refusal(former)).endswith(f"nothing was run there: {AGAIN}")
+    assert str(refusal(former)).endswith(f"it has run nothing: {AGAIN}")
     assert str(refusal(former | {"cojoin": "0.5.0"})).endswith(AGAIN)
     elsewhere = [former | {"disk": "another 1"}, former | {"path": "/opt/cojoin"}, former | {"python": "3.7"}]
     assert all("install the same in the Python of every host" in str(refusal(each)) for each in elsewhere)
@@ -333,4 +333,4 @@ def test_every_function_that_travels_is_sealed() -> None:
         if not found[1].startswith("for_workers(") and f"{found[1].rstrip(',')} = for_workers(" not in path.read_text()
     ]
     # This one asks what the workers have.
-    assert unsealed == ["session/workers.py: .mapInArrow(asked,"]
+    assert unsealed == ["session/workers.py: .mapInArrow(respond,"]

@@ -149,7 +149,7 @@ CLIENT_ERROR = (
             ),
             (
                 "s3a://lake/out: S3Exception: Access Denied (Service: S3, Status Code: 403, Request ID: 1); give the "
-                "session's credentials the right to list, read, write and delete there"
+                "session's credentials the right to list, read, write and delete in it"
             ),
         ),
         (
@@ -160,7 +160,7 @@ CLIENT_ERROR = (
             ),
             (
                 "[CANNOT_COMMIT] Error writing state store files: s3a://lake/c: Forbidden (Service: S3, Status Code: "
-                "403); give the session's credentials the right to list, read, write and delete there"
+                "403); give the session's credentials the right to list, read, write and delete in it"
             ),
         ),
         *(
@@ -168,8 +168,8 @@ CLIENT_ERROR = (
                 PySparkException(f"[STREAM_FAILED] Query [id = 1] terminated with exception: {told}"),
                 (
                     f"{shown}; see that the store runs, and that this machine reaches it by the endpoint in the "
-                    f"session's settings, such as fs.s3a.endpoint; then start the query again, which goes on where it "
-                    f"stopped"
+                    f"session's settings, such as fs.s3a.endpoint; then start the query again, which continues where "
+                    f"it stopped"
                 ),
             )
             for told, shown in (
@@ -192,7 +192,8 @@ CLIENT_ERROR = (
             PySparkException("Python worker failed to connect back.\n\nJVM stacktrace:\norg.apache.spark.Spark"),
             (
                 "Python worker failed to connect back: Spark has started a Python process, which gave no answer; see "
-                "that the Python of spark.pyspark.python starts there within ten seconds, and start the query again"
+                "that the Python of spark.pyspark.python starts within ten seconds on all hosts, and start the query "
+                "again"
             ),
         ),
         (
@@ -203,7 +204,7 @@ CLIENT_ERROR = (
             (
                 "Multiple streaming queries are concurrently using s3a://lake/c/spark/sources/1: another run of this "
                 "query has written to Spark's log at the same moment; see that only one runs, and start it again, "
-                "which goes on where it stopped"
+                "which continues where it stopped"
             ),
         ),
         *(
@@ -211,8 +212,8 @@ CLIENT_ERROR = (
                 PySparkException(f"[STREAM_FAILED] Query [id = 1] terminated with exception: {told}"),
                 (
                     f"the columns of a table that is read as a stream have changed{where} since the query was built: "
-                    f"make the inputs and connect them again; where columns were added or made wider, the query goes "
-                    f"on with a new checkpoint and restore_from= this one"
+                    f"make the inputs and connect them again; where columns were added or made wider, the query "
+                    f"continues with a new checkpoint and restore_from= this one"
                 ),
             )
             for told, where in (
@@ -230,11 +231,11 @@ CLIENT_ERROR = (
                 ),
                 (
                     f"version 3 of the Delta table s3a://lake/customers has {kind}, and a stream of a table reads only "
-                    f"what is appended to it. To join with the rows as they change, start a new query, with a "
-                    f"checkpoint of its own, that reads the table's changes: "
+                    f"what is appended to it. To join with the rows as they change, start a new query, with its "
+                    f"own checkpoint, that reads the table's changes: "
                     f"cojoin.sources.delta('s3a://lake/customers', changes=True) as the right input of temporal_join, "
                     f"where an updated row is a new version and a deleted row ends its key's version; the table needs "
-                    f"'delta.enableChangeDataFeed'. To pass over all commits that update or delete rows, give the "
+                    f"'delta.enableChangeDataFeed'. To skip all commits that update or delete rows, give the "
                     f"source Delta's option: options={{'skipChangeCommits': 'true'}}"
                 ),
             )

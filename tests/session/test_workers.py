@@ -53,7 +53,7 @@ class Session:
 
 @pytest.fixture(autouse=True)
 def _nobody_was_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers, "_ASKED", {})
+    monkeypatch.setattr(workers, "_CHECKED", {})
     monkeypatch.setattr(workers, "_LINGERS", (0.0, 0.0))
 
 
@@ -91,7 +91,7 @@ def test_without_a_local_path_an_application_is_asked_once(monkeypatch: pytest.M
             assert session.jobs == 1
     local: Any = Session()
     local.conf = {"spark.master": "local[2]"}
-    monkeypatch.setattr(workers, "_ASKED", {})
+    monkeypatch.setattr(workers, "_CHECKED", {})
     check_workers(local)
     assert local.jobs == 0
 

@@ -44,7 +44,7 @@ _TOLD = (
     "its query was drained",
     "let a run finish it before a drain",
     "so it is not a checkpoint of cojoin's",
-    "there is no snapshot",
+    ": no snapshot",
     "has written",
     "ConcurrentTransactionException",
     "ConcurrentAppendException",

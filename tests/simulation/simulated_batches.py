@@ -64,7 +64,7 @@ _TOLD = (INJECTED, "fenced off", "others commit to it at the same time")
 
 _TOLD_OF = {
     "alone": (),
-    "compacted": ("are not there any more",),
+    "compacted": ("that this commit removes are gone",),
     "strangers": (),
     "constrained": ("its CHECK constraint 'positive' does not allow this commit",),
     "overwritten": ("was made and is that of another writer", "the table lacks"),

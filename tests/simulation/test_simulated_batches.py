@@ -39,7 +39,12 @@ def test_many_histories_keep_the_laws() -> None:
 def test_the_histories_meet_what_they_are_for() -> None:
     struck, kinds, errors = Counter[str](), Counter[str](), Counter[str]()
     signs = {
-        *("fenced off", "was made and is that of another writer", "are not there any more", "CHECK constraint"),
+        *(
+            "fenced off",
+            "was made and is that of another writer",
+            "commit removes are gone",
+            "CHECK constraint",
+        ),
         *("found no such file", "the table lacks", "simulated fault"),
     }
     checkpoints = 0

@@ -79,7 +79,7 @@ def test_outputs_that_can_not_be_made_are_refused(start: Callable[..., cj.Query]
 
 
 def test_what_is_nowhere_holds_no_checkpoint(spark: SparkSession) -> None:
-    with pytest.raises(cj.CheckpointError, match="there is no such directory"):
+    with pytest.raises(cj.CheckpointError, match="the directory does not exist"):
         cj.read_state(spark, NOWHERE)
 
 

@@ -155,7 +155,7 @@ def test_a_store_that_goes_away_during_a_run_loses_nothing(
         spark._jsc.hadoopConfiguration().set(f"fs.s3a.bucket.{bucket.bucket}.{name}", value)
     for error in interrupted(spark, bucket, data, HANG_UP):
         assert "see that the store runs, and that this machine reaches it by the endpoint" in error, error
-        assert "start the query again, which goes on where it stopped" in error, error
+        assert "start the query again, which continues where it stopped" in error, error
 
 
 def interrupted(spark: SparkSession, bucket: S3Server, data: tuple[Streams, Folders], refusal: Refusal) -> list[str]:

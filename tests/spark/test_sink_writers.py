@@ -150,5 +150,5 @@ def test_a_table_that_only_spark_writes_needs_delta_before_the_query_starts(
         kind=cj.errors.EnvironmentSetupError,
     ):
         cj.sinks.delta(f"{tmp_path}/out", partition_by="day").check_writer(spark, schema, "output")
-    with refused("only Spark writes it (there is no table of that name)", kind=cj.errors.EnvironmentSetupError):
+    with refused("only Spark writes it (no table has that name)", kind=cj.errors.EnvironmentSetupError):
         cj.sinks.delta("nowhere_yet").check_writer(spark, schema, "output")

@@ -65,7 +65,7 @@ def test_a_document_is_read_as_it_was_written() -> None:
         ("null", "expected a JSON object, got null"),
         ('{"format": "2"}', "expected its 'format' to be a number, got \"2\""),
         ('{"format": true}', "expected its 'format' to be a number, got true"),
-        ('{"rows": 1}', "it says no 'format': cojoin did not write it"),
+        ('{"rows": 1}', "it has no 'format': cojoin did not write it"),
         ('{"format": 2, "content": {}}', "a document of the format 2 has its 'sha256', and this one has none"),
         ('{"format": 2, "batch": 1, "rows": 1}', "a document of the format 2 has its 'sha256', and this one has none"),
         ('{"format": 2, "sha256": "x"}', "a document of the format 2 has its 'content', and this one has none"),

@@ -87,7 +87,7 @@ def said(use: Callable[[], object]) -> str:
     [
         (DENIED, "the store answered 403 Forbidden", "give the session's credentials the right to list, read, write"),
         (EXPIRED, "the store answered 400 Bad Request", "its credentials have expired: renew them"),
-        (UNKNOWN_KEY, "the store answered 403 Forbidden", "it does not know these credentials: correct them"),
+        (UNKNOWN_KEY, "the store answered 403 Forbidden", "it refuses these credentials: correct them"),
     ],
     ids=["denied", "expired", "unknown key"],
 )
@@ -150,7 +150,7 @@ def test_an_outage_is_not_taken_for_damage(server: S3Server) -> None:
         assert "delete this file" not in text
         server.refuses = lambda _method, _path: None
     server.refuses = lambda _method, _path: EXPIRED
-    with pytest.raises(cj.QueryFailedError, match=r"ExpiredToken.*renew them.*This query held epoch 1 and stops here"):
+    with pytest.raises(cj.QueryFailedError, match=r"ExpiredToken.*renew them.*This query held epoch 1 and stops"):
         lease.check()
     server.refuses = lambda _method, _path: None
     # Renewed: nothing was lost, and it goes on.

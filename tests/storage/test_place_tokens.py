@@ -52,15 +52,15 @@ def test_a_worker_with_disks_of_its_own_is_told_what_is_wrong(tokens: Tokens, tm
     (tmp_path / "private" / "output").mkdir(parents=True)
     faults = worker.look("own")
     assert [(each.label, each.why.partition(",")[0]) for each in faults] == [
-        ("checkpoint", "there is no such folder"),
+        ("checkpoint", "it does not exist"),
         ("output", "there is another folder"),
     ]
     # Nothing is written where the token is not found.
     assert list((tmp_path / "private").rglob("*")) == [tmp_path / "private" / "output"]
-    with pytest.raises(CheckpointError, match=r"checkpoint file:.*/private/checkpoint: on host .* there is no such"):
+    with pytest.raises(CheckpointError, match=r"checkpoint file:.*/private/checkpoint: on host .* it does not exist"):
         check_places(worker.to_json())
     told = described_faults([each._replace(host=f"host {name}") for name in "abcdef" for each in faults[:1]], "host x")
-    assert "on host a, host b, host c and 3 others there is no such folder; the driver runs on host x: expected" in told
+    assert "on host a, host b, host c and 3 others it does not exist; the driver runs on host x: expected" in told
 
 
 def test_a_token_that_is_not_the_drivers_is_told(tokens: Tokens, tmp_path: Path) -> None:
@@ -154,7 +154,7 @@ def test_one_of_the_listed_files_of_an_input_is_enough(tmp_path: Path) -> None:
     assert find_files(listed) == []
     Path(listed[1].path).write_text("of another size")
     (fault,) = find_files(listed, seconds=0)
-    assert fault.why == f"there is no file {listed[0].path} of 12 bytes"
+    assert fault.why == f"file {listed[0].path} of 12 bytes is missing"
     assert described_faults([fault], "host x").endswith(
         "expected files that the driver and all workers reach by the same path"
     )

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from cojoin.checkpoints.checkpoint import Checkpoint, Moment
-    from cojoin.checkpoints.inspect.key_state import Found, Values
+    from cojoin.checkpoints.inspect.key_state import MatchingRows, Values
     from cojoin.checkpoints.inspect.query_state import QueryState
     from cojoin.storage.locations import Location
     from cojoin.storage.store import Store
@@ -54,7 +54,7 @@ def explain(
     checkpoint: Location | Checkpoint,
     *,
     key: Any = None,
-    input: str | None = None,  # noqa: A002 - what it is called everywhere else
+    input: str | None = None,  # noqa: A002 - its name in every method
     row: Mapping[str, Any] | None = None,
     at: Moment = None,
 ) -> Explanation:
@@ -87,12 +87,12 @@ def explain(
     since = _since(spark, files, state, question, rows) if question.is_row else None
     findings = list(state_findings(state, rows, since, _LIMIT))
     notes = [f"only {_LIMIT} of {each.total:,} rows are shown" for each in rows.values() if each.total > _LIMIT]
-    came_out = EmittedRows(spark, files, state)
+    emitted = EmittedRows(spark, files, state)
     for side, values in enumerate(question.sides):
         if values is not None:
-            findings += came_out.emitted(side, values, is_row=question.is_row)
-    findings += came_out.rejected(question.sides)
-    notes += came_out.notes
+            findings += emitted.emitted(side, values, is_row=question.is_row)
+    findings += emitted.rejected(question.sides)
+    notes += emitted.notes
     if not findings:
         findings = [Finding("unknown", _nothing(state, question))]
     return Explanation(checkpoint.path, question.text, state.batch_id, state.watermark, findings, notes)
@@ -133,12 +133,11 @@ def _wanted(state: QueryState, question: _Question) -> dict[str, Values]:
 
 
 def _since(
-    spark: SparkSession, files: Store, state: QueryState, question: _Question, rows: Mapping[str, Found]
+    spark: SparkSession, files: Store, state: QueryState, question: _Question, rows: Mapping[str, MatchingRows]
 ) -> Since | None:
     """Return the batch since which a row waits, by a binary search through the states that Spark still has.
 
-    Returns:
-        None unless exactly one buffered row was found.
+    None unless exactly one buffered row was found.
     """
     waiting = [name for name in rows if name in BUFFERS and rows[name].total]
     if len(waiting) != 1 or rows[waiting[0]].total != 1:

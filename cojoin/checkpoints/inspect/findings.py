@@ -18,7 +18,7 @@ from cojoin.engine.joins.search import shift
 from cojoin.engine.keyed_state_backend import entry_of
 from cojoin.engine.time.control_rows import ONE_PARTITION
 from cojoin.engine.time.watermarks import END_OF_TIME, NONE
-from cojoin.engine.values.rows import Row, decode_rows
+from cojoin.engine.values.rows import decode_rows
 from cojoin.engine.values.tables import event_millis
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from cojoin.checkpoints.inspect.key_state import Found
+    from cojoin.checkpoints.inspect.key_state import MatchingRows
     from cojoin.checkpoints.inspect.query_state import QueryState
     from cojoin.engine.input_spec import InputSpec
 
@@ -172,14 +172,12 @@ class Since(NamedTuple):
         return f" since batch {self.batch_id}{'' if self.exact else ' or longer'}"
 
 
-def state_findings(state: QueryState, rows: Mapping[str, Found], since: Since | None, limit: int) -> Iterator[Finding]:
-    """Yield a finding for each row that was found in the tables of a state.
+def state_findings(
+    state: QueryState, rows: Mapping[str, MatchingRows], since: Since | None, limit: int
+) -> Iterator[Finding]:
+    """Yield a finding for each of the rows from the tables of a state, at most ``limit`` of a table.
 
-    Args:
-        state: The state.
-        rows: The rows found, by table.
-        since: The batch since which the row waits, where the question is about a single row.
-        limit: The most rows of a table to describe.
+    ``since`` is the batch since which the row waits, where the question is about a single row.
     """
     for name in (*BUFFERS, "versions", *(each for each in rows if each.startswith(STATE)), *DOMAINS):
         if name in rows and rows[name].rows.num_rows:
@@ -246,7 +244,7 @@ def _fate(state: QueryState, name: str, wait: Wait, other: str) -> str:
             return f"its match is open until a later row of {other!r} comes and the watermark passes it; {wait}."
         return f"its match is open, at the longest until the watermark reaches {format_time(wait.until)}; {wait}."
     verbs = {"process": "the function gets it", "interval_join": "it is joined"}
-    verb = "it takes effect" if name == "held2" else "it comes out"
+    verb = "it takes effect" if name == "held2" else "it is emitted"
     if name == "held1" and state.query.get("direction", "backward") != "backward":
         verb = "its match is looked for"
     return f"{verbs.get(operator, verb)} {when}"
@@ -255,13 +253,9 @@ def _fate(state: QueryState, name: str, wait: Wait, other: str) -> str:
 def _versions(state: QueryState, rows: pa.Table) -> Iterator[Finding]:
     spec = state.inputs[1]
     for row in decode_rows(rows, beyond=str):
-        since = "" if spec.event_time is None else _shown_time(row, spec.event_time)
+        since = "" if spec.event_time is None else f" from {show_value(row[spec.event_time])} on"
         text = f"{describe_row(spec.name, row.as_dict())} is in force{since}: rows to come can match it."
         yield Finding("version", text, spec.name, values=row.as_dict())
-
-
-def _shown_time(row: Row, column: str) -> str:
-    return f" from {show_value(row[column])} on"
 
 
 def _timers(state: QueryState, name: str, rows: pa.Table) -> Iterator[Finding]:

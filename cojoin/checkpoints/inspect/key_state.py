@@ -132,34 +132,28 @@ class KeyState:
         }
 
 
-def key_state(state: QueryState, key: Values, found_rows: Mapping[str, Found]) -> KeyState:
-    """Return the state of a key from the rows that were found in the stored tables.
-
-    Args:
-        state: The query's state.
-        key: The key's values, by the column names of the left input.
-        found_rows: The rows found, by stored table.
-    """
+def key_state(state: QueryState, key: Values, rows_of: Mapping[str, MatchingRows]) -> KeyState:
+    """Return the state of a key, by the column names of the left input, from the rows of the stored tables."""
     buffered: dict[str, list[Row]] = {spec.name: [] for spec in state.inputs}
     for name, (side, _) in BUFFERS.items():
-        if name in found_rows:
-            rows = found_rows[name].rows
+        if name in rows_of:
+            rows = rows_of[name].rows
             # The last column of an interval join's rows says whether they have matched.
             shown = rows.select(rows.column_names[:-1]) if name in PAIRED else rows
             buffered[state.inputs[side].name] += decode_rows(shown, beyond=str)
     timers = [
         KeyTimer(domain, timestamp)
         for name, domain in DOMAINS.items()
-        if name in found_rows
-        for timestamp in found_rows[name].rows.column(found_rows[name].rows.num_columns - 1).to_pylist()
+        if name in rows_of
+        for timestamp in rows_of[name].rows.column(rows_of[name].rows.num_columns - 1).to_pylist()
     ]
     states = {
         name.removeprefix(STATE): entry_of(kept.rows)
-        for name, kept in found_rows.items()
+        for name, kept in rows_of.items()
         if name.startswith(STATE) and kept.rows.num_rows
     }
-    versions = decode_rows(found_rows["versions"].rows, beyond=str) if "versions" in found_rows else []
-    left_out = {name: kept.total for name, kept in found_rows.items() if kept.total > kept.rows.num_rows}
+    versions = decode_rows(rows_of["versions"].rows, beyond=str) if "versions" in rows_of else []
+    left_out = {name: kept.total for name, kept in rows_of.items() if kept.total > kept.rows.num_rows}
     return KeyState(
         key,
         state.batch_id,
@@ -196,29 +190,18 @@ Values = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Found:
-    """The rows of a table that have given values.
-
-    Attributes:
-        rows: The rows, up to the limit.
-        total: The number of all such rows.
-    """
+class MatchingRows:
+    """The rows of a table that have given values, up to a limit, and the number of all such rows."""
 
     rows: pa.Table
     total: int
 
 
 def as_values(declared: Mapping[str, Any], spec: InputSpec, subject: str) -> Values:
-    """Return a user's values of an input's columns, coerced to the columns' types.
+    """Return a user's values of an input's columns, coerced to the columns' types; ``subject`` names them in messages.
 
-    Args:
-        declared: The user's values, by column.
-        spec: The input.
-        subject: The name of the values in messages, such as ``"row"``.
-
-    Raises:
-        ConfigurationError: There are no columns, or one that the input does not have.
-        FunctionError: A value is not of its column's type.
+    Raises ``ConfigurationError`` without columns, or for one that the input lacks, and ``FunctionError`` for a value of
+    another type.
     """
     if not isinstance(declared, Mapping) or not declared:
         msg = f"{subject}: expected a dict of column values, such as {{'{spec.key[0]}': 17}}, got {declared!r}"
@@ -236,15 +219,10 @@ def as_values(declared: Mapping[str, Any], spec: InputSpec, subject: str) -> Val
 
 
 def as_key(key: Any, spec: InputSpec) -> Values:
-    """Return a user's key as values by column.
+    """Return a user's key as values by column: a value, a tuple where the key has several columns, or a dict by column.
 
-    Args:
-        key: A value; where the key has several columns, a tuple. A dict by column is allowed in both cases.
-        spec: The input whose column names are used.
-
-    Raises:
-        ConfigurationError: The key has other columns than those of the input, or a null.
-        FunctionError: A value is not of its column's type.
+    Raises ``ConfigurationError`` for other columns than those of the key, or a null, and ``FunctionError`` for a value
+    of another type.
     """
     names = spec.key
     if isinstance(key, Mapping):
@@ -262,32 +240,23 @@ def as_key(key: Any, spec: InputSpec) -> Values:
 
 def find(
     state: StoredState, wanted: Mapping[str, Values], limit: int | None = 1_000, *, key_group: int | None = None
-) -> dict[str, Found]:
-    """Return the rows that have given values, from several tables of a state at once.
+) -> dict[str, MatchingRows]:
+    """Return the rows that have the wanted values, from several tables of a state at once; other tables are skipped.
 
-    Args:
-        state: The state.
-        wanted: For each table, the values that its rows must have; tables that the state does not have are skipped.
-        limit: The most rows of a table to return; None returns all.
-        key_group: The key group to which all wanted rows belong, in a snapshot, so that only its content is read; None
-            reads all.
-
-    Returns:
-        The rows found, for each wanted table of the state; without rows where nothing was found.
-
-    Raises:
-        CheckpointError: A key group's content, or a segment, is damaged or missing.
+    ``limit`` is for each table; None: all rows. ``key_group`` is the one to which all wanted rows belong, in a
+    snapshot, so that only its content is read. Raises ``CheckpointError`` where a content or a segment is damaged or
+    missing.
     """
     schemas = {name: state.tables[name].schema for name in wanted if name in state.tables}
-    wanted_here = {name: wanted[name] for name in schemas}
-    if not wanted_here:
+    searched = {name: wanted[name] for name in schemas}
+    if not searched:
         return {}
 
     opener = state.opener
 
     def search(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         try:
-            yield from _search(opener(batches), wanted_here, schemas, limit)
+            yield from _search(opener(batches), searched, schemas, limit)
         except (CheckpointError, CodecError) as error:
             yield pa.RecordBatch.from_pydict({"name": [_FAULT], "total": [0], "piece": [str(error).encode()]})
 
@@ -300,7 +269,7 @@ def find(
         _, tables = codec.decode(bytes(row.piece))
         pieces[row.name].append(tables[row.name])
         totals[row.name] += row.total
-    return {name: Found(concat(pieces[name]).slice(0, limit), totals[name]) for name in schemas}
+    return {name: MatchingRows(concat(pieces[name]).slice(0, limit), totals[name]) for name in schemas}
 
 
 def _search(

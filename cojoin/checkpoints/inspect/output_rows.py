@@ -50,13 +50,7 @@ _FILE = "@file"
 
 @dataclass(frozen=True)
 class Output:
-    """A Delta output of a query.
-
-    Attributes:
-        name: The output's name, such as ``"output"``.
-        location: The table's path, with a ``/``, or its name.
-        query_id: The query's own id.
-    """
+    """A Delta output of a query: its name, such as ``"output"``, and its table's path, with a ``/``, or name."""
 
     name: str
     location: str
@@ -65,12 +59,9 @@ class Output:
 
 @dataclass(frozen=True)
 class OutputRow:
-    """A row of an output.
+    """A row of an output, and the batch that wrote it, or None.
 
-    Attributes:
-        row: The row as it is in the table.
-        batch_id: The batch that wrote it; None where it is not known.
-        unknown: Why the batch is not known, or which other query it belongs to; None where it is the query's own.
+    ``unknown`` is why the batch is not known, or the other query that it belongs to; None where it is the query's own.
     """
 
     row: Row
@@ -80,13 +71,7 @@ class OutputRow:
 
 @dataclass(frozen=True)
 class FoundRows:
-    """The rows that were found in a table.
-
-    Attributes:
-        rows: The rows, up to the limit.
-        total: The number of all such rows.
-        note: Why the table could not be searched; None where it could.
-    """
+    """Rows of a table up to a limit, and the number of all such rows; ``note``: why it could not be searched."""
 
     rows: Sequence[OutputRow] = ()
     total: int = 0
@@ -96,31 +81,19 @@ class FoundRows:
 def find_rows(
     spark: SparkSession, output: Output, wanted: Mapping[str, tuple[Any, pa.DataType]], limit: int
 ) -> FoundRows:
-    """Return the rows of an output that have given values in some columns.
-
-    Args:
-        spark: The session.
-        output: The output.
-        wanted: The value and its type, by column.
-        limit: The most rows to return.
-    """
+    """Return up to ``limit`` rows of an output that have the wanted values, with their types, by column."""
     conditions = [_equal_to(name, value, dtype) for name, (value, dtype) in wanted.items()]
-    return _find(spark, output, lambda frame: _all(frame, conditions), limit)
+    return _find(
+        spark, output, lambda frame: reduce(lambda rows, condition: rows.where(condition), conditions, frame), limit
+    )
 
 
 def find_rejected(
     spark: SparkSession, output: Output, wanted: Sequence[tuple[InputSpec, Values]], limit: int
 ) -> FoundRows:
-    """Return the rejected rows of inputs that have given values in some columns.
+    """Return up to ``limit`` rejected rows of inputs that have the wanted values by column.
 
-    Args:
-        spark: The session.
-        output: The output of rejected rows.
-        wanted: The inputs, each with the values that its row must have, by column.
-        limit: The most rows to return. Up to ten times as many candidates are compared.
-
-    Returns:
-        The rows. Where there are more candidates than were compared, the total is that of all candidates.
+    Up to ten times as many candidates are compared. Where there are more, the total is that of all candidates.
     """
     spelled = [(spec.name, spelled_values(spec, values)) for spec, values in wanted]
 
@@ -152,12 +125,6 @@ def _literal(value: Any) -> Column:
         # As bytes: py4j can't pass a text that is not valid UTF-8.
         return F.lit(text_bytes(value)).cast("string")
     return F.array(*map(_literal, value)) if isinstance(value, list) else F.lit(value)
-
-
-def _all(frame: DataFrame, conditions: Sequence[Column]) -> DataFrame:
-    for condition in conditions:
-        frame = frame.where(condition)
-    return frame
 
 
 def _find(spark: SparkSession, output: Output, choose: Any, limit: int) -> FoundRows:
@@ -238,16 +205,7 @@ _WHY = {
 
 
 class EmittedRows:
-    """The look-up of rows in a query's outputs.
-
-    Args:
-        spark: The session.
-        files: The checkpoint.
-        state: The query's state and description.
-
-    Attributes:
-        notes: Look-ups that failed, with their reasons.
-    """
+    """The look-up of rows in a query's outputs; ``notes`` has the look-ups that failed, with their reasons."""
 
     def __init__(self, spark: SparkSession, files: Store, state: QueryState) -> None:
         self._spark, self._files, self._state = spark, files, state
@@ -263,12 +221,9 @@ class EmittedRows:
         self.notes: list[str] = []
 
     def emitted(self, side: int, values: Values, *, is_row: bool) -> Iterator[Finding]:
-        """Yield the output rows that have given values of an input's row.
+        """Yield the output rows that have these values, by column, of a row of an input (0: left, 1: right).
 
-        Args:
-            side: 0 for the left input, 1 for the right.
-            values: The values, by column of that input.
-            is_row: Whether the question is about a row, rather than a key.
+        ``is_row``: the question is about a row, rather than a key.
         """
         names = self._names(side)
         joins = self._state.query["operator"] != "process"
@@ -295,7 +250,7 @@ class EmittedRows:
                 yield self._emitted(name, side, row)
 
     def rejected(self, sides: Sequence[Values | None]) -> Iterator[Finding]:
-        """Yield the rejected rows that have given values of each input's row; None skips an input."""
+        """Yield the rejected rows that have these values of each input's row; None skips an input."""
         output = self._output(REJECTED)
         if output is None:
             return
@@ -381,9 +336,8 @@ class EmittedRows:
         if location is None:
             return None
         if "delta" not in location:
-            self._note(
-                f"{name}, since it goes to {' '.join(f'{kind} {where}' for kind, where in _without_batch(location))}"
-            )
+            target = " ".join(f"{kind} {where}" for kind, where in location.items() if kind != "batch_id")
+            self._note(f"{name}, since it goes to {target}")
             return None
         return Output(name, str(location["delta"]), self._query_id)
 
@@ -410,7 +364,3 @@ class EmittedRows:
     def _note(self, note: str | None) -> None:
         if note is not None and note not in self.notes:
             self.notes.append(note)
-
-
-def _without_batch(location: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    return [(kind, where) for kind, where in location.items() if kind != "batch_id"]

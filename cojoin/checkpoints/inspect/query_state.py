@@ -140,7 +140,8 @@ class QueryState:
         keys = self.inputs[0].keys(self.inputs[0].schema.empty_table())
         empty = empty_frame(self.stored.contents.sparkSession, keys.schema)
         none: list[Column] = [F.lit(None).cast(dtype) for dtype in ("string", "timestamp", "bigint")]
-        return _add(empty, dict(zip(("domain", "timestamp", "timestamp_ms"), none, strict=True)))
+        added = zip(("domain", "timestamp", "timestamp_ms"), none, strict=True)
+        return empty.select("*", *(column.alias(free_name(name, empty.columns)) for name, column in added))
 
     def key(self, value: Any) -> KeyState:
         """Return the whole state of a key.
@@ -271,14 +272,11 @@ def _numbered(count: int) -> list[str]:
 def _select(numbered: DataFrame, names: Sequence[str], added: Mapping[str, Column]) -> DataFrame:
     """Return the columns under their original names, and added columns under names that are still free."""
     columns = [F.col(f"c{position}").alias(name) for position, name in enumerate(names)]
-    return numbered.select(*columns, *(column.alias(_free(name, names)) for name, column in added.items()))
+    return numbered.select(*columns, *(column.alias(free_name(name, names)) for name, column in added.items()))
 
 
-def _add(frame: DataFrame, added: Mapping[str, Column]) -> DataFrame:
-    return frame.select("*", *(column.alias(_free(name, frame.columns)) for name, column in added.items()))
-
-
-def _free(name: str, taken: Sequence[str]) -> str:
+def free_name(name: str, taken: Sequence[str]) -> str:
+    """Return a name with as many underscores before it as make it differ from others, in any case."""
     lowered = {each.lower() for each in taken}
     while name.lower() in lowered:
         name = f"_{name}"
@@ -413,11 +411,7 @@ def savepoint(spark: SparkSession, checkpoint: Location | Checkpoint) -> Checkpo
 
 
 def as_checkpoint(checkpoint: Location | Checkpoint, at: Moment) -> Checkpoint:
-    """Return the checkpoint of a path or a ``Checkpoint``, and a moment.
-
-    Raises:
-        ConfigurationError: The first is neither, or two moments are given.
-    """
+    """Return the checkpoint of a path or a ``Checkpoint``, and a moment; ``ConfigurationError`` where two are given."""
     if not isinstance(checkpoint, Checkpoint):
         return Checkpoint(as_location(checkpoint, "checkpoint", expected=_EXPECTED), at)
     if at is None:
@@ -447,10 +441,9 @@ def stored_inputs(query: Mapping[str, Any]) -> tuple[InputSpec, InputSpec]:
 
 
 def state_manifest(files: Store, state: QueryState) -> Manifest:
-    """Return the manifest of the batch after which a state is: its source offsets and its outputs.
+    """Return the manifest, with source offsets and outputs, of the batch after which a state is.
 
-    Raises:
-        CheckpointError: It no longer exists.
+    Raises ``CheckpointError`` where it no longer exists.
     """
     if state.origin == "snapshot":
         snapshot = Snapshots(files).read(state.batch_id)

@@ -1,8 +1,8 @@
 """``read_rejected``: a query's rejected rows in the columns of their input, each with an id that stays the same.
 
-The table of rejected rows holds each row as JSON, since the inputs' columns differ. Here it is read back by the
-columns' types. A row's id is a digest of what the table has of it, with a number among equal rows of a batch, so it
-depends neither on the files nor on the time of reading.
+The table of rejected rows holds each row as JSON, since the inputs' columns differ; it is read back by the columns'
+types. A row's id is a digest of its entries in the table, with a number among equal rows of a batch, so it depends
+neither on the files nor on the time of reading.
 
 It costs a read of the table, a shuffle of the input's rows by their digests, and Python for each row.
 """
@@ -22,7 +22,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from cojoin.checkpoints.checkpoint import open_files
 from cojoin.checkpoints.identity import read_query
-from cojoin.checkpoints.inspect.query_state import as_checkpoint, stored_inputs
+from cojoin.checkpoints.inspect.query_state import as_checkpoint, free_name, stored_inputs
 from cojoin.checkpoints.manifest import Manifests
 from cojoin.engine.input_spec import STAMPED_SCHEMA
 from cojoin.engine.operator import REJECTED
@@ -61,7 +61,7 @@ _ABOUT = pa.schema(
 """The columns with the row's id and the reason of its rejection, before those of the input."""
 
 
-def read_rejected(spark: SparkSession, checkpoint: Location | Checkpoint, input: str) -> DataFrame:  # noqa: A002 - what it is called everywhere else
+def read_rejected(spark: SparkSession, checkpoint: Location | Checkpoint, input: str) -> DataFrame:  # noqa: A002 - its name in every method
     """Read the rejected rows of an input, in the input's columns.
 
     Each row has a ``row_id``, which is the same whenever it is read. So what was processed again is a set of ids, and
@@ -114,9 +114,8 @@ def read_rejected(spark: SparkSession, checkpoint: Location | Checkpoint, input:
 def _opened(spark: SparkSession, output: Mapping[str, Any]) -> DataFrame:
     """Return the rejected rows in the columns of their table; those that an older one lacks are null.
 
-    Raises:
-        ConfigurationError: They are not in a table or a folder.
-        CheckpointError: They can't be read.
+    Raises ``ConfigurationError`` where they are not in a table or a folder, ``CheckpointError`` where they can't be
+    read.
     """
     kind = next((each for each in ("delta", "parquet") if each in output), None)
     if kind is None:
@@ -142,7 +141,7 @@ def _opened(spark: SparkSession, output: Mapping[str, Any]) -> DataFrame:
 
 
 def _with_ids(rejected: DataFrame) -> DataFrame:
-    """Return rejected rows with their ids: which of equal rows is which does not matter."""
+    """Return rejected rows with their ids; equal rows may swap theirs."""
     numbers = [F.coalesce(F.col(name).cast("string"), F.lit("")) for name in ("batch_id", "watermark")]
     numbers.append(F.coalesce(F.unix_micros("event_time").cast("string"), F.lit("")))
     texts = [F.col("reason"), F.length("input").cast("string"), F.col("input"), F.coalesce("row", F.lit(""))]
@@ -160,12 +159,9 @@ def _with_ids(rejected: DataFrame) -> DataFrame:
 
 
 class RejectedColumns:
-    """The columns of an input's rejected rows, and the way from their JSON back into these.
+    """The columns of an input's rejected rows, and their conversion from JSON.
 
-    Args:
-        schema: All columns of the result.
-        own: The columns of the input.
-        event_time: The input's event-time column; None where its rows have none.
+    ``own`` are the columns of the input; ``event_time`` is None where its rows have none.
     """
 
     def __init__(self, schema: pa.Schema, own: pa.Schema, event_time: str | None) -> None:
@@ -176,10 +172,9 @@ class RejectedColumns:
     def of(cls, spec: InputSpec) -> RejectedColumns:
         """Return the columns of an input's rejected rows."""
         own = pa.schema([field.with_nullable(True) for field in spec.source_schema])
-        taken = {name.lower() for name in own.names}
-        about = [field.with_name(_free(field.name, taken)) for field in _ABOUT]
+        about = [field.with_name(free_name(field.name, own.names)) for field in _ABOUT]
         event_time = spec.event_time if spec.event_time in own.names else None
-        return cls(pa.schema([*about, *own, pa.field(_free("row", taken), pa.string())]), own, event_time)
+        return cls(pa.schema([*about, *own, pa.field(free_name("row", own.names), pa.string())]), own, event_time)
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield rejected rows, with their ids, in the columns of the input."""
@@ -195,12 +190,6 @@ class RejectedColumns:
                     columns.append(encode_entries([read(row.get(field.name)) for row in rows], field.type))
             about = [batch.column(field.name).cast(field.type) for field in _ABOUT]
             yield pa.RecordBatch.from_arrays([*about, *columns, texts], schema=self.schema)
-
-
-def _free(name: str, taken: set[str]) -> str:
-    while name in taken:
-        name = f"_{name}"
-    return name
 
 
 def _reader(dtype: pa.DataType) -> _Convert:

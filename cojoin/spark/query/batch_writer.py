@@ -98,7 +98,7 @@ class BatchWriter(BatchProtocol):
             known = json.dumps(self.state_before(batch_id))
             emitted.sparkSession.sparkContext.setLocalProperty(STATE_PROPERTY, known)
             if self._places is not None:
-                emitted.sparkSession.sparkContext.setLocalProperty(PLACES_PROPERTY, self._places.told())
+                emitted.sparkSession.sparkContext.setLocalProperty(PLACES_PROPERTY, self._places.as_text())
         if self._places is not None:
             self._places.before_batch(emitted.sparkSession)
         of_query = self._row_sizes, self._row_limit_only, self._due, len(self._outputs), self._places
@@ -230,7 +230,7 @@ class RemoteWriter:
             self._opened = self._open(session)
         writer, holds, tables, places = self._opened
         limits, loads = holds.after(session, batch_id)
-        tokens = None if places is None else places.told()
+        tokens = None if places is None else places.as_text()
         facts = BatchFacts(batch_id, limits, writer.state_before(batch_id), loads, places=tokens)
         session.conf.set(setting_of(self.query_id), facts.to_json())
         # The server may end this process after any batch.

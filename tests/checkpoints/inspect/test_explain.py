@@ -13,7 +13,7 @@ import pytest
 
 import cojoin as cj
 from cojoin.checkpoints.inspect.findings import Since, Wait, state_findings
-from cojoin.checkpoints.inspect.key_state import Found
+from cojoin.checkpoints.inspect.key_state import MatchingRows
 from cojoin.checkpoints.manifest import Manifests
 from cojoin.engine.display import format_span
 from cojoin.engine.input_spec import InputSpec
@@ -43,7 +43,7 @@ def test_a_row_that_waits_names_what_holds_it(spark: SparkSession, lake: Lake) -
     (finding,) = explanation.findings
     assert told(finding) == (
         "The row trade_id=6, customer_id=1, event_time=2024-03-01 07:01:30, amount=1.0, position=6 of 'trades' "
-        "is buffered since batch 1: it comes out when the watermark reaches 2024-03-01 07:01:30.000; "
+        "is buffered since batch 1: it is emitted when the watermark reaches 2024-03-01 07:01:30.000; "
         "it is at 2024-03-01 07:01:19.999, held by 'customers', 10.001 s behind."
     )
     until = (MORNING + 90_000_000) // 1000
@@ -202,7 +202,7 @@ def findings(query: dict[str, Any], table: str, rows: pa.Table, since: Since | N
     payments = SimpleNamespace(name="payments", holding_partition='["payments",1]')
     report = SimpleNamespace(holding_input="payments", inputs=(SimpleNamespace(name="orders"), payments))
     state = SimpleNamespace(query=query, inputs=INPUTS, report=report, watermark=5_000, taken_at=None)
-    found = {table: Found(rows, rows.num_rows)}
+    found = {table: MatchingRows(rows, rows.num_rows)}
     return [finding.text for finding in state_findings(state, found, since, 20)]  # type: ignore[arg-type]
 
 
@@ -224,7 +224,7 @@ def test_rows_of_an_interval_join_are_kept_for_others(table: str, flag: bool, sa
 def test_what_a_held_row_waits_for_depends_on_the_join() -> None:
     backward = {"operator": "asof_join", "how": "left", "direction": "backward", "tolerance_us": None}
     (text,) = findings(backward, "held1", ROW, Since(3, exact=False))
-    assert " is buffered since batch 3 or longer: it comes out when the watermark reaches" in text
+    assert " is buffered since batch 3 or longer: it is emitted when the watermark reaches" in text
     (text,) = findings(backward, "held2", ROW)
     assert ": it takes effect when the watermark reaches 1970-01-01 00:00:10.000;" in text
     forward = {**backward, "direction": "forward"}

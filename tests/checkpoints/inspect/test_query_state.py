@@ -112,9 +112,9 @@ def test_moments(spark: SparkSession, lake: Lake) -> None:
 def test_what_is_no_checkpoint_is_refused(spark: SparkSession, lake: Lake) -> None:
     with pytest.raises(CheckpointError, match=r"and no query.json, so it is not a checkpoint of cojoin's"):
         cj.read_state(spark, str(lake.root / "trades"))
-    with pytest.raises(CheckpointError, match="there is no such directory"):
+    with pytest.raises(CheckpointError, match="the directory does not exist"):
         cj.read_progress(spark, str(lake.root / "nothing"))
-    with pytest.raises(CheckpointError, match="there is no such directory"):
+    with pytest.raises(CheckpointError, match="the directory does not exist"):
         cj.savepoint(spark, str(lake.root / "nothing"))
     assert not (lake.root / "nothing").exists()
     with pytest.raises(FunctionError, match=r"key: column 'customer_id': expected bigint, got \(1, 2\)"):

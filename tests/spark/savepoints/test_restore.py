@@ -178,7 +178,7 @@ def refusals(story: Story) -> list[tuple[cj.Joined | None, dict[str, Any], tuple
     other_order = asof(connect(trades, customers, watermark=FIVE_SECONDS, sequence=()))
     return [
         (None, {"restore_from": cj.Checkpoint(str(story.folder / "trades"))}, ("is not a checkpoint of cojoin's",)),
-        (None, {"restore_from": cj.Checkpoint(str(story.folder / "nowhere"))}, ("there is no such directory",)),
+        (None, {"restore_from": cj.Checkpoint(str(story.folder / "nowhere"))}, ("the directory does not exist",)),
         (
             None,
             {"restore_from": cj.Checkpoint(at.path, at=77)},
@@ -252,7 +252,7 @@ def test_a_restoration_that_only_began_takes_another_snapshot_where_its_own_was_
     with refused("began with batch 1 of", kind=cj.CheckpointError):
         restore(2)
     old.cleaner.clean([1])
-    with refused("there is no snapshot of batch 1; it has those of batches 0, 2", kind=cj.CheckpointError):
+    with refused("no snapshot of batch 1 exists; it has those of batches 0, 2", kind=cj.CheckpointError):
         restore(1)
     restore(None)
     restoration = Restoration.read(new.files)
