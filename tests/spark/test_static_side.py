@@ -207,9 +207,9 @@ def test_a_table_that_is_not_what_it_was_is_told_and_the_state_goes_on(shop: Sho
     spark.createDataFrame([(1, "gold")], "`käufer` bigint, tier string").write.format("delta").mode("overwrite").option(
         "overwriteSchema", "true"
     ).save(shop.customers)
-    with pytest.raises(cj.CheckpointError, match="has lost column 'since'; add it again, such as with ") as caught:
+    with pytest.raises(cj.CheckpointError, match="has lost column 'since'; add it again: to a table with ") as caught:
         shop.run(shop.connect().asof_join())
-    code = str(caught.value).partition("such as with ")[2].partition(". Start this")[0]
+    code = str(caught.value).partition("to a table with ")[2].partition(", for files")[0]
     spark.sql(code.replace("...", f"delta.`{shop.customers}`"))
     shop.run(shop.connect().asof_join())
     shutil.rmtree(shop.customers)
