@@ -60,35 +60,22 @@ __all__ = [
 
 # Imported at first use: each of a query's reader processes imports this package and needs none of these.
 _MODULES = {
-    "KafkaSource": "kafka_source",
-    "Record": "records",
-    "RecordColumn": "record_columns",
-    "Token": "tokens",
-    "AvroFormat": "formats.record_formats",
-    "DebeziumFormat": "formats.record_formats",
-    "JsonFormat": "formats.record_formats",
-    "JsonSchemaFormat": "formats.record_formats",
-    "ProtobufFormat": "formats.record_formats",
-    "Registry": "formats.registry",
-    "avro": "formats.record_formats",
-    "debezium": "formats.record_formats",
-    "json": "formats.record_formats",
-    "json_schema": "formats.record_formats",
+    **dict.fromkeys(("KafkaSource", "source"), "kafka_source"),
+    **dict.fromkeys(("RecordColumn", "header", "key", "timestamp"), "record_columns"),
+    **dict.fromkeys(("Registry", "registry"), "formats.registry"),
+    **dict.fromkeys(("AvroFormat", "DebeziumFormat", "JsonFormat", "JsonSchemaFormat"), "formats.record_formats"),
+    **dict.fromkeys(("ProtobufFormat", "avro", "debezium", "json", "json_schema"), "formats.record_formats"),
     "protobuf": "formats.record_formats",
-    "registry": "formats.registry",
-    "header": "record_columns",
-    "key": "record_columns",
-    "source": "kafka_source",
-    "timestamp": "record_columns",
+    "Record": "records",
+    "Token": "tokens",
 }
-_NEEDS_THE_DATA_SOURCE = "kafka_source"
 
 
 def __getattr__(name: str) -> Any:
     if name not in _MODULES:
         msg = f"module 'cojoin.kafka' has no attribute {name!r}"
         raise AttributeError(msg)
-    if _MODULES[name] == _NEEDS_THE_DATA_SOURCE:
+    if _MODULES[name] == "kafka_source":  # it needs PySpark's data sources
         check_packages(f"cojoin.kafka.{name}", "spark")
         from cojoin.session.versions import check_kafka  # noqa: PLC0415
 

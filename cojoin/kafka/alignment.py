@@ -3,13 +3,13 @@
 The purpose is that of Flink's watermark alignment. In every partition the slice ends just before the first record of
 that timestamp or later. The timestamp is the next multiple, after the first unread timestamp, of the largest power of
 two of milliseconds that fits every input's limit of records, extended by up to six smaller powers that still fit. So
-two readers that ask the same logs find the same timestamp without communicating, and readers that start slightly apart
-soon find the same one. Stretches without records cost nothing.
+two readers that ask the same logs choose the same timestamp without communicating, and readers that start slightly
+apart soon choose the same one. Stretches without records cost nothing.
 
 If one millisecond exceeds the limit, the slice is cut by offsets into parts. Their number is set by the largest ratio
 of an input's record count to its limit. The time does not advance until the last part.
 
-A slice costs each input up to some nine lookups by time, since no time is looked up twice: that at which the last one
+A slice costs each input up to some nine lookups by time, since no time is looked up twice: one where the last slice
 ended; at least two of the search, and one more for each power by which its hint is off; and up to six of the
 refinement. Two of the answers are confirmed, which also looks up single records. If all that is left fits the limits,
 it costs one confirmation.
@@ -34,16 +34,12 @@ _REFINEMENTS = 6
 
 @dataclass(frozen=True)
 class UnreadInput:
-    """The unread part of one input.
+    """The unread part of one input, from the next offset of each partition to its end; ``limit`` is in records a batch.
 
-    Attributes:
-        positions: The next offset to be read of each partition.
-        ends: The offset at which each partition ends.
-        limit: The largest number of records of the input in a batch.
-        first_at: Returns, for a time in epoch milliseconds, each partition's first record that is not earlier, as
-            ``(offset, timestamp)``; None where there is none. It may be a record soon after the first one.
-        confirms: Checks the answers of ``first_at`` for a time against the records. Returns False if any lookup since
-            the last call, for any time, was wrong; the caller then repeats all lookups.
+    ``first_at`` returns, for a time in epoch milliseconds, each partition's first record that is not earlier, or one
+    soon after it, as ``(offset, timestamp)``; None where there is none. ``confirms`` checks the answers of ``first_at``
+    for a time against the records. It returns False if any lookup since the last call, for any time, was wrong; the
+    caller then repeats all lookups.
     """
 
     positions: Mapping[Partition, int]
@@ -68,26 +64,17 @@ class UnreadInput:
     def first_timestamp(self, after: int) -> int | None:
         """Return the earliest unread timestamp that is not before a time; None where there is none."""
         first_records = self.first_at(after)
-        unread = (
-            first_records[partition]
-            for partition, position in self.positions.items()
-            if position < self.ends[partition] and first_records.get(partition) is not None
-        )
-        return min((timestamp for each in unread if each is not None for timestamp in each[1:]), default=None)
+        unread = (first_records.get(each) for each, position in self.positions.items() if position < self.ends[each])
+        return min((first[1] for first in unread if first is not None), default=None)
 
 
 def positions_at(side: UnreadInput, time: int) -> dict[Partition, int]:
-    """Return the position of each partition of an input once all records before a time are read.
-
-    Args:
-        side: The input.
-        time: In epoch milliseconds.
-    """
-    first_records = side.first_at(time)
-    return {
-        partition: max(position, min(side.ends[partition], _offset(first_records.get(partition), side.ends[partition])))
-        for partition, position in side.positions.items()
-    }
+    """Return the position of each partition once all records before a time, in epoch milliseconds, are read."""
+    first_records, positions = side.first_at(time), {}
+    for partition, position in side.positions.items():
+        first, end = first_records.get(partition), side.ends[partition]
+        positions[partition] = max(position, end if first is None else min(end, first[0]))
+    return positions
 
 
 def confirmed_positions(side: UnreadInput, time: int) -> dict[Partition, int]:
@@ -99,26 +86,19 @@ def confirmed_positions(side: UnreadInput, time: int) -> dict[Partition, int]:
 
 @dataclass(frozen=True)
 class Slice:
-    """The range of record timestamps that is read next.
-
-    Attributes:
-        time: The time at which it ends, in epoch milliseconds; None where it holds all that is left.
-        parts: The number of batches in which it is read.
-        hint: The power of two at which the search for the next slice begins.
-    """
+    """The range of record timestamps that is read next, in ``parts`` batches, up to ``time``; None reads all."""
 
     time: int | None
     parts: int
     hint: int
+    """The power of two at which the search for the next slice begins."""
 
 
 def next_slice(sides: Sequence[UnreadInput], after: int, hint: int = 20) -> Slice:
     """Return the slice that is read next, found by answers that are all confirmed.
 
-    Args:
-        sides: The inputs, each with its positions once all records before ``after`` are read.
-        after: The time at which the last slice ended, in epoch milliseconds.
-        hint: The power of two at which the search begins; it changes what the search costs, not what it finds.
+    ``sides`` have their positions once all records before ``after`` are read, the time at which the last slice ended,
+    in epoch milliseconds. ``hint`` changes what the search costs, not what it finds.
     """
     while True:
         # The search begins at the first records of this time, so a wrong answer about them would move its start.
@@ -145,7 +125,7 @@ def _longest(sides: Sequence[UnreadInput], after: int, hint: int) -> Slice:
     def fits(time: int) -> bool:
         return all(side.fits(positions_at(side, time)) for side in sides)
 
-    power = _largest(lambda each: fits(_next_multiple(first, each)), hint)
+    power = _largest(lambda power: fits(_next_multiple(first, power)), hint)
     if power is None:
         counts = [side.count(positions_at(side, first + 1)) for side in sides]
         return Slice(first + 1, max(-(-count // side.limit) for count, side in zip(counts, sides, strict=True)), 0)
@@ -157,11 +137,7 @@ def _longest(sides: Sequence[UnreadInput], after: int, hint: int) -> Slice:
 
 
 def part_of(side: UnreadInput, ends: Mapping[Partition, int]) -> dict[Partition, int]:
-    """Return where a batch ends that takes as many records as it may, in equal proportion from all partitions.
-
-    Args:
-        side: The input.
-        ends: Offsets up to which there are more records than the batch may hold.
+    """Return where a batch ends that takes as many records as its limit, in equal proportion from all partitions.
 
     >>> side = UnreadInput({("trades", 0): 10, ("trades", 1): 0}, {}, 50, lambda time: {})
     >>> part_of(side, {("trades", 0): 310, ("trades", 1): 100})
@@ -194,7 +170,3 @@ def _largest(fits: Callable[[int], bool], hint: int) -> int | None:
 def _next_multiple(time: int, power: int) -> int:
     """Return the first multiple of ``2 ** power`` after a time."""
     return ((time >> power) + 1) << power
-
-
-def _offset(first: tuple[int, int] | None, end: int) -> int:
-    return end if first is None else first[0]

@@ -6,13 +6,12 @@ the record's ``timestamp``, as Spark's Kafka source writes them, and either the 
 ``value``.
 
 Tasks read the files with pyarrow. An archive is refused if pyarrow would read it differently from Spark: columns with
-other names in the files, needed columns that are only in the folders' names, or files with more rows than Spark finds
-in them, because rows were deleted without rewriting them.
+other names in the files, needed columns that are only in the folders' names, or files with more rows than Spark reads
+from them, because rows were deleted without rewriting them.
 
 Records are counted by file, by partition and by bucket of time. A bucket is at most a quarter of the allowed drift,
-unless there are too many buckets; the times of ``from_`` and ``to`` begin buckets of their own. Where a partition lacks
-offsets, a second pass counts them by blocks. Opening costs a pass over four columns, and the reading of each file's
-footer.
+unless there are too many buckets; the times of ``from_`` and ``to`` begin buckets, too. Where a partition lacks
+offsets, a second pass counts them by blocks. Opening costs a pass over four columns, and over the files' footers.
 """
 
 from __future__ import annotations
@@ -55,13 +54,8 @@ if TYPE_CHECKING:
 class Wanted:
     """The needs of an input, which its archive must meet.
 
-    Attributes:
-        label: The input, for messages.
-        topics: The topics and partitions that are read.
-        schema: DDL of the value's columns; None where the value is not read.
-        parts: The other parts of a record that are read.
-        max_drift_ms: The largest distance between partitions, in milliseconds.
-        range: The range that is read; its times begin buckets of their own.
+    ``schema`` is DDL of the value's columns, or None where the value is not read; ``parts`` are the other parts of a
+    record that are read. Partitions are at most ``max_drift_ms`` apart. The times of ``range`` begin buckets.
     """
 
     label: str
@@ -88,15 +82,7 @@ class Wanted:
 
 
 class Archive:
-    """An archive that is opened by the first request for its index, which it keeps.
-
-    Args:
-        source: The source of its rows.
-        label: The input, for messages.
-
-    Raises:
-        ConfigurationError: It is neither a Delta table nor a folder of parquet files.
-    """
+    """An archive that is opened by the first request for its index, which it keeps."""
 
     def __init__(self, source: Source, label: str) -> None:
         if not isinstance(source, Source) or source.format not in {"delta", "parquet"} or source.begins_with_snapshot:
@@ -114,14 +100,9 @@ class Archive:
     def index(self, wanted: Wanted, *, again: bool = False) -> ArchiveIndex:
         """Return the index of the archive, read with the active Spark session.
 
-        Args:
-            wanted: The needs of the input.
-            again: Whether to check if its files have changed since the last request.
-
-        Raises:
-            SchemaError: A column is missing or of another type.
-            ConfigurationError: There is no session, the archive can't be read, or the tasks would read it differently
-                from Spark.
+        It is checked ``again`` whether the archive's files have changed. A column that is missing or of another type is
+        a SchemaError; an archive that can't be read, or that the tasks would read differently from Spark, is a
+        ConfigurationError.
         """
         known = self._known.get(repr(wanted))
         if known is not None and not again:
@@ -184,17 +165,7 @@ _SPELLED |= {HEADERS: ("array<struct<key:string,value:binary>>",)}
 
 
 def _layout_of(frame: DataFrame, schema: str | None, wanted: Sequence[str], label: str) -> Layout:
-    """Return the archive's columns, after a check of their types.
-
-    Args:
-        frame: The archive.
-        schema: DDL of the value's columns; None where the value is not read.
-        wanted: The other parts of a record that are read.
-        label: The archive, for messages.
-
-    Raises:
-        SchemaError: A column is missing or of another type.
-    """
+    """Return the archive's columns, after a check of their types; for the arguments see ``Wanted``."""
     columns = {each.name.lower(): each for each in frame.schema.fields}
     missing = [name for name in _NEEDED.values() if name not in columns]
     if missing:
@@ -248,14 +219,7 @@ def _misfits(columns: Mapping[str, Any], schema: str, parts: Sequence[str]) -> l
 def _folder_columns(source: Source, frame: DataFrame, layout: Layout, label: str) -> set[str]:
     """Return the columns that are in the folders' names instead of the files, after a check that tasks need none.
 
-    Args:
-        source: The archive's source.
-        frame: The archive.
-        layout: Its columns.
-        label: The archive, for messages.
-
-    Raises:
-        ConfigurationError: The columns have other names in the files, or the files lack one that is needed.
+    Columns that have other names in the files are refused, too.
     """
     names, folders = layout.names, _folders(source, frame, label)
     needed = {*names.values(), *(layout.fields or ())} - {names["topic"], names["partition"]}
@@ -299,16 +263,10 @@ _BLOCK, _MOST_BLOCKS = 20_000, 1_000
 
 
 class _Share(NamedTuple):
-    """The rows of a partition that a file holds.
+    """The rows of a partition that a file holds, by number; ``known`` are those with an offset.
 
-    Attributes:
-        file: The file's URI.
-        partition: The partition.
-        rows: The number of rows.
-        known: The number of rows with an offset.
-        begin: The smallest offset.
-        end: The largest offset.
-        last: The largest timestamp in epoch milliseconds; -1 where there is none.
+    ``begin`` and ``end`` are the smallest and the largest offset. ``last`` is the largest timestamp, in epoch
+    milliseconds, or -1.
     """
 
     file: str
@@ -328,12 +286,8 @@ def _counted(
 ) -> tuple[list[_Share], _Buckets, int]:
     """Return what each file holds of each partition, each partition's smallest offset by bucket, and their width.
 
-    Args:
-        frame: The archive.
-        names: Its columns, by the reader's own names.
-        times: Times that begin buckets of their own, in epoch milliseconds.
-        max_drift_ms: The largest distance between partitions, in milliseconds.
-        trusted_until: The latest timestamp that is trusted, in epoch milliseconds; None trusts all.
+    ``times`` begin buckets; they and ``trusted_until``, the latest timestamp that is trusted (None trusts all), are in
+    epoch milliseconds.
     """
     widest = 1 << max(0, max_drift_ms.bit_length() - 1)
     width = max(1, widest // _FINER)
@@ -395,10 +349,7 @@ def _counted_blocks(
 ) -> dict[Partition, Blocks]:
     """Return where partitions lack offsets between their first and their last; it costs nothing without partitions.
 
-    Args:
-        frame: The archive.
-        names: Its columns, by the reader's own names.
-        spans: The partitions that lack offsets, with their first offset and one after their last.
+    ``spans`` has the first offset of each partition that lacks some, and one after its last.
     """
     if not spans:
         return {}
@@ -422,18 +373,7 @@ def _check_shares(
     label: str,
     places: Mapping[str, Settings],
 ) -> None:
-    """Check that the files hold the rows that Spark finds in them, so that the tasks find the same ones.
-
-    Args:
-        shares: The rows of each partition in each file.
-        offset: The name of the offset's column.
-        reads: Returns whether a partition is read; the footers of other files are not.
-        label: The archive, for messages.
-        places: The settings of object stores.
-
-    Raises:
-        ConfigurationError: A file holds other rows than those that Spark finds in it, or rows without an offset.
-    """
+    """Check that the files that are read hold the rows that Spark reads, so that the tasks read the same ones."""
     for share in shares:
         if None in share.partition or share.known < share.rows:
             msg = f"{label}: {share.file} has rows without topic, partition or offset; rewrite it without them"

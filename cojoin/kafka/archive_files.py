@@ -1,9 +1,8 @@
 """The archive's parquet files, read by the tasks with pyarrow: only the row groups and columns that are needed.
 
-Rows have the same columns and faults as those of Kafka, and come in pieces of the same maximal size. A row group is
-read page by page, because those that Spark writes hold 128 MB and more. An offset that occurs twice ends the query. It
-costs about a microsecond a record; a file whose offsets are not in order is read completely by each batch that needs
-some of them.
+Rows have the same columns and faults as those of Kafka, in pieces of the same maximal size. A row group is read page by
+page, because those that Spark writes hold 128 MB and more. An offset that occurs twice ends the query. It costs about a
+microsecond a record; a file whose offsets are not in order is read completely by each batch that needs some of them.
 """
 
 from __future__ import annotations
@@ -50,28 +49,14 @@ _NO_TIME = pa.scalar(-1_000, PARTS[TIME])
 
 
 class Footer(NamedTuple):
-    """The rows and columns of a parquet file, from its footer.
-
-    Attributes:
-        rows: The number of rows in the file.
-        columns: The names of its columns.
-    """
+    """The number of rows of a parquet file and the names of its columns, from its footer."""
 
     rows: int
     columns: frozenset[str]
 
 
 def footer(uri: str, label: str, places: Mapping[str, Settings]) -> Footer:
-    """Read a parquet file's footer.
-
-    Args:
-        uri: The file.
-        label: The archive, for messages.
-        places: The settings of object stores.
-
-    Raises:
-        ConfigurationError: It can't be read.
-    """
+    """Read a parquet file's footer; a file that can't be read is a ConfigurationError."""
     try:
         with open_file(uri, label, places) as file:
             metadata = read_footer(file)
@@ -84,17 +69,7 @@ def footer(uri: str, label: str, places: Mapping[str, Settings]) -> Footer:
 def archived(
     spans: Sequence[ArchivedSpan], form: RecordFormat, label: str, held: dict[Partition, set[int]]
 ) -> Iterator[pa.RecordBatch]:
-    """Read a task's records from the archive.
-
-    Args:
-        spans: The ranges that are read.
-        form: The parts of a record that its row has.
-        label: The input, for messages.
-        held: Receives the offsets that were found where the brokers fill holes, by partition.
-
-    Raises:
-        QueryFailedError: A file no longer exists or can't be read, or an offset occurs twice.
-    """
+    """Read a task's records from the archive; ``held`` receives the offsets read where the brokers fill holes."""
     for span in spans:
         seen: list[Any] = []
         for piece in span.pieces:
@@ -132,7 +107,6 @@ def _check_once(seen: Sequence[Any], span: ArchivedSpan, label: str) -> None:
 
 
 def _rows(piece: Piece, span: ArchivedSpan, form: RecordFormat) -> Iterator[pa.RecordBatch]:
-    """Read the part of a range that a file holds."""
     assert form.archive is not None
     # Spark writes timestamps as INT96 by default, which pyarrow would convert to nanoseconds; those end in 2262.
     options: dict[str, Any] = {"coerce_int96_timestamp_unit": "us", "pre_buffer": False, "buffer_size": _READ_BYTES}
@@ -169,7 +143,6 @@ def _rows_at_once(group: Any, columns: set[str], offset: str, span: ArchivedSpan
 
 
 def _chosen(batch: pa.RecordBatch, offset: str, place: Mapping[str, Any], span: ArchivedSpan) -> pa.RecordBatch:
-    """Return the rows of a range."""
     offsets = batch.column(offset)
     chosen = pc.and_(pc.greater_equal(offsets, span.begin), pc.less(offsets, span.end))
     for name, value in place.items():
@@ -233,7 +206,7 @@ def _times(times: pa.Array) -> pa.Array:
 def _records(
     batch: pa.RecordBatch, piece: Piece, values: pa.Array, names: Mapping[str, str]
 ) -> Iterator[Record | None]:
-    """Yield rows as records for a user's ``decode``; a tombstone is None, and so is a key or time that is not there."""
+    """Yield rows as records for a user's ``decode``; a tombstone is None, and so is a missing key or time."""
     offsets = batch.column(names["offset"]).to_pylist()
     times = _times(_column(batch, names[TIME], PARTS[TIME])).cast(pa.int64()).to_pylist()
     keys = _column(batch, names.get(KEY), pa.binary()).to_pylist()

@@ -8,8 +8,7 @@ one is tried until the patience ends. Offsets in answers are the next to be read
 
 No message contains a token or the value of a setting that may be secret. The log of librdkafka goes to the logger
 ``cojoin.kafka.client`` at the level ``DEBUG``, with its secrets masked. The first request costs some 60 ms, and with a
-token (``tokens``) a second more; a later one costs one round trip for all its partitions, less than a millisecond for 8
-partitions on one machine.
+token (``tokens``) a second more; a later one costs one round trip for all its partitions.
 """
 
 from __future__ import annotations
@@ -61,11 +60,8 @@ _LOG = logging.getLogger("cojoin.kafka.client")
 class ClusterOptions:
     """The address, login and settings of a Kafka cluster. It can be pickled, and its ``repr`` shows only the servers.
 
-    Attributes:
-        bootstrap_servers: The brokers' addresses, such as ``"localhost:9092"``.
-        settings: librdkafka's settings, such as ``security.protocol``; they may hold secrets.
-        patience_ms: The time for which a request waits while no broker answers, in milliseconds; None waits forever.
-        token: The user's function that returns tokens for OAUTHBEARER; None for other logins.
+    While no broker answers, a request waits for ``patience_ms``; None waits forever. ``token`` is the user's function
+    that returns tokens for OAUTHBEARER; None for other logins.
 
     >>> ClusterOptions("localhost:9092", {"sasl.password": "opensesame"})
     ClusterOptions(bootstrap_servers='localhost:9092')
@@ -80,18 +76,7 @@ class ClusterOptions:
     def of(
         cls, bootstrap_servers: Any, options: Mapping[str, Any] | None, patience: Any, token: Any, label: str
     ) -> ClusterOptions:
-        """Return the options that a user wrote, checked as far as possible without a broker.
-
-        Args:
-            bootstrap_servers: The brokers' addresses.
-            options: librdkafka's settings.
-            patience: A duration; None waits forever.
-            token: The user's function that returns tokens; None where there is none.
-            label: The caller, for messages.
-
-        Raises:
-            ConfigurationError: One of them is not valid.
-        """
+        """Return the options that a user wrote, checked as far as possible without a broker."""
         if not isinstance(bootstrap_servers, str) or not bootstrap_servers.strip():
             msg = f"{label}: bootstrap_servers: expected such as 'localhost:9092', got {bootstrap_servers!r}"
             raise ConfigurationError(msg)
@@ -115,12 +100,7 @@ class ClusterOptions:
 
 @dataclass(frozen=True)
 class DebugLog:
-    """A logger for librdkafka, without secrets.
-
-    Attributes:
-        mask: Returns a text without secrets.
-        listen: Takes each line.
-    """
+    """A logger for librdkafka: ``mask`` removes secrets from each line, which ``listen`` then takes."""
 
     mask: Callable[[str], str]
     listen: Callable[[str], None]
@@ -134,14 +114,7 @@ class DebugLog:
 
 
 def check_installed(label: str) -> None:
-    """Check that confluent-kafka is installed.
-
-    Args:
-        label: The caller, for the message, such as ``"input 'trades'"``.
-
-    Raises:
-        EnvironmentSetupError: confluent-kafka is not installed.
-    """
+    """Check that confluent-kafka is installed."""
     check_packages(label, "kafka", "confluent_kafka")
 
 
@@ -157,7 +130,7 @@ _DEFAULTS = {"reconnect.backoff.ms": "100", "reconnect.backoff.max.ms": "1000"}
 
 # Errors by librdkafka's names; those that begin with "_" are its own, the others come from a broker.
 UNKNOWN_ERRORS = {"UNKNOWN_TOPIC_OR_PART", "UNKNOWN_TOPIC_ID", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION", "_NOENT"}
-"""The errors of a topic or partition that does not exist, or that a broker which has just started does not know yet."""
+"""The errors of a topic or partition that does not exist, or that a broker has not loaded since its start."""
 
 PERMISSION_ERRORS = {"TOPIC_AUTHORIZATION_FAILED", "CLUSTER_AUTHORIZATION_FAILED"}
 """The errors of a user who lacks a permission."""
@@ -191,17 +164,9 @@ _NO_GROUP = {
 class Connection:
     """A connection to a Kafka cluster, for one thread of one process.
 
-    Args:
-        options: The cluster's address and settings.
-        label: The caller, for messages, such as ``"input 'trades'"``.
-        at_start: Whether no query runs yet. Then a listener that speaks another protocol is an error after seconds;
-            otherwise it is treated as a broker that is still starting.
-
-    Raises:
-        EnvironmentSetupError: confluent-kafka is not installed.
-        ConfigurationError: A setting is unknown, or its value is wrong. Each request raises it, too, where the login or
-            a permission is refused.
-        QueryFailedError: Each request raises it where no broker answers in time.
+    ``at_start`` means that no query runs yet. Then a listener that speaks another protocol is an error after seconds;
+    otherwise it is treated as a broker that is still starting. Each request raises a ConfigurationError where the login
+    or a permission is refused, and a QueryFailedError where no broker answers in time.
     """
 
     def __init__(self, options: ClusterOptions, label: str, *, at_start: bool = False) -> None:
@@ -209,7 +174,11 @@ class Connection:
         self._options, self._label, self._at_start = options, label, at_start
         self._errors: list[KafkaError] = []
         self._log = ConnectionLog()
-        self._tokens = self._token_login()
+        self._tokens: Tokens | None = None
+        if options.token is not None:
+            from cojoin.kafka.tokens import Tokens  # noqa: PLC0415 - most logins have none
+
+            self._tokens = Tokens(options.token, label, Secrets.of_settings(options.settings))
         # A client with a token takes a second, which a task that only consumes does without.
         self._admin: AdminClient | None = None if self._tokens else self._made(AdminClient, options.settings)
         self._is_closed = False
@@ -222,11 +191,8 @@ class Connection:
     def consumer(self, fetching: Mapping[str, str] | None = None) -> Consumer:
         """Return a consumer for ``assign``: it is in no group, commits nothing, and reports each partition's end.
 
-        An offset that does not exist is an error of the consumer: it does not skip to another one. The caller closes
-        it.
-
-        Args:
-            fetching: librdkafka's settings for how much is fetched at once, where that should be little.
+        An offset that does not exist is an error of the consumer: it does not skip to another one. ``fetching`` has
+        librdkafka's settings for how much is fetched at once. The caller closes it.
         """
         group = {"group.id": f"cojoin-{uuid.uuid4().hex}"}
         return self._made(Consumer, group | _READING | dict(self._options.settings) | dict(fetching or {}) | _NO_GROUP)
@@ -261,6 +227,17 @@ class Connection:
         problem = None if self._tokens is None else self._tokens.problem
         return problem or (problems[-1] if problems else None)
 
+    def check_patience(self, waited: float, expected: str) -> None:
+        """Raise a QueryFailedError if no record has come for so many seconds, and the patience has ended."""
+        patience = None if self.patience_ms is None else self.patience_ms / 1_000
+        if patience is not None and waited > patience:
+            problem = "" if self.last_problem is None else f" ({self.last_problem})"
+            msg = (
+                f"{self._label}: {self._servers} gave no record for {patience:.0f} s{problem}; expected {expected}; "
+                f"see that its brokers run, or wait for longer with patience="
+            )
+            raise QueryFailedError(msg)
+
     def close(self) -> None:
         """Close the connection; a second call does nothing."""
         self._admin, self._is_closed = None, True
@@ -271,13 +248,6 @@ class Connection:
         if self._admin is None:
             self._admin = self._made(AdminClient, self._options.settings)
         return self._admin
-
-    def _token_login(self) -> Tokens | None:
-        if self._options.token is None:
-            return None
-        from cojoin.kafka.tokens import Tokens  # noqa: PLC0415 - most logins have none
-
-        return Tokens(self._options.token, self._label, Secrets.of_settings(self._options.settings))
 
     def _mask(self, text: str) -> str:
         return self._options.mask(text) if self._tokens is None else self._tokens.mask(text)
@@ -360,15 +330,9 @@ class Connection:
         try:
             return kind(config | {"error_cb": self._on_error, "logger": DebugLog(self._mask, self._on_log)})
         except KafkaException as error:
-            text = error.args[0].str().strip()
+            text = self._mask(error.args[0].str().strip())
         # Not in the except block: the error's context would hold librdkafka's text, which may quote a value.
-        return self._refuse_setting(text)
-
-    def _refuse_setting(self, text: str) -> NoReturn:
-        settings = self._options.settings
-        masked = self._mask(text)
-        named = [name for name in settings if name in masked]
-        msg = f"{self._label}: {setting_problem(settings, named, masked)}"
+        msg = f"{self._label}: {setting_problem(self._options.settings, text)}"
         raise ConfigurationError(msg)
 
     def _on_error(self, error: KafkaError) -> None:
@@ -393,18 +357,9 @@ _NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"  # the zero UUID, as Kafka encodes it
 
 
 class Cluster(Connection):
-    """A Kafka cluster and a connection to it, for one thread of one process.
+    """A Kafka cluster and a connection to it, for one thread of one process; for the arguments see ``Connection``.
 
-    Args:
-        options: The cluster's address and settings.
-        label: The caller, for messages, such as ``"input 'trades'"``.
-        at_start: Whether no query runs yet; see ``Connection``.
-
-    Raises:
-        EnvironmentSetupError: confluent-kafka is not installed.
-        ConfigurationError: A setting is unknown, or its value is wrong. Each request raises it, too, where the login or
-            a permission is refused, or a topic or partition does not exist.
-        QueryFailedError: Each request raises it where no broker answers in time.
+    Each request raises a ConfigurationError, too, where a topic or partition does not exist.
 
     >>> cluster = Cluster(ClusterOptions("localhost:9092"), "input 'trades'")  # doctest: +SKIP
     >>> cluster.latest([("trades", 0), ("trades", 1)])  # doctest: +SKIP
@@ -420,11 +375,8 @@ class Cluster(Connection):
     def partitions(self, named: Iterable[str] = ()) -> dict[str, list[int]]:
         """Return every topic's partition numbers, including the cluster's internal topics.
 
-        Afterwards ``cluster_id`` is the cluster's own id, or None where it has none.
-
-        Args:
-            named: Topics to check for a missing permission if they are not listed, because a cluster lists only the
-                topics that the user may see.
+        Afterwards ``cluster_id`` is the cluster's own id, or None where it has none. Topics of ``named`` that are not
+        listed are checked for a missing permission, because a cluster lists only the topics that the user may see.
         """
 
         def ask(timeout: float) -> dict[str, list[int]]:
@@ -438,14 +390,9 @@ class Cluster(Connection):
         return listed
 
     def describe(self, topics: Iterable[str]) -> dict[str, str | None]:
-        """Return the topics' ids, after a check that this user may read them.
+        """Return the topics' ids by name, after a check that this user may read them; a missing topic is skipped.
 
-        Args:
-            topics: Their names; a topic that does not exist is skipped.
-
-        Returns:
-            The ids by name; a topic that is created again gets another id. None where the brokers, before Kafka 2.8,
-            have no ids.
+        A topic that is created again gets another id. It is None where the brokers, before Kafka 2.8, have no ids.
         """
         names = list(dict.fromkeys(topics))
         ids: dict[str, str | None] = {}
@@ -476,7 +423,7 @@ class Cluster(Connection):
 
     def earliest(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
         """Return each partition's log start offset; of an empty partition, its end offset."""
-        return {each: found.offset for each, found in self._offsets(partitions, OffsetSpec.earliest).items()}
+        return {each: answer.offset for each, answer in self._offsets(partitions, OffsetSpec.earliest).items()}
 
     def log_starts(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
         """Return each partition's log start offset, the first offset that the brokers still have."""
@@ -488,7 +435,7 @@ class Cluster(Connection):
         Records of transactions that are still open lie after the end, unless the settings have
         ``isolation.level=read_uncommitted``.
         """
-        return {each: found.offset for each, found in self._offsets(partitions, OffsetSpec.latest).items()}
+        return {each: answer.offset for each, answer in self._offsets(partitions, OffsetSpec.latest).items()}
 
     def written(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
         """Return the offset after each partition's last record, even of a transaction that is still open."""
@@ -496,16 +443,9 @@ class Cluster(Connection):
         return {each: answer.offset for each, answer in answers.items()}
 
     def first_at(self, partitions: Iterable[Partition], timestamp_ms: int) -> dict[Partition, tuple[int, int] | None]:
-        """Return each partition's first record, by offset, whose timestamp is at or after a time.
+        """Return each partition's first record, by offset, at or after a time: its offset and timestamp, or None.
 
         A broker's answer may be a commit marker, whose timestamp is the time of the commit: see ``offsets_for_times``.
-
-        Args:
-            partitions: The partitions.
-            timestamp_ms: The time in epoch milliseconds.
-
-        Returns:
-            The record's offset and timestamp in milliseconds; None where there is no such record.
         """
         # Kafka has no times before 1970; negative ones stand for other requests.
         return self._records(partitions, lambda: OffsetSpec.for_timestamp(max(0, timestamp_ms)))
@@ -574,7 +514,7 @@ class Cluster(Connection):
             if name in PERMISSION_ERRORS:
                 self._refuse_topic(topic)
         unknown = [each for each, name in names.items() if name in UNKNOWN_ERRORS]
-        # A broker that has just started may not know its topics yet: those that exist are asked for again.
+        # A broker that has just started may not have loaded its topics yet: those that exist are asked for again.
         topics = self.partitions([topic for topic, _ in unknown]) if unknown else {}
         for topic, number in unknown:
             if topic not in topics:

@@ -1,10 +1,9 @@
-"""Commits of offsets to a consumer group that has no members, so that every lag tool sees how far a query is.
+"""Commits of offsets to a user's consumer group that has no members, so that every lag tool sees how far a query is.
 
-The group is the user's own; nothing is ever read from it. A consumer commits that never subscribes, so it is no member
-either: Kafka takes such a commit only while the group has none, and keeps it for ``offsets.retention.minutes``, a week
-by default. (librdkafka's admin request for the same ends the process where its connection breaks at the wrong moment.)
-A commit costs one request. The monitor of a query's topics waits for ``_PATIENCE_MS`` at most: a broker that is away is
-the concern of the query's readers, and the next commit replaces the one that failed.
+Nothing is ever read from the group. The consumer that commits never subscribes, so it is not a member either: Kafka
+takes such a commit only while the group has none, and keeps it for ``offsets.retention.minutes``, a week by default.
+(librdkafka's admin request for the same ends the process where its connection breaks at the wrong moment.) A commit
+costs one request, and waits for ``_PATIENCE_MS`` at most: the next commit replaces one that failed.
 """
 
 from __future__ import annotations
@@ -42,13 +41,7 @@ _POLL_SECONDS = 0.05
 
 
 class ConsumerGroup(Cluster):
-    """A consumer group of a Kafka cluster, and the cluster itself; for its further errors see ``Cluster``.
-
-    Args:
-        options: The cluster's address and settings.
-        label: The caller, for messages.
-        group: The group's id.
-    """
+    """A Kafka cluster and a consumer group of it; for its further errors see ``Cluster``."""
 
     def __init__(self, options: ClusterOptions, label: str, group: str) -> None:
         super().__init__(options, label)
@@ -57,15 +50,7 @@ class ConsumerGroup(Cluster):
         self._answers: list[tuple[KafkaError | None, Sequence[TopicPartition]]] = []
 
     def commit(self, positions: Mapping[Partition, int]) -> None:
-        """Commit offsets to the group.
-
-        Args:
-            positions: The next offset to be read of each partition.
-
-        Raises:
-            ConfigurationError: The group has members, or this user may not commit to it.
-            QueryFailedError: No broker answers in time, or it answers with another error.
-        """
+        """Commit the next offset to be read of each partition, to a group that has no members."""
         if positions:
             self._patiently(lambda timeout: self._commit(positions, timeout))
 
@@ -111,7 +96,7 @@ class ConsumerGroup(Cluster):
         if error.name() in _HAS_MEMBERS:
             self._refuse_commit(
                 f"consumer group {self._group!r} has members, so offsets can't be committed to it from outside: stop "
-                f"these consumers, or give this query a group of its own with group="
+                f"these consumers, or give this query another group with group="
             )
         if error.name() == "GROUP_AUTHORIZATION_FAILED":
             self._refuse_commit(
@@ -135,14 +120,7 @@ _PATIENCE_MS = 10_000
 
 
 class TopicMonitor:
-    """A ``SourceMonitor`` of topics.
-
-    Args:
-        options: The cluster's address and settings.
-        topics: The topics and partitions that are read.
-        group: The consumer group to which offsets are committed; None for none.
-        label: The input, for messages.
-    """
+    """A ``SourceMonitor`` of topics, which commits offsets to a consumer group, or to none for None."""
 
     def __init__(self, options: ClusterOptions, topics: Topics, group: str | None, label: str) -> None:
         patience = min(_PATIENCE_MS, options.patience_ms or _PATIENCE_MS)

@@ -3,8 +3,8 @@
 Positions remain Kafka's offsets. Of each partition the archive holds the offsets from its first up to its *cut*, one
 after its last; all others are on the brokers. The archive's records are counted by buckets of time, and a time within a
 bucket counts as the start of the next one. So a slice may read slightly more than it needs, but never less; the times
-of ``from_`` and ``to`` begin buckets of their own, so a range is exact. Offsets are counted by blocks, to know where
-some are missing.
+of ``from_`` and ``to`` begin buckets, too, so a range is exact. Offsets are counted by blocks, to know where some are
+missing.
 
 Where the archive has holes and the brokers still have those offsets, both are read, and each record is returned once.
 Where the brokers no longer have them, a block of offsets without any record is a loss, unless the topic is compacted;
@@ -32,14 +32,7 @@ if TYPE_CHECKING:
 
 
 class Piece(NamedTuple):
-    """The part of a partition that one file holds.
-
-    Attributes:
-        path: The file's URI.
-        partition: The partition.
-        begin: Its smallest offset in the file.
-        end: One after its largest offset in the file.
-    """
+    """The part of a partition that one file holds: from its smallest offset to one after its largest."""
 
     path: str
     partition: Partition
@@ -48,13 +41,7 @@ class Piece(NamedTuple):
 
 
 class Section(NamedTuple):
-    """A range of offsets that lies in one place.
-
-    Attributes:
-        begin: The first offset.
-        end: One after the last.
-        is_archived: Whether they lie in the archive.
-    """
+    """A range of offsets, from its first to one after its last, that lies in one place."""
 
     begin: int
     end: int
@@ -62,25 +49,17 @@ class Section(NamedTuple):
 
 
 class Blocks(NamedTuple):
-    """The blocks of a partition's offsets that the archive holds only in part or not at all, as ranges in order.
-
-    Attributes:
-        holed: Ranges of blocks that each lack at least one offset.
-        empty: Ranges of blocks that lack all offsets.
-    """
+    """The blocks of offsets that the archive lacks in part (``holed``) or completely (``empty``), as ordered ranges."""
 
     holed: tuple[tuple[int, int], ...] = ()
     empty: tuple[tuple[int, int], ...] = ()
 
     @classmethod
     def of(cls, begin: int, cut: int, width: int, rows: Mapping[int, int]) -> Blocks:
-        """Return the blocks with holes.
+        """Return the blocks with holes of a partition, from its smallest offset to its cut.
 
-        Args:
-            begin: The partition's smallest offset.
-            cut: One after its largest.
-            width: The number of offsets in a block; the first block begins at offset 0.
-            rows: The number of records in each block, by the block's number.
+        ``width`` is the number of offsets in a block, of which the first begins at offset 0; ``rows`` the number of
+        records in each block, by the block's number.
 
         >>> Blocks.of(5, 60, 10, {0: 5, 1: 9, 2: 10, 5: 10})
         Blocks(holed=((10, 20), (30, 50)), empty=((30, 50),))
@@ -109,10 +88,8 @@ def _runs(begins: NDArray[np.int64], ends: NDArray[np.int64], wanted: NDArray[np
 class Layout:
     """The names of the archive's columns, and where its files are.
 
-    Attributes:
-        names: The columns that the archive has, by the reader's own names, such as ``offset`` or ``VALUE``.
-        fields: The columns that hold the decoded value, in the order of the schema; None where it is raw.
-        places: The settings of the object stores that its files are on, by scheme and place.
+    ``names`` has the columns by the reader's own names, such as ``offset`` or ``VALUE``. ``fields`` are those that hold
+    the decoded value, in the order of the schema; None where it is raw. ``places`` has the settings of object stores.
     """
 
     names: Mapping[str, str]
@@ -122,16 +99,11 @@ class Layout:
 
 @dataclass(frozen=True, eq=False)
 class ArchivedPartition:
-    """The part of a partition that lies in the archive.
+    """The part of a partition that lies in the archive: from its smallest offset to its ``cut``, one after its largest.
 
-    Attributes:
-        begin: Its smallest offset.
-        cut: One after its largest.
-        last: The largest timestamp, in epoch milliseconds.
-        begins: The first milliseconds of the buckets of time that hold records, in order.
-        offsets: For each bucket, the smallest offset of its records and those of all later buckets.
-        pieces: The parts that files hold, in the order of their first offsets.
-        blocks: The missing offsets between the first and the last one.
+    ``last`` is the largest timestamp, in epoch milliseconds. ``begins`` are the first milliseconds of the buckets of
+    time that hold records, in order; ``offsets`` has for each the smallest offset of its records and those of all later
+    buckets. ``blocks`` has the missing offsets.
     """
 
     begin: int
@@ -153,17 +125,13 @@ class ArchivedPartition:
     ) -> ArchivedPartition:
         """Return the archived part of a partition with these buckets and pieces.
 
-        Args:
-            begins: Each bucket's first millisecond, in any order, possibly more than once.
-            smallest: The smallest offset of each.
-            last: The largest timestamp, in epoch milliseconds.
-            pieces: The parts that files hold.
-            blocks: The missing offsets.
+        ``begins`` has each bucket's first millisecond, in any order, possibly more than once; ``smallest`` the smallest
+        offset of each.
         """
         order = np.argsort(begins, kind="stable")
         distinct, first = np.unique(begins[order], return_index=True)
         later = np.minimum.accumulate(smallest[order][::-1])[::-1]
-        held = tuple(sorted(pieces, key=lambda each: (each.begin, each.path)))
+        held = tuple(sorted(pieces, key=lambda piece: (piece.begin, piece.path)))
         return cls(held[0].begin, max(each.end for each in held), last, distinct, later[first], held, blocks)
 
     def has_holes_at(self, offset: int) -> bool:
@@ -171,16 +139,7 @@ class ArchivedPartition:
         return any(begin <= offset < end for begin, end in self.blocks.holed)
 
     def parts(self, begin: int, end: int, kept: int) -> list[tuple[int, int, bool]]:
-        """Return the parts of a range, split by whether the brokers are to fill the archive's holes there.
-
-        Args:
-            begin: The first offset.
-            end: One after the last.
-            kept: The log start offset, the first that the brokers still have.
-
-        Returns:
-            Ranges in order, each with whether it is filled.
-        """
+        """Return the parts of a range in order, each with whether the brokers fill the archive's holes in it."""
         parts: list[tuple[int, int, bool]] = []
         at = begin
         for holed, stop in self.blocks.holed:
@@ -196,12 +155,7 @@ class ArchivedPartition:
 class ArchiveIndex:
     """The offsets and times of an archive's records, as of the moment at which it was opened. It can be pickled.
 
-    Attributes:
-        label: The archive, for messages.
-        width: The width of a bucket of time, in milliseconds.
-        times: Times that begin a bucket of their own, in epoch milliseconds.
-        archived: Each partition's part; a partition that is missing has none.
-        layout: The names of its columns.
+    ``width`` is that of a bucket of time, in milliseconds; ``times``, in epoch milliseconds, begin buckets, too.
 
     >>> piece = Piece("file:/lake/a.parquet", ("trades", 0), 10, 30)
     >>> begins, smallest = np.array([0, 1000, 2000]), np.array([10, 20, 18])
@@ -223,9 +177,7 @@ Section(begin=30, end=40, is_archived=False)]
     def first_at(self, partition: Partition, timestamp_ms: int) -> tuple[int, int] | None:
         """Return the offset and time at which records of a time or later begin; None where the archive has none.
 
-        Args:
-            partition: A partition of the archive.
-            timestamp_ms: In epoch milliseconds; a time within a bucket counts as the start of the next one.
+        A time within a bucket counts as the start of the next one.
         """
         part = self.archived[partition]
         ceiling = -(-timestamp_ms // self.width) * self.width
@@ -250,12 +202,7 @@ Section(begin=30, end=40, is_archived=False)]
 
 
 def bucket_begins(times: Any, width: int, own: Sequence[int]) -> NDArray[np.int64]:
-    """Return the first millisecond of each time's bucket.
-
-    Args:
-        times: In epoch milliseconds.
-        width: The width of a bucket, in milliseconds.
-        own: The times that begin buckets of their own, in epoch milliseconds.
+    """Return the first millisecond of each time's bucket; the times of ``own`` begin buckets, too.
 
     >>> bucket_begins([5, 12, 17, 23], 10, [15]).tolist()
     [0, 10, 15, 20]
@@ -268,14 +215,7 @@ def bucket_begins(times: Any, width: int, own: Sequence[int]) -> NDArray[np.int6
 
 
 class HybridCluster(Cluster):
-    """A cluster whose older records lie in an archive; it answers for both parts as if they were one.
-
-    Args:
-        options: The cluster's address and settings.
-        label: The caller, for messages.
-        archive: The index of the archive.
-        at_start: Whether no query runs yet.
-    """
+    """A cluster whose older records lie in an archive; it answers for both parts as if they were one."""
 
     def __init__(self, options: ClusterOptions, label: str, archive: ArchiveIndex, *, at_start: bool = False) -> None:
         super().__init__(options, label, at_start=at_start)
@@ -305,14 +245,7 @@ class HybridCluster(Cluster):
         return records
 
     def lost(self, partition: Partition, begin: int, end: int, log_start: int) -> list[tuple[int, int]]:
-        """Return the offsets within the archive that neither part has, and that were not compacted away.
-
-        Args:
-            partition: A partition of the archive.
-            begin: The first offset that is read.
-            end: One after the last.
-            log_start: The log start offset, the first that the brokers still have.
-        """
+        """Return the offsets within the archive that neither part has, and that were not compacted away."""
         part = self.archive.archived.get(partition)
         empty = [] if part is None else part.blocks.empty
         overlaps = [(max(one, begin), min(two, end, log_start)) for one, two in empty]
@@ -338,11 +271,7 @@ class HybridCluster(Cluster):
         return position if position >= part.begin else max(position, min(log_start, part.begin))
 
     def check_ends(self, partitions: Iterable[Partition]) -> None:
-        """Check that the archive belongs to these topics.
-
-        Raises:
-            ConfigurationError: It has a partition that the topic does not have, or offsets beyond the topic's end.
-        """
+        """Check that the archive belongs to these topics, which must have its partitions and its offsets."""
         read = list(partitions)
         topics, ends = self.partitions(), self.latest(read)
         for (topic, number), part in self.archive.archived.items():
@@ -359,15 +288,7 @@ class HybridCluster(Cluster):
                 raise ConfigurationError(msg)
 
     def check_seam(self, begins: Mapping[Partition, int], ends: Mapping[Partition, int] | None) -> None:
-        """Check that the brokers have all records that the archive lacks.
-
-        Args:
-            begins: The offsets at which reading begins.
-            ends: The offsets at which it ends; None reads all records.
-
-        Raises:
-            ConfigurationError: Some of the records to be read are in neither part.
-        """
+        """Check that the brokers have all records to be read that the archive lacks; without ``ends`` all are read."""
         log_starts, wrong = self.log_starts(begins), []
         for partition, begin in begins.items():
             first = log_starts[partition]
@@ -385,7 +306,7 @@ class HybridCluster(Cluster):
         if wrong:
             msg = (
                 f"{self._label}: {'; '.join(wrong)}: neither {self.archive.label} nor the brokers have them; archive "
-                f'them, begin later, or set data_loss="skip" to go on without them, which is right if they were '
+                f'them, begin later, or set data_loss="skip" to leave them out, which is right if they were '
                 f"records of aborted transactions"
             )
             raise ConfigurationError(msg)

@@ -1,7 +1,7 @@
 """The source of an input's Kafka topics: the topics that are read, over which range, and how records are decoded.
 
 ``source`` makes one, and refuses each argument that can't be right before any broker is asked. Facts that only the
-brokers have, such as whether a topic exists, is checked when a query starts (``KafkaSource.check``). A source can be
+brokers have, such as whether a topic exists, are checked when a query starts (``KafkaSource.check``). A source can be
 shown and logged: what may be secret is only in ``options``, which no ``repr`` shows, no Spark option holds and no
 checkpoint keeps.
 """
@@ -15,8 +15,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, get_args
 
 from cojoin.engine.input_spec import DIRECT
-from cojoin.engine.values.arguments import Duration, milliseconds
-from cojoin.errors import CheckpointError, ConfigurationError, did_you_mean
+from cojoin.engine.values.arguments import Duration, check_word, milliseconds
+from cojoin.errors import CheckpointError, ConfigurationError
 from cojoin.kafka.archive import Archive, Wanted
 from cojoin.kafka.client import ClusterOptions
 from cojoin.kafka.consumer_group import TopicMonitor
@@ -78,7 +78,7 @@ DataLoss: TypeAlias = Literal["fail", "skip"]
 """The treatment of records that the brokers no longer have when a query is to read them.
 
 - *fail*: the query ends with an error that names the missing records and their number.
-- *skip*: the query goes on with the first record that is left; each gap is a row of the ``rejected`` output.
+- *skip*: the query continues with the first record that is left; each gap is a row of the ``rejected`` output.
 """
 
 _FORMAT = "cojoin-kafka"
@@ -105,8 +105,7 @@ class KafkaSource(Source):
         tombstones: The treatment of a record without a value.
         data_loss: The treatment of next records that no longer exist.
         archive: The archive of older records, if not all are on the brokers.
-        group: The consumer group to which the offsets of counted batches are committed; None for none.
-        beside: The other input of the join, if that is read from Kafka, too.
+        group: The consumer group to which the offsets of finished batches are committed; None for none.
         moves_by: The input's key columns, where the rows are Debezium's change events.
         input_name: The input's name, for messages.
     """
@@ -126,6 +125,8 @@ class KafkaSource(Source):
     archive: Archive | None = field(default=None, compare=False)
     group: str | None = None
     beside: KafkaSource | None = field(default=None, repr=False)
+    """The other input of the join, if that is read from Kafka, too."""
+
     moves_by: tuple[str, ...] = ()
     input_name: str = field(default="", repr=False, compare=False)
     is_in_python: ClassVar[bool] = True
@@ -144,7 +145,7 @@ class KafkaSource(Source):
 
     @property
     def has_log(self) -> bool:
-        """Whether Spark keeps a log of its own of what it has read; for Kafka it keeps only offsets."""
+        """Whether Spark logs what it has read in addition to the offsets; for Kafka it does not."""
         return False
 
     @property
@@ -158,7 +159,7 @@ class KafkaSource(Source):
         return f"source kafka {self.topics}"
 
     def together_with(self, other: Source) -> KafkaSource:
-        """Return this source as it is read beside another: if both are read from Kafka, up to the same times.
+        """Return this source as it is read together with another: if both are read from Kafka, up to the same times.
 
         Raises:
             ConfigurationError: The sources have different values of ``max_drift``, or would commit the offsets of one
@@ -169,8 +170,8 @@ class KafkaSource(Source):
         shared = {*self.topics.names} & {*other.topics.names}
         if self.group is not None and self.group == other.group and (shared or self.topics == other.topics):
             msg = (
-                f"group: both inputs would commit their offsets of kafka {self.topics} to {self.group!r}; give each a "
-                f"group of its own"
+                f"group: both inputs would commit their offsets of kafka {self.topics} to {self.group!r}; give each "
+                f"another group"
             )
             raise ConfigurationError(msg)
         if other.max_drift_ms != self.max_drift_ms:
@@ -195,7 +196,7 @@ class KafkaSource(Source):
 
     def why_endless(self) -> str | None:
         """Return the advice for a source without an end; None where it has one."""
-        return None if self.range.is_bounded else f"{self.label} has no to=; say where it ends, such as to='latest'"
+        return None if self.range.is_bounded else f"{self.label} has no to=; set its end, such as to='latest'"
 
     def identity(self, spark: SparkSession) -> dict[str, str | None]:
         """Return what distinguishes this source from others: its topics, sorted by name."""
@@ -205,7 +206,7 @@ class KafkaSource(Source):
     def recognised(self, spark: SparkSession, label: str, known: Mapping[str, Any] | None) -> dict[str, Any]:
         """Return the identity with the ids of the cluster and topics, after a check that what was read is still read.
 
-        Topics may be added from start to start: what the checkpoint does not know is read from its beginning.
+        Topics may be added from start to start: one that the checkpoint does not have is read from its beginning.
 
         Args:
             spark: The session.
@@ -229,7 +230,7 @@ class KafkaSource(Source):
         """Check the source against the brokers before the query starts.
 
         Args:
-            is_new: Whether the query begins with this range; otherwise it goes on from a checkpoint.
+            is_new: Whether the query begins with this range; otherwise it continues from a checkpoint.
 
         Raises:
             ConfigurationError: A topic or partition does not exist or may not be read, the range is wrong, a part of it
@@ -239,7 +240,7 @@ class KafkaSource(Source):
         self._checked(is_new=is_new)
 
     def _checked(self, *, is_new: bool) -> dict[str, str]:
-        """Check the same as ``check``, and return the topics' ids."""
+        """Check as ``check`` does, and return the topics' ids."""
         with closing(self._connect(self.label)) as cluster:
             partitions, ids = self._surveyed(cluster, self.label)
             if isinstance(cluster, HybridCluster):
@@ -289,7 +290,7 @@ class KafkaSource(Source):
                 these columns.
 
         Raises:
-            ConfigurationError: There is no active session, or a topic does not exist.
+            ConfigurationError: No session is active, or a topic does not exist.
             QueryFailedError: No broker answers.
         """
         rows = self._opened(None, streaming=streaming)
@@ -346,7 +347,7 @@ class KafkaSource(Source):
         return skip_gaps(gaps, offset) if gaps and offset is not None else offset
 
     def between(self, label: str, begin: str | None, ends: Sequence[str]) -> tuple[DataFrame, PlacedAt]:
-        """Return the records between positions that can be decoded, and a function that says where a row is.
+        """Return the records between positions that can be decoded, and a function that returns the place of each row.
 
         Raises:
             ConfigurationError: Records of the range no longer exist.
@@ -356,7 +357,7 @@ class KafkaSource(Source):
         if begin is None:
             first = dict(self.range.from_)
         else:
-            # A partition that the query did not know at the last position is not read.
+            # A partition that did not exist at the last position is not read.
             begun = positions_of(json.loads(begin))
             first = {ALL: LATEST, **{each: EARLIEST if each not in begun else _at(begun[each]) for each in read[-1]}}
         wanted = Range(first, {each: _at(offset) for each, offset in read[-1].items()}, label)
@@ -398,12 +399,11 @@ class KafkaSource(Source):
             format=self._records.record_format(keeps_tombstones=self.tombstones == "keep", archive=layout),
             tasks=tasks,
             archive=index,
-            beside=None if self.beside is None else self.beside.reading(tasks),
+            other=None if self.beside is None else self.beside.reading(tasks),
         )
 
     @property
     def _records(self) -> RecordDescription:
-        """The formats and columns of the records."""
         formats = {"value": self.value, "key": self.key}
         return RecordDescription(
             self.label, self.topics, self.schema, self.columns, self.decode, formats, self.resolved
@@ -480,8 +480,7 @@ def source(
         to: The end of a bounded run, exclusive, in the same forms; None ends it at the records that exist at its start.
         max_drift: The largest distance to expect between a record's timestamp and its event time, or its arrival in
             the topic. In the history, a partition or a whole topic without records for longer than this does not hold
-            back the join. A larger value buffers more rows; a smaller value relies
-            more on the timestamps.
+            back the join. A larger value buffers more rows; a smaller value relies more on the timestamps.
         max_records: The largest number of records of this input in a micro-batch. Tasks read them in pieces of 16 MB,
             but a micro-batch of large records holds all their bytes: 10,000 records of 1 MB are 10 GB.
         undecodable: Whether a record that can't be decoded goes to ``rejected`` or ends the query.
@@ -494,17 +493,17 @@ def source(
             parquet files with ``topic``, ``partition``, ``offset`` and ``timestamp`` as Spark's Kafka source gives
             them, and the columns of ``schema`` or the raw ``value``. Each partition's newer records, after the
             archive's last offset, are read from Kafka.
-        group: A consumer group to which a query (``Joined.start``) commits the offsets that its batches have read, once
-            they count, so that tools which watch a group's lag see it: at the end of a topic the lag is 0, markers of
-            transactions included. Nothing is read from the group, and it must have no members. It is a group of your
-            own, one for each input of a topic. A commit that fails is logged, counted as a metric and tried again; the
-            query goes on. The process that started the query commits. ``to_dataframe`` commits nothing.
+        group: A consumer group to which a query (``Joined.start``) commits the offsets of finished batches, so that
+            tools which watch a group's lag see it: at the end of a topic the lag is 0, markers of transactions
+            included. Nothing is read from the group, and it must have no members. It is your own group, another one
+            for each input of a topic. A commit that fails is logged, counted as a metric and tried again; the query
+            continues. The process that started the query commits. ``to_dataframe`` commits nothing.
         token: Your own function that returns a token for SASL's OAUTHBEARER, and its lifetime in seconds; or a
             ``Token``. It takes no arguments and runs on the driver and on the workers, again for each new token. The
-            login goes by TLS unless ``options`` says otherwise.
+            login goes by TLS unless ``options`` sets another protocol.
         options: librdkafka's settings, such as ``{"security.protocol": "SASL_SSL"}``. They are never stored, and never
-            shown where they may be secret. The user needs READ and DESCRIBE on the topics, READ on ``group`` where one
-            is given, and otherwise no rights on consumer groups.
+            shown where they may be secret. The user needs READ and DESCRIBE on the topics, READ on ``group`` if there
+            is one, and no other rights on consumer groups.
 
     Returns:
         A source with the value's columns, then the further columns, then ``topic``, ``partition`` and ``offset``.
@@ -531,14 +530,9 @@ def source(
     if isinstance(value, JsonFormat):
         schema, value = value.schema, None
     check_columns(label, schema, further, decode, has_format=value is not None or key is not None)
-    for name, word, valid in (
-        ("undecodable", undecodable, get_args(Undecodable)),
-        ("tombstones", tombstones, get_args(Tombstones)),
-        ("data_loss", data_loss, get_args(DataLoss)),
-    ):
-        if word not in valid:
-            msg = f"{label}: {name}: expected {' or '.join(map(repr, valid))}, got {word!r}"
-            raise ConfigurationError(msg + did_you_mean(str(word), valid))
+    check_word(f"{label}: undecodable", undecodable, get_args(Undecodable))
+    check_word(f"{label}: tombstones", tombstones, get_args(Tombstones))
+    check_word(f"{label}: data_loss", data_loss, get_args(DataLoss))
     if isinstance(max_records, bool) or not isinstance(max_records, int) or max_records < 1:
         msg = f"{label}: max_records: expected a whole number of 1 or more, got {max_records!r}"
         raise ConfigurationError(msg)
@@ -592,7 +586,7 @@ def _check_formats(label: str, value: Any, key: Any, tombstones: str) -> None:
         raise ConfigurationError(msg)
     if isinstance(value, DebeziumFormat) and tombstones == "keep":
         msg = (
-            f"{label}: tombstones: expected the default for Debezium, got 'keep': a tombstone there repeats a delete, "
-            f"which has come before"
+            f"{label}: tombstones: expected the default for Debezium, got 'keep': its tombstones only repeat the "
+            f"deletes before them"
         )
         raise ConfigurationError(msg)

@@ -2,16 +2,19 @@
 
 A broker's answer to a search by time can be misleading. It may be the offset of a commit marker, which consumers never
 see and whose timestamp is the time of the commit. It may be a record whose timestamp is far ahead, which is the answer
-for all later times. For a compacted topic it may be that there is no such record, because what is left of a batch keeps
-the time of a record that is gone.
+for all later times. For a compacted topic it may be that no such record exists, because the rest of a batch keeps the
+time of a record that was compacted away.
 
-So where reading is to end, the next record is looked up, and where the broker finds none, the last records are. If they
-contradict the answer, the broker's answers for this partition are only used as a lower bound, and its records are
-searched by bisection over few offsets. Timestamps further ahead of the clock than ``max_ahead`` are skipped, and so are
-those of -1, which stand for none, and those that no timestamp of Spark's holds, such as nanoseconds.
+So where reading is to end, the next record is looked up, or the last ones where the broker returns none. If they
+contradict the answer, the broker's answers for this partition are only a lower bound, and its records are searched by
+bisection over few offsets. Timestamps further ahead of the clock than ``max_ahead`` are skipped, and so are those of
+-1, which stand for none, and those that no timestamp of Spark's holds, such as nanoseconds.
 
 A lookup costs one fetch, a few milliseconds, for all partitions, and one more for the end of a partition. A batch needs
 one where it ends, and one at the end of a partition; where the broker's answers are wrong, some thirty more.
+
+In all arguments times are in epoch milliseconds. ``ends`` are the offsets at which reading or a partition ends, and
+``trusted_until`` is the latest timestamp that is trusted; None trusts all.
 """
 
 from __future__ import annotations
@@ -51,23 +54,14 @@ _MOST_KEPT = 10_000
 
 
 class Stamp(NamedTuple):
-    """A record that was looked up.
-
-    Attributes:
-        offset: Its offset.
-        timestamp: Its timestamp in epoch milliseconds; None where many records from this offset on have no trusted one.
-    """
+    """A record that was looked up; its timestamp is None where many records from there on have no trusted one."""
 
     offset: int
     timestamp: int | None
 
 
 def stamp_of(message: Any) -> int | None:
-    """Return a record's timestamp in epoch milliseconds; None where it has none, which producers write as -1.
-
-    Args:
-        message: confluent-kafka's message.
-    """
+    """Return a message's timestamp in epoch milliseconds; None where it has none, which producers write as -1."""
     kind, stamp = message.timestamp()
     return stamp if kind and stamp != _NO_STAMP else None
 
@@ -81,11 +75,7 @@ def time_of(message: Any) -> int | None:
 class Times:
     """The offsets of times in one input's partitions; it remembers where the broker's answers were wrong.
 
-    Args:
-        cluster: The cluster that answers searches by time.
-        lookup: The lookup of single records.
-        limit: The largest number of records of a batch; the search goes no finer than a small share of it.
-        max_drift_ms: The largest disorder of records, in milliseconds.
+    The search goes no finer than a small share of ``limit``, the largest number of records of a batch.
     """
 
     def __init__(self, cluster: Cluster, lookup: RecordLookup, limit: int, max_drift_ms: int) -> None:
@@ -105,24 +95,15 @@ class Times:
         """Begin the search for a batch's end; within it, the broker is asked for each time once.
 
         Where reading ends must be known by then: what is appended later lies behind it, so it changes no answer.
-
-        Args:
-            trusted_until: The latest timestamp that is trusted, in epoch milliseconds; None trusts all.
         """
         self.trusted_until, self._answers = trusted_until, {}
 
     def first_at(
         self, time: int, begins: Mapping[Partition, int], ends: Mapping[Partition, int]
     ) -> dict[Partition, tuple[int, int] | None]:
-        """Return where each partition's records of a time or later begin.
+        """Return the offset and timestamp of each partition's first record of a time or later, or of one soon after it.
 
-        Args:
-            time: In epoch milliseconds.
-            begins: Offsets before which records no longer matter.
-            ends: Offsets at which reading ends.
-
-        Returns:
-            The offset and timestamp of the first such record, or of one soon after it; None where there is none.
+        It is None where there is none. Before the offsets of ``begins`` records no longer matter.
         """
         answers = self._answered(begins, time)
         low: dict[Partition, int] = {}
@@ -135,7 +116,6 @@ class Times:
         return answers | self.searched(time, low, ends)
 
     def _answered(self, partitions: Collection[Partition], time: int) -> dict[Partition, tuple[int, int] | None]:
-        """Return the broker's answer for each partition."""
         known = self._answers.setdefault(time, {})
         missing = [each for each in partitions if each not in known]
         if missing:
@@ -145,14 +125,8 @@ class Times:
     def confirms(self, time: int, positions: Mapping[Partition, int], ends: Mapping[Partition, int]) -> bool:
         """Check the answers of ``first_at`` for a time against the records.
 
-        Args:
-            time: In epoch milliseconds.
-            positions: The positions of the partitions.
-            ends: The offsets at which they end.
-
-        Returns:
-            Whether no answer since the last call, for this time or another, was found to be wrong by more than the
-            drift; if one was, ask for all of them again.
+        Return False if an answer since the last call, for this time or another, was wrong by more than the drift; the
+        caller then asks for all of them again.
         """
         claims = self.first_at(time, positions, ends)
         trusted = [
@@ -175,39 +149,19 @@ class Times:
     def contradicted(
         self, time: int, begins: Mapping[Partition, int], ends: Mapping[Partition, int]
     ) -> list[Partition]:
-        """Return the partitions whose last records contradict the answer that no record is of a time or later.
-
-        Args:
-            time: In epoch milliseconds.
-            begins: An offset of each partition, the first that exists or an earlier one.
-            ends: The offsets at which they end.
-        """
+        """Return the partitions whose last records contradict the answer that no record is of a time or later."""
         on_brokers = {each: begin for each, begin in begins.items() if not self.is_archived(each, ends[each] - 1)}
         newest = self.newest_of(on_brokers, ends)
         return [each for each, stamp in newest.items() if stamp is not None and stamp >= time]
 
     def next_stamp(self, time: int, positions: Mapping[Partition, int], ends: Mapping[Partition, int]) -> int | None:
-        """Return the smallest timestamp of the next records, once all records before a time should be read.
-
-        Args:
-            time: In epoch milliseconds.
-            positions: The offsets at which reading is to end.
-            ends: The offsets at which the partitions end.
-
-        Returns:
-            The timestamp in epoch milliseconds; ``time`` where none is smaller, None where one can't be known.
-        """
+        """Return the smallest of ``time`` and the next records' timestamps; None where one can't be known."""
         seen = [each for each in self._next(self._unread(positions, ends), ends).values() if each is not None]
         stamps = [each.timestamp for each in seen if each.timestamp is not None]
         return min([time, *stamps]) if len(stamps) == len(seen) else None
 
     def newest_of(self, begins: Mapping[Partition, int], ends: Mapping[Partition, int]) -> dict[Partition, int | None]:
-        """Return the largest timestamp near each partition's end, in epoch milliseconds; None where it is empty.
-
-        Args:
-            begins: The first offset of each partition.
-            ends: One after its last offset.
-        """
+        """Return the largest timestamp near each partition's end; None where it is empty."""
         if len(self._newest) > _MOST_KEPT:
             self._newest.clear()
         wanted = {
@@ -220,7 +174,9 @@ class Times:
         }
         for partition in archived:
             assert isinstance(self._cluster, HybridCluster)
-            self._newest[partition, wanted[partition]] = self._capped(self._cluster.archive.archived[partition].last)
+            last = self._cluster.archive.archived[partition].last
+            trusted = last if self.trusted_until is None else min(last, self.trusted_until)
+            self._newest[partition, wanted[partition]] = trusted
         left = {partition: end for partition, end in wanted.items() if partition not in archived}
         width = _TAIL
         while left:
@@ -235,7 +191,7 @@ class Times:
         return {partition: self._newest[partition, ends[partition]] for partition in begins}
 
     def newest(self, begins: Mapping[Partition, int], ends: Mapping[Partition, int]) -> int | None:
-        """Return the largest timestamp near the partitions' ends, in epoch milliseconds; None where all are empty."""
+        """Return the largest timestamp near the partitions' ends; None where all are empty."""
         stamps = self.newest_of(begins, ends).values()
         return max((each for each in stamps if each is not None), default=None)
 
@@ -244,15 +200,8 @@ class Times:
     ) -> dict[Partition, tuple[int, int] | None]:
         """Return the result of ``first_at``, found by bisection in all partitions at once.
 
-        The offsets that are looked up do not depend on where a search begins.
-
-        Args:
-            time: In epoch milliseconds.
-            low: Offsets before which no record is of the time or later.
-            ends: Offsets at which reading ends.
-
-        Returns:
-            As ``first_at``.
+        Before the offsets of ``low`` no record is of the time or later. The offsets that are looked up do not depend on
+        where a search begins.
         """
         records: dict[Partition, tuple[int, int] | None] = {}
         between: dict[Partition, tuple[int, int]] = {}
@@ -313,9 +262,6 @@ class Times:
         """Return the offsets at which the brokers have records to look up."""
         return {each: at for each, at in offsets.items() if at < ends[each] and not self.is_archived(each, at)}
 
-    def _capped(self, stamp: int) -> int:
-        return stamp if self.trusted_until is None else min(stamp, self.trusted_until)
-
     def is_archived(self, partition: Partition, offset: int) -> bool:
         """Return whether a record lies in the archive, whose index was made by reading it."""
         if not isinstance(self._cluster, HybridCluster):
@@ -326,18 +272,7 @@ class Times:
 def first_records(
     cluster: Cluster, lookup: RecordLookup, partitions: Iterable[Partition], time: int, trusted_until: int | None
 ) -> dict[Partition, tuple[int, int] | None]:
-    """Return each partition's first record, by offset, of a time or later.
-
-    Args:
-        cluster: The cluster that answers searches by time.
-        lookup: The lookup of single records.
-        partitions: The partitions.
-        time: In epoch milliseconds.
-        trusted_until: The latest timestamp that is trusted, in epoch milliseconds; None trusts all.
-
-    Returns:
-        The record's offset and timestamp; None where there is none.
-    """
+    """Return the offset and timestamp of each partition's first record, by offset, of a time or later, or None."""
     claimed = cluster.first_at(partitions, time)
     times = Times(cluster, lookup, 1, 0)
     times.trusted_until = trusted_until
@@ -403,11 +338,8 @@ _MOST_PASSED = 10_000
 class RecordLookup:
     """Lookups of single records of a cluster, for one thread, by one consumer that fetches little at once.
 
-    It skips transaction markers and records of aborted transactions, which consumers never see.
-
-    Args:
-        cluster: The cluster that holds the records.
-        label: The input, for messages.
+    It skips transaction markers and records of aborted transactions, which consumers never see. A broker that does not
+    answer for longer than the patience is a QueryFailedError.
     """
 
     def __init__(self, cluster: Cluster, label: str) -> None:
@@ -417,20 +349,7 @@ class RecordLookup:
     def next_records(
         self, offsets: Mapping[Partition, int], ends: Mapping[Partition, int], trusted_until: int | None
     ) -> dict[Partition, Stamp | None]:
-        """Return each partition's first record at or after an offset whose timestamp is trusted.
-
-        Args:
-            offsets: The offset at which each lookup begins.
-            ends: The offset at which it ends.
-            trusted_until: The latest timestamp that is trusted, in epoch milliseconds; None trusts all.
-
-        Returns:
-            The record; None where there is none before the end. Where very many are not trusted, a ``Stamp`` without a
-            timestamp.
-
-        Raises:
-            QueryFailedError: No broker answered for longer than the patience allows.
-        """
+        """Return each partition's first trusted record at or after an offset; one without a time where it gave up."""
         records: dict[Partition, Stamp | None] = {}
         passed = dict.fromkeys(offsets, 0)
 
@@ -451,16 +370,7 @@ class RecordLookup:
     def stamps(
         self, begins: Mapping[Partition, int], ends: Mapping[Partition, int], trusted_until: int | None
     ) -> dict[Partition, list[tuple[int, int]]]:
-        """Return the offsets and timestamps of all trusted records in a range of each partition.
-
-        Args:
-            begins: The offset at which each range begins.
-            ends: The offset at which it ends.
-            trusted_until: The latest timestamp that is trusted, in epoch milliseconds; None trusts all.
-
-        Raises:
-            QueryFailedError: No broker answered for longer than the patience allows.
-        """
+        """Return the offsets and timestamps of all trusted records in a range of each partition."""
         records: dict[Partition, list[tuple[int, int]]] = {each: [] for each in begins}
 
         def take(partition: Partition, message: Any) -> bool:
@@ -502,7 +412,9 @@ class RecordLookup:
                 if messages:
                     answered_at = time.monotonic()
                 else:
-                    self._check_patience(time.monotonic() - answered_at, next(iter(left)))
+                    topic, number = next(iter(left))
+                    expected = f"one of topic {topic} partition {number}"
+                    self._cluster.check_patience(time.monotonic() - answered_at, expected)
                 wanted = set(left)
                 for message in messages:
                     self._pass_on(message, left, ends, take)
@@ -526,14 +438,14 @@ class RecordLookup:
         if partition not in left:
             return
         if message.error() is not None:
-            self._go_on_after(message, left, ends[partition])
+            self._skip_event(message, left, ends[partition])
         # Messages that are left over from an earlier lookup are ignored.
         elif message.offset() >= left[partition]:
             has_enough = message.offset() >= ends[partition] or take(partition, message)
             if has_enough or message.offset() >= ends[partition] - 1:
                 del left[partition]
 
-    def _go_on_after(self, message: Any, left: dict[Partition, int], end: int) -> None:
+    def _skip_event(self, message: Any, left: dict[Partition, int], end: int) -> None:
         """Continue after a message that is not a record: a partition's end, offsets that no longer exist, an error."""
         error, partition = message.error(), (message.topic(), message.partition())
         if error.name() == "_PARTITION_EOF":
@@ -548,16 +460,4 @@ class RecordLookup:
         elif not self._cluster.is_passing(error):
             topic, number = partition
             msg = f"{self._label}: topic {topic} partition {number}: {self._cluster.text(error)} ({error.name()})"
-            raise QueryFailedError(msg)
-
-    def _check_patience(self, waited: float, partition: Partition) -> None:
-        patience = self._cluster.patience_ms
-        if patience is not None and 1000 * waited > patience:
-            topic, number = partition
-            problem = self._cluster.last_problem
-            why = "" if problem is None else f" ({problem})"
-            msg = (
-                f"{self._label}: the brokers gave no record for {waited:.0f} s{why}; expected one of topic {topic} "
-                f"partition {number}; see that its brokers run, or wait for longer with patience="
-            )
             raise QueryFailedError(msg)

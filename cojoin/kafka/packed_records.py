@@ -1,12 +1,12 @@
 """Records whose rows the reading task packs, so that they never become rows of Spark.
 
 The task decodes values and keys, hashes the key columns as Spark does, and packs the rows by key group. A record of
-which it is not sure that Spark would make the same row goes on as a record, and Spark decodes it (``record_columns``):
-such as one with a fault, without a value, or whose JSON is not *settled* (``formats.arrow_json``). So do marks. The map
-side passes on what is packed, and packs the rest (``spark.batch.packing``).
+which it is not sure that Spark would make the same row stays a record, and Spark decodes it (``record_columns``): such
+as one with a fault, without a value, or whose JSON is not *settled* (``formats.arrow_json``). So do marks. The map side
+passes on what is packed, and packs the rest (``spark.batch.packing``).
 
 Before the start it is decided whether an input's tasks pack its rows. They do so where that gives the same rows as the
-general way, in which Spark makes rows of the records. Both ways have the same offsets, so a checkpoint goes on with
+general way, in which Spark makes rows of the records. Both ways have the same offsets, so a checkpoint continues with
 either. A task holds the rows of one chunk, and packing costs about 1 microsecond a record of 100 bytes.
 """
 
@@ -52,11 +52,8 @@ _DECODED_IN = {"value": DECODED, "key": DECODED_KEY}
 class PackedRecords:
     """Packs the rows of a task's records; it is sent to the workers.
 
-    Attributes:
-        grouping: The input's columns, and how its rows are distributed to key groups.
-        parts: The origins of these columns.
-        columns: The columns of ``"column"``, by name.
-        json: The columns of JSON that is parsed here; other values and keys are decoded already.
+    ``parts`` are the origins of the columns of ``grouping``, ``columns`` those of ``"column"`` by name. ``json`` are
+    the columns of JSON that is parsed here; other values and keys are decoded already.
     """
 
     grouping: Grouping
@@ -66,20 +63,12 @@ class PackedRecords:
 
     @staticmethod
     def schema(records: pa.Schema) -> pa.Schema:
-        """Return the columns of the yielded batches.
-
-        Args:
-            records: The columns of the records.
-        """
+        """Return the columns of the yielded batches, those of the records first."""
         group, payload = READY_COLUMNS
         return records.append(pa.field(group, pa.int32())).append(pa.field(payload, pa.binary()))
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield packed rows, and the records and marks that Spark must see.
-
-        Args:
-            batches: The task's records.
-        """
+        """Yield packed rows, and the records and marks that Spark must see."""
         waiting: list[pa.Table] = []
         rows = size = 0
         for batch in batches:
@@ -186,13 +175,7 @@ _TIMES, _CORRECTED = "spark.sql.legacy.timeParserPolicy", "CORRECTED"
 
 
 def why_through_spark(records: RecordDescription, spec: InputSpec, *, has_archive: bool) -> str | None:
-    """Return why Spark makes rows of an input's records, in words; None where the tasks that read them pack them.
-
-    Args:
-        records: The formats and columns of the records.
-        spec: The input.
-        has_archive: Whether older records are in an archive.
-    """
+    """Return why Spark makes rows of an input's records, in words; None where the tasks that read them pack them."""
     session = active_session()
     reasons = {
         "no Spark session is active": session is None,

@@ -1,8 +1,8 @@
-"""Positions of a reader as Spark keeps them in its offset log, and the records that no longer exist after one.
+"""Positions of a reader, as Spark's offset log keeps them, and the records after a position that no longer exist.
 
-A position is JSON that every later version of cojoin can read. It holds the next offset of each partition and the time
-up to which both inputs are read. It also holds all that must be the same when a batch is run again: the marks' time,
-the partitions that hold more records, the latest trusted timestamp.
+A position is JSON that every later version of cojoin can read: the next offset of each partition, the time up to which
+both inputs are read, and all that must be the same when a batch is run again (the mark's time, the partitions that hold
+more records, the latest trusted timestamp).
 """
 
 from __future__ import annotations
@@ -28,11 +28,10 @@ def offset_of(
     ends: Mapping[Partition, int] | None = None,
     trusted_until: int | None = None,
 ) -> dict[str, Any]:
-    """Return an offset as Spark keeps it: the time up to which all is read, the mark of that time, the next offsets.
+    """Return a position: the time up to which all is read, the mark of that time, the next offsets.
 
-    It also names the partitions that hold more, and the latest trusted timestamp, so that a batch that is run again
-    gets the same ones. Between the parts of a slice the reader adds the time at which the slice ends, and how many
-    parts are left.
+    It also names the partitions that hold more, and the latest trusted timestamp. Between the parts of a slice the
+    reader adds the time at which the slice ends, and how many parts are left.
     """
     spelled: dict[str, dict[str, int]] = {}
     unread: dict[str, dict[str, bool]] = {}
@@ -62,17 +61,7 @@ _NOTHING_READ = ("", "-", "null")
 
 
 def gaps_since(cluster: Cluster, topics: Topics, label: str, offset: str | None) -> list[Gap]:
-    """Return the ranges of offsets that no longer exist among those to be read next.
-
-    Args:
-        cluster: The cluster of the topics.
-        topics: The topics and partitions that are read.
-        label: The input, for messages.
-        offset: The line of Spark's offset log.
-
-    Raises:
-        CheckpointError: The position does not belong to these topics.
-    """
+    """Return the ranges of offsets to be read after a position that no longer exist; none where nothing was read."""
     if offset is None or offset.strip() in _NOTHING_READ:
         return []
     try:

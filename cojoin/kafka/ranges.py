@@ -1,15 +1,15 @@
 """The range of a Kafka source: ``from_`` and ``to``, checked without a broker and then resolved into offsets.
 
-A *point* is earliest, latest, an offset or a time. It is given for all topics, for a topic, or for one partition; the
-most specific one counts. Without any, the range begins at the earliest offset and ends at the run's own end. A time
-without a zone is in UTC, and is rounded up to Kafka's milliseconds.
+A *point* is earliest, latest, an offset or a time, for all topics, for a topic, or for one partition; the most specific
+one counts. Without any, the range begins at the earliest offset and ends at the run's own end. A time without a zone is
+in UTC, and is rounded up to Kafka's milliseconds.
 
 A beginning is inclusive, an end exclusive. A time is compared with record timestamps. A partition begins at its first
 record (by offset) at or after the time, and ends before such a record; where it has none, its end offset counts. So
 where timestamps are out of order, earlier ones after such a record belong to what follows it. Transaction markers do
 not count as records, and a record whose timestamp is further ahead of the clock than ``max_ahead`` has no time.
 
-It costs one round trip to the cluster for each kind of point and each time, and a lookup of the records found.
+It costs one round trip to the cluster for each kind of point and each time, and a lookup of the records.
 """
 
 from __future__ import annotations
@@ -44,12 +44,7 @@ _EXPECTED = "expected 'earliest', 'latest', a time such as '2026-01-05T10:00:00Z
 
 @dataclass(frozen=True)
 class Point:
-    """A place in a partition.
-
-    Attributes:
-        kind: The kind of the place.
-        value: The offset, or the time in epoch milliseconds; 0 for the other kinds.
-    """
+    """A place in a partition; ``value`` is the offset, or the time in epoch milliseconds, and 0 for the other kinds."""
 
     kind: Literal["earliest", "latest", "offset", "time"]
     value: int = 0
@@ -70,14 +65,7 @@ ALL: Scope = (None, None)
 
 
 def parsed_points(bound: Any, label: str) -> dict[Scope, Point]:
-    """Return the points that a user wrote, by scope.
-
-    Args:
-        bound: A ``Bound``, as far as the user is right.
-        label: The input and the argument, for messages.
-
-    Raises:
-        ConfigurationError: A type or a word is wrong, or a time does not parse or has no zone.
+    """Return the points that a user wrote, by scope; ``bound`` is a ``Bound``, as far as the user is right.
 
     >>> parsed_points({"trades": {0: 7, 1: "2026-01-05"}}, "from_")
     {('trades', 0): Point(kind='offset', value=7), ('trades', 1): Point(kind='time', value=1767571200000)}
@@ -143,19 +131,18 @@ def _milliseconds(moment: datetime) -> int:
 
 
 def nearest_point(points: Mapping[Scope, Point], scope: Scope) -> Point | None:
-    """Return the most specific point for a scope; None where none was given."""
+    """Return the most specific point for a scope; None where there is none."""
     topic, _ = scope
     return next((points[each] for each in (scope, (topic, None), ALL) if each in points), None)
 
 
 def _time_of_all(points: Mapping[Scope, Point]) -> int | None:
-    """Return the time that is given for all topics, in epoch milliseconds; None where there is no such time."""
+    """Return the time that holds for all topics, in epoch milliseconds; None where there is none."""
     point = points.get(ALL)
     return point.value if point is not None and point.kind == "time" else None
 
 
 def _name_of(scope: Scope) -> str:
-    """Return a scope's name in messages."""
     topic, number = scope
     return f"topic {topic}" if number is None else f"topic {topic} partition {number}"
 
@@ -168,12 +155,8 @@ _LIKE_A_TIME = 100_000_000_000
 class Range:
     """The range that is read, made by ``Range.of``. It can be pickled.
 
-    Attributes:
-        from_: The points at which reading begins, by scope: a topic and a partition's number, each None for all.
-        to: The points at which reading ends, in the same form; None where no ``to`` was given.
-        label: The input, for messages, such as ``"input 'trades'"``.
-        max_ahead_ms: The largest distance ahead of the clock of a trusted record timestamp, in milliseconds; None
-            trusts all that a timestamp of Spark's holds.
+    ``to`` is None where there is none. A record's timestamp is trusted up to ``max_ahead_ms`` milliseconds ahead of the
+    clock; None trusts all that a timestamp of Spark's holds.
     """
 
     from_: Mapping[Scope, Point]
@@ -185,17 +168,10 @@ class Range:
     def of(cls, from_: Bound = "earliest", to: Bound | None = None, *, label: str) -> Range:
         """Return the range that a user wrote, checked as far as possible without a broker.
 
-        Args:
-            from_: The first record that is read. What a dict does not name begins at the earliest offset.
-            to: The first record that is no longer read. For None, and for what a dict does not name, a bounded run ends
-                at the records that exist when it starts, and a live run does not end.
-            label: The input, for messages.
+        What a dict does not name begins at the earliest offset. Without ``to``, and for what its dict does not name, a
+        bounded run ends at the records that exist when it starts, and a live run does not end.
 
-        Raises:
-            ConfigurationError: A type or a word is wrong, a time does not parse or has no zone, or ``from_`` is after
-                ``to``.
-
-        >>> Range.of("2026-01-05", "2026-01-26", what="input 'trades'").from_ms
+        >>> Range.of("2026-01-05", "2026-01-26", label="input 'trades'").from_ms
         1767571200000
         """
         begins = parsed_points(from_, f"{label}: from_")
@@ -206,28 +182,23 @@ class Range:
 
     @property
     def from_ms(self) -> int | None:
-        """The time at which all partitions begin, in epoch milliseconds; None where there is no such time."""
+        """The time at which all partitions begin, in epoch milliseconds; None where there is none."""
         return _time_of_all(self.from_)
 
     @property
     def to_ms(self) -> int | None:
-        """The time at which all partitions end, in epoch milliseconds; None where there is no such time."""
+        """The time at which all partitions end, in epoch milliseconds; None where there is none."""
         return None if self.to is None else _time_of_all(self.to)
 
     @property
     def is_bounded(self) -> bool:
-        """Whether a ``to`` was given."""
+        """Whether the user set a ``to``."""
         return self.to is not None
 
     def resolve(
         self, cluster: Cluster, partitions: Iterable[Partition]
     ) -> tuple[dict[Partition, int], dict[Partition, int] | None]:
-        """Return ``begin`` and ``end``, adjusted so that no partition ends before it begins.
-
-        Raises:
-            ConfigurationError: ``begin`` or ``end`` raises it; a partition begins after its end, where both are offsets
-                or times; or all records before an end offset are gone.
-        """
+        """Return ``begin`` and ``end``, adjusted so that no partition ends before it begins."""
         read = list(partitions)
         begins = self.begin(cluster, read)
         ends = self.end(cluster, read)
@@ -249,16 +220,9 @@ class Range:
     def begin(
         self, cluster: Cluster, partitions: Iterable[Partition], *, skip_lost: bool = False
     ) -> dict[Partition, int]:
-        """Return each partition's first offset to be read.
+        """Return each partition's first offset to be read; the earliest one where it is gone, if ``skip_lost``.
 
-        Args:
-            cluster: The cluster that is asked.
-            partitions: The partitions that are read.
-            skip_lost: Whether to begin at the earliest offset where the given one no longer exists.
-
-        Raises:
-            ConfigurationError: A dict names a topic or partition that is not read; or an offset no longer exists, or is
-                beyond the end.
+        A dict that names what is not read is refused, and so is an offset beyond the end, or that no longer exists.
         """
         read = list(partitions)
         self._check_scopes("from_", self.from_, read)
@@ -274,19 +238,11 @@ class Range:
         return {each: offsets[each] for each in read}
 
     def end(self, cluster: Cluster, partitions: Iterable[Partition]) -> dict[Partition, int] | None:
-        """Return each partition's first offset that is no longer read.
+        """Return the offset after the last one that each partition reads; None where the user set no ``to``.
 
-        Args:
-            cluster: The cluster that is asked; ``"latest"`` is the end at this moment.
-            partitions: The partitions that are read.
-
-        Returns:
-            The offsets; for a partition without an end of its own, the end at this moment. None where no ``to`` was
-            given.
-
-        Raises:
-            ConfigurationError: A dict names a topic or partition that is not read; or an offset is beyond the current
-                end, so that the run might never reach it.
+        A partition without an end ends at this moment's, and so does ``"latest"``. A dict that names topics or
+        partitions that are not read is refused, and so is an offset beyond the current end, which the run might never
+        reach.
         """
         if self.to is None:
             return None
@@ -306,7 +262,7 @@ class Range:
         return min(ahead, LAST_MILLIS)
 
     def _resolved(self, cluster: Cluster, wanted: Mapping[Partition, Point]) -> dict[Partition, int]:
-        """Return the offsets of all points that are not offsets, asked together by kind."""
+        """Return the offsets of all points that are not offsets, requested together by kind."""
         offsets: dict[Partition, int] = {}
         requests: dict[str, Callable[[list[Partition]], dict[Partition, int]]]
         requests = {"earliest": cluster.earliest, "latest": cluster.latest, "time": cluster.latest}
@@ -329,25 +285,22 @@ class Range:
         """Return a text for each partition in which an open transaction holds records of the range back.
 
         Brokers give the records of a transaction only when it is committed, and none of those after its first one
-        before that. So a run over what is there ends at the last stable offset, and the next run begins there; nothing
-        is lost, but what is written is not yet in the result. It costs two requests for all partitions.
-
-        Args:
-            cluster: The cluster; with ``isolation.level=read_uncommitted`` nothing is held back.
-            partitions: The partitions that are read.
+        before that. So a run over the records that exist ends at the last stable offset, and the next run begins there;
+        nothing is lost, but what is written is not yet in the result. With ``isolation.level=read_uncommitted`` nothing
+        is held back. It costs two requests for all partitions.
         """
         stable, written = cluster.latest(partitions), cluster.written(partitions)
         ends = self.end(cluster, partitions) or stable
         return [
-            f"{self.label}: {_name_of(each)}: a transaction is open from offset {end:,} on, so a run over the records "
-            f"that exist ends before it and leaves {written[each] - end:,} offsets, up to {written[each] - 1:,}, to "
-            f"the next run"
-            for each, end in stable.items()
-            if end < written[each] and ends[each] >= end
+            f"{self.label}: {_name_of(partition)}: a transaction is open from offset {end:,} on, so a run over the "
+            f"records that exist ends before it and leaves {written[partition] - end:,} offsets, up to "
+            f"{written[partition] - 1:,}, to the next run"
+            for partition, end in stable.items()
+            if end < written[partition] and ends[partition] >= end
         ]
 
     def span(self, cluster: Cluster, partitions: Iterable[Partition]) -> tuple[int, int] | None:
-        """Return the first and last timestamp at the moment, in epoch milliseconds; None where there is no record."""
+        """Return the first and last timestamp at the moment, in epoch milliseconds; None without records."""
         read, lookup = list(partitions), RecordLookup(cluster, self.label)
         try:
             records = first_records(cluster, lookup, read, self.from_ms or 0, self.trusted_until)
@@ -410,11 +363,7 @@ class Range:
 
 
 def lost(wanted: Mapping[Partition, int], earliest: Mapping[Partition, int]) -> list[str]:
-    """Return a text for each partition in which records that were to be read next no longer exist.
-
-    Args:
-        wanted: The next offset to be read of each partition.
-        earliest: The first offset that still exists.
+    """Return a text for each partition in which records between ``wanted`` and ``earliest`` no longer exist.
 
     >>> lost({("trades", 0): 10, ("trades", 1): 7}, {("trades", 0): 100, ("trades", 1): 0})
     ['topic trades partition 0: offsets 10 to 99 are gone (up to 90 records); the earliest is 100']

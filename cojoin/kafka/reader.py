@@ -1,14 +1,13 @@
 """The PySpark data source of an input's topics: a reader on the driver, and tasks on the workers.
 
 The reader chooses where each micro-batch ends (``alignment``). It knows both inputs, so the other input's reader, which
-runs in a process of its own, chooses the same time. For each input it keeps an admin client and a consumer. Spark keeps
-the reader's offsets: the next offset of each partition, and the time up to which both inputs are read. A task reads
-ranges of offsets and returns Arrow batches.
+runs in another process, chooses the same time. For each input it keeps an admin client and a consumer. Spark keeps the
+reader's offsets (``positions``). A task reads ranges of offsets and returns Arrow batches.
 
-Where a slice ends at a time, each partition's *mark* is sent with the rows. A mark says that the partition is read up
-to this time, as its next record confirms (``offsets_for_times``), less the drift that the user allows. So a partition
-that is silent or at its end does not hold back the watermark. A run without an end has no marks once it has caught up:
-from then on only ``with_idleness`` distinguishes silence from delay.
+Where a slice ends at a time, each partition's *mark* is sent with the rows: the partition is read up to this time, as
+its next record confirms (``offsets_for_times``), less the drift that the user allows. So a partition that is silent or
+at its end does not hold back the watermark. A run without an end has no marks once it has caught up: from then on only
+``with_idleness`` distinguishes silence from delay.
 """
 
 from __future__ import annotations
@@ -48,20 +47,10 @@ if TYPE_CHECKING:
 class InputReading:
     """The description of an input that a reader needs; it is sent to the workers, and has no connections.
 
-    Attributes:
-        label: The input, for messages.
-        cluster: The cluster's address and settings.
-        topics: The topics and partitions that are read.
-        range: The range that is read.
-        limit: The largest number of records of a batch.
-        max_drift_ms: The largest distance of a partition behind the time up to which all are read, in milliseconds.
-        skips_losses: Whether records that no longer exist are skipped and counted; otherwise they end the query.
-        format: The parts of a record that its row has.
-        tasks: The number of tasks into which a batch is cut, if it has enough records.
-        archive: The index of the archive of its older records, where there is one.
-        beside: The other input, whose records are read up to the same times; None where this input is read alone.
-        topic_ids: The topics' ids when the source was opened, by name.
-        packing: Packs the rows of records in the task that reads them; None leaves that to the map side.
+    ``limit`` is the largest number of records of a batch, ``tasks`` that of its tasks. ``max_drift_ms`` is the largest
+    distance of a partition behind the time up to which all are read. ``other`` is the other input of the join, whose
+    records are read up to the same times; None where this one is read alone. ``packing`` packs rows in the task that
+    reads their records; None leaves that to the map side.
     """
 
     label: str
@@ -74,7 +63,7 @@ class InputReading:
     format: RecordFormat
     tasks: int
     archive: ArchiveIndex | None = field(default=None, repr=False)
-    beside: InputReading | None = field(default=None, repr=False)
+    other: InputReading | None = field(default=None, repr=False)
     topic_ids: Mapping[str, str] = field(default_factory=dict, repr=False)
     packing: PackedRecords | None = field(default=None, repr=False)
 
@@ -84,7 +73,7 @@ class InputReading:
         return self.format.schema if self.packing is None else self.packing.schema(self.format.schema)
 
     def records(self, task: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield a task's records, those of the archive first, packed where that is asked; runs on a worker."""
+        """Yield a task's records, those of the archive first; runs on a worker."""
         assert isinstance(task, Task)
         records = self._records(task)
         yield from records if self.packing is None else self.packing(records)
@@ -99,23 +88,14 @@ class InputReading:
 
     def on_a_worker(self) -> InputReading:
         """Return the description for a worker, without anything that grows with the archive."""
-        return replace(self, archive=None, beside=None)
+        return replace(self, archive=None, other=None)
 
 
 _NO_LIMIT = 1 << 62
 
 
 class ConnectedInput:
-    """The topics of one input, with the connections through which the reader asks about them.
-
-    Args:
-        reading: The input.
-
-    Attributes:
-        reading: The input.
-        cluster: The cluster, and the archive of its older records, if there is one.
-        times: The offsets of times in its partitions.
-    """
+    """The topics of one input, with the connections through which the reader asks about them."""
 
     def __init__(self, reading: InputReading) -> None:
         self.reading = reading
@@ -123,16 +103,12 @@ class ConnectedInput:
         self._lookup = RecordLookup(self.cluster, reading.label)
         self.times = Times(self.cluster, self._lookup, reading.limit, reading.max_drift_ms)
         self._stood: tuple[int, dict[Partition, int]] = (0, {})
-        """A time up to which all was read, in epoch milliseconds, and the positions there."""
+        """A time up to which all was read, in epoch milliseconds, and the positions at that time."""
 
         self._known = {"topics": dict(reading.topic_ids)}
 
     def check_topics(self, partitions: Iterable[Partition]) -> None:
-        """Check that no topic was created again since the source was opened, or since the topic was first read.
-
-        Raises:
-            QueryFailedError: A topic was created again.
-        """
+        """Refuse topics that were created again since the source was opened, or since they were first read."""
         ids = {"topics": self.cluster.describe(topic for topic, _ in partitions)}
         problem = id_problem(self._known, ids, self.reading.cluster.bootstrap_servers)
         if problem is not None:
@@ -156,11 +132,7 @@ class ConnectedInput:
         return self.cluster.latest(partitions) if ends is None else ends
 
     def check_ends(self, ends: Mapping[Partition, int], positions: Mapping[Partition, int]) -> None:
-        """Check that no partition's log ends before its position; an end that is given by ``to`` may.
-
-        Raises:
-            QueryFailedError: A log ends before its position.
-        """
+        """Refuse a partition whose log ends before its position; an end that is set by ``to`` may."""
         read = [each for each, position in positions.items() if ends.get(each, position) < position]
         for (topic, number), end in (self.cluster.latest(read) if read else {}).items():
             if end < positions[topic, number]:
@@ -174,13 +146,7 @@ class ConnectedInput:
     def side(
         self, target: Mapping[Partition, int], positions: Mapping[Partition, int], *, no_limit: bool = False
     ) -> UnreadInput:
-        """Return the unread part.
-
-        Args:
-            target: The offsets at which reading ends.
-            positions: The next offset to be read of each partition that is known so far.
-            no_limit: Whether a batch may hold any number of records.
-        """
+        """Return the unread part, from the positions that are known so far to the offsets of ``target``."""
         # A partition created later is read from its beginning; after a bounded run's start, it is read by the next run.
         new = [each for each in target if each not in positions]
         everywhere = {**positions, **(self.cluster.earliest(new) if new else {})}
@@ -195,13 +161,7 @@ class ConnectedInput:
         return UnreadInput(everywhere, ends, _NO_LIMIT if no_limit else self.reading.limit, first_at, confirms)
 
     def standing_at(self, target: Mapping[Partition, int], moment: int, *, no_limit: bool) -> UnreadInput:
-        """Return the unread part once all records before a time are read.
-
-        Args:
-            target: The offsets at which reading ends.
-            moment: The time in epoch milliseconds; 0 where nothing was read yet.
-            no_limit: Whether a batch may hold any number of records.
-        """
+        """Return the unread part once all before a time, in epoch milliseconds, is read; 0 where nothing was read."""
         if not moment:
             return self.side(target, self.begins(skip_lost=True), no_limit=no_limit)
         before, stood = self._stood
@@ -212,7 +172,7 @@ class ConnectedInput:
     def newest(self, side: UnreadInput) -> int:
         """Return the largest timestamp up to the end of the input, in epoch milliseconds; -1 where it is empty."""
         until = self.reading.range.to_ms
-        # Where the end is a time, the records after it show that all records before it are there.
+        # Where the end is a time, the records after it show that all records before it have arrived.
         ends = side.ends if until is None else self.cluster.latest(side.ends)
         newest_stamp = self.times.newest(self.cluster.earliest(ends), ends)
         return -1 if newest_stamp is None else newest_stamp if until is None else min(newest_stamp, until - 1)
@@ -224,11 +184,7 @@ class ConnectedInput:
 
 
 class AlignedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """The reader that plans the batches of one input, aligned with the other.
-
-    Args:
-        reading: The input.
-    """
+    """The reader that plans the batches of one input, aligned with the other."""
 
     def __init__(self, reading: InputReading) -> None:
         self._reading = reading
@@ -244,7 +200,7 @@ class AlignedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _inputs(self) -> list[ConnectedInput]:
         """This input and the other, connected at first use, because the reader is sent to the workers."""
         if not self._connected:
-            inputs = (self._reading, self._reading.beside)
+            inputs = (self._reading, self._reading.other)
             self._connected = [ConnectedInput(each) for each in inputs if each is not None]
         return self._connected
 
@@ -304,7 +260,7 @@ class AlignedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
 
     def _next(self, sides: Sequence[UnreadInput], after: int) -> tuple[int | None, int]:
-        """Return the time at which the next slice ends, and in how many parts it is read."""
+        """Return the time at which the next slice ends, and the number of parts in which it is read."""
         # Records before the range are not read, so time begins where the range begins.
         begun = min(each.reading.range.from_ms or 0 for each in self._inputs)
         chosen = next_slice(sides, max(after, begun), self._hint)
@@ -312,13 +268,7 @@ class AlignedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return chosen.time, chosen.parts
 
     def _mark(self, until: int, positions: Mapping[Partition, int], ends: Mapping[Partition, int]) -> int | None:
-        """Return every partition's mark once all records before a time are read; None where it can't be known.
-
-        Args:
-            until: The time, in epoch milliseconds.
-            positions: The positions up to which partitions are read.
-            ends: The offsets at which they end.
-        """
+        """Return every partition's mark once all records before a time are read; None where it can't be known."""
         drift, span = self._reading.max_drift_ms, self._reading.range
         # After an end that is an offset there may be records of any time.
         if span.is_bounded and span.to_ms is None:
@@ -328,12 +278,7 @@ class AlignedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return None if confirmed is None else min(confirmed, int(1000 * time.time()) - drift) - drift
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Return a batch's tasks.
-
-        Raises:
-            QueryFailedError: Records that were to be read next no longer exist, and losses are not skipped; or a topic
-                was created again.
-        """
+        """Return a batch's tasks, after a check that no topic was created again."""
         ends = positions_of(end)
         self._inputs[0].check_topics(ends)
         return make_tasks(
@@ -359,11 +304,7 @@ class AlignedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 class WholeReader(DataSourceReader):
-    """The reader of an input's whole range as it is now, in no particular order.
-
-    Args:
-        reading: The input.
-    """
+    """The reader of an input's whole range as it is now, in no particular order."""
 
     def __init__(self, reading: InputReading) -> None:
         self._reading = reading
@@ -397,10 +338,6 @@ def data_source(name: str, reading: InputReading) -> type[DataSource]:
 
     Spark pickles the class by value, since no module has it. What its methods use is sealed, so the process in which
     Spark plans with it has this cojoin.
-
-    Args:
-        name: The name of the data source's format.
-        reading: The input.
     """
     part = Sealed(partial(_part, reading))
 
@@ -430,7 +367,6 @@ def data_source(name: str, reading: InputReading) -> type[DataSource]:
 
 
 def _part(reading: InputReading, name: str) -> Any:
-    """Return the schema or a reader of a data source."""
     if name == "schema":
         return spark_schema(reading.schema)
     return AlignedReader(reading) if name == "stream" else WholeReader(reading)

@@ -6,7 +6,7 @@ JSON of the schema, or a key or header that does not fit its type, makes the rec
 ``rejected``, or ends the query if the user chooses that. A missing field is null.
 
 The formats of values and keys are resolved at first use, which may ask a schema registry. The columns then stay as they
-were, for this source and all that are made of it, so that both ends of a batch see the same ones.
+are for this source and all that are made of it, so that both ends of a batch see the same ones.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ of today, and a text of digits is days since 1970. Each has the column types tha
 that may have such a value, and the pattern of the value."""
 
 _PLACE = ("topic", "partition", "offset")
-"""The columns that say where a record is."""
+"""The columns of a record's place."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ class RecordColumn:
         """Return the column as the record has it."""
         if self.part != "header":
             return F.col(self.source)
-        named = F.filter(HEADERS, lambda each: each["key"] == F.lit(self.name))
+        named = F.filter(HEADERS, lambda one: one["key"] == F.lit(self.name))
         return F.try_element_at(named, F.lit(-1))["value"]
 
     def typed(self) -> Column:
@@ -158,19 +158,7 @@ def check_columns(
     *,
     has_format: bool = False,
 ) -> None:
-    """Check the columns that a user describes.
-
-    Args:
-        label: The input, for messages.
-        schema: DDL of the value's columns.
-        columns: Further columns, by name.
-        decode: The user's own function that decodes records.
-        has_format: Whether the value or key has a format with columns of its own.
-
-    Raises:
-        ConfigurationError: An argument is not valid.
-        SchemaError: Two columns have the same name.
-    """
+    """Check the columns that a user describes; a part with a format (``has_format``) brings others."""
     if schema is None and (decode is not None or not (columns or has_format)):
         msg = f"{label}: expected schema=, such as 'customer_id long, event_time timestamp': what a value holds"
         raise ConfigurationError(msg)
@@ -190,21 +178,13 @@ def check_columns(
 
 
 def _check_names(label: str, *parts: Iterable[str]) -> None:
-    """Check that columns of a record's parts have names of their own.
-
-    Args:
-        label: The input, for messages.
-        parts: The names of each part's columns.
-
-    Raises:
-        SchemaError: Two columns have the same name.
-    """
+    """Check that all columns, by the names of each part's, have different names."""
     seen: set[str] = set()
     for name in [*(name for part in parts for name in part), *_PLACE]:
         if name.lower() in seen:
             msg = (
                 f"{label}: two columns have the name {name!r}: the value's fields, the key's, further columns and "
-                f"Kafka's own, topic, partition and offset, need names of their own"
+                f"Kafka's own, topic, partition and offset, need different names"
             )
             raise SchemaError(msg)
         seen.add(name.lower())
@@ -227,16 +207,9 @@ def decoded(
     A record is one row, but a change event that moves a row to another key is two. Each row's mark, fault and newest
     timestamp are the last columns, besides those of packed rows where there are any.
 
-    Args:
-        records: The rows that the reader returns.
-        schema: DDL of the value's columns; None where there are none.
-        columns: Further columns, by name.
-        fails_for: The input, for the message, if a record that can't be decoded ends the query; None otherwise.
-        in_python: Whether the value is decoded already.
-        archived: Whether some rows come decoded from an archive.
-        value: The value's format, if it is not plain JSON of the schema.
-        key: The key's format, if the key has columns of its own.
-        moves_by: The key columns of change events.
+    A record that can't be decoded ends the query if ``fails_for`` names the input. The value is decoded already if
+    ``in_python``, and of some rows if ``archived``; it is plain JSON of the schema if ``value`` is None. ``moves_by``
+    has the key columns of change events.
     """
     faults = [F.col(FAULT)]
     names = [] if schema is None else parse_schema(schema, label="schema").names
@@ -257,7 +230,7 @@ def decoded(
         records = records.withColumns(change_sides(F.col(structs[0]), may_be_wrapped=not in_python))
         change = change_row(F.col(structs[0]), value.row, moves_by, placeholder, may_be_wrapped=not in_python)
         event = F.col(VALUE).cast("string") if not in_python else F.to_json(F.struct(*map(F.col, _PLACE)))
-        faults.append(F.when(change.problem.isNotNull(), _told(change.problem, event)))
+        faults.append(F.when(change.problem.isNotNull(), _undecodable(change.problem, event)))
         faults.append(F.when(change.missing.isNotNull(), F.concat(F.lit("unavailable_value: "), change.missing)))
     keyed: list[Column] = []
     if key is not None:
@@ -270,7 +243,9 @@ def decoded(
     for name, column in columns.items():
         wrong = column.raw().isNotNull() & column.typed().isNull()
         faults.append(
-            F.when(wrong, _told(F.lit(f"{column} is not of type {column.dtype}, for column {name!r}"), column.raw()))
+            F.when(
+                wrong, _undecodable(F.lit(f"{column} is not of type {column.dtype}, for column {name!r}"), column.raw())
+            )
         )
     fault = F.coalesce(*faults)
     if fails_for is not None:
@@ -332,7 +307,7 @@ def _misparsed(source: str, parsed: str, part: str, dtype: pa.StructType, odd: _
         if leaves is not None:  # few texts have such a part, and only those are parsed again
             again = F.from_json(text, schema_to_ddl(pa.schema(list(leaves))))
             wrong |= text.rlike(begin) & F.to_json(again).rlike(f'[:\\[,]"{_BLANKS}{pattern}')
-    return F.when(wrong, _told(F.lit(f"the {part} is not JSON of the schema"), F.col(source)))
+    return F.when(wrong, _undecodable(F.lit(f"the {part} is not JSON of the schema"), F.col(source)))
 
 
 def _leaves(dtype: pa.DataType, is_leaf: Callable[[pa.DataType], bool]) -> pa.DataType | None:
@@ -359,7 +334,7 @@ def _has_half(text: Column) -> Column:
     return text.contains("\\u") & spelled.rlike(_HALF)
 
 
-def _told(label: Column, value: Column) -> Column:
+def _undecodable(label: Column, value: Column) -> Column:
     shown = F.substring(F.make_valid_utf8(value.cast("string")), 1, _SHOWN)
     return F.concat(F.lit("undecodable: "), label, F.lit(": got "), shown)
 
@@ -368,32 +343,21 @@ def _told(label: Column, value: Column) -> Column:
 class RecordDescription:
     """The formats and columns of a source's records.
 
-    Attributes:
-        label: The source, for messages.
-        topics: Its topics.
-        given: DDL of the value's columns, where the user gave them without a format.
-        columns: Further columns, by name.
-        decode: The user's own function that decodes records.
-        formats: The formats of ``"value"`` and ``"key"``; None where there is none.
-        resolved: The formats that were resolved before; receives further ones.
+    ``declared`` is DDL of the value's columns, where the user gave them without a format. ``formats`` has the formats
+    of ``"value"`` and ``"key"``; None where there is none. ``resolved`` has the formats that were resolved before, and
+    receives further ones.
     """
 
     label: str
     topics: Topics
-    given: str | None
+    declared: str | None
     columns: Mapping[str, RecordColumn]
     decode: Callable[[Record], Any] | None
     formats: Mapping[str, ValueFormat | None]
     resolved: dict[str, ResolvedFormat]
 
     def part(self, part: Literal["value", "key"]) -> ResolvedFormat | None:
-        """Return the format of values or keys with its columns; None where there is none.
-
-        Raises:
-            ConfigurationError: The registry has no such subject or version, or refuses the login.
-            SchemaError: A type has no column, or two columns have the same name.
-            QueryFailedError: The registry does not answer.
-        """
+        """Return the format of values or keys with its columns (``resolve``); None where there is none."""
         chosen = self.formats[part]
         if chosen is None:
             return None
@@ -401,8 +365,8 @@ class RecordDescription:
             names = self.topics.names if self.topics.pattern is None else ()
             resolved = resolve(chosen, f"{names[0]}-{part}" if len(names) == 1 else None, part, self.label)
             others = [each.row_names for name, each in self.resolved.items() if name != part]
-            if self.given is not None:
-                others.append(parse_schema(self.given).names)
+            if self.declared is not None:
+                others.append(parse_schema(self.declared).names)
             _check_names(self.label, *others, resolved.row_names, self.columns)
             self.resolved[part] = resolved
         return self.resolved[part]
@@ -411,7 +375,7 @@ class RecordDescription:
     def schema(self) -> str | None:
         """DDL of the value's columns; None where there are none."""
         value = self.part("value")
-        return self.given if value is None else value.ddl
+        return self.declared if value is None else value.ddl
 
     @property
     def in_python(self) -> bool:
@@ -432,12 +396,7 @@ class RecordDescription:
         return tuple(sorted(own | ({KEY} if self.formats["key"] is not None else set())))
 
     def record_format(self, *, keeps_tombstones: bool, archive: Layout | None) -> RecordFormat:
-        """Return which parts of a record the tasks return.
-
-        Args:
-            keeps_tombstones: Whether a record without a value is a row like others.
-            archive: The archive's columns, where there is one.
-        """
+        """Return which parts of a record the tasks return."""
         value, key, schema = self.part("value"), self.part("key"), self.schema
         parts = {column.source for column in self.columns.values()}
         if key is not None and key.decoder is None:
@@ -469,11 +428,7 @@ class RecordDescription:
         return schemas
 
     def parts(self, names: Iterable[str]) -> tuple[Part, ...] | None:
-        """Return which part of a record each of some columns comes from; None if one comes from none.
-
-        Args:
-            names: The names of a row's columns.
-        """
+        """Return which part of a record each column of a row comes from; None if one comes from none."""
         key, schema = self.part("key"), self.schema
         known: dict[str, Part] = dict.fromkeys(_PLACE, "place")
         known |= dict.fromkeys([] if schema is None else parse_schema(schema).names, "value")
@@ -485,14 +440,7 @@ class RecordDescription:
     def rows(
         self, records: DataFrame, *, fails_for: str | None, archive: Layout | None, moves_by: Sequence[str] = ()
     ) -> DataFrame:
-        """Return what the tasks return as rows, with the columns for the join at the end.
-
-        Args:
-            records: The tasks' batches.
-            fails_for: The input, if a record that can't be decoded ends the query; None otherwise.
-            archive: The archive's columns, where there is one.
-            moves_by: The key columns of change events.
-        """
+        """Return the tasks' batches as rows, as ``decoded`` does."""
         return decoded(
             records,
             self.schema,

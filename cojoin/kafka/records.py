@@ -1,14 +1,14 @@
 """Records of a task: ranges of offsets, read from the brokers and returned as Arrow batches of bounded size.
 
 Each record is a row with its topic, partition and offset, and those of its other parts that the query needs. A record
-that can't be used has a *fault*: its reason, a colon, and the value. Some rows are not records: a *mark* says how far
-event time has come in its partition, a newest timestamp lets the join decide whether to use the marks, and a fault may
-stand for records that no longer exist.
+that can't be used has a *fault*: its reason, a colon, and the value. Some rows are not records: a *mark* is the time
+that event time has reached in its partition, a newest timestamp lets the join decide whether to use the marks, and a
+fault may stand for records that no longer exist.
 
-Messages come in pieces of at most 20,000 records and 16 MB; a larger record is a piece of its own. A range is read
-until all offsets up to its end are passed, whether they have records or not, because compaction and transactions leave
-holes. It holds one piece and what librdkafka has fetched ahead (16 MB, and one fetch more), and nothing that grows with
-the range. A record costs about 2 microseconds.
+Batches have at most 20,000 records and 16 MB, or one larger record. A range is read until all offsets up to its end are
+passed, whether they have records or not, because compaction and transactions leave holes. It holds one batch and what
+librdkafka has fetched ahead (16 MB, and one fetch more), and nothing that grows with the range. A record costs about 2
+microseconds.
 """
 
 from __future__ import annotations
@@ -76,16 +76,11 @@ class Record(NamedTuple):
 
 @dataclass(frozen=True)
 class RecordFormat:
-    """The parts of a record that its row has.
+    """The parts of a record that its row has, some of ``KEY``, ``VALUE``, ``TIME`` and ``HEADERS``, and its decoders.
 
-    Attributes:
-        parts: Some of ``KEY``, ``VALUE``, ``TIME`` and ``HEADERS``.
-        decode: Converts a record into a value of type ``decoded``; None leaves the decoding to Spark.
-        decoded: The struct type that ``decode`` returns, or that an archive holds.
-        keeps_tombstones: Whether a record without a value is a row like others, with nulls.
-        archive: The names of the archive's columns, where there is an archive.
-        value: Decodes values; None leaves that to ``decode`` or to Spark.
-        key: Decodes keys; None where no key is decoded, or Spark does it.
+    ``decode`` converts a record into a value of type ``decoded``, which an archive may also hold; None leaves that to
+    the decoders ``value`` and ``key``, and where these are None, to Spark. ``keeps_tombstones`` makes a record without
+    a value a row like others, with nulls.
     """
 
     parts: tuple[str, ...]
@@ -111,19 +106,7 @@ def read_task(
     label: str,
     held: Mapping[Partition, Collection[int]] | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Read a task's records from the brokers, then its marks and gaps.
-
-    Args:
-        task: The task.
-        options: The cluster's address and settings.
-        form: The parts of a record that its row has.
-        label: The input, for messages.
-        held: Offsets that the archive has, by partition; they are left out, because the brokers only fill its holes.
-
-    Raises:
-        QueryFailedError: No broker sent a record for longer than the patience allows, or offsets no longer exist.
-        ConfigurationError: The user may not read a topic.
-    """
+    """Read a task's records from the brokers, without the offsets of ``held``, then its marks and gaps."""
     spans = task.from_brokers
     if spans:
         cluster = Cluster(options, label)
@@ -140,7 +123,7 @@ def read_task(
 
 
 def _note_newest(messages: Sequence[Any], newest: dict[Partition, int], trusted_until: int | None) -> None:
-    """Update each partition's newest trusted timestamp from a sample of records, enough to tell days from minutes."""
+    """Update each partition's newest trusted timestamp from a sample of records, which may be minutes off."""
     for message in [*messages[::_LOOKED_AT], messages[-1]]:
         partition, moment = (message.topic(), message.partition()), time_of(message)
         if moment is not None and (trusted_until is None or moment <= trusted_until):
@@ -208,14 +191,9 @@ def decode_parts(
     faults: list[str | None],
     headers: Sequence[Sequence[tuple[str, bytes | None]] | None] | None = None,
 ) -> dict[str, pa.Array]:
-    """Return the columns of decoded values and keys, if the form has decoders; what can't be decoded is a fault.
+    """Return the columns of decoded values and keys, if the form has decoders; new faults are added to ``faults``.
 
-    Args:
-        form: The parts of a record that its row has.
-        values: The values; None for a tombstone.
-        keys: The keys; empty where none is decoded.
-        faults: The records' faults, to which new ones are added.
-        headers: The headers, which may name schemas; None where no record has one.
+    ``keys`` is empty where none is decoded. ``headers`` may name schemas; None where no record has one.
     """
     columns = {}
 
@@ -236,14 +214,7 @@ def decode_all(
     dtype: pa.StructType,
     faults: list[str | None],
 ) -> pa.Array:
-    """Return records decoded by the user's function; one that raises, or returns what does not fit, becomes a fault.
-
-    Args:
-        records: The records; None, for a tombstone, becomes null.
-        decode: The user's function.
-        dtype: The type that it returns.
-        faults: The records' faults, to which new ones are added.
-    """
+    """Return records decoded by the user's function, null for None; where it fails, the record gets a fault."""
     convert = coercer(dtype, "decode")
     decoded: list[Any] = []
     for at, record in enumerate(records):
@@ -261,7 +232,7 @@ def decode_all(
 
 
 def _encoded(decoded: list[Any], dtype: pa.StructType, faults: list[str | None]) -> pa.Array:
-    """Return encoded values where some can't be encoded: those become null and the record's fault."""
+    """Return encoded values; those that can't be encoded become null, and the records' faults."""
     for at, value in enumerate(decoded):
         try:
             encode_column([value], dtype)
@@ -275,13 +246,10 @@ def _undecodable(error: Exception) -> str:
 
 
 def markers(task: Task | None, newest: Mapping[Partition, int], form: RecordFormat) -> pa.RecordBatch:
-    """Return the rows that are not records: marks, gaps and newest timestamps.
+    """Return the rows that are not records: a task's marks and gaps, if any, and newest timestamps.
 
-    Args:
-        task: The task whose marks and gaps are returned, if any. The mark of a partition that holds more has a newest
-            timestamp as well, whose value has no meaning.
-        newest: The newest timestamps of the task's records, from which the join decides whether to use marks.
-        form: The parts of a record that its row has.
+    The mark of a partition that holds more has a newest timestamp as well, whose value has no meaning. From ``newest``
+    the join decides whether to use marks.
     """
     marks, gaps, unread = ({}, [], frozenset()) if task is None else (task.marks, task.gaps, task.unread)
     partitions = [*marks, *(gap.partition for gap in gaps), *newest]
@@ -316,21 +284,9 @@ def fetched(
     label: str,
     held: Mapping[Partition, Collection[int]] | None = None,
 ) -> Iterator[list[Any]]:
-    """Read ranges of offsets, each partition's in order.
+    """Read ranges of offsets, each partition's in order, without those of ``held``.
 
-    Args:
-        cluster: The cluster that holds them.
-        spans: The ranges; several of one partition are read one after another.
-        options: The cluster's address and settings, and the time for which it may be silent.
-        label: The input, for messages.
-        held: Offsets to leave out, by partition.
-
-    Yields:
-        Lists of confluent-kafka's messages, never empty and never more than a piece.
-
-    Raises:
-        QueryFailedError: No broker sent a record for longer than the patience allows, or offsets no longer exist.
-        ConfigurationError: The user may not read a topic.
+    Yields lists of confluent-kafka's messages, never empty and never more than a piece.
     """
     waiting: list[Any] = []
     size = 0
@@ -376,11 +332,9 @@ def _size(message: Any) -> int:
 def _consumed(
     consumer: Any, cluster: Cluster, spans: Sequence[Span], options: ClusterOptions, label: str
 ) -> Iterator[Any]:
-    """Read ranges of different partitions."""
     from confluent_kafka import TopicPartition  # noqa: PLC0415 - optional, but the cluster exists, so it is installed
 
     left: dict[Partition, Span] = {span.partition: span for span in spans}
-    patience = None if options.patience_ms is None else options.patience_ms / 1000
     consumer.assign([TopicPartition(*span.partition, span.begin) for span in spans])
     answered_at = time.monotonic()
     while left:
@@ -389,14 +343,10 @@ def _consumed(
         messages += consumer.consume(PIECE_RECORDS, 0) if messages else []
         if any(message.error() is None or message.error().name() == _END for message in messages):
             answered_at = time.monotonic()
-        elif patience is not None and time.monotonic() - answered_at > patience:
+        else:
             (topic, number), span = next(iter(left.items()))
-            msg = (
-                f"{label}: {options.bootstrap_servers} gave no record for {patience:.0f} s{_why(cluster)}; expected "
-                f"those of topic {topic} partition {number} up to offset {span.end - 1:,}; see that its brokers run, "
-                f"or wait for longer with patience="
-            )
-            raise QueryFailedError(msg)
+            expected = f"those of topic {topic} partition {number} up to offset {span.end - 1:,}"
+            cluster.check_patience(time.monotonic() - answered_at, expected)
         done = []
         for message in messages:
             error = message.error()
@@ -415,11 +365,6 @@ def _consumed(
                 done.append(TopicPartition(*partition))
         if done and left:
             consumer.incremental_unassign(done)
-
-
-def _why(cluster: Cluster) -> str:
-    """Return the last problem of a login, in parentheses, for a message."""
-    return "" if cluster.last_problem is None else f" ({cluster.last_problem})"
 
 
 def _judge(cluster: Cluster, error: Any, message: Any, options: ClusterOptions, label: str) -> None:

@@ -1,9 +1,9 @@
 """Messages for a cluster that refuses or does not answer: the expectation, librdkafka's own words, and advice.
 
-librdkafka reports causes in the words of the library that met them. A listener of another protocol only closes the
+librdkafka reports causes in the words of the library that met them: a listener of another protocol only closes the
 connection, and a certificate for another host is "verify that ssl.ca.location is correct". So causes are recognised by
-librdkafka's texts, and those of a certificate by asking OpenSSL. Settings may hold secrets: no message has the value of
-one that may be secret.
+librdkafka's texts, and those of a certificate by asking OpenSSL. No message has the value of a setting that may be
+secret; the texts that come in have none either.
 """
 
 from __future__ import annotations
@@ -67,23 +67,17 @@ class ConnectionLog:
 
 
 def is_ended(text: str) -> bool:
-    """Return whether a text of librdkafka says that the other side closed a connection."""
+    """Return whether librdkafka reports that the other side closed a connection."""
     return _ENDED.search(text) is not None
 
 
 def is_alert(text: str) -> bool:
-    """Return whether a text of librdkafka says that the other side refused this side's certificate."""
+    """Return whether librdkafka reports that the other side refused this side's certificate."""
     return _ALERT.search(text) is not None
 
 
 def protocol_problem(servers: str, settings: Mapping[str, str], text: str) -> str:
-    """Return the message for a listener that speaks another protocol.
-
-    Args:
-        servers: The bootstrap servers.
-        settings: The options.
-        text: librdkafka's text, without secrets.
-    """
+    """Return the message for a listener that speaks another protocol."""
     own = settings.get("security.protocol", "plaintext (librdkafka's default)")
     return (
         f"{servers} took the connection and ended it without an answer, as a listener does that speaks another "
@@ -93,13 +87,7 @@ def protocol_problem(servers: str, settings: Mapping[str, str], text: str) -> st
 
 
 def login_problem(servers: str, settings: Mapping[str, str], text: str) -> str:
-    """Return the message for TLS or a login that failed.
-
-    Args:
-        servers: The bootstrap servers.
-        settings: The options.
-        text: librdkafka's text, without secrets.
-    """
+    """Return the message for TLS or a login that failed."""
     if "certificate verif" in text:
         problem = _certificate_problem(text, settings)
         if problem is not None:
@@ -123,10 +111,6 @@ def _certificate_problem(text: str, settings: Mapping[str, str]) -> str | None:
     """Return the problem that OpenSSL finds with a broker's certificate; None where it can't be asked, or finds none.
 
     Only a handshake is tried: nothing of a login is sent.
-
-    Args:
-        text: librdkafka's text, which names the broker.
-        settings: The options, of which the trusted certificates are used.
     """
     address = _ADDRESS.search(text)
     if address is None:
@@ -174,15 +158,9 @@ def _context(settings: Mapping[str, str]) -> ssl.SSLContext:
     return context
 
 
-def setting_problem(settings: Mapping[str, str], names: Sequence[str], text: str) -> str:
-    """Return the message for an option that librdkafka refuses.
-
-    Args:
-        settings: The options; none of their secret values is in ``text``.
-        names: The options that librdkafka's text names.
-        text: The text.
-    """
-    name = max(names, key=len, default=None)
+def setting_problem(settings: Mapping[str, str], text: str) -> str:
+    """Return the message for an option that librdkafka refuses."""
+    name = max((option for option in settings if option in text), key=len, default=None)
     setting = "options" if name is None else f"option {name!r}"
     hint = ""
     if any(each.startswith("kafka.") for each in settings):

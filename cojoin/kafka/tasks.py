@@ -1,12 +1,12 @@
 """The tasks of a batch: its ranges of offsets, cut into about equal numbers of records.
 
-There are as many tasks as asked for, of about as many records each. A batch of few records is one task, because a task
-costs more than they do. A task may read several ranges of a partition, from the archive and from the brokers. Where the
-archive has holes and the brokers have the records, both are read. Where a part of a range no longer exists, the query
-ends with an error that gives its size; or, if losses are skipped, the range begins later and a fault is counted.
+A batch of few records is one task, because a task costs more than they do. A task may read several ranges of a
+partition, from the archive and from the brokers; where the archive has holes and the brokers have the records, both are
+read. Where a part of a range no longer exists, the query ends with an error that gives its size; or, if losses are
+skipped, the range begins later and a fault is counted.
 
-Marks say how far event time has come in a partition. A partition that never held a record gets none, so that it does
-not hold back the watermark, unless no partition of the input ever held one.
+Marks are the times that event time has reached in partitions. A partition that never held a record gets none, so that
+it does not hold back the watermark, unless no partition of the input ever held one.
 """
 
 from __future__ import annotations
@@ -39,10 +39,7 @@ class Span:
 
 @dataclass(frozen=True)
 class ArchivedSpan(Span):
-    """A range of offsets that lies in the archive, with the parts of files that overlap it.
-
-    If it is filled, the archive has holes there that the brokers may fill.
-    """
+    """A range of offsets in the archive, with the parts of files that overlap it; the brokers may fill its holes."""
 
     pieces: tuple[Piece, ...] = ()
     is_filled: bool = False
@@ -59,14 +56,10 @@ class Gap(Span):
 
 
 class Task(InputPartition):
-    """The ranges that a task reads, and its marks and gaps.
+    """The ranges that a task reads, each partition's in order, with its marks, in epoch milliseconds, and its gaps.
 
-    Args:
-        spans: Ranges of offsets, each once, a partition's in order; those in the archive become ``archived``.
-        marks: The progress of event time in partitions, in epoch milliseconds.
-        gaps: Ranges that no longer exist.
-        unread: Partitions with marks that hold more records.
-        trusted_until: The latest record timestamp that is trusted, in epoch milliseconds; None trusts all.
+    ``unread`` has the partitions with marks that hold more records. ``trusted_until`` is the latest trusted timestamp,
+    in epoch milliseconds; None trusts all.
     """
 
     def __init__(
@@ -86,8 +79,8 @@ class Task(InputPartition):
     @property
     def from_brokers(self) -> list[Span]:
         """The ranges that the brokers are asked for, each partition's in order."""
-        filled = [Span(each.partition, each.begin, each.end) for each in self.archived if each.is_filled]
-        return sorted([*self.spans, *filled], key=lambda each: each.begin)
+        filled = [Span(span.partition, span.begin, span.end) for span in self.archived if span.is_filled]
+        return sorted([*self.spans, *filled], key=lambda span: span.begin)
 
 
 def make_tasks(
@@ -102,21 +95,10 @@ def make_tasks(
     unread: frozenset[Partition] = frozenset(),
     trusted_until: int | None = None,
 ) -> list[Task]:
-    """Return the tasks of a batch.
+    """Return the tasks of a batch; records that no longer exist are a QueryFailedError, unless losses are skipped.
 
-    Args:
-        cluster: The cluster that holds the records.
-        begins: The first offset of each partition; one that is missing begins at its earliest offset.
-        ends: Each partition's end.
-        mark: The progress of event time in each of them, in epoch milliseconds; None makes no marks.
-        tasks: The number of tasks.
-        label: The input, for messages.
-        skips_losses: Whether records that no longer exist are skipped.
-        unread: The partitions that hold more records.
-        trusted_until: The latest record timestamp that is trusted, in epoch milliseconds; None trusts all.
-
-    Raises:
-        QueryFailedError: Records no longer exist, and losses are not skipped.
+    A partition that ``begins`` lacks begins at its earliest offset. ``mark`` is the time that event time has reached in
+    each partition, in epoch milliseconds; None makes no marks.
     """
     earliest = cluster.earliest(ends)
     kept = cluster.log_starts(ends) if isinstance(cluster, HybridCluster) else earliest
@@ -135,7 +117,7 @@ def make_tasks(
     if gaps and not skips_losses:
         msg = (
             f"{label}: records that were to be read next are gone: {'; '.join(map(str, gaps))}; they aged out, or were "
-            f'deleted, before they were read. Start a new query, or go on without them with data_loss="skip"'
+            f'deleted, before they were read. Start a new query, or skip them with data_loss="skip"'
         )
         raise QueryFailedError(msg)
     holding = {partition for partition, end in ends.items() if end} | unread

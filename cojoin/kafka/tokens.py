@@ -1,10 +1,9 @@
 """Logins by a token (SASL's OAUTHBEARER), which a function of the user's returns on the driver and on the workers.
 
 The function is called where a client is made, and again when three quarters of a token's lifetime have passed. A
-process keeps each source's last token, so that its tasks do not ask for one each; a token that the brokers refuse is
-forgotten. No message, log line, file or ``repr`` has a token, also not of a schema registry (``formats.registry``).
-Before a query starts, a function that fails is an error at once; while a query runs, it is called again until the
-patience ends.
+process keeps each source's last token for all its tasks; a token that the brokers refuse is forgotten. No message, log
+line, file or ``repr`` has a token, also not of a schema registry (``formats.registry``). Before a query starts, a
+function that fails is an error at once; while a query runs, it is called again until the patience ends.
 
 A token costs what the function costs, and with confluent-kafka 2.13 or later a second for each client that is made.
 """
@@ -49,7 +48,7 @@ class Token:
     Attributes:
         text: The token, such as a JWT.
         lifetime: The time for which it is valid from now on: seconds, or a ``timedelta``.
-        principal: The user's name, where the brokers want one beside the token.
+        principal: The user's name, where the brokers want it in addition to the token.
         extensions: SASL extensions, such as ``{"logicalCluster": "lkc-1"}``.
 
     >>> Token("eyJhbGciOiJub25lIn0.e30.", timedelta(hours=1))
@@ -64,23 +63,14 @@ class Token:
 
 @dataclass(frozen=True)
 class TokenFunction:
-    """A user's function that returns tokens; it is sent to the workers.
-
-    Attributes:
-        ask: The function.
-        number: The key of a process' last token; it is the same wherever the function was sent.
-    """
+    """A user's function that returns tokens, sent to the workers; ``number`` is the key of a process' last token."""
 
     ask: Callable[[], Token | tuple[str, float]] = field(repr=False, compare=False)
     number: str = field(default_factory=lambda: uuid.uuid4().hex, repr=False)
 
     @classmethod
     def of(cls, function: Any, label: str) -> TokenFunction:
-        """Return a user's function, checked as far as possible without a call.
-
-        Raises:
-            ConfigurationError: It is not a function, or it can't be sent to the workers.
-        """
+        """Return a user's function, checked as far as possible without a call."""
         if not callable(function):
             msg = f"{label}: token: expected a function that returns a token, got a {type(function).__name__}"
             raise ConfigurationError(msg)
@@ -116,13 +106,7 @@ Answer: TypeAlias = tuple[str, float, str, dict[str, str]]
 
 
 class Tokens:
-    """The tokens of a connection; confluent-kafka calls it as ``oauth_cb``.
-
-    Args:
-        function: The user's function.
-        label: The input, for messages.
-        secrets: The values of settings that must not be shown.
-    """
+    """The tokens of a connection; confluent-kafka calls it as ``oauth_cb``."""
 
     def __init__(self, function: TokenFunction, label: str, secrets: Secrets) -> None:
         self._function, self._label, self._secrets = function, label, secrets
@@ -130,7 +114,7 @@ class Tokens:
         """The problem of the function's last call, without secrets; None after a success."""
 
     def __call__(self, config: str = "") -> Answer:
-        """Return a token for confluent-kafka; it is asked for again where an exception ends this."""
+        """Return a token for confluent-kafka, which calls again after an exception."""
         del config
         kept = self._kept()
         if kept is None:
@@ -141,13 +125,8 @@ class Tokens:
     def fetch(self, patience_ms: int | None, *, at_start: bool) -> None:
         """See that there is a token.
 
-        Args:
-            patience_ms: The time for which a function that fails is called again, in milliseconds; None has no end.
-            at_start: Whether no query runs yet: then it is not asked again.
-
-        Raises:
-            ConfigurationError: The function fails before a query starts.
-            QueryFailedError: It fails for longer than the patience allows.
+        A function that fails is called again for ``patience_ms`` milliseconds (None has no end), and is then a
+        QueryFailedError; before a query starts (``at_start``) it is a ConfigurationError at once.
         """
         begin = time.monotonic()
         while self._kept() is None:
@@ -176,13 +155,13 @@ class Tokens:
             kept = _KEPT.get(number)
             if kept is not None and now < kept.refreshed_at:
                 return kept
-            fetched, self.problem = self._asked()
+            fetched, self.problem = self._called()
             if fetched is not None:
                 _KEPT[number] = fetched
                 return fetched
         return kept if kept is not None and now < kept.expires_at else None
 
-    def _asked(self) -> tuple[_Kept | None, str | None]:
+    def _called(self) -> tuple[_Kept | None, str | None]:
         """Call the function, and return its token or what is wrong; no exception of the user's leaves this."""
         begun = time.time()
         try:
@@ -223,14 +202,7 @@ def _as_token(answer: Any) -> Token | str:
 
 
 def with_token_login(settings: Mapping[str, str], label: str) -> dict[str, str]:
-    """Return librdkafka's settings with those of a login by a token: OAUTHBEARER, by TLS unless they say otherwise.
-
-    Args:
-        settings: The user's settings.
-        label: The input, for messages.
-
-    Raises:
-        ConfigurationError: They are those of another login.
+    """Return librdkafka's settings with a login by a token: OAUTHBEARER, by TLS unless they name another protocol.
 
     >>> with_token_login({}, "source")
     {'security.protocol': 'SASL_SSL', 'sasl.mechanism': 'OAUTHBEARER'}

@@ -1,17 +1,17 @@
-"""The topics and partitions that an input reads, by name or by pattern, and the ids that tell them from others.
+"""The topics and partitions that an input reads, by name or by pattern, and the ids of topics and clusters.
 
 A topic or partition that is created later is read from its beginning where its name matches; one that was named must
 exist from the start. Kafka's internal topics, whose names begin with two underscores, match no pattern. Between two
 starts of a query the choice may grow; a topic or partition that the query has read can't be left out, because its next
 records would be missing without an error.
 
-A cluster has an id, and so has a topic; a topic that is deleted and created again gets another one. A checkpoint keeps
-both. They are compared with what the brokers report at every start; the topics' ids are also compared for every batch
-while a query runs. In another cluster, or in a topic that was created again, an offset belongs to another record, so
-going on would miss records or read them twice, without an error. This is always refused. ``data_loss="skip"`` and
-``allow_data_loss=True`` go on without records that no longer exist; they do not accept other records. Brokers before
-Kafka 2.8 have no topic ids, and checkpoints of cojoin 0.5.0 have neither id: their ids are added when they are known,
-and compared from the next start on.
+A topic that is deleted and created again gets another id. A checkpoint keeps the ids of the cluster and of the topics.
+They are compared with what the brokers report at every start; the topics' ids are also compared for every batch. In
+another cluster, or in a topic that was created again, an offset belongs to another record, so to continue would miss
+records or read them twice, without an error. This is always refused: ``data_loss="skip"`` and ``allow_data_loss=True``
+accept that records no longer exist, not that they are other ones. Brokers before Kafka 2.8 have no topic ids, and
+checkpoints of cojoin 0.5.0 have neither id: their ids are added when they are known, and compared from the next start
+on.
 """
 
 from __future__ import annotations
@@ -34,12 +34,9 @@ _NAMED = re.compile(r"(?P<name>[^\s,\[\]]+)(?:\[(?P<numbers>[\d, ]+)\])?")
 
 @dataclass(frozen=True)
 class Topics:
-    """A choice of topics; ``of`` makes one.
+    """A choice of topics: those that are named, and those whose whole name matches the pattern; ``of`` makes one.
 
-    Attributes:
-        names: The topics that were named.
-        pattern: A regular expression that a whole name must match; matching topics are read beside the named ones.
-        only: The partitions that are read, for topics of which not all are.
+    ``only`` has the partitions that are read, for topics of which not all are.
     """
 
     names: tuple[str, ...] = ()
@@ -48,16 +45,7 @@ class Topics:
 
     @classmethod
     def of(cls, topics: Any, pattern: Any, partitions: Any) -> Topics:
-        """Return the topics that a user's arguments describe.
-
-        Args:
-            topics: A name, several, or None.
-            pattern: A regular expression, or None.
-            partitions: ``{"trades": [0, 1]}``, or None.
-
-        Raises:
-            ConfigurationError: The arguments name no topic, or have another form.
-        """
+        """Return the topics that a user's arguments describe; each may be None, but not all."""
         names = (topics,) if isinstance(topics, str) else tuple(topics or ())
         if not all(isinstance(name, str) and name.strip() for name in names):
             msg = f"topics: expected a topic's name, or a list of names, got {topics!r}"
@@ -101,11 +89,7 @@ class Topics:
         return cls(tuple(named_topics), pattern.removesuffix("/") if slash else None, only)
 
     def left_out(self, former: Topics, read: Iterable[str]) -> list[str]:
-        """Return the topics and partitions that a former choice has and this one does not, as texts.
-
-        Args:
-            former: The former choice.
-            read: The topics that were read with it, as far as they are known.
+        """Return, as texts, what a former choice has, with the known topics that it read, and this one does not.
 
         >>> Topics.of("trades", None, None).left_out(Topics.parsed("trades, /quotes-.*/"), ["quotes-1"])
         ["topic 'quotes-1'"]
@@ -124,23 +108,14 @@ class Topics:
         return lacking
 
     def check_kept(self, location: str, read: Iterable[str], label: str) -> None:
-        """Check that nothing is left out that a checkpoint has read; topics may be added.
-
-        Args:
-            location: The former choice, as ``str`` returned it.
-            read: The topics that were read with it, as far as they are known.
-            label: The input, for messages.
-
-        Raises:
-            CheckpointError: Something is left out.
-        """
+        """Check that nothing is left out of a former choice, as ``str`` returned it, and of the topics that it read."""
         former = Topics.parsed(location)
         left_out = self.left_out(former, read)
         if left_out:
             msg = (
                 f"{label}: the checkpoint has read {former}, and this source reads {self}, without "
                 f"{', '.join(left_out)}: expected all that was read before, because the records written from now on "
-                f"would be missing; name it again, or begin a new query, with a checkpoint of its own"
+                f"would be missing; name it again, or begin a new query, with its own checkpoint"
             )
             raise CheckpointError(msg)
 
@@ -151,15 +126,7 @@ class Topics:
         return self.pattern is not None and not name.startswith(_INTERNAL) and bool(re.fullmatch(self.pattern, name))
 
     def select(self, existing: Mapping[str, list[int]], label: str) -> list[Partition]:
-        """Return the partitions that are read.
-
-        Args:
-            existing: All topics of the cluster, with their partitions' numbers.
-            label: The input, for messages.
-
-        Raises:
-            ConfigurationError: A topic or partition that was named does not exist, or the pattern matches no topic.
-        """
+        """Return the partitions that are read, of all topics of the cluster with their partitions' numbers."""
         matching = [name for name in sorted(existing) if self._matches(name)]
         if self.pattern is not None and not (matching or self.names):
             msg = f"{label}: no topic matches {self.pattern!r}"
@@ -180,22 +147,19 @@ class Topics:
 def id_problem(known: Mapping[str, Any], current: Mapping[str, Any], servers: str) -> str | None:
     """Return the message for a source that differs from before; None where it does not, or where that can't be known.
 
-    Args:
-        known: The ids that were kept: ``cluster``, an id, and ``topics``, ids by name; each may be missing.
-        current: The ids now, in the same form.
-        servers: The bootstrap servers of the cluster now.
+    Both sides have ``cluster``, an id, and ``topics``, ids by name; each may be missing.
 
     >>> id_problem({"topics": {"trades": "a"}}, {"cluster": "c", "topics": {"trades": "a", "quotes": "b"}}, "one:9092")
     >>> print(id_problem({"topics": {"trades": "a"}}, {"topics": {"trades": "b"}}, "one:9092"))
     topic 'trades' was deleted and created again since it was read (its id was a and is b), so its offsets are other \
-records'; begin a new query, with a checkpoint of its own
+records'; begin a new query, with its own checkpoint
     """
     old, new = known.get("cluster"), current.get("cluster")
     if old is not None and new is not None and old != new:
         return (
             f"what was read is in the Kafka cluster {old}, and {servers} are the cluster {new}, where the same offsets "
-            f"are other records'; name brokers of {old} as bootstrap_servers, or begin a new query, with a checkpoint "
-            f"of its own"
+            f"are other records'; name brokers of {old} as bootstrap_servers, or begin a new query, with its own "
+            f"checkpoint"
         )
     topics = current.get("topics") or {}
     for name, one in (known.get("topics") or {}).items():
@@ -203,7 +167,7 @@ records'; begin a new query, with a checkpoint of its own
         if one is not None and two is not None and one != two:
             return (
                 f"topic {name!r} was deleted and created again since it was read (its id was {one} and is {two}), so "
-                f"its offsets are other records'; begin a new query, with a checkpoint of its own"
+                f"its offsets are other records'; begin a new query, with its own checkpoint"
             )
     return None
 

@@ -150,7 +150,7 @@ def test_a_group_that_can_not_be_is_refused_at_once(group: object, told: str) ->
 
 def test_two_inputs_of_one_topic_need_two_groups() -> None:
     one = cj.kafka.source("localhost:9092", "trades", schema="id long", group="lags")
-    with pytest.raises(cj.ConfigurationError, match=r"both inputs would commit .*'lags'; give each a group of its own"):
+    with pytest.raises(cj.ConfigurationError, match=r"both inputs would commit .*'lags'; give each another group"):
         one.together_with(one)
     other = cj.kafka.source("localhost:9092", "customers", schema="id long", group="lags")
     assert one.together_with(other).beside is not None

@@ -18,8 +18,8 @@ other unions                                      a struct with ``member0``, ``m
 ================================================  =====================================================================
 
 Debezium's own types Date, Timestamp and MicroTimestamp are date and timestamp_ntz. A type that contains itself has no
-columns. A logical type that its type can't have, such as a decimal without a precision, is left out, as Avro says. Of
-columns that the user names only the types of those matter.
+columns. A logical type that its type can't have, such as a decimal without a precision, is left out, by Avro's rules.
+Of columns that the user names only the types of those matter.
 
 A schema that is made of columns is a record whose fields may all be null; an int is ``int`` or ``long``, a timestamp
 ``timestamp-micros``, a ``timestamp_ntz`` ``local-timestamp-micros``, a decimal ``bytes``. ``cojoin.kafka.source`` reads
@@ -148,15 +148,9 @@ def avro_type(
 ) -> pa.DataType:
     """Return the type of the column that a type becomes.
 
-    Args:
-        schema: The type, as fastavro parsed it, so that names are full ones.
-        named: The named types, by their full names.
-        label: The field or value of the type, for messages.
-        wanted: The type that the user names, of which only the fields matter; None wants all.
-        within: The names of the records that it is in.
-
-    Raises:
-        SchemaError: The type has no column, or none of the type that is wanted.
+    The type is as fastavro parsed it, so that names are full ones; ``within`` has those of the records that it is in.
+    Of ``wanted``, which the user names, only the fields matter; None wants all. A type without such a column is a
+    SchemaError.
     """
     schema, kind = type_of(schema, named)
     if kind == "union":
@@ -184,11 +178,7 @@ def _logical(schema: Any) -> str:
 
 
 def meaning(schema: Any, kind: str) -> str | None:
-    """Return the meaning of a number, as a logical type with its unit or scale; None where its schema does not say.
-
-    Args:
-        schema: A type without parts.
-        kind: Its kind.
+    """Return the meaning of a number, as a logical type with its unit or scale; None where its schema has none.
 
     >>> meaning({"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}, "bytes")
     'decimal of scale 2'
@@ -205,14 +195,7 @@ def meaning(schema: Any, kind: str) -> str | None:
 
 
 def conversion(schema: Any, kind: str) -> Callable[[Any], Any] | None:
-    """Return a function that converts a value of Avro into one that Arrow takes; None where it is one.
-
-    Args:
-        schema: A type without parts.
-        kind: Its kind.
-
-    The conversions raise ``DamageError`` where a value can't be one of the column.
-    """
+    """Return a function that converts a value of Avro, of a type without parts, for Arrow; None if it needs none."""
     logical = _logical(schema)
     if logical == "decimal":
         scale = int(schema.get("scale", 0))
@@ -232,11 +215,7 @@ def _micros(millis: int) -> int:
 
 
 def exact_decimal(digits: bytes, scale: int) -> Decimal:
-    r"""Return the number of some digits.
-
-    Args:
-        digits: A whole number as big-endian bytes in two's complement.
-        scale: The number of decimal digits after the point.
+    r"""Return a decimal by its unscaled value, as big-endian bytes in two's complement, and its scale.
 
     >>> exact_decimal(b"\xfb\x2e", 2)
     Decimal('-12.34')
@@ -321,10 +300,9 @@ def member_types(schema: list[Any], named: Mapping[str, Any]) -> list[Any]:
 
 
 def union_form(members: list[Any]) -> str:
-    """Return the form of a union's column: ``"null"``, ``"one"``, the wider of two numbers, or ``"several"``.
+    """Return the form of a union's column, by its types other than null.
 
-    Args:
-        members: Its types other than null.
+    It is ``"null"``, ``"one"``, the wider of two numbers, or ``"several"``.
     """
     if len(members) < 2:
         return "one" if members else "null"
@@ -355,7 +333,7 @@ def _union(
 
 
 def is_row(schema: Any, named: Mapping[str, Any]) -> bool:
-    """Return whether a type has columns of its own; any other is one column."""
+    """Return whether a type has columns; any other is one column."""
     schema, kind = type_of(schema, named)
     if kind != "union":
         return kind in RECORDS
@@ -384,16 +362,7 @@ _AVRO_TYPES: dict[pa.DataType, Any] = {
 
 
 def avro_schema(columns: Iterable[pa.Field], name: str, label: str) -> str:
-    """Return the schema of a record with a field for each column.
-
-    Args:
-        columns: The columns.
-        name: The name of the record; other characters than letters and digits become ``_``.
-        label: The output, for messages.
-
-    Raises:
-        SchemaError: A column's name or type has no form in Avro.
-    """
+    """Return the schema of a record with a field for each column; odd characters of its name become ``_``."""
     spelled = re.sub(r"[^A-Za-z0-9_]", "_", name)
     return json.dumps(_record_schema(columns, spelled if _NAME.fullmatch(spelled) else f"_{spelled}", label))
 
@@ -429,11 +398,7 @@ def _type_schema(dtype: pa.DataType, name: str, label: str) -> Any:
 
 
 def can_be_written_as(have: pa.DataType, want: pa.DataType) -> bool:
-    """Return whether each value of a column is one of a field; null is not looked at.
-
-    Args:
-        have: The column's type.
-        want: The type that the field has as a column.
+    """Return whether each value of a column's type is one of a field's; null is not looked at.
 
     >>> can_be_written_as(pa.int32(), pa.int64()), can_be_written_as(pa.int64(), pa.int32())
     (True, False)

@@ -10,7 +10,7 @@ Readers are made once for a pair of schemas, as Avro resolves the two. Fields ar
 writer lacks have their defaults, numbers become wider, and a member of a union becomes the reader's first one that it
 matches, of the same type before wider ones. A number that stands for something else, such as days for milliseconds, is
 refused, because Avro does not convert it either. A type that can never be read is refused when the readers are made,
-and a member of a union that can't be read only where a record has it. Fields that nobody wants are passed over,
+and a member of a union that can't be read only where a record has it. Fields that are not read are passed over,
 whatever their types are. With the user's own columns instead of a reader's schema, fields are matched by name, and only
 those that are wanted must have a column.
 
@@ -63,7 +63,6 @@ _MOST_EMPTY = 1_000
 
 
 def _damage(error: BaseException) -> str:
-    """Return the message for an exception of a reader."""
     if isinstance(error, (IndexError, StructError)):
         return "the record's bytes end within it"
     if isinstance(error, UnicodeDecodeError):
@@ -158,7 +157,6 @@ _PLAIN_READERS: dict[str, _Reader] = {
 
 
 def _fixed_reader(size: int) -> _Reader:
-    """Return the reader of values of a fixed number of bytes."""
 
     def read(data: bytes, at: int) -> tuple[bytes, int]:
         end = at + size
@@ -170,12 +168,7 @@ def _fixed_reader(size: int) -> _Reader:
 
 
 def _enum_reader(symbols: Sequence[str], values: Sequence[str | None]) -> _Reader:
-    """Return the reader of an enum.
-
-    Args:
-        symbols: The writer's symbols.
-        values: The reader's symbol for each of them; None where it has none.
-    """
+    """Return the reader of an enum: ``values`` has the reader's symbol for each of the writer's, or None."""
 
     def read(data: bytes, at: int) -> tuple[str, int]:
         index, at = _read_long(data, at)
@@ -222,12 +215,7 @@ def _array_reader(item: _Reader) -> _Reader:
 
 
 def _constant_array_reader(item: _Reader, empty: _EmptyValues) -> _Reader:
-    """Return the reader of an array whose items take no bytes, so that all are one value.
-
-    Args:
-        item: The reader of its items.
-        empty: Counts them.
-    """
+    """Return the reader of an array whose items take no bytes, so that all are one value; ``empty`` counts them."""
     value, _ = item(b"", 0)
     size = _leaves(value)
 
@@ -244,7 +232,7 @@ def _constant_array_reader(item: _Reader, empty: _EmptyValues) -> _Reader:
 
 
 def _leaves(value: Any) -> int:
-    """Return of how many values without parts a value consists; one for an empty one."""
+    """Return the number of values without parts in a value; one for an empty one."""
     if isinstance(value, dict):
         value = value.values()
     return max(1, sum(map(_leaves, value))) if not isinstance(value, (str, bytes)) and hasattr(value, "__iter__") else 1
@@ -257,11 +245,7 @@ class _EmptyValues:
         self._data, self._at, self._count = b"", 0, 0
 
     def add(self, count: int, data: bytes, at: int) -> None:
-        """Count the values of a block that begins at a place.
-
-        Raises:
-            DamageError: They are too many for the record's bytes.
-        """
+        """Count the values of a block that begins at a place; too many for the record's bytes are a DamageError."""
         # Places within a record only grow.
         if data is not self._data or at <= self._at:
             self._data, self._count = data, 0
@@ -314,12 +298,7 @@ _WRONG_BYTES = (DamageError, IndexError, StructError, UnicodeDecodeError)
 
 
 class _Resolution:
-    """Makes readers.
-
-    Args:
-        of_writer: The writer's named types, by their full names.
-        of_reader: The reader's.
-    """
+    """Makes readers, by the named types of the writer and of the reader, under their full names."""
 
     def __init__(self, of_writer: Mapping[str, Any], of_reader: Mapping[str, Any]) -> None:
         self._of_writer, self._of_reader = of_writer, of_reader
@@ -332,14 +311,8 @@ class _Resolution:
     ) -> _Reader:
         """Return the reader of the values of a column (``avro_columns``).
 
-        Args:
-            written: The writer's type.
-            reader: The reader's type.
-            place: The field or value of these types, for messages.
-            wanted: The type that the user names; None wants all.
-
-        Raises:
-            ValueError: The writer's type can't become the reader's.
+        The user wants the type ``wanted``, or all for None. A writer's type that can't become the reader's is a
+        ValueError.
         """
         theirs, kind = type_of(written, self._of_writer)
         ours, own = type_of(reader, self._of_reader)
@@ -368,7 +341,7 @@ class _Resolution:
         return leaf if convert is None else _converting(leaf, convert)
 
     def _check_meaning(self, theirs: Any, kind: str, ours: Any, own: str, place: str) -> None:
-        """Check that a number stands for the same in both schemas, as far as they say.
+        """Check that a number has the same meaning in both schemas, where they have one.
 
         Avro's own resolution looks at the types alone, and would read days as milliseconds, or a text as digits.
         """
@@ -484,7 +457,7 @@ class _Resolution:
         return isinstance(default, expected) and isinstance(default, bool) == (kind == "boolean")
 
     def passing(self, written: Any) -> _Reader:  # noqa: PLR0911 - one for each kind
-        """Return a reader that returns None, for values that nobody wants."""
+        """Return a reader that returns None, for values that are not read."""
         theirs, kind = type_of(written, self._of_writer)
         if not self._takes_bytes(theirs):
             # However many records of records it is.
@@ -597,11 +570,7 @@ def _variable_scale(reader: _Reader) -> _Reader:
 
 
 def avro_columns(registered: RegisteredSchema, part: str, label: str) -> pa.StructType:
-    """Return the columns of a reader's schema: a record's fields, or one column named by the part.
-
-    Raises:
-        SchemaError: It does not parse, or a type has no column.
-    """
+    """Return the columns of a reader's schema: a record's fields, or one column named by the part."""
     try:
         schema, named = _parsed(registered)
         dtype = avro_type(schema, named, label)
@@ -615,12 +584,10 @@ def avro_columns(registered: RegisteredSchema, part: str, label: str) -> pa.Stru
 
 @dataclass(frozen=True)
 class AvroReadings:
-    """Makes the readings of writers' schemas.
+    """Makes the readings of writers' schemas, for the columns of the query.
 
-    Attributes:
-        columns: The columns of the query.
-        reader: The schema that they come from; None where the user gave the columns.
-        part: ``"value"`` or ``"key"``.
+    ``reader`` is the schema that the columns come from; None where the user declared them. The part is ``"value"`` or
+    ``"key"``.
     """
 
     columns: pa.StructType
@@ -628,21 +595,7 @@ class AvroReadings:
     part: str
 
     def __call__(self, written: RegisteredSchema) -> Reading:
-        """Return the reading of a writer's schema.
-
-        Raises:
-            ValueError: It does not parse, or can't become the columns.
-        """
-        try:
-            return self._made(written)
-        except ValueError:
-            raise
-        except Exception as error:
-            # fastavro's errors have no common root, and a schema can lack anything.
-            msg = f"{type(error).__name__}: {error}"
-            raise ValueError(msg) from error
-
-    def _made(self, written: RegisteredSchema) -> Reading:
+        """Return the reading of a writer's schema; raises an error where it does not parse or fit the columns."""
         written_type, of_writer = _parsed(written)
         own_type, of_reader = (written_type, of_writer) if self.reader in (None, written) else _parsed(self.reader)
         wanted, part, label = self.columns if self.reader is None else None, self.part, f"the {self.part}"

@@ -56,7 +56,7 @@ Unavailable: TypeAlias = Literal["reject", "null"]
 """
 
 CHANGED_AT = "_source_timestamp"
-"""The column with the time of the change in the database, beside the row's own and ``DELETED``."""
+"""The column with the time of the change in the database, next to the row's own and ``DELETED``."""
 
 FEED = ChangeFeed(CHANGED_AT)
 """The events as a change feed. Their order is that of their offsets."""
@@ -77,11 +77,7 @@ def payload_of(envelope: pa.StructType) -> pa.StructType:
 
 
 def row_of(envelope: pa.StructType, label: str) -> tuple[pa.StructType, pa.StructType]:
-    """Return the fields that are read of an envelope, and the row's columns.
-
-    Raises:
-        SchemaError: It is not an envelope of Debezium's.
-    """
+    """Return the fields that are read of an envelope, and the row's columns; another struct is a SchemaError."""
     types = {field.name: field.type for field in envelope}
     row = types.get("after")
     if row is None or not pa.types.is_struct(row) or types.get("op") != pa.string():
@@ -103,9 +99,8 @@ def row_of(envelope: pa.StructType, label: str) -> tuple[pa.StructType, pa.Struc
 class Placeholder:
     """The value that Debezium writes where the database's log has none, in each type that has a form of it.
 
-    Attributes:
-        text: The connector's setting ``unavailable.value.placeholder``.
-        instead: The treatment of a row that has one.
+    ``text`` is the connector's setting ``unavailable.value.placeholder``, ``instead`` the treatment of a row that has
+    one.
     """
 
     text: str = "__debezium_unavailable_value"
@@ -137,11 +132,9 @@ class Placeholder:
         return None
 
     def why(self, columns: Column, *, of_key: bool) -> Column:
-        """Return why a row with placeholders is rejected, as a text.
+        """Return why a row is rejected whose columns, by the text of their names, have placeholders.
 
-        Args:
-            columns: The names of the columns that have one.
-            of_key: Whether they are of the key, which can't be null.
+        Those of the key (``of_key``) can't be null instead.
         """
         advice = "" if of_key else ', or read it with debezium(..., unavailable="null")'
         cure = f"; set REPLICA IDENTITY FULL for the table (PostgreSQL){advice}"
@@ -149,17 +142,11 @@ class Placeholder:
 
 
 class ChangeRow(NamedTuple):
-    """The expressions of a change event.
+    """The expressions of a change event: its row, whether it is a delete, and the time of the change in the database.
 
-    Attributes:
-        row: The row, as a struct.
-        deleted: Whether it is a delete; null where there is no event.
-        changed_at: The time of the change in the database.
-        problem: The problem of the event, as a text; null where it has none.
-        former: The row before an update, as a struct; null for other events.
-        missing: The reason why a value that is needed is unavailable, as a text; null where none is.
-        has_nulls: Whether values of the row are null because they are unavailable.
-        key: The key columns of the row.
+    ``deleted`` is null without an event. ``problem`` is a text, null if the event has none; so is ``missing``, the
+    reason why a value that is needed is unavailable. ``former`` is the row before an update; null for other events.
+    ``has_nulls`` is true if values of the row are null because they are unavailable. ``key`` has the row's key columns.
     """
 
     row: Column
@@ -175,10 +162,8 @@ class ChangeRow(NamedTuple):
         """Return an array of the event's rows, each a struct of ``row``, ``deleted`` and ``note``.
 
         An update that moves the row to another key deletes the former key's, where ``before`` has that key. A row whose
-        unavailable values are null is followed by one with only a note, which is counted.
-
-        Args:
-            is_good: Whether the event can be decoded.
+        unavailable values are null is followed by one with only a note, which is counted. An event that is not
+        ``is_good`` can't be decoded.
         """
         nothing = F.lit(None).cast("string").alias("note")
         one = F.struct(self.row.alias("row"), self.deleted.alias("deleted"), nothing)
@@ -197,11 +182,8 @@ class ChangeRow(NamedTuple):
 def change_sides(event: Column, *, may_be_wrapped: bool) -> dict[str, Column]:
     """Return the columns that ``change_row`` needs besides the event: the row, and the row before an update.
 
-    They are columns because each is used for each of the row's columns.
-
-    Args:
-        event: The envelope, as a struct.
-        may_be_wrapped: Whether the envelope may be in its field ``payload``.
+    They are columns because each is used for each of the row's columns. The envelope may be in the event's ``payload``
+    if it ``may_be_wrapped``.
     """
     op, before, after = (_envelope_part(event, name, may_be_wrapped) for name in ("op", "before", "after"))
     row = F.when(op == F.lit("d"), before).when(op.isin(*_VERSIONS), after)
@@ -216,14 +198,10 @@ def _envelope_part(event: Column, name: str, may_be_wrapped: bool) -> Column:
 def change_row(
     event: Column, columns: pa.StructType, key: Sequence[str], placeholder: Placeholder, *, may_be_wrapped: bool
 ) -> ChangeRow:
-    """Return the expressions that make an event a row.
+    """Return the expressions that make an event a row, with the columns of ``change_sides``.
 
-    Args:
-        event: The envelope, as a struct, beside which there are the columns of ``change_sides``.
-        columns: The row's columns.
-        key: The key columns, as the user has named them; others than the row's are the same before and after.
-        placeholder: The placeholder of values that are unavailable.
-        may_be_wrapped: Whether the envelope may be in its field ``payload``.
+    Key columns that are not the row's are the same before and after. The envelope may be in the event's ``payload`` if
+    it ``may_be_wrapped``.
     """
     wanted = {each.lower() for each in key}
     own = [field.name for field in columns if field.name.lower() in wanted]
@@ -255,14 +233,7 @@ def change_row(
 
 
 def _standing(row: Column, columns: pa.StructType, placeholder: Placeholder, names: Sequence[str] | None) -> Column:
-    """Return the names of a row's columns that have a placeholder, in a text, which is empty where none has.
-
-    Args:
-        row: The row, as a struct.
-        columns: Its columns.
-        placeholder: The placeholder of values that are unavailable.
-        names: The columns that are looked at; None looks at all.
-    """
+    """Return the names of a row's columns (None for all) that have a placeholder, in a text, which may be empty."""
     standing = [
         F.when(stands, F.lit(repr(field.name)))
         for field in columns
@@ -273,7 +244,6 @@ def _standing(row: Column, columns: pa.StructType, placeholder: Placeholder, nam
 
 
 def _without(row: Column, columns: pa.StructType, placeholder: Placeholder) -> Column:
-    """Return a row whose placeholders are null."""
     parts = []
     for field in columns:
         value = row.getField(field.name)
@@ -308,7 +278,7 @@ _IN_CONVERTER = "set schemas.enable=true in its converter, or "
 def needs_schema(dtype: pa.DataType) -> bool:
     """Return whether only an event's schema explains some values of a type."""
     types = pa.types
-    return _has(dtype, lambda each: bool(types.is_decimal(each) or types.is_timestamp(each) or types.is_date(each)))
+    return _has(dtype, lambda leaf: bool(types.is_decimal(leaf) or types.is_timestamp(leaf) or types.is_date(leaf)))
 
 
 def _has(dtype: pa.DataType, is_one: Callable[[pa.DataType], bool]) -> bool:
@@ -330,9 +300,8 @@ class _Number(str):
 class DebeziumJson:
     """Converts events that carry a schema into events that Spark reads; it is sent to the workers.
 
-    Attributes:
-        row: The row's columns.
-        framed: Takes the events out of another format; None where the values are they. No schema is beside those.
+    ``framed`` takes the events, which then have no schemas, out of another format; None where the values are the
+    events.
     """
 
     row: pa.StructType
@@ -396,7 +365,6 @@ class DebeziumJson:
 
 
 def _fields(schema: Any) -> dict[str, dict[str, Any]]:
-    """Return the fields of a struct's schema by name."""
     fields = schema.get("fields") if isinstance(schema, dict) else None
     listed = fields if isinstance(fields, list) else []
     return {str(each["field"]): each for each in listed if isinstance(each, dict) and "field" in each}
@@ -408,11 +376,7 @@ class _MisfitError(Exception):
 
 @dataclass(frozen=True)
 class _Conversion:
-    """Returns values in the form in which Spark reads them as a type.
-
-    Attributes:
-        cure: The advice for events without a schema, for messages.
-    """
+    """Converts values to the form that Spark reads as a type; ``cure`` is the advice for events without a schema."""
 
     cure: str
 

@@ -1,7 +1,7 @@
 """Decoders of values and keys whose schema is in a registry: a task decodes all records of one schema at once.
 
 The schema of each id is looked up once a process, and what decodes it, its *reading*, is made once and kept. A record
-without a schema id, of an id that the registry does not know, of a schema that can't become the columns of the query,
+without a schema id, of an id that the registry does not have, of a schema that can't become the columns of the query,
 or whose bytes do not fit its schema has a fault with the reason. The columns are fixed when the source is opened.
 
 Columns that the user names are matched by name, wider where that loses nothing, null where missing. The rules are those
@@ -52,28 +52,16 @@ class Decoder(Protocol):
         ...
 
     def decode(self, values: Sequence[bytes | None], faults: list[str | None], heads: Heads = None) -> pa.Array:
-        """Return the decoded values; one that can't be decoded is null and becomes a fault.
-
-        Args:
-            values: The values or keys.
-            faults: The records' faults, to which new ones are added.
-            heads: The schemas that the records' headers name; None where none names any.
-        """
+        """Return the decoded values; one that can't be decoded is null, and a fault in ``faults``."""
         ...
 
 
 @dataclass(frozen=True)
 class RegistryDecoder:
-    """Decodes values of a kind of schema.
+    """Decodes values of a kind of schema, ``"AVRO"`` or ``"PROTOBUF"``, to the columns of the query.
 
-    Attributes:
-        registry: The registry of the schemas.
-        kind: ``"AVRO"`` or ``"PROTOBUF"``.
-        columns: The columns of the query.
-        make: Makes the reading of a writer's schema; raises ``ValueError`` where it can't become the columns.
-        part: ``"value"`` or ``"key"``, for messages.
-        label: The input, for messages.
-        number: The key of a process' readings.
+    ``make`` makes the reading of a writer's schema, and raises any error where it can't become the columns.
+    ``number`` is the key of a process' readings.
     """
 
     registry: Registry
@@ -90,12 +78,7 @@ class RegistryDecoder:
         return self.columns
 
     def decode(self, values: Sequence[bytes | None], faults: list[str | None], heads: Heads = None) -> pa.Array:
-        """Return the decoded values.
-
-        Raises:
-            QueryFailedError: The registry does not answer.
-            ConfigurationError: It refuses the login.
-        """
+        """Return the decoded values."""
         parts: list[tuple[list[int], pa.Array]] = []
         values = [*values]
         for number, places in by_schema(values, faults, self.part, heads).items():
@@ -129,8 +112,9 @@ class RegistryDecoder:
         else:
             try:
                 made = self.make(schema)
-            except ValueError as error:
-                made = f"the {self.part}'s schema {number} can't be read as the columns of the query: {error}"
+            except Exception as error:  # noqa: BLE001 - the errors of formats' libraries have no common root
+                why = error if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+                made = f"the {self.part}'s schema {number} can't be read as the columns of the query: {why}"
         if len(_READINGS) >= _MOST_KEPT:
             _READINGS.clear()
         _READINGS[self.number, number] = made
@@ -139,13 +123,7 @@ class RegistryDecoder:
 
 @dataclass(frozen=True)
 class FramedJson:
-    """Takes JSON out of the wire format, for Spark to parse.
-
-    Attributes:
-        registry: The registry of the schemas.
-        part: ``"value"`` or ``"key"``, for messages.
-        label: The input, for messages.
-    """
+    """Takes JSON out of the wire format, for Spark to parse."""
 
     registry: Registry
     part: str
@@ -190,10 +168,10 @@ _JSON = json.JSONDecoder(parse_int=len, parse_float=len)
 
 
 def json_problem(value: bytes) -> str | None:
-    r"""Return why bytes are no JSON; None if they are. It costs about a microsecond for 100 bytes.
+    r"""Return why bytes are not JSON; None if they are. It costs about a microsecond for 100 bytes.
 
     Spark reads an object and leaves out what follows it, so that the rest of a damaged value would be lost in silence;
-    it takes quotes that are no JSON's; and half of a surrogate pair becomes another character.
+    it takes quotes that JSON does not have; and half of a surrogate pair becomes another character.
 
     >>> json_problem(b'{"id": 1}'), json_problem(b'{"id": 1}}')
     (None, 'Extra data: line 1 column 10 (char 9)')
@@ -214,13 +192,7 @@ def json_problem(value: bytes) -> str | None:
 
 
 def in_order(parts: Sequence[tuple[list[int], pa.Array]], count: int, dtype: pa.DataType) -> pa.Array:
-    """Return rows of several schemas in the order of their records; those of none are null.
-
-    Args:
-        parts: The rows, each with its place.
-        count: The number of records.
-        dtype: The type of the rows.
-    """
+    """Return rows of several schemas, with their records' places, in the order of all records; others are null."""
     if len(parts) == 1 and len(parts[0][0]) == count:
         return parts[0][1]
     source: list[int | None] = [None] * count
@@ -234,13 +206,7 @@ def in_order(parts: Sequence[tuple[list[int], pa.Array]], count: int, dtype: pa.
 
 
 def rows_by_themselves(values: Sequence[Any], faults: list[str | None], dtype: pa.DataType) -> pa.Array:
-    """Return values as rows where some can't be: those become null and faults, found one by one.
-
-    Args:
-        values: Values that Arrow takes, if they fit; None for null.
-        faults: Their faults, to which new ones are added.
-        dtype: The rows' type.
-    """
+    """Return values as rows where some can't be: those become null and faults, one by one."""
     try:
         return pa.array(values, dtype)
     except (pa.ArrowException, ValueError, TypeError, OverflowError):
@@ -266,10 +232,10 @@ def _misfit(value: Any, dtype: pa.DataType) -> str | None:
 
 
 def misfits(actual: pa.DataType, wanted: pa.DataType) -> list[str]:
-    """Return the reasons why values of a type can't become those of another; "here" is the wanted type.
+    """Return the reasons why values of a type can't become those of another.
 
     >>> misfits(pa.struct([("tier", pa.string()), ("note", pa.string())]), pa.struct([("tier", pa.int64())]))
-    ["field 'tier' is string there and bigint here"]
+    ["field 'tier' changes from string to bigint"]
     """
     return differences(_narrowed(actual, wanted), wanted)
 
@@ -292,7 +258,7 @@ def _narrowed(actual: pa.DataType, wanted: pa.DataType) -> pa.DataType:
 
 
 def fitted(array: pa.Array, wanted: pa.DataType) -> pa.Array:
-    """Return values, which are no slice, as those of a type for which ``misfits`` returns nothing."""
+    """Return values, which are not a slice, as those of a type for which ``misfits`` returns nothing."""
     if array.type.equals(wanted):
         return array
     if pa.types.is_null(array.type):

@@ -18,10 +18,10 @@ allOf                                                   what all of them ask for
 ======================================================  ========================================
 
 ``$ref`` follows references: within the schema, by pointer, ``$anchor`` or ``$id``, and to the schemas that the registry
-has references to, by their names or their ``$id``. Nothing is fetched from elsewhere. Beside a ``$ref`` other keywords
+has references to, by their names or their ``$id``. Nothing is fetched from elsewhere. Next to a ``$ref`` other keywords
 count from the draft 2019-09 on. What has no type of Spark's, such as a choice of several types, is refused with its
-place; the user then gives the columns as DDL. It reads only the types: whether a number is in its range, a property is
-required or a text matches a pattern is not looked at. Values are parsed by Spark, as any other JSON.
+place; the user then declares the columns as DDL. Only the types are read, not ranges, patterns or required properties.
+Values are parsed by Spark, as any other JSON.
 
 Kafka Connect's hints, such as ``connect.type`` and ``connect.index``, are left alone: a Decimal, Date or Timestamp is
 the text or number that JSON has, and columns are in the order of the schema. With DDL a Decimal that is a number can be
@@ -29,8 +29,7 @@ read as ``decimal``, and bytes as ``binary``.
 
 A schema that is made of columns is an object whose properties may be left out, as a column that is null is. Whole
 numbers are ``integer``, float and double ``number``, timestamps ``string`` with the format ``date-time``, dates with
-``date``; texts, ``timestamp_ntz`` and binary are ``string``. ``cojoin.kafka.source`` reads back what it has types for,
-the others as texts.
+``date``; texts, ``timestamp_ntz`` and binary are ``string``, and are read back as texts.
 """
 
 from __future__ import annotations
@@ -67,18 +66,7 @@ _DECODE = "such values are read by a function of yours: schema= and decode="
 def json_columns(
     registered: RegisteredSchema, label: str, advice: str = _CURE, otherwise: str = _DECODE
 ) -> pa.StructType:
-    """Return the columns of a JSON schema.
-
-    Args:
-        registered: The schema.
-        label: The input or output, for messages.
-        advice: The advice where it has no columns.
-        otherwise: The advice where it describes no objects.
-
-    Raises:
-        SchemaError: It does not parse, or describes what has no type of Spark's.
-        EnvironmentSetupError: It has references, and the package that follows them is missing.
-    """
+    """Return the columns of a JSON schema; errors end with ``advice``, or ``otherwise`` without an object."""
     texts = {"": registered.text, **dict(registered.references)}
     parsed: dict[str, Any] = {}
     for name, text in texts.items():
@@ -123,12 +111,7 @@ class _NoTypeError(ValueError):
 
 
 class _Documents:
-    """The schemas that the registry refers to, and the resolver of references.
-
-    Args:
-        parsed: The schemas, by the names by which they are referred to.
-        label: The input, for messages.
-    """
+    """The schemas that the registry refers to, by the names by which it does, and the resolver of references."""
 
     def __init__(self, parsed: dict[str, Any], label: str) -> None:
         self._parsed, self._label = parsed, label
@@ -173,16 +156,10 @@ def _resource(contents: Any) -> Any:
 
 
 class _Part:
-    """A part of a schema.
+    """A part of a schema, whose place is a pointer.
 
-    Args:
-        schema: The part.
-        label: The described input or part, for messages.
-        place: Its place, as a pointer.
-        documents: The schemas that the registry refers to.
-        resolver: Resolves its references; None until the first is followed.
-        within: The parts that references led to on the way, by their identity.
-        root: The whole schema.
+    ``resolver`` resolves its references; None until the first is followed. ``within`` has the parts that references led
+    to on the way, by their identity. ``root`` is the whole schema.
     """
 
     def __init__(
@@ -201,13 +178,7 @@ class _Part:
         self._within = within or (id(schema),)
 
     def _inner(self, schema: Any, *path: str | int, of: str = "") -> _Part:
-        """Return a part of this part.
-
-        Args:
-            schema: The part.
-            path: Its path in this one.
-            of: Its role in this one, for messages.
-        """
+        """Return a part of this part, with its path and, for messages, its role in this one."""
         label = f"{self._label}: {of}" if of else self._label
         place = "/".join([self._place, *(str(each).replace("~", "~0").replace("/", "~1") for each in path)])
         resolver = self._resolver
@@ -220,11 +191,7 @@ class _Part:
         raise _NoTypeError(msg)
 
     def dtype(self) -> pa.DataType:
-        """Return the type of a column.
-
-        Raises:
-            _NoTypeError: There is none.
-        """
+        """Return the type of a column; raises _NoTypeError where there is none."""
         declared = self.declared()
         if declared is None or declared == _ANY_OBJECT:
             kinds = self._kinds()
@@ -276,11 +243,11 @@ class _Part:
         return _Part(contents, self._label, place, self._documents, resolver, within, self._root).declared()
 
     def _choice(self, name: str) -> pa.DataType | None:
-        """Return the type of a choice, of which null may be one."""
+        """Return the type of a choice; one of its members may be null."""
         members = [(at, each) for at, each in enumerate(self._schema[name]) if not is_null(each)]
         types = [self._inner(each, name, at).declared() for at, each in members]
         known = [each for each in types if each is not None]
-        if not known:  # they say which properties are there, for instance
+        if not known:  # they require some of the properties, for instance
             return None
         if len(known) == len(types):
             first = known[0]
@@ -375,10 +342,7 @@ def _joined(kinds: list[str]) -> str:
 
 
 def referred(reference: str, root: Any, label: str) -> Any:
-    """Return the part of a schema that a pointer within it names.
-
-    Raises:
-        ValueError: It leads out of the schema, or to nothing.
+    """Return the part of a schema that a pointer within it names; raises ValueError where it leads to nothing within.
 
     >>> referred("#/a/b~1c", {"a": {"b/c": {"type": "string"}}}, "")
     {'type': 'string'}
@@ -399,7 +363,7 @@ _STRING_TYPES, _BINARY_TYPES = (pa.string(), pa.large_string()), (pa.binary(), p
 _LISTS = (pa.types.is_list, pa.types.is_large_list)
 _TIMESTAMP, _TIMESTAMP_NTZ = pa.timestamp("us", "UTC"), pa.timestamp("us")
 _EXACT_DIGITS = 15
-"""So many digits of a decimal does each double keep, as which numbers are read and written."""
+"""The digits of a decimal that a double always keeps; numbers are read and written as doubles."""
 
 _FORMS: dict[pa.DataType, tuple[str, str | None]] = {
     pa.bool_(): ("boolean", None),
@@ -420,16 +384,7 @@ _WRITTEN_AS = {
 
 
 def json_schema_text(columns: Iterable[pa.Field], name: str, label: str) -> str:
-    """Return the schema of an object with a property for each column.
-
-    Args:
-        columns: The columns.
-        name: The title.
-        label: The output, for messages.
-
-    Raises:
-        SchemaError: A column's type has no form in JSON that is read back as it was.
-    """
+    """Return the schema of an object with a property for each column; ``name`` is its title."""
     return json.dumps({"$schema": _DIALECT, "title": name, **_object_schema(columns, label)})
 
 
@@ -469,11 +424,7 @@ def _is_short_decimal(dtype: pa.DataType) -> bool:
 
 
 def fits_json_type(have: pa.DataType, want: pa.DataType) -> bool:
-    """Return whether each value of a column, as far as types say, is one of a property; null is not looked at.
-
-    Args:
-        have: The column's type.
-        want: The type that the property has as a column.
+    """Return whether each value of a column's type, as far as types go, is one of a property's; null is not looked at.
 
     >>> fits_json_type(pa.int32(), pa.float64()), fits_json_type(pa.string(), pa.int64())
     (True, False)

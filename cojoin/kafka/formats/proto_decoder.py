@@ -18,26 +18,24 @@ google.protobuf.Struct, Value, ListValue  string: the JSON
 
 A field that is ``optional``, in a ``oneof``, or a message is null where it is absent, also where proto2 declares a
 default for it. Any other has its default then, such as 0, which Protobuf does not distinguish from a written 0. A type
-that contains itself, or that has no field, as ``google.protobuf.Empty``, has no column, unless the user gives it one.
+that contains itself, or that has no field, as ``google.protobuf.Empty``, has no column, unless the user declares one.
 
-Where the user gives the columns, only the fields that they name are looked at, at any depth: a type that contains
-itself is then as deep as the user's struct. Some fields have further forms, if the user asks for them: any message is a
-``string``, its JSON; ``confluent.type.Decimal`` a decimal; ``google.type.Date`` a date.
+Of columns that the user declares, only the fields that they name are looked at, at any depth: a type that contains
+itself is then as deep as the user's struct. Further forms are then possible: any message is a ``string``, its JSON;
+``confluent.type.Decimal`` a decimal; ``google.type.Date`` a date.
 
-Values are those that ``MessageToJson`` of Google's runtime has, in the columns' types, with these exceptions. Columns
-have the names of the .proto, not those of JSON. NaN and infinities are values of the type and not texts, 64 bit
-integers are numbers, and bytes are bytes. A ``google.protobuf.FieldMask`` is a struct with the array ``paths``, an
-``Any`` a struct of its ``type_url`` and its bytes, and a ``NullValue`` the name ``NULL_VALUE``, so that an enum's
-column is null only where the field is absent. Extensions and unknown fields are left out; a field of proto2 that is
-``required`` is as an ``optional`` one. What ``MessageToJson`` has no value for is a fault of its record: a Timestamp
-beyond the years 1 to 9999, a Duration beyond 10,000 years or of two signs, a number in a ``Value`` that is not finite,
-a text that is not UTF-8.
+Values are those of Google's ``MessageToJson``, in the columns' types, with these exceptions. Columns have the names of
+the .proto, not those of JSON. NaN and infinities are values of the type, 64 bit integers are numbers, and bytes are
+bytes. A ``google.protobuf.FieldMask`` is a struct with the array ``paths``, an ``Any`` a struct of its ``type_url`` and
+its bytes, and a ``NullValue`` the name ``NULL_VALUE``, so that an enum is null only where its field is absent.
+Extensions and unknown fields are left out; a ``required`` field is as an ``optional`` one. What ``MessageToJson`` has
+no value for is a fault of its record: a Timestamp beyond the years 1 to 9999, a Duration beyond 10,000 years or of two
+signs, a number in a ``Value`` that is not finite, a text that is not UTF-8.
 
-With a reader's schema a record is parsed by the reader's type, as Protobuf's rules for other versions say: fields by
-number, and what the reader does not know is left out. Whether the fields of a number have one type in both versions is
-checked once for each writer's schema; a number of 64 bits that the reader's 32 do not hold is a fault. With the user's
-own columns, a record is parsed by the type that it was written with, and fields are matched by name. It costs about a
-microsecond a record of four fields.
+With a reader's schema a record is parsed by the reader's type: fields by number, and what the reader does not have is
+left out. Whether the fields of a number have one type in both versions is checked once for each writer's schema; a
+number of 64 bits that the reader's 32 do not hold is a fault. With the user's own columns, a record is parsed by the
+type that it was written with, and fields are matched by name. It costs about a microsecond a record of four fields.
 """
 
 from __future__ import annotations
@@ -94,27 +92,16 @@ _PLAIN = {
 
 @dataclass(frozen=True)
 class _Column:
-    """The column of a field, and the function that gathers its values.
-
-    Attributes:
-        dtype: The column's type.
-        gather: Makes the column of values, of which None is null; raises some Exception where one can't be.
-    """
+    """The column of a field, and the function that makes it of values; it raises any error where one does not fit."""
 
     dtype: pa.DataType
     gather: Callable[[Sequence[Any]], pa.Array]
 
 
 def _message_column(descriptor: Any, wanted: pa.StructType | None = None, within: tuple[str, ...] = ()) -> _Column:
-    """Return the column of structs that messages of a type become.
+    """Return the column of structs that messages of a type become, or of the fields that ``wanted`` names.
 
-    Args:
-        descriptor: The type.
-        wanted: The user's columns: only the fields that they name are looked at. None is all.
-        within: The names of the types that it is in.
-
-    Raises:
-        ValueError: None is wanted, and the type contains itself, or has no field.
+    Without ``wanted``, a type that is within itself, or has no field, is a ValueError.
     """
     name = descriptor.full_name
     if wanted is None:
@@ -195,11 +182,7 @@ def _field(
 
 
 def _check_form(field: Any, wanted: pa.DataType) -> None:
-    """Check that a field of messages is wanted in a form that it has.
-
-    Raises:
-        ValueError: It is not; the message names the forms.
-    """
+    """Check that a field of messages is wanted in a form that it has; the ValueError names the forms."""
     types, inner, held, around = pa.types, wanted, field.message_type, "{}"
     if _is_map(field):
         key, held = (held.fields_by_name[each] for each in ("key", "value"))
@@ -232,7 +215,6 @@ def is_repeated(field: Any) -> bool:
 
 
 def _single(field: Any, wanted: pa.DataType | None, within: tuple[str, ...]) -> _Column:
-    """Return the column of one value of a field."""
     if field.type in (_MESSAGE, _GROUP):
         return _value_column(field.message_type, wanted, within)
     if field.type == _ENUM:
@@ -310,7 +292,6 @@ def _of_each(dtype: pa.DataType, convert: Callable[[Any], Any]) -> _Column:
 
 
 def _instants(values: Sequence[Any]) -> pa.Array:
-    """Return Timestamps as a column."""
     count, absent = len(values), [each is None for each in values]
     seconds = np.fromiter((0 if each is None else each.seconds for each in values), np.int64, count)
     nanos = np.fromiter((0 if each is None else each.nanos for each in values), np.int64, count)
@@ -374,17 +355,7 @@ _CURE = (
 
 
 def proto_columns(registered: RegisteredSchema, message: str | None, label: str, advice: str = _CURE) -> pa.StructType:
-    """Return the columns of a message type, the first one of the file for None.
-
-    Args:
-        registered: The schema.
-        message: The type's name.
-        label: The input or output, for messages.
-        advice: The advice where it has no columns.
-
-    Raises:
-        SchemaError: There is no such type, or a field has no column.
-    """
+    """Return the columns of a message type, the first one of the file for None; errors end with ``advice``."""
     try:
         described = message_type(registered, message)
     except Exception as error:
@@ -399,12 +370,10 @@ def proto_columns(registered: RegisteredSchema, message: str | None, label: str,
 
 @dataclass(frozen=True)
 class ProtoReadings:
-    """Makes the readings of writers' schemas.
+    """Makes the readings of writers' schemas, for the columns of the query.
 
-    Attributes:
-        columns: The columns of the query.
-        reader: The schema that they come from; None where the user gave the columns.
-        message: The name of the message type; None is the first of the file.
+    ``reader`` is the schema that the columns come from; None where the user declared them. ``message`` is the name of
+    the message type; None is the first of the file.
     """
 
     columns: pa.StructType
@@ -412,20 +381,7 @@ class ProtoReadings:
     message: str | None
 
     def __call__(self, written: RegisteredSchema) -> Reading:
-        """Return the reading of a writer's schema.
-
-        Raises:
-            ValueError: It can't be read, or can't become the columns.
-        """
-        try:
-            return self._made(written)
-        except ValueError:
-            raise
-        except Exception as error:
-            msg = f"{type(error).__name__}: {error}"
-            raise ValueError(msg) from error
-
-    def _made(self, written: RegisteredSchema) -> Reading:
+        """Return the reading of a writer's schema; raises an error where it can't be read, or become the columns."""
         from google.protobuf.message_factory import GetMessageClass  # noqa: PLC0415 - optional
 
         own = self._own(written)
@@ -536,12 +492,7 @@ def _changes(written: Any, reader: Any, seen: Sequence[tuple[str, str]] = ()) ->
 
 
 class _Ranges:
-    """The check of numbers in the writer's messages that the reader's type would cut to their lower bits.
-
-    Args:
-        written: The writer's message type.
-        reader: The reader's.
-    """
+    """The check of numbers in the writer's messages that the reader's type would cut to their lower bits."""
 
     def __init__(self, written: Any, reader: Any) -> None:
         self._fields: dict[tuple[str, str], list[tuple[Any, range | None, tuple[str, str] | None]]] = {}

@@ -2,8 +2,7 @@
 
 Confluent's registry returns a compiled descriptor in base64 when it is asked for one; Apicurio's returns the text of
 the .proto as it was registered. A text is compiled by protoc, which the package grpcio-tools brings; a schema and the
-files that it refers to may have different forms. Each file has a pool of its own, so that two versions of a type do not
-meet.
+files that it refers to may have different forms. Each file has another pool, so that versions of a type do not meet.
 
 Serializers register no reference to files that are part of them. Those are built in: ``google/protobuf``,
 ``google/type`` (of the package googleapis-common-protos), Confluent's and Apicurio's own.
@@ -89,36 +88,24 @@ _MOVED = {"confluent/types/decimal.proto": "confluent/type/decimal.proto"}
 
 
 def message_type(registered: RegisteredSchema, name: str | None) -> Any:
-    """Return the descriptor of a message type, the first one of the file for None.
-
-    A full name is looked for first, then one without the package, and then that of a nested type alone.
-
-    Raises:
-        ValueError: The file can't be read, or has no such type.
-    """
+    """Return the descriptor of a message type, by its name or a part of that; the first one of the file for None."""
     file = _file(registered)
     types = list(_all_types(file.message_types_by_name.values()))
     if name is None and types:
         return types[0]
     wanted = str(name).removeprefix(".")
-    for spelled in (wanted, f"{file.package}.{wanted}"):
-        for candidate in types:
-            if candidate.full_name == spelled:
-                return candidate
-    for candidate in types:
-        if candidate.name == wanted:
-            return candidate
+    full_names = (wanted, f"{file.package}.{wanted}")
+    matching = [candidate for spelled in full_names for candidate in types if candidate.full_name == spelled]
+    matching += [candidate for candidate in types if candidate.name == wanted]
+    if matching:
+        return matching[0]
     title = "message type" if name is None else f"message type {name!r}"
     msg = f"the file has no {title}; it has {', '.join(candidate.full_name for candidate in types) or 'none'}"
     raise ValueError(msg)
 
 
 def type_at(file: Any, place: tuple[int, ...]) -> Any:
-    """Return the descriptor of the message type at a place of the wire format.
-
-    Raises:
-        ValueError: There is none.
-    """
+    """Return the descriptor of the message type at a place of the wire format; raises ValueError if it is missing."""
     types = list(file.message_types_by_name.values())
     current = None
     for number in place:
@@ -168,10 +155,7 @@ def _file(registered: RegisteredSchema) -> Any:
 def _in_order(names: list[str], compiled: dict[str, Any], apart: Collection[str]) -> list[Any]:
     """Return the descriptions of files and of those that they import, each after what it imports.
 
-    Args:
-        names: The files.
-        compiled: The descriptions of those that are not known.
-        apart: Files that are left out.
+    ``compiled`` has the descriptions of files that are not built in; the files of ``apart`` are left out.
     """
     ordered: dict[str, Any] = {}
     begun: set[str] = set(apart)
@@ -191,11 +175,7 @@ def _in_order(names: list[str], compiled: dict[str, Any], apart: Collection[str]
 
 
 def _well_known(name: str) -> Any:
-    """Return the description of a file that is part of serializers, such as ``google/protobuf/timestamp.proto``.
-
-    Raises:
-        ValueError: It is none, or its package is not installed.
-    """
+    """Return the description of a file that is part of serializers, such as ``google/protobuf/timestamp.proto``."""
     from google.protobuf import descriptor_pb2  # noqa: PLC0415 - optional
 
     if name in _OWN:
@@ -256,12 +236,7 @@ def _compiled(text: str) -> bytes | None:
 
 
 def _by_protoc(texts: dict[str, str], compiled: dict[str, Any]) -> list[Any]:
-    """Return the descriptions of files and of those that they import, each after what it imports.
-
-    Args:
-        texts: The files to compile, by name.
-        compiled: The descriptions of further files.
-    """
+    """Compile files, and return their descriptions and those of what they import, each after what it imports."""
     from google.protobuf import descriptor_pb2  # noqa: PLC0415 - optional
 
     try:
@@ -332,16 +307,7 @@ _KNOWN = {pa.timestamp("us", "UTC"): "Timestamp", pa.duration("us"): "Duration"}
 
 
 def proto_schema(columns: Iterable[pa.Field], name: str, label: str) -> str:
-    """Return a compiled file with one message type, which has a field for each column, in base64.
-
-    Args:
-        columns: The columns.
-        name: The name of the type; other characters than letters and digits become ``_``.
-        label: The output, for messages.
-
-    Raises:
-        SchemaError: A column's name or type has no form in Protobuf.
-    """
+    """Return a compiled file in base64 with one message type; odd characters of its name become ``_``."""
     from google.protobuf import descriptor_pb2, descriptor_pool  # noqa: PLC0415 - optional
 
     spelled = re.sub(r"[^A-Za-z0-9_]", "_", name)
@@ -360,14 +326,7 @@ def proto_schema(columns: Iterable[pa.Field], name: str, label: str) -> str:
 
 
 class _MessageType:
-    """A message type that gets its fields.
-
-    Args:
-        described: Its description.
-        place: Its name, such as ``.Trade.address_type``.
-        file: The description of its file.
-        label: The output or column, for messages.
-    """
+    """A message type that gets its fields; ``place`` is its name, such as ``.Trade.address_type``."""
 
     def __init__(self, described: Any, place: str, file: Any, label: str) -> None:
         self._described, self._place, self._file, self._label = described, place, file, label
@@ -421,7 +380,7 @@ class _MessageType:
         _MessageType(self._described.nested_type.add(name=name), place, self._file, label).fill(dtype)
 
     def _set_map(self, field: Any, dtype: pa.MapType, label: str) -> None:
-        """Make a field a map, which is a repeated message of a type of its own."""
+        """Make a field a map, which is a repeated message of a new type."""
         if dtype.key_type not in _KEYS:
             msg = f"{label}: a map of Protobuf has texts, whole numbers or booleans as keys, got {type_to_ddl(dtype)}"
             raise SchemaError(msg)
@@ -432,7 +391,7 @@ class _MessageType:
         entry.options.map_entry = True
         self._set_type(entry.field.add(name="key", number=1, label=_OPTIONAL), dtype.key_type, label)
         value, label = entry.field.add(name="value", number=2, label=_OPTIONAL), f"{label}, a value"
-        if pa.types.is_struct(dtype.item_type):  # an entry has no types of its own
+        if pa.types.is_struct(dtype.item_type):  # an entry can't contain types
             self._set_struct(value, dtype.item_type, self._free(f"{field.name}_type"), label)
         else:
             self._set_type(value, dtype.item_type, label)
@@ -446,11 +405,7 @@ class _MessageType:
 
 
 def fits_field_type(have: pa.DataType, want: pa.DataType) -> bool:
-    """Return whether each value of a column, as far as types say, is one of a field; null is not looked at.
-
-    Args:
-        have: The column's type.
-        want: The type that the field has as a column.
+    """Return whether each value of a column's type, as far as types go, is one of a field's; null is not looked at.
 
     >>> fits_field_type(pa.int32(), pa.int64()), fits_field_type(pa.date32(), pa.string())
     (True, False)

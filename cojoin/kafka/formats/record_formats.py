@@ -1,9 +1,9 @@
 """Formats of values and keys, as a user declares them, and the columns and decoder to which they are resolved.
 
 A format is a description. It is resolved when its source is opened: the reader's columns are then fixed for the query,
-and are part of what its checkpoint knows of its inputs. So a query that names no version, and starts again after the
-subject has got another one, is refused as any query whose columns differ: it goes on with ``schema=`` the version that
-it had, or with ``restore_from=`` in a new checkpoint.
+and are stored in its checkpoint. So a query that names no version, and starts again after the subject has got another
+one, is refused as any query whose columns differ: it continues with ``schema=`` the version that it had, or with
+``restore_from=`` in a new checkpoint.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from cojoin.engine.row_changes import DELETED
 from cojoin.engine.values.arguments import check_word
 from cojoin.engine.values.types import parse_schema, schema_to_ddl
 from cojoin.errors import ConfigurationError, SchemaError
+from cojoin.kafka.formats.avro_decoder import AvroReadings, avro_columns
 from cojoin.kafka.formats.debezium import (
     CHANGED_AT,
     DebeziumJson,
@@ -27,6 +28,8 @@ from cojoin.kafka.formats.debezium import (
     row_of,
 )
 from cojoin.kafka.formats.decoding import FramedJson, RegistryDecoder
+from cojoin.kafka.formats.json_schema import json_columns
+from cojoin.kafka.formats.proto_decoder import ProtoReadings, proto_columns
 from cojoin.kafka.formats.registry import Registry, SchemaLookup, as_registry, check_registry
 
 if TYPE_CHECKING:
@@ -126,7 +129,7 @@ def avro(registry: str | Registry, *, schema: int | str | None = None, subject: 
     """Return the format of Avro in the wire format of a schema registry: a zero byte, the schema's id, the record.
 
     A header of the record may name the schema by its GUID instead (``__value_schema_id``), for other formats as well.
-    Each record is decoded by the schema that it was written with, and resolved to the reader's as Avro says. So the
+    Each record is decoded by the schema that it was written with, and resolved to the reader's by Avro's rules. So the
     schema may change in the middle of a topic.
 
     Args:
@@ -217,15 +220,15 @@ def debezium(
     tombstone that Debezium writes after a delete is not a row: it is counted as done, and as a tombstone. Any other
     event, such as a truncation, is rejected as undecodable.
 
-    JSON with the envelope in ``payload``, beside its ``schema``, is read by that schema: decimals, which Connect writes
-    as base64, and Debezium's times, which are numbers of days, milliseconds, microseconds or nanoseconds. Without it,
+    JSON with the envelope in ``payload``, next to its ``schema``, is read by that: decimals, which Connect writes as
+    base64, and Debezium's times, which are numbers of days, milliseconds, microseconds or nanoseconds. Without it,
     and with ``json_schema``, decimals must be numbers (``decimal.format=NUMERIC``, ``decimal.handling.mode=double``) or
     texts of them (``string``), and times texts: a number for a time makes the record undecodable, and so does a text
     for a decimal that may as well be base64, such as "1234"; read those as ``bigint`` and ``string``.
 
     Args:
         value: The format of the envelope. Where the columns are given as DDL, they are those of the row. JSON may have
-            the envelope in ``payload``, beside its ``schema``, or not.
+            the envelope in ``payload``, next to its ``schema``, or not.
         unavailable: The treatment of a row with a value that the database's log does not hold, because it is large and
             was not changed: it is rejected as ``unavailable_value``, or the value is null and the row is counted.
         placeholder: Debezium's text for such a value: the connector's ``unavailable.value.placeholder``.
@@ -261,13 +264,9 @@ def _checked(schema: Any, subject: Any, label: str) -> tuple[int | str | None, s
 
 @dataclass(frozen=True)
 class ResolvedFormat:
-    """A format with its columns.
+    """A format with its columns; for Debezium they are the parts of its envelope that are read, and ``row`` is its row.
 
-    Attributes:
-        columns: The columns of a decoded value or key; for Debezium the parts of its envelope that are read.
-        decoder: Decodes it on the workers; None leaves plain JSON to Spark.
-        row: The columns of the row in Debezium's envelope; None for other formats.
-        placeholder: The placeholder of values that are unavailable; None for other formats.
+    The decoder decodes a value or key on the workers; None leaves plain JSON to Spark.
     """
 
     columns: pa.StructType
@@ -297,37 +296,21 @@ _BY_REGISTRY = {AvroFormat: ("AVRO", ("fastavro",)), ProtobufFormat: ("PROTOBUF"
 
 
 def resolve(chosen: ValueFormat, subject: str | None, part: str, label: str) -> ResolvedFormat:
-    """Return a format with its columns, asked of its registry.
-
-    Args:
-        chosen: The format.
-        subject: The subject of its topic; None where there are several topics.
-        part: ``"value"`` or ``"key"``.
-        label: The input, for messages.
-
-    Raises:
-        ConfigurationError: The subject or version does not exist, or the registry refuses the login.
-        SchemaError: A type has no column.
-        QueryFailedError: The registry does not answer.
-    """
-    if isinstance(chosen, DebeziumFormat):
-        inner = chosen.value
-        declared = _declared_columns(inner)
-        registered = None if declared is not None else _reader(inner, subject, label)
-        whole = envelope_of(declared) if declared is not None else _columns(inner, registered, part, label)
-        columns, row = row_of(whole, label)
-        decoder = _decoder(inner, columns, registered, part, label)
-        if isinstance(inner, (JsonFormat, JsonSchemaFormat)) and needs_schema(row):
-            decoder = DebeziumJson(row, decoder if isinstance(decoder, FramedJson) else None)
-        return ResolvedFormat(columns, decoder, row, chosen.placeholder)
-    declared = _declared_columns(chosen)
-    registered = None if declared is not None else _reader(chosen, subject, label)
-    columns = declared if declared is not None else _columns(chosen, registered, part, label)
-    return ResolvedFormat(columns, _decoder(chosen, columns, registered, part, label))
+    """Return a format with its columns, asked of its registry; a source of several topics has no ``subject``."""
+    inner = chosen.value if isinstance(chosen, DebeziumFormat) else chosen
+    declared = _declared_columns(inner)
+    registered = None if declared is not None else _reader(inner, subject, label)
+    columns = declared if declared is not None else _columns(inner, registered, part, label)
+    if not isinstance(chosen, DebeziumFormat):
+        return ResolvedFormat(columns, _decoder(inner, columns, registered, part, label))
+    columns, row = row_of(columns if declared is None else envelope_of(declared), label)
+    decoder = _decoder(inner, columns, registered, part, label)
+    if isinstance(inner, (JsonFormat, JsonSchemaFormat)) and needs_schema(row):
+        decoder = DebeziumJson(row, decoder if isinstance(decoder, FramedJson) else None)
+    return ResolvedFormat(columns, decoder, row, chosen.placeholder)
 
 
 def _declared_columns(chosen: RowFormat) -> pa.StructType | None:
-    """Return the columns that the user gave as DDL."""
     if not isinstance(chosen.schema, str):
         return None
     return pa.struct([field.with_nullable(True) for field in parse_schema(chosen.schema, label="schema")])
@@ -352,21 +335,14 @@ def _reader(chosen: Any, subject: str | None, label: str) -> RegisteredSchema:
 
 
 def _columns(chosen: Any, registered: RegisteredSchema | None, part: str, label: str) -> pa.StructType:
-    """Return the columns of a reader's schema."""
     assert registered is not None
     if isinstance(chosen, AvroFormat):
         check_registry(label, "fastavro")
-        from cojoin.kafka.formats.avro_decoder import avro_columns  # noqa: PLC0415 - optional
-
         columns = avro_columns(registered, part, label)
     elif isinstance(chosen, ProtobufFormat):
         check_registry(label, "google.protobuf")
-        from cojoin.kafka.formats.proto_decoder import proto_columns  # noqa: PLC0415 - optional
-
         columns = proto_columns(registered, chosen.message, label)
     else:
-        from cojoin.kafka.formats.json_schema import json_columns  # noqa: PLC0415 - as above
-
         columns = json_columns(registered, label)
     schema_to_ddl(pa.schema(list(columns)), label=f"{label}: the {part}'s schema")  # refuses names that differ by case
     return columns
@@ -382,13 +358,9 @@ def _decoder(
         return FramedJson(chosen.registry, part, label)
     kind, packages = _BY_REGISTRY[type(chosen)]
     check_registry(label, *packages)
-    make: Any
+    make: AvroReadings | ProtoReadings
     if isinstance(chosen, AvroFormat):
-        from cojoin.kafka.formats.avro_decoder import AvroReadings  # noqa: PLC0415 - optional
-
         make = AvroReadings(columns, registered, part)
     else:
-        from cojoin.kafka.formats.proto_decoder import ProtoReadings  # noqa: PLC0415 - optional
-
         make = ProtoReadings(columns, registered, chosen.message)
     return RegistryDecoder(chosen.registry, kind, columns, make, part, label)

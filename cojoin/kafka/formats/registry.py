@@ -5,11 +5,11 @@ message, plan or checkpoint, and every text that comes from outside goes through
 of the user's, which is called on the driver and on the workers before each request.
 
 Schemas are asked for by confluent-kafka's own client, once a process. What an id stands for never changes, so it is
-kept as long as the process lives. An id that the registry does not know is asked for again after half a minute. A
+kept as long as the process lives. An id that the registry does not have is asked for again after half a minute. A
 registry that does not answer is an error that names it: within seconds before a query starts, and after about half a
-minute while it runs. A failed TLS handshake is an error of its own kind, so that nobody has to guess whether the
-registry runs. An answer costs a request of some milliseconds, and the first one in a process half a second more, for
-the client's imports.
+minute while it runs. A failed TLS handshake is a different error, so that users need not guess whether the registry
+runs. An answer costs a request of some milliseconds, and the first one in a process half a second more, for the
+client's imports.
 """
 
 from __future__ import annotations
@@ -88,12 +88,8 @@ class Registry:
         secrets = {**settings, "url": self.url, "password": password, "token": _LAST_TOKENS.get(self.number, "")}
         return without_tokens(Secrets.of_settings(secrets).mask(text))
 
-    def asked_token(self) -> str:
-        """Return a token of the user's function.
-
-        Raises:
-            TokenFunctionError: The function fails, or returns no token.
-        """
+    def fetch_token(self) -> str:
+        """Return a token of the user's function; raises TokenFunctionError where that fails, or returns none."""
         if self.token is None:
             msg = "this registry has no function that returns tokens"
             raise TokenFunctionError(msg)
@@ -212,11 +208,7 @@ def _apart(url: str) -> tuple[str, tuple[str, str] | None]:
 
 
 def as_registry(declared: Any, label: str) -> Registry:
-    """Return the registry that a user's argument names: an address, or what ``registry`` returned.
-
-    Raises:
-        ConfigurationError: It is neither.
-    """
+    """Return the registry that a user's argument names: an address, or what ``registry`` returned."""
     if isinstance(declared, Registry):
         return declared
     if isinstance(declared, str):
@@ -231,14 +223,6 @@ _OF_CERTIFICATES = ("CERTIFICATE", "UNKNOWN_CA", "DECRYPT_ERROR")
 
 
 def _answer_problem(registry: Registry, place: str, status: int, text: str) -> ConfigurationError | QueryFailedError:
-    """Return the error for an unexpected answer.
-
-    Args:
-        registry: The registry.
-        place: The input or output, and the registry, for the message.
-        status: The answer's HTTP status.
-        text: Its text.
-    """
     text = registry.mask(text)
     if status in (401, 403):
         return ConfigurationError(f"{place} refused the login (HTTP {status}): {text}; see cojoin.kafka.registry()")
@@ -254,14 +238,7 @@ def _answer_problem(registry: Registry, place: str, status: int, text: str) -> C
 def _no_answer(
     registry: Registry, place: str, error: BaseException, *, at_start: bool
 ) -> ConfigurationError | QueryFailedError:
-    """Return the error for a request that was not answered.
-
-    Args:
-        registry: The registry.
-        place: The input or output, and the registry, for the message.
-        error: The error of the client's HTTP library.
-        at_start: Whether no query runs yet.
-    """
+    """Return the error for a request that was not answered, by the error of the client's HTTP library."""
     lost = "" if at_start else "no record is lost, those of this batch are read again by the next start: "
     if (problem := _tls_problem(registry, error)) is not None:
         kind = ConfigurationError if at_start else QueryFailedError
@@ -271,11 +248,7 @@ def _no_answer(
 
 
 def _client_problem(registry: Registry, error: Exception) -> str:
-    """Return the reason why no client of a registry can be made, such as a missing file.
-
-    Args:
-        registry: The registry.
-        error: The error of confluent-kafka's client.
+    """Return the reason why no client of a registry can be made, such as a missing file, by the client's error.
 
     >>> from cojoin.kafka.formats.registry import registry
     >>> _client_problem(registry("https://localhost:8081", ca="/absent.pem"), FileNotFoundError("No such file"))
@@ -357,12 +330,9 @@ class MissingReferenceError(QueryFailedError):
 
 @dataclass(frozen=True)
 class RegisteredSchema:
-    """A schema of the registry.
+    """A schema of the registry, ``"AVRO"``, ``"PROTOBUF"`` or ``"JSON"``.
 
-    Attributes:
-        kind: ``"AVRO"``, ``"PROTOBUF"`` or ``"JSON"``.
-        text: The schema.
-        references: The schemas that it refers to, each with the name by which it does, those first that others need.
+    ``references`` has the schemas that it refers to, each with the name by which it does, those first that others need.
     """
 
     kind: str
@@ -371,12 +341,10 @@ class RegisteredSchema:
 
 
 class SchemaLookup:
-    """Looks up schemas of one registry.
+    """Looks up schemas of one registry, for which it does not wait if ``at_start``, before a query runs.
 
-    Args:
-        registry: The registry.
-        label: The input, for messages.
-        at_start: Whether no query runs yet: then the registry is not waited for.
+    Each request raises a ConfigurationError where the registry refuses the login, or none is at the address, and a
+    QueryFailedError where it does not answer.
     """
 
     def __init__(self, registry: Registry, label: str, *, at_start: bool = False) -> None:
@@ -384,13 +352,7 @@ class SchemaLookup:
         self._place, self._known_by = f"{label}: schema registry {registry.title}", (*registry.known_by, at_start)
 
     def by_id(self, number: SchemaName) -> RegisteredSchema | None:
-        """Return the schema of an id or a GUID; None where the registry does not know it.
-
-        Raises:
-            ConfigurationError: The registry refuses the login, or there is none at the address.
-            MissingReferenceError: The schema refers to one that the registry does not have.
-            QueryFailedError: It does not answer.
-        """
+        """Return the schema of an id or a GUID; None where the registry does not have it."""
         place = (*self._registry.known_by, number)
         with _LOCK:
             if (known := _SCHEMAS.get(place)) is not None:
@@ -410,12 +372,7 @@ class SchemaLookup:
             return _SCHEMAS.setdefault(place, self._registered(answer))
 
     def of_subject(self, subject: str, version: int | None) -> RegisteredSchema:
-        """Return a version of a subject, the newest for None.
-
-        Raises:
-            ConfigurationError: There is no such subject or version, or what ``by_id`` raises.
-            QueryFailedError: The registry does not answer.
-        """
+        """Return a version of a subject, the newest for None; one that does not exist is a ConfigurationError."""
         with _LOCK:
             answer = self.ask(
                 lambda client: _newest(client, subject) if version is None else client.get_version(subject, version),
@@ -432,12 +389,7 @@ class SchemaLookup:
             return self._registered(answer.schema)
 
     def newest_of(self, subject: str, version: int | None) -> tuple[int, RegisteredSchema] | None:
-        """Return a version of a subject, the newest for None, with its id; None where there is no such subject.
-
-        Raises:
-            ConfigurationError: There is no such version, or what ``by_id`` raises.
-            QueryFailedError: The registry does not answer.
-        """
+        """Return a version of a subject, the newest for None, with its id; None where the subject does not exist."""
         if version is not None:
             registered = self.of_subject(subject, version)
             with _LOCK:
@@ -448,12 +400,7 @@ class SchemaLookup:
             return None if answer is None else (int(answer.schema_id), self._registered(answer.schema))
 
     def register(self, subject: str, schema: RegisteredSchema) -> int:
-        """Register a schema, and return its id.
-
-        Raises:
-            ConfigurationError: The registry refuses the login, or that this user registers.
-            QueryFailedError: It does not answer, or does not take the schema.
-        """
+        """Register a schema, and return its id; one that the registry does not take is a QueryFailedError."""
         from confluent_kafka.schema_registry import Schema  # noqa: PLC0415 - takes half a second
 
         with _LOCK:
@@ -468,8 +415,7 @@ class SchemaLookup:
         for reference in schema.references or ():
             if reference.name in texts:
                 continue
-            version = partial(_version_of, reference=reference)
-            answer = self.ask(version, {_NO_SUBJECT, _NO_VERSION})
+            answer = self.ask(partial(_version_of, reference=reference), {_NO_SUBJECT, _NO_VERSION})
             if answer is None:
                 msg = (
                     f"{self._place}: a schema refers to version {reference.version} of subject {reference.subject!r}, "
@@ -482,10 +428,8 @@ class SchemaLookup:
     def ask(self, question: Callable[[Any], Any], absent: Collection[int] = ()) -> Any:
         """Return the result of a function of the client; None where the registry answers with a code of ``absent``.
 
-        Raises:
-            ConfigurationError: The registry refuses the login, or there is none at the address.
-            QueryFailedError: It does not answer. While a query runs, also a token function that fails, or a certificate
-                that is not taken; they are a ConfigurationError before.
+        A token function that fails, or a certificate that is not taken, is a QueryFailedError while a query runs, and a
+        ConfigurationError before.
         """
         from confluent_kafka.schema_registry.error import SchemaRegistryError  # noqa: PLC0415 - takes half a second
 
@@ -541,7 +485,7 @@ def _newest(client: Any, subject: str) -> Any:
 
 def _fields(config: dict[str, Any]) -> dict[str, Any]:
     registry: Registry = config["registry"]
-    return {"bearer.auth.token": registry.asked_token(), "bearer.auth.logical.cluster": config["cluster"]}
+    return {"bearer.auth.token": registry.fetch_token(), "bearer.auth.logical.cluster": config["cluster"]}
 
 
 def _forget_some(kept: dict[Any, Any]) -> None:
@@ -550,13 +494,5 @@ def _forget_some(kept: dict[Any, Any]) -> None:
 
 
 def check_registry(label: str, *needed: str) -> None:
-    """Check that the packages for a registry's schemas are installed.
-
-    Args:
-        label: The input, for the message.
-        needed: The further modules that the format needs.
-
-    Raises:
-        EnvironmentSetupError: One is missing.
-    """
+    """Check that the packages for a registry's schemas are installed, with the modules that the format needs."""
     check_packages(label, "registry", "confluent_kafka", "httpx2", *needed)

@@ -38,11 +38,7 @@ _FOUR_BYTES = (
 
 
 def schema_head(headers: Iterable[tuple[str, bytes | None]], part: str) -> SchemaHead | None:
-    r"""Return the head by which a record's headers name the schema of its value or key; None where they do not.
-
-    Args:
-        headers: The headers; the last one of a name counts.
-        part: ``"value"`` or ``"key"``.
+    r"""Return the head by which the last such header of a record names the schema of its value or key, if one does.
 
     >>> schema_head([("__key_schema_id", b"\1"), ("trace", b"7")], "value")
     """
@@ -61,14 +57,10 @@ def by_schema(
     part: str,
     heads: Sequence[SchemaHead | None] | None = None,
 ) -> dict[SchemaName, list[int]]:
-    r"""Return the places of values by their schemas; a value that names none becomes a fault.
+    r"""Return the places of values by their schemas; a value that names none becomes a fault, None is in no list.
 
-    Args:
-        values: The values or keys; None is in no list. Where a header names the schema, five bytes, and what follows
-            the GUID, are set before a value, so that all have the same form.
-        faults: The records' faults, to which new ones are added.
-        part: ``"value"`` or ``"key"``, for messages.
-        heads: The heads of the records' headers; None where no record has one.
+    Where a header names the schema, five bytes, and what follows the GUID, are set before a value, so that all have the
+    same form. ``heads`` are the heads of the records' headers; None where no record has one.
 
     >>> faults = [None, None]
     >>> by_schema([b"\0\0\0\0\7abc", b"{}"], faults, "value"), faults[1]
@@ -130,9 +122,6 @@ def _take_heads(
 def message_place(value: bytes) -> tuple[tuple[int, ...], int]:
     r"""Return the place of a Protobuf record's message type in its file, and where the record begins.
 
-    Raises:
-        ValueError: The place is cut off.
-
     >>> message_place(b"\0\0\0\0\7\4\2\0abc")
     ((1, 0), 8)
     """
@@ -166,11 +155,7 @@ def message_name(value: bytes) -> tuple[str, int] | None:
 
 
 def head_of(number: int, place: Sequence[int] | None = None) -> bytes:
-    r"""Return the bytes that precede a record.
-
-    Args:
-        number: The id of its schema.
-        place: Of a Protobuf record, the place of its message type in its file.
+    r"""Return the bytes that precede a record; ``place`` is that of a Protobuf record's message type in its file.
 
     >>> head_of(7), head_of(7, (0,)), head_of(7, (1, 0))
     (b'\x00\x00\x00\x00\x07', b'\x00\x00\x00\x00\x07\x00', b'\x00\x00\x00\x00\x07\x04\x02\x00')

@@ -1,11 +1,11 @@
 """A Kafka topic as a sink: its arguments, the checks before a query starts, and the topic of a restored query.
 
 ``kafka`` makes a sink, and refuses each argument that can't be right before any broker is asked. Facts that only the
-brokers have, such as whether the topic exists, is checked when a query starts (``KafkaSink.check_place``).
+brokers have, such as whether the topic exists, are checked when a query starts (``KafkaSink.check_place``).
 
-A topic can't be rolled back. So a query that begins with the state of another one goes on in that one's topic only if
+A topic can't be rolled back. So a query that begins with the state of another one continues that one's topic only if
 nothing was written there after the snapshot; the other query is then ended, and fenced off in the topic. The new query
-has transactional ids and groups of its own.
+has other transactional ids and groups.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
-from cojoin.errors import CheckpointError, ConfigurationError, did_you_mean
+from cojoin.engine.values.arguments import check_word
+from cojoin.errors import CheckpointError, ConfigurationError
 from cojoin.kafka.client import ClusterOptions, check_installed
 from cojoin.kafka.formats.record_formats import (
     AvroFormat,
@@ -50,16 +51,16 @@ Delivery: TypeAlias = Literal["exactly_once", "exactly_once_parallel", "at_least
 """The number of times that a batch's rows are in the topic.
 
 - ``"exactly_once"``: one transaction holds all rows of a batch; one task writes it.
-- ``"exactly_once_parallel"``: several tasks write a batch, each in a transaction of its own. Each row is there once,
+- ``"exactly_once_parallel"``: several tasks write a batch, each in another transaction. Each row is in the topic once,
   but consumers may see a part of a batch before the rest of it.
-- ``"at_least_once"``: every task writes without transactions; a batch that is run again is there twice.
+- ``"at_least_once"``: every task writes without transactions; a batch that is run again is in the topic twice.
 """
 
 MissingMarker: TypeAlias = Literal["refuse", "expired"]
 """The meaning of a missing marker, where batches count and none was begun.
 
 - ``"refuse"``: the query does not start.
-- ``"expired"``: it stood still for longer than the brokers keep a marker, and goes on.
+- ``"expired"``: it stood still for longer than the brokers keep a marker, and continues.
 """
 
 
@@ -72,7 +73,7 @@ class KafkaSink(Sink):
         topic: The topic.
         encoding: The encoding of rows as records.
         delivery: The number of times that a batch's rows are in the topic.
-        tasks: In how many parts a batch is written with ``"exactly_once_parallel"``, and otherwise 1.
+        tasks: The number of parts in which ``"exactly_once_parallel"`` writes a batch, and otherwise 1.
         missing_marker: The meaning of a missing marker while no batch was begun.
     """
 
@@ -151,7 +152,7 @@ class KafkaSink(Sink):
             topics = source.topics
             is_read = self.topic in topics.names or bool(topics.pattern and re.fullmatch(topics.pattern, self.topic))
             if own & servers and is_read:
-                msg = f"{output}: {self.describe()} is read by the query ({source.title}); give it a topic of its own"
+                msg = f"{output}: {self.describe()} is read by the query ({source.title}); name another topic"
                 raise ConfigurationError(msg)
 
     def describe(self) -> str:
@@ -181,7 +182,7 @@ class KafkaSink(Sink):
         self.encoding.check(schema, self.topic, f"{role}: sinks.kafka {self.topic!r}")
 
     def continues_output_of(self, written: Mapping[str, Any], former: OutputId, *, successor: str, ends: bool) -> bool:
-        """Check whether a new query may go on in the topic of the query whose snapshot it begins with.
+        """Check whether a new query may continue the topic of the query whose snapshot it begins with.
 
         Args:
             written: The snapshot's entry for the output.
@@ -212,7 +213,7 @@ class KafkaSink(Sink):
             for task in range(tasks):
                 with closing(TopicTransactions(target, task, at_start=True)) as transactions:
                     marker = transactions.take_over() if ends else transactions.marker()
-                    # A query that went on in other tasks may have ended before it wrote one.
+                    # A query that continued in other tasks may have ended before it wrote one.
                     if tasks == counted or (marker is not None and marker.newest > known):
                         self._check_newest(marker, known, former, successor)
                     if ends:
@@ -232,7 +233,7 @@ class KafkaSink(Sink):
         if newest != known:
             state = "no marker of its batches" if marker is None else f"its batches up to {newest}"
             msg = (
-                f"restore_from: {former.name} goes to {self.describe()}, which has {state}, and the snapshot knows "
+                f"restore_from: {former.name} goes to {self.describe()}, which has {state}, and the snapshot has "
                 f"those up to {known}: a topic can't be cut back. Restore the query's newest snapshot, such as a "
                 f"savepoint that is taken after its last batch, or name a new topic"
             )
@@ -241,9 +242,9 @@ class KafkaSink(Sink):
 
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _OURS = {
-    "transactional.id": "each query and output has one of its own",
+    "transactional.id": "cojoin sets one for each query and output",
     "enable.idempotence": "it is always on",
-    "group.id": "each query and output has one of its own",
+    "group.id": "cojoin sets one for each query and output",
     "bootstrap.servers": "give bootstrap_servers",
 }
 _TASKS = 4
@@ -282,11 +283,11 @@ def kafka(
     Kafka deletes a group's offset, and with it the marker, ``offsets.retention.minutes`` after the last commit, 7 days
     by default. A running query refreshes it. A query that stood still for longer is refused: the checkpoint may be an
     older one that was put back, and the topic may have later batches. If it is the newest one, and no batch was begun,
-    ``missing_marker="expired"`` lets it go on. One that was killed within a batch can't, since nobody knows whether
-    the topic has that batch.
+    ``missing_marker="expired"`` lets it continue. One that was killed within a batch can't, since the topic may
+    have that batch or not.
 
     A run that takes over fences off earlier ones: Kafka refuses their producers, and the marker holds the epoch of the
-    run. A topic can't be cut back, so a restored query goes on in the same topic only from a snapshot after which
+    run. A topic can't be cut back, so a restored query continues the same topic only from a snapshot after which
     nothing was written.
 
     Args:
@@ -297,7 +298,7 @@ def kafka(
         value: ``"json"`` writes all columns as JSON, and a list of columns those. The name of a column of texts or
             bytes writes that alone, as it is; its null is a tombstone. ``cojoin.kafka.avro(registry)``, ``protobuf``
             and ``json_schema`` write the wire format of a schema registry: with the version ``schema=`` of ``subject=``
-            (``<topic>-value``), or the newest, whose fields say which columns are written; a subject that does not
+            (``<topic>-value``), or the newest, whose fields are the columns that are written; a subject that does not
             exist gets a schema of all columns. A run keeps the schema that it began with. A row that does not fit ends
             the query. In Protobuf a null leaves its field unset, which reads as 0 or "" where it is not ``optional``.
         headers: Headers by name, each with the column that holds its value.
@@ -305,10 +306,10 @@ def kafka(
         delivery: ``"exactly_once"``; ``"exactly_once_parallel"``, where several tasks write a batch in a transaction
             each: exactly once, not atomic by batch; or ``"at_least_once"``, where all tasks write without transactions,
             and a batch that is run again is in the topic twice.
-        tasks: With ``"exactly_once_parallel"``, in how many tasks a batch is written; 4 by default.
+        tasks: With ``"exactly_once_parallel"``, the number of tasks that write a batch; 4 by default.
         missing_marker: ``"refuse"``, or ``"expired"`` where a query stands still for longer than the brokers keep a
-            marker, as one that runs once a week may: it then goes on without. Never use that with a checkpoint that was
-            put back from a backup: rows could be in the topic twice, and nothing would tell.
+            marker, as one that runs once a week may: it then continues without. Never use that with a checkpoint that
+            was put back from a backup: rows could be in the topic twice, without an error.
         patience: The time to wait while no broker answers, before the query ends with an error; None waits forever.
         token: A function that returns tokens for OAUTHBEARER; see ``cojoin.kafka.source``.
         options: librdkafka's settings, such as ``{"security.protocol": "SASL_SSL"}``. They are never stored, and never
@@ -332,13 +333,8 @@ def kafka(
     if not isinstance(topic, str) or not _TOPIC.fullmatch(topic):
         msg = f"{label}: topic: expected a topic's name of letters, digits, '.', '_' and '-', got {topic!r}"
         raise ConfigurationError(msg)
-    if delivery not in get_args(Delivery):
-        valid = get_args(Delivery)
-        msg = f"{label}: delivery: expected {', '.join(map(repr, valid))}, got {delivery!r}"
-        raise ConfigurationError(msg + did_you_mean(str(delivery), valid))
-    if missing_marker not in get_args(MissingMarker):
-        msg = f"{label}: missing_marker: expected 'refuse' or 'expired', got {missing_marker!r}"
-        raise ConfigurationError(msg)
+    check_word(f"{label}: delivery", delivery, get_args(Delivery))
+    check_word(f"{label}: missing_marker", missing_marker, get_args(MissingMarker))
     settings = as_options(options, label)
     for name, why in _OURS.items():
         if name in settings:
@@ -358,7 +354,6 @@ def kafka(
 
 
 def _checked_tasks(tasks: Any, delivery: Delivery, label: str) -> int:
-    """Return in how many tasks a batch is written."""
     if tasks is None:
         return _TASKS if delivery == "exactly_once_parallel" else 1
     if delivery != "exactly_once_parallel":
@@ -371,7 +366,6 @@ def _checked_tasks(tasks: Any, delivery: Delivery, label: str) -> int:
 
 
 def _columns(declared: Any, label: str) -> str | tuple[str, ...]:
-    """Return one column, or several."""
     if isinstance(declared, str):
         return _column(declared, label)
     is_list = isinstance(declared, Sequence) and not isinstance(declared, (bytes, bytearray))
@@ -386,7 +380,6 @@ def _columns(declared: Any, label: str) -> str | tuple[str, ...]:
 
 
 def _value(declared: Any, topic: str, key: Any, delivery: str, label: str) -> str | tuple[str, ...] | RegistryFormat:
-    """Return the columns of the value, or its format."""
     if isinstance(declared, (JsonFormat, DebeziumFormat)):
         kind = type(declared).__name__.removesuffix("Format")
         msg = f"{label}: value: expected columns, avro(), protobuf() or json_schema() of cojoin.kafka, got {kind}, "
@@ -415,7 +408,6 @@ def _column(declared: Any, label: str) -> str:
 
 
 def _headers(declared: Any, label: str) -> tuple[tuple[str, str], ...]:
-    """Return the headers' names, each with its column."""
     if declared is None:
         return ()
     if not isinstance(declared, Mapping) or not all(isinstance(name, str) and name for name in declared):

@@ -59,12 +59,9 @@ _TYPES: dict[str, tuple[Callable[[pa.DataType], bool], ...]] = {
 class RecordEncoding:
     """The columns of a row that make the parts of a record.
 
-    Attributes:
-        key: The key: a column, several as JSON, or None.
-        value: The value: ``JSON`` for all columns, several as JSON, a column of texts or bytes, or a format of a schema
-            registry; that is ``RegistryValues`` once its schema is known.
-        headers: Each header's name, and the column that holds its value.
-        timestamp: The column of the record's timestamp; None has the time at which the record is sent.
+    The value is ``JSON`` for all columns, several as JSON, a column of texts or bytes, or a format of a schema
+    registry; that is ``RegistryValues`` once its schema is known. ``headers`` has each header's name, and the column of
+    its value. Without a timestamp's column a record has the time at which it is sent.
     """
 
     key: Columns | None = None
@@ -73,16 +70,7 @@ class RecordEncoding:
     timestamp: str | None = None
 
     def check(self, schema: pa.Schema, topic: str, label: str) -> None:
-        """Check that the columns exist, and that each has a type that can be written where it is to go.
-
-        Args:
-            schema: The output's columns.
-            topic: The topic.
-            label: The output and the sink, for messages.
-
-        Raises:
-            ConfigurationError: A column is missing, or has another type; or what ``find_schema`` raises.
-        """
+        """Check that the columns exist, and that each has a type that can be written where it is to go."""
         if isinstance(self.key, str):
             hint = f"key=[{self.key!r}] writes it as JSON"
             _check_type(schema, self.key, f"{label}: key", _PLAIN_TYPE, hint)

@@ -1,8 +1,8 @@
 """Serializers of values with a schema of a registry: which schema it is, and rows as Avro, Protobuf or JSON.
 
-The schema is found before the query starts: the version that the user names, or the newest of the subject, or, where
-the registry has no such subject, one that is made of the output's columns and registered. The schema's fields say which
-columns are written; columns that it does not have are left out. A run keeps the schema that it began with.
+The schema is chosen before the query starts: the version that the user names, or the newest of the subject, or, where
+the registry has no such subject, one that is made of the output's columns and registered. The columns that are written
+are the schema's fields; columns that it does not have are left out. A run keeps the schema that it began with.
 
 Rows are written on the workers, one after another. A registry that does not answer ends the query, before anything of
 the batch is written if that is a transaction; so does a row that does not fit the schema.
@@ -30,8 +30,9 @@ import pyarrow as pa
 from cojoin.engine.values.types import type_to_ddl
 from cojoin.errors import QueryFailedError, SchemaError, did_you_mean
 from cojoin.kafka.formats.avro_columns import avro_schema, can_be_written_as
-from cojoin.kafka.formats.json_schema import fits_json_type, is_null, json_schema_text, referred
-from cojoin.kafka.formats.proto_decoder import is_repeated
+from cojoin.kafka.formats.avro_decoder import avro_columns
+from cojoin.kafka.formats.json_schema import fits_json_type, is_null, json_columns, json_schema_text, referred
+from cojoin.kafka.formats.proto_decoder import is_repeated, proto_columns
 from cojoin.kafka.formats.proto_files import fits_field_type, message_type, place_of, proto_schema
 from cojoin.kafka.formats.record_formats import AvroFormat, JsonSchemaFormat, ProtobufFormat
 from cojoin.kafka.formats.registry import RegisteredSchema, SchemaLookup, check_registry
@@ -48,14 +49,10 @@ RegistryFormat: TypeAlias = AvroFormat | ProtobufFormat | JsonSchemaFormat
 
 @dataclass(frozen=True)
 class ValueSchema:
-    """The schema of an output's values.
+    """The schema of an output's values, and the output's columns that are written.
 
-    Attributes:
-        registered: The schema.
-        columns: The output's columns that are written.
-        subject: Its subject.
-        number: Its id; None before it is registered.
-        message: With Protobuf, the name of the message type; None is the first one.
+    ``number`` is its id; None before it is registered. ``message`` is the name of the message type of Protobuf; None is
+    the first one.
     """
 
     registered: RegisteredSchema
@@ -67,14 +64,9 @@ class ValueSchema:
 
 @dataclass(frozen=True)
 class _Kind:
-    """The differences between the formats.
+    """The differences between the formats, of which ``shape`` is the kind of a schema of rows, for messages.
 
-    Attributes:
-        name: As the registry has it.
-        shape: The kind of a schema of rows, for messages.
-        packages: The packages that writing needs.
-        made: Makes a schema of columns.
-        fits: Returns whether a column can be written as a field, by their types.
+    ``made`` makes a schema of columns, and ``fits`` returns whether a column can be written as a field, by their types.
     """
 
     name: str
@@ -95,17 +87,7 @@ _KINDS: dict[type, _Kind] = {
 def find_schema(chosen: RegistryFormat, schema: pa.Schema, topic: str, label: str) -> ValueSchema:
     """Return the schema with which an output is written, without a number if it has to be registered.
 
-    Args:
-        chosen: The format.
-        schema: The output's columns.
-        topic: The topic, after which a schema that is made here is named.
-        label: The output and the sink, for messages.
-
-    Raises:
-        EnvironmentSetupError: A package is missing.
-        ConfigurationError: There is no such version, or the registry refuses the login.
-        SchemaError: The columns can't be written with the schema, or have no form in it.
-        QueryFailedError: The registry does not answer.
+    A schema that is made here is named after the topic.
     """
     kind, subject = _KINDS[type(chosen)], str(chosen.subject)
     message = chosen.message if isinstance(chosen, ProtobufFormat) else None
@@ -141,7 +123,6 @@ def _check(
     fits: Callable[[pa.DataType, pa.DataType], bool],
     place: str,
 ) -> None:
-    """Check that an output's columns can be written as a schema's fields."""
     own = {field.name: field.type for field in schema}
     for field in fields:
         if field.name not in own:
@@ -167,29 +148,20 @@ def _is_record(text: str) -> bool:
 
 
 def _fields(registered: RegisteredSchema, message: str | None, place: str) -> pa.Schema:
-    """Return a schema's fields as columns."""
     if registered.kind == "AVRO":
-        from cojoin.kafka.formats.avro_decoder import avro_columns  # noqa: PLC0415 - optional
-
         return pa.schema(list(avro_columns(registered, "value", place)))
     if registered.kind == "PROTOBUF":
-        from cojoin.kafka.formats.proto_decoder import proto_columns  # noqa: PLC0415 - optional
-
         return pa.schema(list(proto_columns(registered, message, place, _OTHER_SCHEMA)))
     if registered.references:
         named = ", ".join(name for name, _ in registered.references)
         msg = f"{place} refers to other schemas, {named}, and rows are held to schemas of one file; {_OTHER_SCHEMA}"
         raise SchemaError(msg)
-    from cojoin.kafka.formats.json_schema import json_columns  # noqa: PLC0415 - as above
-
     return pa.schema(list(json_columns(registered, place, _OTHER_SCHEMA, _OTHER_SCHEMA)))
 
 
 def _needed(registered: RegisteredSchema, message: str | None) -> set[str]:
     """Return the fields that each value must have."""
     if registered.kind == "PROTOBUF":
-        from cojoin.kafka.formats.proto_files import message_type  # noqa: PLC0415 - optional
-
         return {each.name for each in message_type(registered, message).fields if _is_required(each)}
     parsed: dict[str, Any] = json.loads(registered.text)
     if registered.kind == "AVRO":
@@ -207,14 +179,7 @@ _OF_A_ROW = (ValueError, TypeError, KeyError, AttributeError, OverflowError, Ind
 
 @dataclass(frozen=True)
 class RegistryValues:
-    """Writes rows with a schema of a registry; it is sent to the workers.
-
-    Attributes:
-        registry: The registry of the schema.
-        schema: The schema.
-        topic: The topic.
-        label: The output and the sink, for messages.
-    """
+    """Writes rows with a schema of a registry; it is sent to the workers."""
 
     registry: Registry
     schema: ValueSchema
@@ -223,11 +188,7 @@ class RegistryValues:
 
     @classmethod
     def of(cls, chosen: RegistryFormat, schema: pa.Schema, topic: str, label: str) -> RegistryValues:
-        """Return the serializer of an output; its schema is registered if the registry has none.
-
-        Raises:
-            EnvironmentSetupError, ConfigurationError, SchemaError, QueryFailedError: As ``find_schema``.
-        """
+        """Return the serializer of an output; its schema (``find_schema``) is registered if the registry has none."""
         value_schema = find_schema(chosen, schema, topic, label)
         if value_schema.number is None:
             lookup = SchemaLookup(chosen.registry, label, at_start=True)
@@ -240,12 +201,7 @@ class RegistryValues:
         return self.schema.registered.kind == "JSON"
 
     def encode(self, rows: pa.Table) -> list[bytes]:
-        """Return rows with the columns of ``schema`` as values.
-
-        Raises:
-            QueryFailedError: The registry does not answer, or a row does not fit the schema.
-            ConfigurationError: The registry refuses the login.
-        """
+        """Return rows with the columns of ``schema`` as values; one that does not fit is a QueryFailedError."""
         kind = self.schema.registered.kind
         if kind == "PROTOBUF":
             prepared, written = _messages_of(self.schema)
@@ -260,12 +216,19 @@ class RegistryValues:
         }
         objects = _avro_rows(self.schema, rows) if kind == "AVRO" else _json_rows(self.schema, rows)
 
-        def asked(client: Any) -> list[bytes]:
-            make = _avro_writer if kind == "AVRO" else _json_writer
-            write = make(self.schema, settings, client)
+        def encoded(client: Any) -> list[bytes]:
+            write: Callable[[Any, Any], bytes]
+            if kind == "AVRO":
+                from confluent_kafka.schema_registry.avro import AvroSerializer  # noqa: PLC0415 - takes half a second
+
+                write = AvroSerializer(client, None, conf=settings)
+            else:
+                from confluent_kafka.schema_registry.json_schema import JSONSerializer  # noqa: PLC0415 - as above
+
+                write = JSONSerializer(self.schema.registered.text, client, conf=settings)
             return self._values(objects, lambda row: write(row, context))
 
-        values: list[bytes] = SchemaLookup(self.registry, self.label).ask(asked)
+        values: list[bytes] = SchemaLookup(self.registry, self.label).ask(encoded)
         return values
 
     def _values(self, rows: list[Any], write: Callable[[Any], bytes]) -> list[bytes]:
@@ -302,14 +265,6 @@ def _avro_rows(schema: ValueSchema, rows: pa.Table) -> list[dict[str, Any]]:
     prepared = [of_serializer(name, rows.column(at)) for at, name in enumerate(schema.columns.names)]
     names = schema.columns.names
     return [dict(zip(names, values, strict=True)) for values in zip(*prepared, strict=True)]
-
-
-def _avro_writer(_: ValueSchema, settings: dict[str, Any], client: Any) -> Callable[[Any, Any], bytes]:
-    """Return a function that serializes a dictionary."""
-    from confluent_kafka.schema_registry.avro import AvroSerializer  # noqa: PLC0415 - takes half a second
-
-    serializer: Callable[[Any, Any], bytes] = AvroSerializer(client, None, conf=settings)
-    return serializer
 
 
 def _has_other_units(text: str) -> bool:
@@ -354,11 +309,7 @@ _AS_JSON = ("Struct", "Value", "ListValue")
 def _messages_of(
     schema: ValueSchema,
 ) -> tuple[Callable[[pa.Table], list[dict[str, Any]]], Callable[[dict[str, Any]], bytes]]:
-    """Return a function that makes rows dictionaries of a message's fields, and one that serializes such a dictionary.
-
-    Raises:
-        ValueError: The schema can't be read.
-    """
+    """Return a function that makes rows dictionaries of a message's fields, and one that serializes those."""
     from google.protobuf.message import EncodeError  # noqa: PLC0415 - optional
 
     assert schema.number is not None, "it is registered before rows are written"
@@ -381,7 +332,7 @@ def _messages_of(
 
 
 def _message_of(descriptor: Any, columns: Iterable[pa.Field]) -> Callable[[Mapping[str, Any]], Any]:
-    """Return a function that makes a row a message; columns that are no fields of its type are left out."""
+    """Return a function that makes a row a message; columns that are not fields of its type are left out."""
     from google.protobuf.message_factory import GetMessageClass  # noqa: PLC0415 - optional
 
     made, fields = GetMessageClass(descriptor), descriptor.fields_by_name
@@ -427,7 +378,7 @@ def _of_value(field: Any, dtype: pa.DataType) -> Callable[[Any], Any]:
     if field.message_type is None:
         if field.type == _ENUM:
             return _enum_of(field.enum_type)
-        return int if pa.types.is_decimal(dtype) else _itself
+        return int if pa.types.is_decimal(dtype) else lambda value: value
     made, name = GetMessageClass(field.message_type), field.message_type.full_name
     known = name.removeprefix("google.protobuf.") if name.startswith("google.protobuf.") else ""
     if known in ("Timestamp", "Duration"):
@@ -438,10 +389,6 @@ def _of_value(field: Any, dtype: pa.DataType) -> Callable[[Any], Any]:
     if known in _AS_JSON:
         return lambda text: _parsed(made, text)
     return _message_of(field.message_type, dtype)
-
-
-def _itself(value: Any) -> Any:
-    return value
 
 
 def _enum_of(enum: Any) -> Callable[[str], int]:
@@ -479,7 +426,7 @@ _CHOICES = ("oneOf", "anyOf")
 
 
 def _json_rows(schema: ValueSchema, rows: pa.Table) -> list[Any]:
-    """Return rows, of which the only column has their JSON, as objects."""
+    """Return the rows, whose JSON is the only column, as objects."""
     root = json.loads(schema.registered.text)
     objects = [json.loads(text) for text in rows.column(0).to_pylist()]
     for row in objects:
@@ -503,7 +450,7 @@ def _put_nulls_back(value: Any, described: Any, root: Any) -> None:
 
 
 def _resolved(described: Any, root: Any) -> dict[str, Any]:
-    """Return a schema without its reference, and of a choice between null and another one the other one."""
+    """Return a schema without its reference; of a choice between null and another schema, the other one."""
     while isinstance(described, dict):
         others = [one for name in _CHOICES for one in described.get(name, ()) if not is_null(one)]
         if "$ref" in described:
@@ -526,14 +473,6 @@ def _may_be_null(described: Any, root: Any) -> bool:
     kinds = schema.get("type", ())
     choices = [one for name in _CHOICES for one in schema.get(name, ())]
     return "null" in ([kinds] if isinstance(kinds, str) else kinds) or any(map(is_null, choices))
-
-
-def _json_writer(schema: ValueSchema, settings: dict[str, Any], client: Any) -> Callable[[Any, Any], bytes]:
-    """Return a function that serializes an object."""
-    from confluent_kafka.schema_registry.json_schema import JSONSerializer  # noqa: PLC0415 - takes half a second
-
-    serializer: Callable[[Any, Any], bytes] = JSONSerializer(schema.registered.text, client, conf=settings)
-    return serializer
 
 
 def _in_numbers(column: pa.ChunkedArray) -> pa.Array:

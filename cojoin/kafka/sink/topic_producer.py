@@ -1,4 +1,4 @@
-"""A producer for one task: it sends records to a topic, and every record is taken, or an error says which was not.
+"""A producer for one task: it sends records to a topic, and the brokers take every record, or an error names one.
 
 It keeps librdkafka's queue of at most 128 MB. Keys are spread over the partitions as by Kafka's own clients in Java
 (murmur2), so the records of a key are in one partition, in the order in which they were sent; records without a key go
@@ -47,10 +47,8 @@ _ROOM_SECONDS = 0.1
 class TopicFacts:
     """The ids and the size limit of a topic, as the brokers report them.
 
-    Attributes:
-        cluster_id: The cluster's id; None where it has none.
-        topic_id: The topic's id; None before Kafka 2.8.
-        max_bytes: The topic's ``max.message.bytes``; None where this user may not read it.
+    An id is None where there is none, a topic's before Kafka 2.8. ``max_bytes`` is the topic's ``max.message.bytes``;
+    None where this user may not read it.
     """
 
     cluster_id: str | None
@@ -62,16 +60,8 @@ class TopicFacts:
 class TopicTarget:
     """One output of a query in a topic, as the workers need it.
 
-    Attributes:
-        cluster: The cluster's address and settings.
-        topic: The topic.
-        application: The beginning of the transactional ids and of the groups: ``cojoin-QUERY-OUTPUT``.
-        label: The output, for messages.
-        headers: The headers' names.
-        epoch: The epoch of the run's lease.
-        tasks: In how many parts a batch is written.
-        facts: The topic's ids and size limit at the start of the run.
-        is_transactional: Whether batches are written in transactions.
+    ``application`` is the beginning of the transactional ids and of the groups, ``cojoin-QUERY-OUTPUT``; ``tasks`` the
+    number of parts in which a batch is written, and ``facts`` those of the run's start.
     """
 
     cluster: ClusterOptions
@@ -106,24 +96,14 @@ class TopicTarget:
 
 
 class TopicConnection(Connection):
-    """A connection to a topic's cluster, which explains what the brokers refuse to a sink.
-
-    Args:
-        target: The output.
-        at_start: Whether no query runs yet; see ``Connection``.
-    """
+    """A connection to a topic's cluster, which explains what the brokers refuse to a sink."""
 
     def __init__(self, target: TopicTarget, *, at_start: bool = False) -> None:
         super().__init__(target.cluster, target.label, at_start=at_start)
         self._target = target
 
     def facts(self) -> TopicFacts:
-        """Return the topic's ids and size limit, after a check that it exists and that this user may write to it.
-
-        Raises:
-            ConfigurationError: It does not exist, or this user may not write to it.
-            QueryFailedError: No broker answers in time.
-        """
+        """Return the topic's ids and size limit, after a check that it exists and that this user may write to it."""
         topic, cluster_id = self._target.topic, ""
 
         def ask(timeout: float) -> Any:
@@ -182,12 +162,7 @@ class TopicConnection(Connection):
 
 
 class TopicProducer(TopicConnection):
-    """Sends a task's records, each at least once.
-
-    Args:
-        target: The output.
-        settings: Further settings of the producer.
-    """
+    """Sends a task's records, each at least once."""
 
     def __init__(self, target: TopicTarget, settings: dict[str, str] | None = None, *, at_start: bool = False) -> None:
         super().__init__(target, at_start=at_start)
@@ -197,11 +172,7 @@ class TopicProducer(TopicConnection):
         self._producer: Producer = self._made(Producer, config)
 
     def send(self, records: pa.RecordBatch) -> None:
-        """Send records, in their order; returns when they are queued.
-
-        Raises:
-            QueryFailedError: The brokers do not take them.
-        """
+        """Send records, in their order; returns when they are queued."""
         names = records.schema.names
         keys, values = (records.column(name).to_pylist() for name in (KEY, VALUE))
         count, topic, produce = len(values), self._target.topic, self._producer.produce
@@ -227,11 +198,7 @@ class TopicProducer(TopicConnection):
         self._check_delivered()
 
     def flush(self) -> None:
-        """Wait until the brokers have taken all records that were sent.
-
-        Raises:
-            QueryFailedError: They do not take one, or do not answer.
-        """
+        """Wait until the brokers have taken all records that were sent."""
         left, moved = len(self._producer), time.monotonic()
         while left:
             still = self._producer.flush(1)
@@ -338,13 +305,7 @@ _SAME = {
 
 
 def _send_problem(name: str, cause: str, *, topic: str, application: str) -> str | None:
-    """Return the message for an error of a producer, with advice; None for an error without advice.
-
-    Args:
-        name: librdkafka's name of the error.
-        cause: Its text, without secrets.
-        topic: The topic.
-        application: The beginning of the transactional ids and of the groups.
+    """Return the message for an error of a producer, by librdkafka's name and text, with advice; None without.
 
     >>> print(_send_problem("UNKNOWN_TOPIC_ID", "unknown", topic="enriched", application="cojoin-0b8e-output"))
     topic 'enriched' no longer exists: unknown; create it, and start a new query
@@ -354,12 +315,7 @@ def _send_problem(name: str, cause: str, *, topic: str, application: str) -> str
 
 
 def timeout_problem(seconds: float, timeout_ms: int) -> str:
-    """Return the message for a transaction that the brokers ended because it took too long.
-
-    Args:
-        seconds: Its duration.
-        timeout_ms: The longest time that it might take.
-    """
+    """Return the message for a transaction that the brokers ended because it took too long."""
     return (
         f"its transaction took {seconds:.0f} s, and the brokers end one after {timeout_ms / 1000:g} s "
         f"({_TRANSACTION_TIMEOUT}); nothing of the batch was written. Give the option {_TRANSACTION_TIMEOUT} a larger "

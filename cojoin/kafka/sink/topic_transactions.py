@@ -1,15 +1,15 @@
 """Transactions that write a batch's rows and its marker to a topic, or neither.
 
-The marker of an output says which batch the topic has last, of which execution, and by which run. It is an offset of a
-consumer group of cojoin's own, for partition 0 of the topic: the offset is the next batch, and its metadata has the
-batch's identity (``batch_marker``) and the epoch of the run's lease. A run that begins writes its epoch into the
-marker, before its first batch. A run that finds a higher epoch than its own was taken over: it writes nothing any more,
-even if Kafka would let it.
+The marker of an output holds the batch that the topic has last, its execution, and the run that wrote it. It is an
+offset that cojoin commits to a consumer group of the output, for partition 0 of the topic: the offset is the next
+batch, and its metadata has the batch's identity (``batch_marker``) and the epoch of the run's lease. A run that begins
+writes its epoch into the marker, before its first batch. A run that reads a higher epoch than its own was taken over:
+it writes nothing any more, even if Kafka would let it.
 
-A transaction can't span processes, so each task of a batch has a transactional id of its own; an exactly-once output
-has one task. ``take_over`` comes first: Kafka then ends what an earlier producer of that id has begun, and refuses all
-that it still tries. Only then the marker is read, without those that are not yet certain (``require_stable``). So of
-two processes that write the same batch, whichever comes later sees what the other has committed, or has aborted it.
+A transaction can't span processes, so each task of a batch has another transactional id; an exactly-once output has one
+task. ``take_over`` comes first: Kafka then ends what an earlier producer of that id has begun, and refuses all that it
+still tries. Only then the marker is read, without those that are not yet certain (``require_stable``). So of two
+processes that write the same batch, whichever comes later sees what the other has committed, or has aborted it.
 
 It costs a connection and some 50 ms for each batch and task, on one machine.
 """
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 NO_BATCH = -1
 RETIRED = 1 << 53
-"""The epoch of an output in which another query goes on: higher than that of any run."""
+"""The epoch of an output that another query continues: higher than that of any run."""
 
 _MOST_CHARACTERS = 3_000
 """Brokers take 4,096 bytes (``offset.metadata.max.bytes``)."""
@@ -43,15 +43,11 @@ _MOST_CHARACTERS = 3_000
 
 @dataclass(frozen=True)
 class TopicMarker:
-    """The marker that a topic has of an output.
+    """The marker that a topic has of an output: the last batch whose rows it has, and the epoch of the run.
 
-    Attributes:
-        newest: The last batch whose rows the topic has; ``NO_BATCH`` before the first.
-        epoch: The epoch of the run that wrote the marker.
-        tasks: In how many parts the rows are written, each with a marker of its own; in a marker of a former number of
-            parts, with how many the query went on.
-        batch: The identity of the last batch; None before the first.
-        successor: The checkpoint of the query that goes on in the topic; None if there is none.
+    ``newest`` is ``NO_BATCH``, and ``batch`` None, before the first batch. ``tasks`` is the number of parts in which
+    the rows are written, each with its marker; in a marker of a former number of parts, the number with which the query
+    continued. ``successor`` is the checkpoint of the query that continues the topic; None if there is none.
     """
 
     newest: int
@@ -87,10 +83,7 @@ class TopicMarker:
 
     @classmethod
     def read(cls, offset: int, metadata: str | None) -> TopicMarker | None:
-        """Return the marker of an offset; None where there is none.
-
-        Raises:
-            ValueError: There is an offset that is not a marker, or one of a later version.
+        """Return the marker of an offset, None where there is none; an offset that is not a marker is a ValueError.
 
         >>> TopicMarker.read(0, '{"epoch": 1, "tasks": 1}')
         TopicMarker(newest=-1, epoch=1, tasks=1, batch=None, successor=None)
@@ -123,13 +116,7 @@ class FencedError(QueryFailedError):
 
 
 class TopicTransactions(TopicProducer):
-    """The transactions of one task of an output.
-
-    Args:
-        target: The output.
-        task: The task's number.
-        at_start: Whether no query runs yet; see ``Connection``.
-    """
+    """The transactions of one task of an output."""
 
     def __init__(self, target: TopicTarget, task: int = 0, *, at_start: bool = False) -> None:
         self._id = target.application if target.tasks == 1 else f"{target.application}-{task}"
@@ -141,18 +128,12 @@ class TopicTransactions(TopicProducer):
         self._member: Consumer = self._made(Consumer, settings)
 
     def take_over(self) -> TopicMarker | None:
-        """End what earlier producers of the id have begun, and return the marker; None if there is none.
-
-        Raises:
-            CheckpointError: The group has an offset that is not a marker.
-            ConfigurationError: The brokers do not let this user.
-            QueryFailedError: No broker answers in time.
-        """
+        """End what earlier producers of the id have begun, and return the marker; None if there is none."""
         self._patiently(self._producer.init_transactions)
         return self.marker()
 
     def marker(self) -> TopicMarker | None:
-        """Return the marker as it is committed; None if there is none. Nothing is written, and nobody is fenced off."""
+        """Return the marker as it is committed; None if there is none. Nothing is written, and no run is fenced off."""
         place = TopicPartition(self._target.topic, _PARTITION)
 
         def ask(timeout: float) -> TopicPartition:
@@ -192,12 +173,7 @@ class TopicTransactions(TopicProducer):
         self._patiently(lambda timeout: self._producer.send_offsets_to_transaction([offset], group, timeout))
 
     def commit(self) -> None:
-        """Commit the transaction, once the brokers have taken all records.
-
-        Raises:
-            FencedError: Another producer of the id has begun.
-            QueryFailedError: A record was not taken, or the transaction took too long. Nothing is written.
-        """
+        """Commit the transaction, once the brokers have taken all records; after an error nothing is written."""
         self.flush()
         self._patiently(self._producer.commit_transaction)
         self._begun = None
@@ -240,20 +216,16 @@ class TopicTransactions(TopicProducer):
         msg = (
             f"{self._label}: fenced off: another process has begun to write this output (transactional id "
             f"{self._id!r}), as another run of this query does that has taken over: {self.text(error)}; see that "
-            f"only one runs, and start it again, which goes on where it stopped"
+            f"only one runs, and start it again: it continues where it stopped"
         )
         return FencedError(msg)
 
 
 def layouts_since(target: TopicTarget, tasks: int, *, takes_over: bool) -> list[int]:
-    """Return in how many tasks an output was written, from a number that is known to the newest one.
+    """Return the numbers of tasks in which an output was written, from one that is known to the newest one.
 
-    The markers of each number of tasks say with how many the query went on from them (``topic_writer``).
-
-    Args:
-        target: The output.
-        tasks: The number that is known, with which the list begins.
-        takes_over: Whether earlier runs are fenced off.
+    The markers of each number have the one with which the query continued (``topic_writer``). Earlier runs are fenced
+    off if ``takes_over``.
     """
     layouts = [tasks]
     while True:

@@ -8,16 +8,16 @@ over. A task whose rows are fewer or more than the batch has aborts. Each task e
 that a refusal is not tried again by Spark. What fences what:
 
 - Kafka refuses the producer of an earlier run, or of an earlier attempt at a task, once a later one has begun.
-- An earlier run that wakes up later begins a producer of its own, which ends what the later run is writing. It then
-  reads the epoch of the later run in the marker, and writes nothing. The later run sees that it was fenced, and writes
-  its batch again.
+- An earlier run that wakes up later begins a new producer, which ends what the later run is writing. It then reads the
+  epoch of the later run in the marker, and writes nothing. The later run sees that it was fenced, and writes its batch
+  again.
 - A run that writes in another number of tasks than the last one has other transactional ids. Before its first batch it
   takes over the former ones too, and writes its number of tasks into their markers.
 
 The marker expires with the group's offset, ``offsets.retention.minutes`` after the last commit (7 days by default). A
 run refreshes it at its start, with each batch that has rows, and after an hour with one that has none. When it is gone
-although batches count, the query does not go on: it can't be known whether the topic has a batch that was begun, nor
-whether the checkpoint is an older one that was put back. The user can say that the latter is not so.
+although batches count, the query does not start: the topic may have a batch that was begun, and the checkpoint may be
+an older one that was put back. The user can rule out the latter (``missing_marker="expired"``).
 """
 
 from __future__ import annotations
@@ -60,12 +60,8 @@ _REFRESH_SECONDS = 3_600.0
 class TopicWriter(SinkWriter):
     """Writes one output of a query to a topic.
 
-    Args:
-        target: The output.
-        encoding: The encoding of rows as records.
-        is_transactional: Whether batches are written in transactions.
-        place: The manifest's entry before anything is written.
-        may_be_expired: Whether a marker that is gone has expired where no batch was begun.
+    ``place`` is the manifest's entry before anything is written. If ``may_be_expired``, a marker that is gone has
+    expired where no batch was begun.
     """
 
     def __init__(
@@ -83,16 +79,7 @@ class TopicWriter(SinkWriter):
         self._cure, self._marked = "start the query again", 0.0
 
     def check(self, position: Position) -> None:
-        """Fence off earlier runs, and check that the topic has the batches that the checkpoint knows, and none after.
-
-        Args:
-            position: The query's position in the checkpoint.
-
-        Raises:
-            CheckpointError: The topic has later batches, lacks some, or is another topic.
-            ConfigurationError: The brokers do not let this user write.
-            QueryFailedError: A later run has taken over, or no broker answers in time.
-        """
+        """Fence off earlier runs, and check that the topic has the batches of the checkpoint, and none after."""
         facts = TopicConnection(self._target, at_start=True).facts()
         self._target = replace(self._target, facts=facts)
         written = position.written if position.written.get("kafka") == self._target.topic else {}
@@ -113,7 +100,7 @@ class TopicWriter(SinkWriter):
                 f"delivery= and tasks= as they were"
             )
             raise CheckpointError(msg)
-        # What was begun with these tasks may be there; otherwise all batches that count were written with others.
+        # The topic may have what was begun with these tasks; otherwise others wrote all batches that count.
         is_new = (counted != tasks or _is_at_least_once(written)) and not position.is_planned
         for layout in layouts:
             for task in range(layout if layout != tasks else 0):
@@ -128,8 +115,8 @@ class TopicWriter(SinkWriter):
             if None not in (known, current) and known != current:
                 kind = "topic of that name" if name == "topic_id" else "Kafka cluster"
                 msg = (
-                    f"{self._where(position)}: the checkpoint knows that batch {written.get('batch_id')} was written "
-                    f"to it, and it is another {kind} (its id was {known} and is {current}). Going on would leave rows "
+                    f"{self._where(position)}: by the checkpoint, batch {written.get('batch_id')} was written to it, "
+                    f"and it is another {kind} (its id was {known} and is {current}). To continue would leave rows "
                     f"out; restore into a new checkpoint, with "
                     f"restore_from=cojoin.Checkpoint({position.checkpoint!r}) and a new output"
                 )
@@ -140,12 +127,8 @@ class TopicWriter(SinkWriter):
     ) -> TopicMarker:
         """Fence off earlier runs from one task; returns its marker, which then has the run's epoch.
 
-        Args:
-            target: The output, in as many tasks as it is, or was, written.
-            task: The task.
-            known: The last batch that the topic has, according to the checkpoint.
-            position: The query's position in the checkpoint.
-            is_new: Whether the task may have had no part in that batch.
+        ``known`` is the last batch that the topic has, according to the checkpoint. If ``is_new``, the task may have
+        had no part in that batch.
         """
         with closing(TopicTransactions(target, task, at_start=True)) as transactions:
             marker = self._checked(transactions.take_over(), target, known, position, is_new=is_new)
@@ -160,7 +143,7 @@ class TopicWriter(SinkWriter):
         if (marker is None or marker.newest < known) and position.is_planned and _is_at_least_once(position.written):
             msg = (
                 f"{self._where(position)}: batch {position.next_batch} was begun with delivery='at_least_once', and "
-                f"may be there; start the query once with it, and then with another delivery="
+                f"may be in the topic; start the query once with it, and then with another delivery="
             )
             raise CheckpointError(msg)
         was_begun = position.is_planned and (position.written.get("kafka") or not position.written)
@@ -175,28 +158,28 @@ class TopicWriter(SinkWriter):
         state = f"it has the query's batches up to {marker.newest}"
         if marker.newest > position.next_batch:
             msg = (
-                f"{self._where(position)}: {state}, and the checkpoint goes on with batch {position.next_batch}: the "
-                f"checkpoint is older than its output, as one that was put back from a backup. Going on would write "
+                f"{self._where(position)}: {state}, and the checkpoint continues with batch {position.next_batch}: the "
+                f"checkpoint is older than its output, as one that was put back from a backup. To continue would write "
                 f"rows twice or leave some out; {self._cure}"
             )
             raise CheckpointError(msg)
         if marker.newest < known:
             msg = (
-                f"{self._where(position)}: the checkpoint knows that batch {known} was written, and {state}: it "
-                f"was put back from a backup. Going on would leave rows out; {self._cure}"
+                f"{self._where(position)}: by the checkpoint, batch {known} was written, and {state}: it was put "
+                f"back from a backup. To continue would leave rows out; {self._cure}"
             )
             raise CheckpointError(msg)
         return marker
 
     def _refuse_gone(self, known: int, position: Position) -> NoReturn:
-        last = "no batch was counted yet" if known == NO_BATCH else f"the checkpoint knows batch {known}"
+        last = "no batch was counted yet" if known == NO_BATCH else f"the checkpoint has batch {known}"
         unknown, more = f"batch {position.next_batch} was begun, so it can't be known whether the topic has it", ""
         if not position.is_planned:
             unknown = "it can't be known whether the topic has later ones, as after a backup was put back"
             more = "if it is the newest checkpoint, start the query once with missing_marker='expired'. Otherwise "
         cure = f"{more}{self._cure}"
         msg = (
-            f"{self._where(position)}: the marker that says which batches the topic has is gone (consumer group "
+            f"{self._where(position)}: the marker of the batches that the topic has is gone (consumer group "
             f"{self._target.application!r}), {last}, and {unknown}. The brokers delete a marker "
             f"offsets.retention.minutes after the query stopped (7 days by default), or with the topic or the group. "
             f"{cure[0].upper()}{cure[1:]}; and give the brokers a longer offsets.retention.minutes where a query may "
@@ -208,12 +191,7 @@ class TopicWriter(SinkWriter):
         return f"checkpoint {position.checkpoint}: {self._target.label}"
 
     def write(self, frame: DataFrame, marker: BatchMarker) -> dict[str, Any]:
-        """Write a batch's rows, unless the topic has them already; return the manifest's entry.
-
-        Raises:
-            QueryFailedError: The topic has this batch from a different execution, or later batches; another run has
-                taken over; or the brokers do not take the rows.
-        """
+        """Write a batch's rows, unless the topic has them already; return the manifest's entry."""
         if not self._markers or any(each.newest != marker.batch_id for each in self._markers):
             self._write(self._in_parts(self._encoding.encode(frame)), marker)
         return {
@@ -256,11 +234,7 @@ class TopicWriter(SinkWriter):
         self._marked = time.monotonic()
 
     def compare(self, marker: BatchMarker) -> None:
-        """Check that the topic does not have this batch from a different execution, even if this one has no rows.
-
-        Raises:
-            QueryFailedError: It does, or it has later batches.
-        """
+        """Check that the topic does not have this batch from a different execution, even without rows."""
         place = f"topic {self._target.topic!r}"
         for own in self._markers:
             if own.newest > marker.batch_id:
@@ -272,12 +246,7 @@ class TopicWriter(SinkWriter):
                     raise QueryFailedError(refusal)
 
     def write_nothing(self, marker: BatchMarker, check: Callable[[], None] = lambda: None) -> None:
-        """Refresh the markers now and then, since the brokers delete those that are not written for days.
-
-        Args:
-            marker: The batch.
-            check: Raises an error where another run has taken over.
-        """
+        """Refresh the markers now and then, since the brokers delete old ones; ``check`` refuses an old run."""
         del marker
         if not self._markers or time.monotonic() - self._marked < _REFRESH_SECONDS:
             return
@@ -300,14 +269,10 @@ _SCHEMA = parse_schema(_OUTCOME)
 
 @dataclass(frozen=True)
 class _Outcome:
-    """The outcome of a task.
+    """The outcome of a task: a reason if it failed, otherwise its number of rows.
 
-    Attributes:
-        task: The task's number.
-        result: ``"written"``, ``"there"`` for a batch that the topic had already, ``"fenced"`` where another producer
-            has begun, or ``"failed"``.
-        message: The reason of a failure.
-        rows: The number of its rows.
+    The result is ``"written"``, ``"there"`` for a batch that the topic had already, ``"fenced"`` where another producer
+    has begun, or ``"failed"``.
     """
 
     task: int
@@ -320,11 +285,8 @@ class _Outcome:
 class BatchTask:
     """A task of a batch, as the workers run it.
 
-    Attributes:
-        target: The output.
-        batch: The batch's identity; None sends the records at least once, without transactions.
-        known: The last batch that the topic has, as the run knows.
-        cure: The advice for a batch that the topic has from another execution, as the end of a message.
+    Without a batch's identity it sends the records at least once, without transactions. ``known`` is the last batch
+    that the topic has, as far as the run knows; ``cure`` the advice for a batch that it has from another execution.
     """
 
     target: TopicTarget
@@ -402,23 +364,14 @@ def _check_marker(marker: TopicMarker | None, target: TopicTarget, batch_id: int
     """Check that the marker that a topic has allows a run to write a batch.
 
     A marker that is gone while the query runs has expired, since only this run could have written another one.
-
-    Args:
-        marker: The marker.
-        target: The output, with the epoch of the run.
-        batch_id: The batch.
-        known: The last batch that the topic has, as the run knows.
-
-    Raises:
-        CheckpointError: Another query goes on in the topic.
-        FencedOffError: Another run has taken over.
-        QueryFailedError: Another run has gone on, or the topic is not as this run left it.
+    ``known`` is the last batch that the topic has, as far as the run knows. A topic that another query continues is a
+    CheckpointError, a run that was taken over a FencedOffError, and any other difference a QueryFailedError.
     """
     if marker is None:
         return
     if marker.epoch >= RETIRED:
         msg = (
-            f"another query, which was restored from this one's checkpoint, goes on in topic {target.topic!r}; this "
+            f"another query, which was restored from this one's checkpoint, continues topic {target.topic!r}; this "
             f"one is over: restore into a new checkpoint, with a new topic"
         )
         raise CheckpointError(msg)
@@ -430,7 +383,7 @@ def _check_marker(marker: TopicMarker | None, target: TopicTarget, batch_id: int
         raise FencedOffError(msg, marker.epoch)
     if marker.newest > batch_id:
         msg = (
-            f"topic {target.topic!r} has the query's batches up to {marker.newest} already, so another run has gone on "
+            f"topic {target.topic!r} has the query's batches up to {marker.newest} already, so another run wrote them "
             f"meanwhile; nothing was written"
         )
         raise QueryFailedError(msg)

@@ -159,9 +159,13 @@ def test_a_topic_must_be_as_the_checkpoint_left_it(spark: SparkSession, broker: 
     writer = opened(sink, spark, position(0))
     written = {**writer.write(spark.range(2), marker(0, 2)), "batch_id": 0}
     writer.write(spark.range(2, 3), marker(1, 1))
-    with refused("up to 1, and the checkpoint goes on with batch 0: the checkpoint is older", kind=cj.CheckpointError):
+    with refused(
+        "up to 1, and the checkpoint continues with batch 0: the checkpoint is older", kind=cj.CheckpointError
+    ):
         opened(sink, spark, position(0))
-    with refused("knows that batch 2 was written, and it has the query's batches up to 1", kind=cj.CheckpointError):
+    with refused(
+        "by the checkpoint, batch 2 was written, and it has the query's batches up to 1", kind=cj.CheckpointError
+    ):
         opened(sink, spark, position(3, {**written, "batch_id": 2}))
     with refused("it is another topic of that name", "restore_from=", kind=cj.CheckpointError):
         opened(sink, spark, position(2, {**written, "topic_id": "77aa"}))
@@ -171,7 +175,7 @@ def test_a_topic_must_be_as_the_checkpoint_left_it(spark: SparkSession, broker: 
     delete_marker(broker, "cojoin-0b8e-output")
     with refused("marker", "offsets.retention.minutes", "batch 2 was begun", kind=cj.CheckpointError):
         opened(sink, spark, position(2, {**written, "batch_id": 1}, is_planned=True))
-    with refused("the checkpoint knows batch 1, and it can't be known", "='expired'", kind=cj.CheckpointError):
+    with refused("the checkpoint has batch 1, and it can't be known", "='expired'", kind=cj.CheckpointError):
         opened(sink, spark, position(2, {**written, "batch_id": 1}))
     known_expired = replace(sink, missing_marker="expired")
     with refused("batch 2 was begun", kind=cj.CheckpointError):
@@ -205,9 +209,9 @@ def test_another_number_of_tasks_is_known_before_a_batch_counts(
     assert ids(broker, name) == [*range(11)]
     # A checkpoint that is put back, or restored, from before the other tasks does not go on either.
     for number, sink in enumerate((before, after), start=5):
-        with refused("up to 2, and the checkpoint goes on with batch 1", kind=cj.CheckpointError):
+        with refused("up to 2, and the checkpoint continues with batch 1", kind=cj.CheckpointError):
             opened(sink, spark, position(1, written), replace(OUTPUT, epoch=number))
-    with refused("its batches up to 2, and the snapshot knows those up to 0", kind=cj.CheckpointError):
+    with refused("its batches up to 2, and the snapshot has those up to 0", kind=cj.CheckpointError):
         before.continues_output_of(written, OUTPUT, successor="/lake/new", ends=False)
     # And back to the former tasks.
     entry = {**written, "tasks": later, "batch_id": 2}
