@@ -1,7 +1,7 @@
 """The packages next to numpy and pyarrow: the use of each, a check that it is installed, and the command for that.
 
-Joins in memory need none of them. What does need one checks it here before it starts, so that a missing package is one
-of cojoin's errors. A check imports nothing, and costs some 0.1 ms for each package.
+Joins in memory need none of them. What does need one checks it before it starts, so that a missing package is one of
+cojoin's errors. A check imports nothing, and costs some 0.1 ms for each package.
 """
 
 from __future__ import annotations
@@ -40,12 +40,7 @@ _OLDEST = {"pyspark": (4, 0, 1), "pandas": (2, 2)}
 
 
 def check_packages(label: str, extra: Extra, *modules: str) -> None:
-    """Check that the packages of an extra are installed.
-
-    Args:
-        label: What needs them, for the message, such as ``"input 'trades'"``.
-        extra: The extra that the message says to install.
-        modules: The modules that are needed; by default those that every use of Spark needs.
+    """Check that modules, by default those of every use of Spark, are installed; a message names what needs them.
 
     Raises:
         EnvironmentSetupError: One is missing, or is too old.
@@ -54,9 +49,9 @@ def check_packages(label: str, extra: Extra, *modules: str) -> None:
     if missing:
         raise missing_packages(label, extra, *missing)
     for package in () if modules else _OLDEST:
-        found = _version(package)
-        if _is_too_old(package, found):
-            raise _too_old(label, package, found, f"cojoin[{extra}]")
+        installed = _version(package)
+        if _is_too_old(package, installed):
+            raise _too_old(label, package, installed, f"cojoin[{extra}]")
 
 
 def missing_packages(label: str, extra: Extra, *packages: str) -> EnvironmentSetupError:
@@ -72,27 +67,20 @@ def missing_packages(label: str, extra: Extra, *packages: str) -> EnvironmentSet
 
 
 def check_pandas(label: str) -> None:
-    """Check that pandas is installed, and new enough, before rows come from a DataFrame of pandas' or become one.
-
-    Args:
-        label: What needs it, for the message, such as ``"to_pandas()"``.
-
-    Raises:
-        EnvironmentSetupError: It is missing or too old.
-    """
-    found = _version("pandas") if is_installed("pandas") else "none"
-    if found == "none" or _is_too_old("pandas", found):
-        raise _too_old(label, "pandas", found, "pandas>=2.2")
+    """Check that pandas is installed, and new enough, before rows come from a DataFrame of pandas' or become one."""
+    installed = _version("pandas") if is_installed("pandas") else "none"
+    if installed == "none" or _is_too_old("pandas", installed):
+        raise _too_old(label, "pandas", installed, "pandas>=2.2")
 
 
-def _is_too_old(package: str, found: str) -> bool:
-    return () < release_of(found) < _OLDEST[package]
+def _is_too_old(package: str, installed: str) -> bool:
+    return () < release_of(installed) < _OLDEST[package]
 
 
-def _too_old(label: str, package: str, found: str, cure: str) -> EnvironmentSetupError:
+def _too_old(label: str, package: str, installed: str, cure: str) -> EnvironmentSetupError:
     oldest = ".".join(map(str, _OLDEST[package]))
     return EnvironmentSetupError(
-        f'{label}: expected {package} {oldest} or later, found {found}; run: pip install "{cure}"'
+        f'{label}: expected {package} {oldest} or later, found {installed}; run: pip install "{cure}"'
     )
 
 
@@ -102,8 +90,8 @@ def release_of(text: str) -> tuple[int, ...]:
     >>> release_of("4.3.0.dev1"), release_of("25"), release_of("odd")
     ((4, 3, 0), (25,), ())
     """
-    found = re.match(r"\d+(?:\.\d+)*", text)
-    return tuple(map(int, found[0].split("."))) if found else ()
+    numbers = re.match(r"\d+(?:\.\d+)*", text)
+    return tuple(map(int, numbers[0].split("."))) if numbers else ()
 
 
 def is_installed(module: str) -> bool:
@@ -121,7 +109,7 @@ def is_installed(module: str) -> bool:
 
 def _version(package: str) -> str:
     """Return the version of a package; "" if it is not known, as where it was not installed by pip."""
-    # Of an imported one the module knows it, in no time.
+    # An imported module has it at once.
     imported = getattr(sys.modules.get(package), "__version__", None)
     try:
         return version(package) if imported is None else str(imported)

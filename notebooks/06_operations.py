@@ -1231,7 +1231,7 @@ SchemaError | input 'trades': event time column 'ts': expected a timestamp, got 
   time | timestamp_millis(ts), try_to_timestamp(ts): the message has the cure for the type
 SchemaError | the key types differ: 'id' of input 'trades' is int, ... | int and bigint keys are different keys | cast
   the column that the message names
-SchemaError | inputs 'trades' and 'customers' both have 'name'; tell them apart with suffixes=... | equal names on
+SchemaError | inputs 'trades' and 'customers' both have 'name'; distinguish them with suffixes=... | equal names on
   both sides | suffixes=("", "_customers"), or drop the columns in one input
 ConfigurationError | input 'trades' is a stream, input 'customers' is static | one was read with spark.read | read
   both as streams, or both static

@@ -1,6 +1,6 @@
 """Execution in this process: the operators of Spark's workers, over rows in memory, to the end of time.
 
-It keeps all rows in memory. Nothing is late, since there is no watermark before the only batch, and ``max_ahead`` has
+It keeps all rows in memory. Nothing is late, since the only batch has no watermark before it, and ``max_ahead`` has
 no effect, since nothing is ahead of the end of time. A key's output rows are in the order that Spark's static way gives
 them. All rows are one key group: to split them for a second core costs a join more than that core saves.
 """
@@ -33,13 +33,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EmbeddedExecution:
-    """Executes plans over two inputs in memory.
+    """Executes plans over two inputs in memory, whose rows are in Spark's types.
 
-    Attributes:
-        inputs: The specifications of both inputs, left first.
-        rows: Their rows, in Spark's types.
-        max_ahead_ms: How far the rows of each input may be ahead of processing time, in milliseconds, in ``steps``;
-            None is any distance.
+    ``max_ahead_ms`` is how far the rows of each input may be ahead of processing time in ``steps``; None is any
+    distance.
     """
 
     inputs: tuple[InputSpec, InputSpec]
@@ -49,12 +46,7 @@ class EmbeddedExecution:
 
     @classmethod
     def of(cls, left: Input, right: Input) -> EmbeddedExecution:
-        """Return the execution of two declared inputs, whose rows are read and checked.
-
-        Raises:
-            ConfigurationError: The inputs do not fit together, or not into memory.
-            SchemaError: A column does not exist or has the wrong type, or the types of the keys differ.
-        """
+        """Return the execution of two declared inputs, whose rows are read and checked."""
         inputs, rows = bind_frames(left, right)
         return cls(inputs, rows, (_max_ahead(left), _max_ahead(right)))
 
@@ -72,17 +64,13 @@ class EmbeddedExecution:
         """Accept any function, since it need not leave this process."""
 
     def run(self, plan: Plan) -> Result:
-        """Run a plan over all rows, to the end of time.
-
-        Raises:
-            FunctionError: A function raised an error, or returned an invalid value.
-        """
+        """Run a plan over all rows, to the end of time."""
         with UserFrames(), LocalRun(plan, keeps_operators=True) as run:
             tables = run.process(self.rows, self.controls(), end_of_input=True).tables()
         return Result(plan, tables, run.report(0, with_sizes=False))
 
     def controls(self) -> list[Control]:
-        """Return what the rows of both inputs tell of time."""
+        """Return the control rows that the rows of both inputs would send."""
         (left, right), (first, second) = self.rows, self.inputs
         return [control_of(1, left, first), control_of(2, right, second)]
 
@@ -96,12 +84,7 @@ class EmbeddedExecution:
         processing_time: Clock,
         drain: bool,
     ) -> Iterator[Step]:
-        """Run a plan as a stream, step by step; the arguments are checked now, and ``Joined.steps`` documents them.
-
-        Raises:
-            ConfigurationError: An argument is invalid.
-            SchemaError: A column by which rows arrive does not exist, has the wrong type, or has a null.
-        """
+        """Run a plan as a stream, step by step; the arguments are checked now, and ``Joined.steps`` documents them."""
         # A first join does without them.
         from cojoin.embedded.micro_batches import cut_batches, processing_times  # noqa: PLC0415
         from cojoin.embedded.steps import Stepper, run_steps  # noqa: PLC0415

@@ -6,10 +6,10 @@ a run needs is estimated from its inputs' sizes before it starts.
 
 A column without any value, such as that of an empty day, has no type in pandas. As a key it takes the other input's
 type, as event time, or as the begin or end of a row's validity, it becomes a timestamp. Rows with a span of validity
-are made into versions and deletes here (``row_changes``), so batches count both.
+are made into versions and deletes at once (``row_changes``), so batches count both.
 
 The lateness of rows in memory (``engine.lateness``) is counted after they are sorted by partition and arrival. It costs
-a sort unless they are in order, and some 50 bytes a row beside the rows.
+a sort unless they are in order, and some 50 bytes a row besides the rows.
 """
 
 from __future__ import annotations
@@ -54,16 +54,7 @@ _CGROUP_LIMITS = (
 
 
 def _check_memory(held: int, coming: int, label: str) -> None:
-    """Check that a run over rows of known sizes fits into memory.
-
-    Args:
-        held: The bytes of the rows that are in memory already.
-        coming: The bytes that are still to be copied or read.
-        label: The inputs, for the message.
-
-    Raises:
-        ConfigurationError: It does not fit.
-    """
+    """Check that a run fits into memory: bytes that are held already, and bytes still to be copied or read."""
     free = available_memory()
     needed = (_PEAK - 1) * held + _PEAK * coming
     if free is not None and needed > free:
@@ -121,21 +112,12 @@ def _size_of(source: Any) -> int:
     try:
         return int(source.nbytes)
     except pa.ArrowTypeError:
-        # Older versions of pyarrow can't tell which bytes of a column of views are used.
+        # Older versions of pyarrow can't compute which bytes of a column of views are used.
         return int(source.get_total_buffer_size())
 
 
 def read_frame(source: Any, label: str) -> pa.Table:
-    """Return rows in memory as an Arrow table with Spark's types.
-
-    Args:
-        source: The rows.
-        label: The input, for messages, such as ``"input 'trades'"``.
-
-    Raises:
-        ConfigurationError: A reader was read before, or its rows do not fit into memory.
-        SchemaError: A column has a name or a type that is not allowed.
-    """
+    """Return rows in memory as an Arrow table with Spark's types."""
     library = library_of(source, label)
     if is_pandas(source):
         check_pandas(label)
@@ -226,12 +208,7 @@ _TIME = pa.timestamp("us", "UTC")
 
 
 def bind_frames(left: Input, right: Input) -> tuple[tuple[InputSpec, InputSpec], tuple[pa.Table, pa.Table]]:
-    """Return the specifications of two declared inputs, and their rows in Spark's types.
-
-    Raises:
-        ConfigurationError: The inputs do not fit together, or not into memory.
-        SchemaError: A column does not exist or has the wrong type, or the types of the keys differ.
-    """
+    """Return the specifications of two declared inputs, and their rows in Spark's types."""
     declared, names = (left, right), (left.name or "left", right.name or "right")
     _check_memory(0, _size_of(left.source) + _size_of(right.source), f"inputs {names[0]!r} and {names[1]!r}")
     tables = [read_frame(each.source, f"input {name!r}") for each, name in zip(declared, names, strict=True)]
@@ -245,11 +222,7 @@ def bind_frames(left: Input, right: Input) -> tuple[tuple[InputSpec, InputSpec],
 
 
 def _expanded(spec: InputSpec, table: pa.Table) -> pa.Table:
-    """Return an input's rows, those with a span of validity as versions and deletes.
-
-    Raises:
-        ConfigurationError: Spans of validity overlap, or end before they begin.
-    """
+    """Return an input's rows, those with a span of validity as versions and deletes."""
     if spec.changes is None:
         return table
     check_validity(table, spec)
@@ -301,12 +274,7 @@ def frame_lateness(
     max_ahead: Duration | None,
     now_ms: int,
 ) -> Lateness:
-    """Return how late rows in memory come; ``cojoin.lateness`` documents the arguments but the present moment.
-
-    Raises:
-        ConfigurationError: The rows do not fit into memory, or an argument is invalid.
-        SchemaError: A column does not exist or has the wrong type.
-    """
+    """Return how late rows in memory come; ``cojoin.lateness`` documents the arguments but the present moment."""
     label, name = "input 'source'", "source"
     _check_memory(0, _size_of(source), label)
     wanted = {each: _TIME for each in (event_time, arrival) if isinstance(each, str)}
@@ -316,7 +284,7 @@ def frame_lateness(
     types = {field.name: type_to_ddl(field.type) for field in rows.schema}
     order = arrival_order(types, arrival, every, max_ahead, now_ms)
     columns = InputColumns(label, {field.name: field for field in rows.schema}, types, library_of(source, label))
-    # A key is needed and has no meaning here; the event time's column can be one.
+    # A key is needed, and any column will do.
     declared = Input(source, key=event_time, event_time=event_time, name=name, partition=partition)
     spec = columns.spec(declared, name, event_time, None)
     return _counted(rows, spec, order)

@@ -1,4 +1,4 @@
-"""The libraries whose frames are rows in memory: their advice, and their columns that Arrow can't tell from others.
+"""The libraries whose frames are rows in memory: their advice, and the columns that they export wrongly.
 
 Code in advice calls a frame ``df``, and an Arrow table ``table``; for a DuckDB relation it is SQL for ``.project``. A
 library may export a column as something other than its values, so the columns' types are checked before rows are read.
@@ -136,13 +136,7 @@ _DUCKDB = _Words(
 
 
 class Library(Advice):
-    """A library, and the names of the columns of one of its frames.
-
-    Args:
-        words: Its code, as templates.
-        names: The columns' names, in their order.
-        index: The index of a pandas DataFrame, whose levels may be columns; None for others.
-    """
+    """A library, with the names of one frame's columns, and the index of a pandas DataFrame."""
 
     def __init__(self, words: _Words, names: Sequence[Any], index: pd.Index[Any] | None = None) -> None:
         self._words, self._names, self._index = words, list(names), index
@@ -163,7 +157,7 @@ class Library(Advice):
         return self._words.constant.format(n=repr(column), q=_quoted(column))
 
     def about_missing(self, column: str, role: str) -> str | None:
-        """Return what to do about a column of times that may be a level of the index without a name."""
+        """Return the cure for a column of times that may be a level of the index without a name."""
         if self._index is None or role not in {"event time", "valid from", "valid to"}:
             return None
         import pandas as pd  # noqa: PLC0415 - the index is one of pandas'
@@ -178,18 +172,13 @@ class Library(Advice):
         return f"the index has times but no name: not a column; name it: df = df.rename_axis({axis}).reset_index()"
 
     def about_key(self, column: str, ddl: str) -> str | None:
-        """Return what to do about a key column whose type can't be one; None if there is nothing to say."""
+        """Return the cure for a key column whose type can't be one; None if there is none."""
         if self._words is _PANDAS and kind_of(ddl) == "floating":
             return f"pandas makes floats of whole numbers with nulls: {self.cast(column, 'bigint')}"
         return super().about_key(column, ddl)
 
     def text(self, column: str, dtype: Any) -> str:
-        """Return code that makes a column that Spark has no type for a column of texts.
-
-        Args:
-            column: The column.
-            dtype: Its type in Arrow, or in the library.
-        """
+        """Return code that makes a column of a type that Spark lacks a column of texts."""
         if self._words is _POLARS and str(dtype) == "Object":
             return self._change(column, "pl.Series({n}, [None if each is None else str(each) for each in df[{n}]])")
         if self._words is _ARROW and not (isinstance(dtype, pa.DataType) and pa.types.is_decimal(dtype)):
@@ -201,13 +190,7 @@ class Library(Advice):
         return self._change(column, expression)
 
     def about_misfit(self, column: str, dtype: pa.DataType, label: str) -> str:
-        """Return what to do about values that Spark's type can't hold.
-
-        Args:
-            column: The column.
-            dtype: Its type in Arrow.
-            label: What is in the way.
-        """
+        """Return the cure for values that Spark's type can't hold; ``label`` is the cure where none is better."""
         types = pa.types
         kind = {types.is_timestamp: "timestamp", types.is_duration: "duration", types.is_time: "time"}
         known = next((name for is_kind, name in kind.items() if is_kind(dtype)), None)
@@ -246,15 +229,7 @@ def is_pandas(source: Any) -> bool:
 
 
 def library_of(source: Any, label: str) -> Library:
-    """Return the library of rows in memory.
-
-    Args:
-        source: The rows.
-        label: The input, for messages, such as ``"input 'trades'"``.
-
-    Raises:
-        SchemaError: The library would export a column as something else than its values.
-    """
+    """Return the library of rows in memory, unless it would export a column as something other than its values."""
     if is_pandas(source):
         return Library(_PANDAS, list(source.columns), source.index)
     root = type(source).__module__.partition(".")[0]
@@ -273,7 +248,7 @@ def library_of(source: Any, label: str) -> Library:
 
 
 _OF_POLARS = {
-    "Object": "whose values only Python knows: Polars would hand over their addresses in memory",
+    "Object": "whose values are Python's objects: Polars would hand over their addresses in memory",
     "Int128": "which Arrow does not have",
     "UInt128": "which Arrow does not have",
 }
@@ -335,7 +310,7 @@ def _refused(name: str, dtype: Any, why: str, cure: str, label: str) -> SchemaEr
 
 
 def value_faults(column: pa.ChunkedArray) -> str | None:
-    """Return what is wrong with a column's decimals and times of day, at any depth; None if nothing is.
+    """Return the fault of a column's decimals and times of day, at any depth; None if they have none.
 
     Another library may hand over what the type can't hold, as DuckDB does of a HUGEINT with 39 digits and of 24:00:00.
     """

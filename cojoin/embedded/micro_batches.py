@@ -44,13 +44,7 @@ Moment: TypeAlias = datetime | int
 Clock: TypeAlias = Moment | Iterable[Moment] | None
 """The processing time of all batches, or one for each; 0 is unknown."""
 
-_ARRIVALS = (
-    pa.types.is_integer,
-    pa.types.is_floating,
-    pa.types.is_decimal,
-    pa.types.is_timestamp,
-    pa.types.is_date,
-)
+_ARRIVALS = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_timestamp, pa.types.is_date)
 """The types of columns by which rows arrive; texts are none, since "10" sorts before "9"."""
 
 _LONGEST_US = (1 << 63) - 1
@@ -65,7 +59,7 @@ class Cuts:
 
     Attributes:
         rows: The rows of both inputs.
-        orders: The order of each input's rows, as positions; None is the order given.
+        orders: The order of each input's rows, as positions; None is the order of the rows.
         bounds: Where each input's micro-batches begin in that order, and as the last one how many rows there are.
         ends: When each micro-batch's last row has arrived, in epoch milliseconds; None where that is unknown.
     """
@@ -92,19 +86,7 @@ class Cuts:
 def cut_batches(
     inputs: tuple[InputSpec, InputSpec], rows: Sides, batches: Batches, arrival: Arrival, every: Duration | None
 ) -> Cuts:
-    """Return two inputs cut into micro-batches; ``Joined.steps`` documents the ways.
-
-    Args:
-        inputs: The inputs.
-        rows: Their rows.
-        batches: A number of batches, or pairs of row counts.
-        arrival: The column by which rows arrive.
-        every: The length of a batch's window of arrival times, or without ``arrival`` of event times.
-
-    Raises:
-        ConfigurationError: An argument is invalid, or there are two ways of cutting.
-        SchemaError: A column does not exist, has the wrong type, or has a null.
-    """
+    """Return two inputs cut into micro-batches; ``Joined.steps`` documents the ways."""
     if batches is not None and (arrival is not None or every is not None):
         other = "arrival" if arrival is not None else "every"
         msg = (
@@ -127,12 +109,7 @@ def cut_batches(
 def processing_times(cuts: Cuts, clock: Clock) -> list[int]:
     """Return each micro-batch's processing time in epoch milliseconds; 0 where it is unknown.
 
-    Args:
-        cuts: The micro-batches.
-        clock: The user's argument; None takes the end of each batch's arrivals where that is known.
-
-    Raises:
-        ConfigurationError: It is not a time, goes back, or is not one for each batch.
+    Without a user's clock it is the end of each batch's arrivals, where that is known.
     """
     if clock is None:
         times = [0] * len(cuts) if cuts.ends is None else list(cuts.ends)
@@ -165,7 +142,7 @@ def processing_times(cuts: Cuts, clock: Clock) -> list[int]:
 def _epoch_millis(moment: Any, label: str) -> int:
     if isinstance(moment, datetime):
         if moment.tzinfo is None:
-            msg = f"{label}: {moment!r} has no time zone; say which is meant, such as with tzinfo=timezone.utc"
+            msg = f"{label}: {moment!r} has no time zone; name the one that is meant, such as with tzinfo=timezone.utc"
             raise ConfigurationError(msg)
         millis = (moment - _EPOCH) // timedelta(milliseconds=1)
     elif isinstance(moment, (int, np.integer)) and not isinstance(moment, bool):
@@ -279,7 +256,9 @@ def _by_event_time(inputs: tuple[InputSpec, InputSpec], rows: Sides, every: Dura
     length, times = _window(every), []
     for spec, table in zip(inputs, rows, strict=True):
         if spec.event_time is None:
-            msg = f"every: input {spec.name!r} has no event time; say by which column its rows arrive, with arrival="
+            msg = (
+                f"every: input {spec.name!r} has no event time; name the column by which its rows arrive with arrival="
+            )
             raise ConfigurationError(msg)
         # A row without event time is rejected; it comes with the row before it.
         filled = pc.fill_null_backward(pc.fill_null_forward(table.column(spec.event_time)))

@@ -31,15 +31,7 @@ _PURE = {"string", "bytes", "boolean", "integer", "floating", "decimal", "comple
 
 
 def _check_objects(values: pd.Series[Any], place: str) -> None:
-    """Check the values of an object column.
-
-    Args:
-        values: The column.
-        place: The column, for messages, such as ``"input 'trades': column 'amount'"``.
-
-    Raises:
-        SchemaError: A value would be changed, or values are of several kinds.
-    """
+    """Refuse an object column with a value that would be changed, or with values of several kinds."""
     if pd.api.types.infer_dtype(values, skipna=True) in _PURE:
         return
     seen: dict[tuple[Any, ...], tuple[str, Any]] = {}
@@ -78,7 +70,7 @@ def _several(place: str, row: Any, first: tuple[str, Any], other: tuple[str, Any
     (known, example), (kind, value) = first, other
     cure = "give all one type, such as with .astype(str)"
     if "times with" in known and "times with" in kind:
-        cure = "say which zone is meant: pandas.to_datetime(column, utc=True) takes those without as UTC"
+        cure = "choose one zone: pandas.to_datetime(column, utc=True) takes those without as UTC"
     kinds = f"{known}, such as {example!r}, and, in row {row!r}, {value!r} ({kind})"
     return f"{place} has values of several types: {kinds}; {cure}"
 
@@ -95,16 +87,7 @@ _NAT = -(1 << 63)
 
 
 def pandas_columns(frame: pd.DataFrame, label: str, library: Library) -> Iterator[tuple[str, pa.ChunkedArray]]:
-    """Yield a DataFrame's columns, by their names.
-
-    Args:
-        frame: The rows.
-        label: The input, for messages, such as ``"input 'trades'"``.
-        library: Its library, for advice.
-
-    Raises:
-        SchemaError: A column has a name or a type that is not allowed.
-    """
+    """Yield a DataFrame's columns, by their names."""
     unnamed = [place for place, name in enumerate(frame.index.names) if name is None]
     if len(unnamed) < frame.index.nlevels:
         try:

@@ -77,10 +77,10 @@ class Result(Outputs):
     report: BatchReport
 
     def __repr__(self) -> str:
-        return f"{display_of(self._display, 'Result').text()}\n{self._rows_said()}\n{text_table(self._first_rows())}"
+        return f"{display_of(self._display, 'Result').text()}\n{self._rows_title()}\n{text_table(self._first_rows())}"
 
     def _repr_html_(self) -> str:
-        rejections = html_text(self._rows_said())
+        rejections = html_text(self._rows_title())
         return f"{display_of(self._display, 'Result').html()}<p>{rejections}</p>{html_table(self._first_rows())}"
 
     def _display(self) -> Display:
@@ -89,7 +89,7 @@ class Result(Outputs):
         counts = ", ".join(f"{name} {table.num_rows:,}" for name, table in self.tables.items())
         return Display(head, self.report.table_rows(), [f"Rows by output: {counts}"])
 
-    def _rows_said(self) -> str:
+    def _rows_title(self) -> str:
         count = self.output.num_rows
         return "Output:" if count <= _ROWS else f"Output, the first {_ROWS} of {count:,} rows:"
 

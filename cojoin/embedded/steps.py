@@ -2,7 +2,7 @@
 
 A step runs as on Spark (``engine.local``): in new operators with new copies of the function, restored from the encoded
 state of the step before. A step that fails changes nothing. It keeps the state after it as bytes, from which its tables
-are made when they are asked for. So a step costs what the state costs, and a list of many steps that many times.
+are made when they are read. So a step costs what the state costs, and a list of many steps that many times.
 
 A step shows itself as a text, and as HTML in notebooks: the counts and watermarks, and below them only what there is:
 the rows that came in, each output, the rows that wait, timers and states. Long tables and long values are cut, and the
@@ -51,7 +51,7 @@ class Step(Outputs):
         tables: Each output's rows of this step by its name: ``"output"``, ``"rejected"`` and the side outputs' tag ids.
         report: The counts and watermarks after the step, as in a query's progress; ``print(step.report.table())``.
         snapshot: All that is kept after the step, for ``Stepper.restore``.
-        before: All that was kept before the step; with it the step shows first what has changed.
+        before: All that was kept before the step, so that the step shows first what has changed.
     """
 
     plan: Plan
@@ -122,17 +122,8 @@ class Step(Outputs):
 class Stepper:
     """Runs a plan as a stream in this process, one micro-batch with each ``step``.
 
-    Args:
-        plan: The operation and its inputs.
-        key_groups: The number of key groups; each has its own operator.
-
-    Attributes:
-        plan: The same plan.
-        batch_id: The number of the last micro-batch; -1 before the first one.
-        processing_time: The clock in epoch milliseconds; 0 while it is unknown.
-
-    Raises:
-        ConfigurationError: The number of key groups is not a whole number above zero.
+    ``batch_id`` is the last micro-batch's number, -1 before the first one; ``processing_time`` is the clock in epoch
+    milliseconds, 0 while it is unknown.
     """
 
     def __init__(self, plan: Plan, key_groups: int = 1) -> None:
@@ -152,20 +143,16 @@ class Stepper:
         holds: Mapping[int, int] | None = None,
         snapshots: Mapping[int, int] | None = None,
     ) -> Step:
-        """Run one micro-batch.
+        """Run one micro-batch of rows in the order in which they come.
 
         Args:
-            rows: The rows of the left and of the right input, in the order in which they come.
+            rows: The rows of the left and of the right input.
             processing_time: The clock in epoch milliseconds. 0 leaves it as it is, at first unknown. While it is
                 unknown no row is too far ahead, and nothing becomes idle.
             end_of_input: Whether both inputs end after these rows; nothing can follow.
-            controls: What is known of time. None is what the map tasks of Spark would observe of these rows: the
-                largest event time of each source partition.
+            controls: The control rows; None makes those that Spark's map tasks would send after these rows.
             holds: The upper bounds of the inputs' watermarks in this step, in epoch milliseconds, by input number.
             snapshots: The versions of tables that are the initial snapshots of change feeds, by input number.
-
-        Returns:
-            What came in, what came out, and what is kept after it.
 
         Raises:
             ConfigurationError: The inputs have ended, or the clock goes back.
@@ -206,22 +193,10 @@ class Stepper:
         return encode_states(self._run.states(), self.processing_time, self.batch_id)
 
     def restore(self, data: bytes, *, resumed: bool = True) -> None:
-        """Restore a snapshot of this stepper, of a step or of a harness.
-
-        The number of key groups may differ, the function may have changed, and inputs may have more columns.
-
-        Args:
-            data: The bytes that ``snapshot`` returned.
-            resumed: Whether the next step is the first one after a pause, so that idleness starts again.
-
-        Raises:
-            CodecError: The bytes are not such a snapshot.
-            CheckpointError: The snapshot is of another operation, or its states and columns can't become those of this
-                plan.
-        """
+        """Restore a snapshot of this stepper, of a step or of a harness; otherwise as ``LocalRun.restore``."""
         saved = decode_states(data)
         self._run.restore(saved.states, resumed=resumed, checks_states=True)
-        self._go_on(saved.batch_id, saved.processing_time)
+        self._continue(saved.batch_id, saved.processing_time)
 
     def restore_parts(
         self,
@@ -232,25 +207,15 @@ class Stepper:
         keeps_counts: bool = True,
         resumed: bool = True,
     ) -> None:
-        """Restore a state, or a part of one, that was read from a checkpoint.
+        """Restore a state, or a part of one, that was read from a checkpoint; see ``LocalRun.restore_parts``.
 
-        Args:
-            header: The header of all key groups together (``engine.rescaling.merged_header``); its processing time
-                becomes the clock.
-            tables: The state's tables, of all keys or of some; a missing one is empty. They have the rows of segments,
-                too.
-            batch_id: The micro-batch after which the state was taken.
-            keeps_counts: Whether the counters of rows done and rejected go on; with tables of some keys they would
-                count rows of the others.
-            resumed: As in ``restore``.
-
-        Raises:
-            CheckpointError: The state is of another operation, or can't become that of this plan.
+        Its processing time becomes the clock, and ``batch_id`` is the micro-batch after which it was taken. The tables
+        have the rows of segments, too. ``keeps_counts`` is for tables of all keys, whose rows the counters count.
         """
         self._run.restore_parts(header, tables, keeps_counts=keeps_counts, resumed=resumed)
-        self._go_on(batch_id, header["processing_time"])
+        self._continue(batch_id, header["processing_time"])
 
-    def _go_on(self, batch_id: int, processing_time: int) -> None:
+    def _continue(self, batch_id: int, processing_time: int) -> None:
         self.batch_id, self.processing_time = batch_id, processing_time
         self._last = self.snapshot()
 
@@ -268,11 +233,7 @@ class Stepper:
 def run_steps(stepper: Stepper, cuts: Cuts, times: Sequence[int], *, drain: bool) -> Iterator[Step]:
     """Yield one step for each micro-batch, and with ``drain`` one more without rows, which ends both inputs.
 
-    Args:
-        stepper: A new stepper.
-        cuts: The micro-batches.
-        times: The processing time of each, in epoch milliseconds.
-        drain: Whether the inputs end after the last micro-batch; this step's time is that of the last one, as on Spark.
+    ``times`` are the processing times in epoch milliseconds; the drain has that of the last batch, as on Spark.
     """
     for number, now in enumerate(times):
         yield stepper.step(cuts.batch(number), processing_time=now)

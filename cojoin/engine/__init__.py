@@ -40,7 +40,7 @@ Glossary:
 * *Segment*: an immutable file of rows that were flushed from a memtable, sorted by the hash of their key (an LSM tree's
   SSTable).
 * *Manifest*: a small file that is written last in a batch. A batch is committed only if its manifest exists. It is
-  cojoin's commit record beside Spark's commit log; a batch that changes nothing writes none.
+  cojoin's commit record, next to Spark's commit log; a batch that changes nothing writes none.
 * *Drain*: the end of all inputs, at which the watermark advances to the end of time, and all buffered rows and
   event-time timers are processed (Flink: ``stop --drain``).
 """

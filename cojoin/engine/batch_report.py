@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from dataclasses import asdict, dataclass, field
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from cojoin.engine.display import Display, display_of, format_span, format_time, text_table
@@ -62,11 +63,7 @@ class InputCounts:
         self.unavailable += control.unavailable
 
     def add_late_commits(self, commits: Sequence[tuple[int, int]]) -> None:
-        """Count rows that have broken their table's promise.
-
-        Args:
-            commits: The version of each row's commit, and its time in epoch milliseconds.
-        """
+        """Count rows that broke their table's promise, each by its commit's version and time in epoch milliseconds."""
         self.late_commits += len(commits)
         self.late_commit = max([*commits, *([self.late_commit] if self.late_commit else [])], default=None)
 
@@ -92,7 +89,6 @@ _REASONS = {
     "gone": "for ranges of records that are gone",
     "erased": "that were erased",
 }
-
 
 _NEWER = ("held_by", "idle_after_ms", "quiet_since", "promise", "late_commits", "late_commit")
 """The values of an input's report that are written only where there are any."""
@@ -125,9 +121,9 @@ class InputReport:
             read by times, or no row came yet.
         table: For a static side the version of the table that its rows are: ``version``, ``table_id``, ``loaded_at``
             (the processing time of the batch that loaded it, in epoch milliseconds), and that batch. None for others.
-        snapshot_rows: How many rows are read of the snapshot with which the stream of its Delta table begins, and how
-            many that has; None where the whole snapshot is read, where the input is no such stream, and where the
-            table's statistics lack these numbers.
+        snapshot_rows: How many rows of its Delta table's initial snapshot are read, and how many that has; None where
+            the whole snapshot is read, where the input does not begin with one, and where the table's statistics lack
+            these numbers.
         reads_changes: Whether its rows are the changes of a table.
         has_idleness: Whether its watermark strategy has an idleness.
         tombstones: Records without a value that only repeat a delete before them, as Debezium's; they are counted in
@@ -258,12 +254,7 @@ class BatchReport:
 
     @classmethod
     def merge(cls, batch_id: int, names: tuple[str, str], groups: Sequence[Mapping[str, Any]]) -> BatchReport:
-        """Return one report made of the statistics of all key groups.
-
-        Raises:
-            CheckpointError: The key groups have different watermarks, statuses or holding inputs, so their states do
-                not belong to the same batch.
-        """
+        """Return one report made of the statistics of all key groups, which must agree on time."""
         first = groups[0]
         for group in groups[1:]:
             _check_agreement(names, first, group)
@@ -286,8 +277,7 @@ class BatchReport:
             details=dict(details),
             drained=all(each["status"] == "finished" for each in first["input_watermarks"]),
             state_bytes_by_key_group={
-                str(group["key_group"]): group["state_bytes"]
-                for group in sorted(groups, key=lambda each: each["key_group"])
+                str(group["key_group"]): group["state_bytes"] for group in sorted(groups, key=itemgetter("key_group"))
             },
             output_delay_ms=first["output_delay_ms"],
             segment_bytes_written=sum(group.get("segment_bytes_written", 0) for group in groups),
@@ -325,12 +315,9 @@ class BatchReport:
     def ending(self, *, goes_on: bool = False, drain: str = "drain=True") -> str:
         """Return a line that says how a run over the available input ended.
 
-        It says how many rows wait, for what, and which setting would let them go. For each input it also says how many
-        rows were rejected, with the reason, and how many late rows were applied, since the query's first batch.
-
-        Args:
-            goes_on: Whether the query continues at once with new rows.
-            drain: How the reader drains a query: the argument of a trigger, or an option of a command.
+        It says how many rows wait, for what, and which one setting would release them; then, for each input since the
+        query's first batch, how many rows were rejected, why, and how many late ones were applied. With ``goes_on`` the
+        query continues at once with new rows; ``drain`` is how the reader drains it, such as an option of a command.
         """
         rejected = [
             f"{_rows(count)} of {report.name!r} {_REASONS.get(reason, reason)}"
@@ -375,7 +362,7 @@ class BatchReport:
             who = f"for the watermark of {holder.name!r}, which is {format_time(self.watermark)}"
             who += holder.distance()
         else:
-            # It was idle, and the others went on.
+            # It was idle while the others advanced.
             who = f"for the watermark, which is {format_time(self.watermark)}, until {holder.name!r} has passed it"
         wait, they_come = (
             ("waits", "it comes") if sum(each.buffered for each in self.inputs) == 1 else ("wait", "they come")
@@ -388,23 +375,20 @@ class BatchReport:
             for report in self.inputs
             if report.source_agrees is False
         ]
-        return ". ".join([text + self._what_else_moves_it(goes_on=goes_on, drain=drain), *drifting])
+        return ". ".join([text + self._remedy(goes_on=goes_on, drain=drain), *drifting])
 
     def _holder(self) -> InputReport | None:
         return next((each for each in self.inputs if each.name == self.holding_input), None)
 
-    def _what_else_moves_it(self, *, goes_on: bool, drain: str) -> str:
-        """Return what lets the waiting rows out besides new rows, as the end of a sentence; a setting that is not set.
-
-        It is one setting, since whoever reads a line in a log wants to know what to do.
-        """
+    def _remedy(self, *, goes_on: bool, drain: str) -> str:
+        """Return the one unset setting that would release waiting rows, as the end of a sentence; empty if none."""
         holder = self._holder()
         if holder is None:
             open_ = [each for each in self.inputs if each.status != "finished"]
             furthest = max(mark for each in open_ for mark in (each.watermark, *each.partitions.values()))
             if furthest > self.watermark:
-                goes = f"With when_all_idle='max' in connect(...) the watermark goes on to {format_time(furthest)}"
-                return f". {goes} while all are idle"
+                setting = "With when_all_idle='max' in connect(...) the watermark advances"
+                return f". {setting} to {format_time(furthest)} while all are idle"
         elif holder.promise is not None and holder.promise["watermark"] >= holder.watermark:
             asked_at = format_time(holder.promise["asked_at"])
             return (
@@ -414,11 +398,11 @@ class BatchReport:
             return f", or finds that {holder.name!r} had no row for {format_span(holder.idle_after_ms)}, and so is idle"
         elif not holder.has_idleness and (holder.reads_changes or holder.held_by):
             who = (
-                f"{holder.name!r} is the changes of a table, which tell no time while the table does not change"
+                f"{holder.name!r} is the changes of a table, whose watermark stands still while it does not change"
                 if holder.reads_changes
                 else f"The {holder.holder or 'only partition'} of {holder.name!r} has no newer rows"
             )
-            return f". {who}: with_idleness(...) in its watermark strategy lets time go on without it"
+            return f". {who}: with_idleness(...) in its watermark strategy lets the watermark advance without it"
         if goes_on:
             return ""
         return (
@@ -429,7 +413,8 @@ class BatchReport:
     def _idle(self) -> list[str]:
         """Return a sentence for each input that is idle since complete readings found no row of it."""
         return [
-            f"Time goes on without {report.name!r}, which is idle: no row since {format_time(report.quiet_since)} UTC"
+            f"The watermark advances without {report.name!r}, which is idle: no row since "
+            f"{format_time(report.quiet_since)} UTC"
             for report in self.inputs
             if report.quiet_since is not None and not self.drained
         ]
@@ -508,9 +493,7 @@ class BatchReport:
 def rejections(inputs: Iterable[tuple[str, int, Mapping[str, int]]], where: str) -> str | None:
     """Return the warning that rows were rejected, for people; None where none were.
 
-    Args:
-        inputs: Each input's name, how many rows came in, and how many were rejected, by reason.
-        where: The call that returns them.
+    Of each input come its name, the number of its rows, and how many were rejected, by reason; ``where`` returns them.
 
     >>> rejections([("trades", 300, {"null_key": 2})], "run().rejected")[:65]
     "2 of 300 rows of 'trades' were rejected (2 whose key is null), so"

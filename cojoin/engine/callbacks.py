@@ -5,9 +5,8 @@ millisecond come before its timers. In the order ``"arrival"`` the rows are proc
 event-time timers of all keys fire by timestamp. In both orders the processing-time timers of all keys come last, by
 timestamp.
 
-The rows that callbacks yield are collected in a list, and beside it which callback yielded them, so that the message
-about a wrong row names its callback. The caller empties both whenever the run yields, so any number of rows and timers
-needs bounded memory.
+The rows that callbacks yield are collected in a list, with a mark after those of each callback, so that the message
+about a wrong row names its callback. The caller empties both whenever the run yields, so memory is bounded.
 
 An error names the user's own line: that of the frame that is neither cojoin's, nor Python's, nor a library's.
 """
@@ -42,16 +41,10 @@ _PIECE_ROWS = 50_000
 
 
 class CallbackRunner:
-    """Calls the function for one key after the other, in one micro-batch.
+    """Calls the function for one key after the other, in one micro-batch; ``yielded`` collects its rows.
 
-    Args:
-        function: The user's function, opened.
-        store: Its states and timers, loaded by ``begin``.
-        context: The context that its callbacks get.
-        inputs: Both inputs, for their names.
-        yielded: The list that collects the rows of the callbacks.
-        last_event: In a drain, the largest timestamp seen; else None. In a drain ``on_timer`` sets no event-time timer
-            beyond it, and no processing-time timer beyond the clock.
+    In a drain, ``last_event`` is the largest timestamp seen: ``on_timer`` then sets no event-time timer beyond it, and
+    no processing-time timer beyond the clock. Else it is None.
     """
 
     def __init__(
@@ -80,12 +73,9 @@ class CallbackRunner:
     ) -> Iterator[None]:
         """Process a key's rows, in total order, and its timers up to a watermark, in one sequence of time.
 
-        Args:
-            code: The key.
-            rows: Each row's timestamp, whether it is of the second input, and the row.
-            before: The operator's watermark before the micro-batch. A timer at or below it, set by a processing-time
-                timer, sees this watermark, since the watermark never goes back.
-            after: The operator's watermark after it.
+        A row comes as its timestamp, whether it is of the second input, and the row. ``before`` and ``after`` are the
+        operator's watermarks around the micro-batch. A timer at or below ``before``, set by a processing-time timer,
+        sees ``before``, since the watermark never goes back.
         """
         self._select(code)
         service, context, yielded, on_timer = self._service, self._context, self._yielded, self._on_timer
@@ -163,12 +153,9 @@ class CallbackRunner:
     def fire_timers(  # noqa: C901 - a hot loop, too
         self, domain: TimeDomain, until: int, watermark: int | None
     ) -> Iterator[None]:
-        """Fire the timers of all keys in one time domain up to a time, by timestamp.
+        """Fire the timers of all keys in one domain up to and including a time in epoch milliseconds.
 
-        Args:
-            domain: The time domain.
-            until: The time, in epoch milliseconds, itself included.
-            watermark: The watermark that the timers see; None means that each sees its own timestamp.
+        They fire by timestamp and see the watermark; with None, each sees its own timestamp.
         """
         timers = self._store.timers if domain is TimeDomain.EVENT_TIME else self._store.processing_timers
         queue = timers.due(until)
@@ -262,9 +249,8 @@ def fault(error: Exception) -> str:
     return f"raised {type(error).__name__}: {error}{user_line(error)}"
 
 
-# With the separator: a folder beside the package may have a name that begins with its name.
+# With the separator: a folder next to the package may have a name that begins with the package's.
 _OURS = str(Path(__file__).parents[1]) + os.sep
-
 
 _LIBRARIES = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 
@@ -293,12 +279,7 @@ def user_line(error: BaseException) -> str:
 
 
 def defined_at(function: Any, callback: str | None = None) -> str:
-    """Return the end of a message that names where a function is written; empty where that is unknown.
-
-    Args:
-        function: The function.
-        callback: The name of the method that is meant; None means the class.
-    """
+    """Return the end of a message that names where a function or its callback is written; empty if unknown."""
     kind = type(function)
     named = {} if callback is None else {callback: inspect.unwrap(getattr(kind, callback))}
     codes = [each.__code__ for each in (named or vars(kind)).values() if inspect.isfunction(each)]

@@ -172,11 +172,8 @@ def difference(
 ) -> str | None:
     """Return a table of the rows in which two outputs differ; None if they are equal.
 
-    Args:
-        names: The columns.
-        wanted: The expected rows, as cells; those that are missing get the mark ``-``.
-        actual: The rows that came, as cells; those that are too much get the mark ``+``.
-        context: How many equal rows are shown before and after each difference; None shows all.
+    Missing rows get the mark ``-``, and extra ones ``+``. ``context`` is how many equal rows are shown before and after
+    each difference; None shows all.
 
     >>> print(difference(["tier"], [("gold",), ("silver",), ("none",)], [("gold",), ("silver",)], context=1))
       tier
@@ -218,14 +215,9 @@ def _shortened(
 
 @dataclass(frozen=True)
 class Display:
-    """The description of an object for people: a headline, a table, notes, and further tables.
+    """The description of an object for people: a headline, a table (its first row is the header), notes, more tables.
 
-    Attributes:
-        head: The headline.
-        table: Rows of texts; the first one is the header.
-        notes: Sentences below the table.
-        share: How much of something is done, from 0 to 1; None shows no bar. HTML alone has it.
-        sections: Further tables below the notes, each with its title.
+    ``share`` is how much of something is done, from 0 to 1, which HTML shows as a bar; None shows none.
 
     >>> print(Display("Two inputs", [("input", "rows"), ("trades", "1,000"), ("customers", "20")]).text())
     Two inputs
@@ -292,12 +284,7 @@ def html_table(rows: Sequence[Sequence[str]]) -> str:
 
 
 def display_of(build: Callable[[], Display], kind: str) -> Display:
-    """Return what a function builds; if it fails, as where a session has stopped, a headline that says no more.
-
-    Args:
-        build: The function.
-        kind: The name of the object's class.
-    """
+    """Return the built description; if that fails, as where a session has stopped, a headline with the class's name."""
     try:
         return build()
     except Exception:  # noqa: BLE001 - an object that can't show itself hides the error that matters
@@ -308,13 +295,10 @@ _MOST_CHARACTERS = 100
 
 
 def text_rows(table: pa.Table, most_rows: int, *, millis: Sequence[str] = ()) -> list[Sequence[str]]:
-    """Return a table's names and first rows as texts.
+    """Return a table's names and at most so many first rows as texts.
 
-    Args:
-        table: The rows.
-        most_rows: How many of them at most.
-        millis: The columns of integers that are epoch milliseconds. Columns of the type ``timestamp[ms, tz=UTC]``, as
-            of timers and watermarks, are shown alike.
+    The columns ``millis`` hold epoch milliseconds; those of the type ``timestamp[ms, UTC]``, as of timers, are shown
+    alike.
 
     >>> text_rows(pa.table({"id": [7, None], "tier": ["gold", None]}), 1)
     [['id', 'tier'], ('7', 'gold')]

@@ -46,12 +46,9 @@ if TYPE_CHECKING:
 
 _CALLBACKS = ("process_element1", "process_element2", "on_timer")
 
-
 _OF_TIMERS = tuple(name for name in vars(TimerService) if not name.startswith("_"))
 
-
 _NEARLY = 0.88
-
 
 Order: TypeAlias = Literal["event_time", "arrival"]
 """The order in which a function sees its rows.
@@ -225,11 +222,7 @@ class KeyedCoProcessFunction:
 
 
 def check_callbacks(function: KeyedCoProcessFunction) -> None:
-    """Check that no method is named nearly like a callback that the function lacks, since it would never be called.
-
-    Raises:
-        ConfigurationError: There is such a method, for example ``processElement1`` or ``on_timers``.
-    """
+    """Refuse a method named nearly like a lacking callback, such as ``on_timers``: nothing would call it."""
     kind = type(function)
     lacking = [name for name in _CALLBACKS if getattr(kind, name) is getattr(KeyedCoProcessFunction, name)]
     for name in dir(kind):
@@ -246,17 +239,13 @@ def check_callbacks(function: KeyedCoProcessFunction) -> None:
 
 
 def own_copy(function: KeyedCoProcessFunction) -> KeyedCoProcessFunction:
-    """Return a copy of a function for one call, so that its attributes carry nothing over to the next call.
-
-    Raises:
-        FunctionError: The function holds an object that can't be copied, such as an open file.
-    """
+    """Return a copy of a function for one call, so that its attributes carry nothing over to the next call."""
     try:
         return copy.deepcopy(function)
     except Exception as error:
         msg = (
             f"{type(function).__name__} can't be copied ({type(error).__name__}: {error}), and every call of a key "
-            f"group has a copy of its own; open files and connections in open(), and close them in close()"
+            f"group has its own copy; open files and connections in open(), and close them in close()"
         )
         raise FunctionError(msg) from error
 
@@ -276,7 +265,6 @@ def _as_in_python(name: str) -> str:
 
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
-
 
 _RESERVED = ("main", "output", "rejected", "progress", "control", "manifest", "spark", "state", "execute", "calls")
 
@@ -314,11 +302,7 @@ class OutputTag:
 
 
 def check_tags(tags: Any, label: str) -> tuple[OutputTag, ...]:
-    """Return the tags that a function declares, after checking them.
-
-    Raises:
-        ConfigurationError: A value is not a tag, or two tags have the same name.
-    """
+    """Return the tags that a function declares, after checking them."""
     is_one = isinstance(tags, (OutputTag, str, bytes)) or not hasattr(tags, "__iter__")
     declared = (tags,) if is_one else tuple(tags)
     for tag in declared:
@@ -338,9 +322,6 @@ def encode_outputs(
     """Yield the rows that a function yielded as one table for each output: the side outputs, then the main output.
 
     The main output has the name None. A side output without rows is left out.
-
-    Raises:
-        FunctionError: A row does not fit its output, or a tag was not declared.
     """
     rows = yielded
     if tags:

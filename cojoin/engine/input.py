@@ -51,8 +51,7 @@ class Input:
             ``cojoin.sources.delta(..., static=True)``, whose rows then are known from the beginning of time. With
             ``cojoin.sources.delta(..., changes=True)`` it is a column of the table, or ``"_commit_timestamp"``: the
             time of the commit that wrote the row, and for the rows that are there at the start the beginning of time,
-            which is 1900-01-01. Leave it out with
-            ``valid_from``.
+            which is 1900-01-01. Leave it out with ``valid_from``.
         name: The input's name in messages, progress and the result's columns; ``"left"`` or ``"right"`` if not given.
         partition: The columns that identify a row's source partition, such as ``["topic", "partition"]``. Each
             partition has its own watermark. Without these columns the input is one partition. A Kafka source sets
@@ -74,7 +73,7 @@ class Input:
         valid_from: For rows with a span of validity, as in an SCD2 table, instead of ``event_time``: the ``timestamp``
             column with its begin. Each row is a version from then on.
         valid_to: The ``timestamp`` column with the end of a row's validity, itself excluded. Null, and a time from the
-            year 9999 on, is no end. Where the next row of the key begins later, or there is none, the key has no
+            year 9999 on, mean no end. Where the next row of the key begins later, or there is none, the key has no
             version in between. A row that ends where it begins was never valid. The rows of a key must not overlap.
 
     Raises:
@@ -96,7 +95,7 @@ class Input:
         >>> pair.asof_join().to_arrow().select(["price", "size"]).to_pylist()
         [{'price': 1.5, 'size': nan}, {'price': None, 'size': 2.5}]
 
-        Rows with a span of validity say themselves when they end:
+        Rows with a span of validity have their own end:
 
         >>> day = lambda *days: pd.to_datetime([each and f"2026-01-{each}" for each in days], utc=True)
         >>> tiers = pd.DataFrame({"id": [7, 7], "tier": ["silver", "gold"], "begin": day("01", "14"),
@@ -210,11 +209,11 @@ class InputColumns:
     Attributes:
         label: The input, for messages, such as ``"input 'trades'"``.
         fields: The columns by name; timestamps with a zone are ``timestamp[us, UTC]``.
-        types: How the messages name the columns' types.
-        advice: What to do about columns of other types.
+        types: The names of the columns' types in messages.
+        advice: The code that mends columns of other types.
         default_partition: The columns that identify a source partition if the declaration names none.
         default_sequence: The columns that order the rows of a source partition if the declaration names none.
-        feed: The change feed whose rows they are (``row_changes``); None where they are of none.
+        feed: The change feed of which the rows are (``row_changes``); None where they are of none.
     """
 
     label: str
@@ -226,17 +225,7 @@ class InputColumns:
     feed: ChangeFeed | None = None
 
     def spec(self, declared: Input, name: str, event_time: Any, max_ahead_ms: int | None) -> InputSpec:
-        """Return the input's specification.
-
-        Args:
-            declared: The user's declaration.
-            name: The input's name.
-            event_time: The name of the event-time column, or None.
-            max_ahead_ms: How far a row may be ahead of processing time, in milliseconds; None is any distance.
-
-        Raises:
-            SchemaError: A column does not exist or has the wrong type.
-        """
+        """Return the input's specification; ``max_ahead_ms`` None is any distance from processing time."""
         partition = self._names(declared.partition, "partition") or self.default_partition
         sequence = self._names(declared.sequence, "sequence") or self.default_sequence
         time = self._time(event_time, "event time")
@@ -350,15 +339,7 @@ class InputColumns:
 
 
 def check_names(names: Sequence[str], label: str) -> None:
-    """Check that no two columns are one to Spark and Delta, and that none has a name of the state's own tables.
-
-    Args:
-        names: The names of the columns.
-        label: The input, for the message.
-
-    Raises:
-        SchemaError: A name is not allowed.
-    """
+    """Check that no two columns are one to Spark and Delta, and that none has a name of the state's own tables."""
     seen: dict[str, str] = {}
     for name in names:
         equal = seen.get(name.lower())
@@ -374,19 +355,9 @@ def check_names(names: Sequence[str], label: str) -> None:
 
 
 def check_pair(left: InputSpec, right: InputSpec, advice: tuple[Advice, Advice]) -> None:
-    """Check that two inputs have different names, and keys of the same types.
-
-    Args:
-        left: The left input.
-        right: The right input.
-        advice: For each how the message says what to do.
-
-    Raises:
-        ConfigurationError: Both have one name.
-        SchemaError: The keys differ in number or type.
-    """
+    """Check that two inputs have different names, and keys of the same types; advice says how to cast them."""
     if left.name == right.name:
-        msg = f"both inputs are named {left.name!r}; give each a name= of its own"
+        msg = f"both inputs are named {left.name!r}; give each its own name="
         raise ConfigurationError(msg)
     if len(left.key) != len(right.key):
         msg = (
@@ -408,7 +379,7 @@ def check_pair(left: InputSpec, right: InputSpec, advice: tuple[Advice, Advice])
 
 
 def _shown(value: Any) -> str:
-    """Return what was given for a column's name, in a line."""
+    """Return a wrong value of a column's name in one line."""
     name, text = getattr(value, "name", None), repr(value)
     kind = f"a {type(value).__name__}"
     if isinstance(name, str):
@@ -424,31 +395,26 @@ Kind: TypeAlias = Literal[
 ]
 """The kinds of types between which advice differs; ``int`` includes narrower integers."""
 
-
 _WORDS: Mapping[Kind, str] = {
-    "timestamp_ntz": "it has no time zone; say which is meant",
+    "timestamp_ntz": "it has no time zone; name the one that is meant",
     "bigint": "turn epoch numbers into one, with their unit",
     "int": "turn epoch seconds into one",
     "floating": "turn epoch seconds into one",
     "decimal": "turn epoch seconds into one",
     "string": "turn texts into one",
-    "date": "a date has no time of day; say which moment is meant, such as midnight in UTC",
+    "date": "a date has no time of day; name the moment that is meant, such as midnight in UTC",
     "interval": "a duration is not a moment; add it to one",
 }
-
 
 _KEYS: Mapping[Kind, str] = {
     "floating": "floats have two zeros and NaN; cast them if they are whole numbers",
     "interval": "make it a number or a text",
 }
 
-
 _INTEGERS = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 19}
 """The integer types, the narrower ones first, with their most digits."""
 
-
 _DECIMAL = re.compile(r"decimal\((\d+),(-?\d+)\)")
-
 
 _MOST_DIGITS = 38
 
@@ -468,17 +434,11 @@ def kind_of(ddl: str) -> Kind:
 
 
 class Advice(ABC):
-    """The advice in one library."""
+    """The code that mends columns, in one library."""
 
     @abstractmethod
     def time(self, column: str, kind: Kind, role: str) -> str | None:
-        """Return code that makes a column of a kind a ``timestamp``; None if there is none.
-
-        Args:
-            column: The column.
-            kind: What it is.
-            role: What it is to be, such as ``"event time"``.
-        """
+        """Return code that makes a column a ``timestamp`` for a role, such as ``"key"``; None if none does."""
 
     @abstractmethod
     def cast(self, column: str, ddl: str) -> str:
@@ -489,17 +449,12 @@ class Advice(ABC):
         """Return code that adds a column which has the same text in all rows."""
 
     def about_missing(self, column: str, role: str) -> str | None:
-        """Return what to do about a column that the rows lack; None if the library has nothing to say.
-
-        Args:
-            column: The column.
-            role: What it is to be, such as ``"event time"``.
-        """
+        """Return the cure for a column that the rows lack, in a role, such as ``"key"``; None if there is none."""
         del column, role
         return None
 
     def about_time(self, column: str, ddl: str, role: str) -> str:
-        """Return what to do about a column that is to be a ``timestamp`` and is not."""
+        """Return the cure for a column that must be a ``timestamp`` and is not."""
         kind = kind_of(ddl)
         code = self.time(column, kind, role)
         if code is None:
@@ -507,7 +462,7 @@ class Advice(ABC):
         return f"{_WORDS[kind]}: {code}"
 
     def about_key(self, column: str, ddl: str) -> str | None:
-        """Return what to do about a key column whose type can't be one; None if there is nothing to say."""
+        """Return the cure for a key column whose type can't be one; None if there is none."""
         if ddl == "void":
             return f"it has no values, and so no type; give it one: {self.cast(column, 'string')}"
         words = _KEYS.get(kind_of(ddl))
@@ -516,11 +471,7 @@ class Advice(ABC):
 
 
 def about_pair(sides: tuple[tuple[Advice, str, str], tuple[Advice, str, str]]) -> str:
-    """Return how two key columns become of one type, without losing a value.
-
-    Args:
-        sides: For the left and the right its library's advice, the column, and the name of its type.
-    """
+    """Return how two key columns become of one type without losing a value; of each: its library, name and type."""
     types = [ddl for _, _, ddl in sides]
     kinds = [kind_of(ddl) for ddl in types]
     if set(kinds) == {"timestamp_ntz", "other"} and "timestamp" in types:

@@ -117,19 +117,17 @@ class InputSpec:
         name: The input's name in messages and reports, such as ``"trades"``.
         schema: Its declared columns; event time is ``timestamp[us, UTC]``.
         key: The names of its key columns.
-        event_time: The name of its event-time column; None where its rows have no event time (``order="arrival"``
-            only).
+        event_time: Its event-time column; None where its rows have no event time (``order="arrival"`` only).
         partition: The columns that identify a row's source partition; none means one partition.
         sequence: The columns that order rows of one partition at the source, such as Kafka's offset.
-        watermark: How its watermark follows its rows.
+        watermark: The strategy that computes its watermark.
         max_ahead_ms: How far a row may be ahead of processing time, in milliseconds; None means any distance.
         late: What happens to late rows; None means the operation's default.
         static: Whether its rows are a version of a table, which come at once (``TableLoad``). Without event time they
             are known from the beginning of time.
-        refreshes: Whether later versions of the table take the place of its rows.
+        refreshes: Whether later versions of the table replace its rows.
         changes: How its rows are versions and deletes; None where each row is what it is.
-        reading: For parquet files and topics how they are read, which the report tells: ``DIRECT``, or why by Spark.
-            None for other sources.
+        reading: How files or topics are read: ``DIRECT``, or the reason why Spark reads them. None for other sources.
         null_key: What happens to rows with a null in their key.
     """
 
@@ -173,10 +171,7 @@ class InputSpec:
 
     @property
     def spreading(self) -> tuple[str, ...]:
-        """The columns by whose hash rows with a null key are spread over the key groups, whoever computes it.
-
-        All of them would have few hashes by their keys, and belong to no key's group.
-        """
+        """The columns by whose hash rows with a null key are spread over the key groups; their keys have few hashes."""
         return tuple(field.name for field in self.source_schema if is_hashed(field.type))
 
     @property
@@ -192,7 +187,7 @@ class InputSpec:
 
     @property
     def deletes(self) -> str | None:
-        """The boolean column that is true in deletes; None if the rows do not tell."""
+        """The boolean column that is true in deletes; None if the rows have no deletes."""
         return None if self.changes is None else DELETED
 
     @property
@@ -211,12 +206,7 @@ class InputSpec:
 
 
 def reject_reasons(table: pa.Table, spec: InputSpec, processing_time: int) -> NDArray[np.int8]:
-    """Return the reason for which each row is rejected, judged by the row alone.
-
-    Returns:
-        0 for an admitted row, 1 for a null key, 2 for a null event time, 3 for a row too far ahead, 4 for a row whose
-        validity ends before it begins.
-    """
+    """Return for each row, judged alone, 0 if it is admitted, else its reason's place in ``_REASONS``, from 1."""
     reasons = np.zeros(table.num_rows, dtype=np.int8)
     if spec.changes is not None:
         reasons[spec.changes.ends_before_it_begins(table)] = 4
@@ -236,11 +226,8 @@ def watermark_marks(
 ) -> NDArray[np.int64]:
     """Return each row's mark, from which its partition's watermark is computed (``watermark_strategies``).
 
-    Rows without event time may carry a mark in a column of their own. A mark that is further ahead of the clock than
-    ``max_ahead`` counts as none, because it would make all later rows late, as a wrong event time would.
-
-    Raises:
-        FunctionError: A user's generator raised an error, or did not return one whole number for each row.
+    Rows without event time may carry a mark in their own column. A mark further ahead of the clock than ``max_ahead``
+    counts as none, because it would make all later rows late, as a wrong event time would.
     """
     generator = spec.watermark.generator
     label = f"input {spec.name!r}: {type(generator).__name__}.marks"
@@ -259,21 +246,13 @@ def watermark_marks(
 
 
 def check_late(late: Any, label: str) -> None:
-    """Check an input's policy for late rows; None means the operation's default.
-
-    Raises:
-        ConfigurationError: It is none of ``LatePolicy``.
-    """
+    """Check an input's policy for late rows; None means the operation's default."""
     if late is not None:
         check_word(f"{label}: late", late, get_args(LatePolicy))
 
 
 def check_null_key(null_key: Any, label: str) -> None:
-    """Check what an input declares to happen to rows with a null key.
-
-    Raises:
-        ConfigurationError: It is none of ``NullKeyPolicy``.
-    """
+    """Check an input's policy for rows with a null key."""
     check_word(f"{label}: null_key", null_key, get_args(NullKeyPolicy))
 
 
@@ -296,11 +275,7 @@ def _mark_nulls(table: pa.Table, column: str, reasons: NDArray[np.int8], reason:
 
 
 def split_admitted(table: pa.Table, spec: InputSpec, processing_time: int) -> tuple[pa.Table, dict[str, pa.Table]]:
-    """Split rows into the admitted ones and the rejected ones.
-
-    Returns:
-        The admitted rows in their order, and the rejected rows by each reason that occurs.
-    """
+    """Return the admitted rows in their order, and the rejected rows by each reason that occurs."""
     reasons = reject_reasons(table, spec, processing_time)
     if not reasons.any():
         return table, {}
@@ -313,14 +288,7 @@ def split_admitted(table: pa.Table, spec: InputSpec, processing_time: int) -> tu
 
 
 def rejected_table(table: pa.Table, spec: InputSpec, reason: str, watermark: int) -> pa.Table:
-    """Return rows of an input as rows of the ``rejected`` output.
-
-    Args:
-        table: The rows.
-        spec: Their input.
-        reason: Why they are rejected.
-        watermark: The operator's watermark before the batch, in epoch milliseconds.
-    """
+    """Return rows of an input as rows of the ``rejected`` output; ``watermark`` is the operator's before the batch."""
     count = table.num_rows
     # A rejected time may be out of the range of Python's datetimes; it is written as text.
     rows = [dump_json(_json(row)) for row in decode_rows(table, beyond=str)]
@@ -337,13 +305,7 @@ def rejected_table(table: pa.Table, spec: InputSpec, reason: str, watermark: int
 
 
 def fault_table(faults: Sequence[tuple[str, str]], name: str, watermark: int) -> pa.Table:
-    """Return faults, which a source returned instead of rows, as rows of the ``rejected`` output.
-
-    Args:
-        faults: For each fault the reason, and what is known of it as JSON.
-        name: The input's name.
-        watermark: The operator's watermark before the batch, in epoch milliseconds.
-    """
+    """Return faults (reason, JSON), which a source returned instead of rows, as ``rejected_table`` does rows."""
     count = len(faults)
     return pa.Table.from_arrays(
         [
@@ -358,13 +320,7 @@ def fault_table(faults: Sequence[tuple[str, str]], name: str, watermark: int) ->
 
 
 def stamped(rejected: pa.Table, batch_id: int, processing_time: int) -> pa.Table:
-    """Return rows of the ``rejected`` output with their micro-batch and its processing time.
-
-    Args:
-        rejected: Rows of ``REJECTED_SCHEMA``.
-        batch_id: The micro-batch.
-        processing_time: Its processing time in epoch milliseconds, as it is logged, so that a repeated batch has it.
-    """
+    """Return rows of the ``rejected`` output with their micro-batch and its processing time in milliseconds."""
     count = rejected.num_rows
     batches = pa.repeat(pa.scalar(batch_id, pa.int64()), count)
     times = pa.repeat(pa.scalar(1_000 * processing_time, pa.int64()), count).cast(_TIME)
@@ -400,16 +356,7 @@ class ObservedTimes:
     marks: dict[str, int] = field(default_factory=dict)
 
     def add(self, rows: pa.Table, spec: InputSpec, processing_time: int) -> None:
-        """Add rows.
-
-        Args:
-            rows: Rows of the input.
-            spec: The input.
-            processing_time: The micro-batch's processing time in epoch milliseconds.
-
-        Raises:
-            FunctionError: A user's watermark generator failed.
-        """
+        """Add rows of an input, in a micro-batch of a processing time in epoch milliseconds."""
         counts = (reject_reasons(rows, spec, processing_time) <= _NULL_KEY) & spec.moving(rows)
         if not counts.any():
             return
@@ -434,14 +381,7 @@ class ObservedTimes:
 
 
 def control_of(number: Literal[1, 2], rows: pa.Table, spec: InputSpec, processing_time: int = 0) -> Control:
-    """Return the control row that one map task would send after these rows.
-
-    Args:
-        number: 1 (left) or 2 (right).
-        rows: The rows.
-        spec: Their input.
-        processing_time: The micro-batch's processing time in epoch milliseconds; 0 if it is unknown.
-    """
+    """Return the control row that one map task would send after these rows of input 1 (left) or 2 (right)."""
     observed = ObservedTimes()
     observed.add(rows, spec, processing_time)
     return Control(number, observed.partitions, rows.num_rows, processing_time, observed.marks)

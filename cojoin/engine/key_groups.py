@@ -27,13 +27,7 @@ if TYPE_CHECKING:
 _SEED = 42
 _P1, _P2, _P3, _P4, _P5 = (
     np.uint64(prime)
-    for prime in (
-        0x9E3779B185EBCA87,
-        0xC2B2AE3D27D4EB4F,
-        0x165667B19E3779F9,
-        0x85EBCA77C2B2AE63,
-        0x27D4EB2F165667C5,
-    )
+    for prime in (0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0x85EBCA77C2B2AE63, 0x27D4EB2F165667C5)
 )
 _STRIPE, _WORD, _HALF = 32, 8, 4
 _LONG_DIGITS = 18
@@ -58,10 +52,7 @@ def is_hashed(dtype: pa.DataType) -> bool:
 
 
 def spark_xx_hashes(keys: pa.Table) -> NDArray[np.int64]:
-    """Return each row's hash, as Spark's ``xxhash64`` computes it.
-
-    Args:
-        keys: The key columns alone, of types that ``is_hashed`` accepts; times are in microseconds.
+    """Return each row's hash, as Spark's ``xxhash64`` computes it, of key columns that ``is_hashed``.
 
     >>> spark_xx_hashes(pa.table({"id": [7], "zone": ["a"]})).tolist()
     [2701516948731497016]

@@ -1,8 +1,5 @@
 """The operator that runs a ``KeyedCoProcessFunction`` for one key group, and its configuration.
 
-The configuration (``KeyedCoProcess``) checks the function and its settings before anything runs, and creates the
-operator of each key group. What ``describe`` returns must stay the same for a checkpoint to be used again.
-
 The operator keeps each declared state and the timers, as Arrow tables with the key's columns, and the rows that wait
 for the watermark (``operator``). A batch decodes only the keys that have a due row or a due timer, in chunks of whole
 keys, so only about one chunk of Python rows is in memory at a time. It emits the rows that the callbacks yield, in
@@ -73,20 +70,11 @@ _OWN_COLUMNS = ("@timestamp", "@value")
 
 @dataclass(frozen=True)
 class KeyedCoProcess:
-    """The configuration of an operator that runs a function.
+    """The configuration of an operator that runs a function; it checks the function, its callbacks and its tags.
 
-    Attributes:
-        function: The user's function; every call of a key group gets its own copy.
-        output: The columns of the main output.
-        order: The order in which the function sees its rows.
-        side_outputs: The tags to which the function may yield.
-        processing_time_timers: Whether the function sets processing-time timers, which need micro-batches without rows.
-            None means that it does if one of its methods refers to ``register_processing_time_timer``; static methods,
-            class methods and functions outside the class are not examined.
-
-    Raises:
-        ConfigurationError: The function is not an instance of ``KeyedCoProcessFunction``, a callback is misspelled, or
-            another value is invalid.
+    ``processing_time_timers`` is whether the function sets processing-time timers, which need micro-batches without
+    rows. None means that it does if one of its methods refers to ``register_processing_time_timer``; static methods,
+    class methods and functions outside the class are not examined.
     """
 
     function: KeyedCoProcessFunction
@@ -120,13 +108,7 @@ class KeyedCoProcess:
         )
 
     def output_schema(self, left: InputSpec, right: InputSpec) -> pa.Schema:
-        """Return the declared columns of the result, after checking the inputs and their policies for late rows.
-
-        Raises:
-            ConfigurationError: The order is event time, and an input has no event time or applies late rows; or an
-                input lets rows with a null key out unmatched.
-            SchemaError: A key column has the name of a column of the states' own tables.
-        """
+        """Return the declared columns of the result, after checking the inputs and their policies for late rows."""
         refuse_refresh(right, "process", "what a function has made of former rows in its states can't be taken back")
         for spec in (left, right):
             if spec.null_key == "unmatched":
@@ -197,7 +179,7 @@ class KeyedCoProcessOperator(Operator):
         if not process.sets_processing_time_timers:
             self._state_backend.timer_service.refusal = (
                 f"{self._name}: the query does not expect timers of processing time, which need micro-batches without "
-                f"rows; say so with process(..., processing_time_timers=True)"
+                f"rows; declare them with process(..., processing_time_timers=True)"
             )
         self._yielded: list[Any] = []
         self._opened = False
@@ -265,8 +247,8 @@ class KeyedCoProcessOperator(Operator):
             yield from run.fire_timers(TimeDomain.PROCESSING_TIME, clock, after)
             if not drains or until is None or not domains[0].due(until):
                 return
-            went_on = [each.goes_on() for each in domains]
-            stalled = 0 if any(went_on) else stalled + 1
+            advanced = [timers.has_advanced() for timers in domains]
+            stalled = 0 if any(advanced) else stalled + 1
         msg = (
             f"{self._name}: in a drain, timers of event time and of processing time keep re-registering each other "
             f"without advancing time (endless loop); set the next one above the one that fires"
@@ -298,11 +280,7 @@ class KeyedCoProcessOperator(Operator):
         self._refuse_rows(result, "open")
 
     def close(self) -> None:
-        """Close the function, if it was opened.
-
-        Raises:
-            FunctionError: ``close`` raised an error, or yields rows.
-        """
+        """Close the function, if it was opened, and refuse rows that ``close`` yields."""
         if not self._opened:
             return
         self._opened = False
@@ -348,8 +326,8 @@ class KeyedCoProcessOperator(Operator):
         callback, where = run.origin(place)
         try:
             self._encode(self._yielded[place:stop], f"{self._name}.{callback}")
-        except FunctionError as found:
-            return FunctionError(f"{found}; {where}{defined_at(function, callback)}")
+        except FunctionError as own:
+            return FunctionError(f"{own}; {where}{defined_at(function, callback)}")
         # Each row fits by itself, so no single callback is at fault.
         return FunctionError(f"{error}{defined_at(function)}")
 
@@ -366,12 +344,7 @@ class KeyedCoProcessOperator(Operator):
         return self._state_backend.segmented_tables()
 
     def check_states(self) -> None:
-        """Open the function, and check that the stored states fit those that it declares, before any row is processed.
-
-        Raises:
-            CheckpointError: A stored state can't become what is declared, or is no longer declared.
-            FunctionError: ``open`` raised an error, or yields rows.
-        """
+        """Open the function, and check before any row that the stored states fit those that it declares."""
         self._open()
         if undeclared := self._state_backend.undeclared():
             state, them = ("state", "it") if len(undeclared) == 1 else ("states", "them")
@@ -391,12 +364,7 @@ _CHUNK_ROWS = 50_000
 
 
 class DueRows:
-    """The due rows of both inputs in one micro-batch.
-
-    Args:
-        due: The rows of both inputs.
-        inputs: Both inputs.
-    """
+    """The due rows of both inputs in one micro-batch."""
 
     def __init__(self, due: Sides, inputs: tuple[InputSpec, InputSpec]) -> None:
         self._due, self._inputs = due, inputs
@@ -406,10 +374,8 @@ class DueRows:
     ) -> Iterator[tuple[int, Iterator[tuple[Any, ...]]]]:
         """Yield each touched key's code with its rows in order: (timestamp, whether of the second input, row).
 
-        Args:
-            touched: The codes of the keys that have a due row or a due timer, ascending.
-            row_codes: The code of each row's key, for each input.
-            by_time: Whether the declared order is ``"event_time"``; otherwise it is ``"arrival"``.
+        ``touched`` are the codes of the keys that have a due row or a due timer, ascending; ``row_codes`` the codes of
+        each input's rows. With ``by_time`` the order is ``"event_time"``, otherwise ``"arrival"``.
         """
         due = self._due
         micros = [spec.micros(table) for spec, table in zip(self._inputs, due, strict=True)]
@@ -450,7 +416,7 @@ class DueRows:
 
 
 def _chunk_bounds(stops: list[int]) -> list[int]:
-    """Return the bounds of runs of keys of about ``_CHUNK_ROWS`` rows each, given where each key's rows end."""
+    """Return the bounds of runs of keys of about ``_CHUNK_ROWS`` rows each, from where each key's rows end."""
     bounds, limit = [0], _CHUNK_ROWS
     for position, stop in enumerate(stops, start=1):
         if stop >= limit or position == len(stops):

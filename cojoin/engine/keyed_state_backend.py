@@ -1,13 +1,13 @@
-"""The keyed states and timers of one key group: Arrow tables at rest, Python values during a batch.
+"""The keyed states and timers of one key group: Arrow tables between batches, Python values during a batch.
 
 It keeps for each state a table (key columns, ``@value``), and for each time domain a table of timers (key columns,
-``@timestamp``). ``begin`` finds the entries of the keys that a batch touches, and ``end`` puts the used ones back
-beside the untouched ones. A key without entries and timers takes no space. A state's entries may lie in segments
+``@timestamp``). ``begin`` finds the entries of the keys that a batch touches, and ``end`` merges the used ones with the
+untouched ones. A key without entries and timers takes no space. A state's entries may lie in segments
 (``segmented_table``); timers never do. To look up a table costs some 20 to 60 ns a row, however few keys are touched;
 nothing is copied, and a table that is not looked up costs nothing.
 
-A state is known once the function's ``open`` asks for it, and then has the type that ``open`` declares. A stored state
-that ``open`` does not ask for is kept unchanged, whether it is expired or not.
+A state exists once the function's ``open`` asks for it, and then has the type that ``open`` declares. A stored state
+that ``open`` does not ask for is kept unchanged, expired or not.
 
 A time-to-live counts in processing time or in event time. In event-time order, expiry is judged at the row's or timer's
 own time, so it does not depend on how rows were batched; in arrival order it is judged at the watermark. An access
@@ -67,10 +67,8 @@ _TIMESTAMP, _VALUE = "@timestamp", "@value"
 class KeyedStateBackend(RuntimeContext):
     """The keyed states and timers of one key group; also the context that ``open`` gets.
 
-    Args:
-        key_schema: The key columns, under the left input's names.
-        owner: The function's name, for messages.
-        clock: The clock of times-to-live; by default the timer service's processing time and watermark.
+    The key columns have the left input's names. Without a clock, times-to-live count by the timer service's processing
+    time and watermark.
     """
 
     def __init__(self, key_schema: pa.Schema, owner: str, clock: Clock | None = None) -> None:
@@ -78,7 +76,7 @@ class KeyedStateBackend(RuntimeContext):
         self._owner = owner
         self.key_context = KeyContext()
         no_timers = _with(key_schema, _TIMESTAMP, pa.int64()).empty_table()
-        self._timers_at_rest: dict[str, pa.Table] = {_TIMERS: no_timers, _PROCESSING_TIMERS: no_timers}
+        self._stored_timers: dict[str, pa.Table] = {_TIMERS: no_timers, _PROCESSING_TIMERS: no_timers}
         self._tables: dict[str, SegmentedTable] = {}
         self.timers, self.processing_timers = Timers(self.key_context, owner), Timers(self.key_context, owner)
         self._domains = {_TIMERS: self.timers, _PROCESSING_TIMERS: self.processing_timers}
@@ -137,7 +135,7 @@ class KeyedStateBackend(RuntimeContext):
         return SegmentedTable(rows, self._key_schema.names, f"{self._owner}: state {name!r}")
 
     def has_due_timers(self, watermark: int | None, processing_time: int) -> bool:
-        """Return whether a timer of any key is due at the watermark, if there is one, or at the processing time."""
+        """Return whether a timer of any key is due at the watermark, if it is known, or at the processing time."""
         earliest = self.earliest_timers()
         return any(
             first is not None and now is not None and first <= now
@@ -146,12 +144,12 @@ class KeyedStateBackend(RuntimeContext):
 
     def earliest_timers(self) -> tuple[int | None, int | None]:
         """Return the earliest timer of all keys in event time and in processing time; None where there is none."""
-        first, second = (pc.min(self._timers_at_rest[name].column(_TIMESTAMP)).as_py() for name in self._domains)
+        first, second = (pc.min(self._stored_timers[name].column(_TIMESTAMP)).as_py() for name in self._domains)
         return first, second
 
     def timer_count(self) -> int:
         """Return how many timers wait, in both domains."""
-        return sum(int(self._timers_at_rest[name].num_rows) for name in self._domains)
+        return sum(int(self._stored_timers[name].num_rows) for name in self._domains)
 
     def timers_not_fired(self) -> int:
         """Return how many timers a drain left unfired."""
@@ -162,16 +160,11 @@ class KeyedStateBackend(RuntimeContext):
     ) -> tuple[list[int], list[NDArray[np.int64]]]:
         """Load the entries and timers of the touched keys: those with a due row or a due timer.
 
-        Args:
-            row_keys: The key columns of the due rows, one table for each input.
-            watermark: The time up to which event-time timers are due; None where none is due.
-            processing_time: The time up to which processing-time timers are due.
-
-        Returns:
-            The codes of the touched keys, and for each table of ``row_keys`` the codes of its rows.
+        ``row_keys`` are the key columns of the due rows, one table for each input. Event-time timers are due up to the
+        watermark; None means none. Return the codes of the touched keys, and for each table the codes of its rows.
         """
         due = [
-            self._timers_at_rest[name].filter(pc.less_equal(self._timers_at_rest[name].column(_TIMESTAMP), now))
+            self._stored_timers[name].filter(pc.less_equal(self._stored_timers[name].column(_TIMESTAMP), now))
             for name, now in zip(self._domains, (pa.scalar(watermark, pa.int64()), processing_time), strict=True)
         ]
         self._touched = TouchedKeys([self._as_keys(table) for table in [*row_keys, *map(self._keys_of, due)]])
@@ -197,7 +190,7 @@ class KeyedStateBackend(RuntimeContext):
         """Return the codes of a table's rows that belong to touched keys, and their values in its last column."""
         assert self._touched is not None
         stored = self._tables.get(name)
-        table = self._timers_at_rest[name] if stored is None else stored.take([self._touched.keys])
+        table = self._stored_timers[name] if stored is None else stored.take([self._touched.keys])
         codes = self._touched.find(table)
         self._taken[name] = table, codes
         mine = codes >= 0
@@ -206,7 +199,7 @@ class KeyedStateBackend(RuntimeContext):
         return codes[mine].tolist(), values.column(0)
 
     def end(self) -> None:
-        """Put the touched keys' entries back beside the untouched ones."""
+        """Merge the touched keys' entries with the untouched ones."""
         for name, timers in self._domains.items():
             codes, timestamps = timers.dump()
             self._put_back(name, codes, timestamps)
@@ -231,17 +224,17 @@ class KeyedStateBackend(RuntimeContext):
             origins = np.concatenate([np.flatnonzero(untouched), np.full(len(codes), -1)])
             self._tables[name].put_back(whole, origins)
         else:
-            self._timers_at_rest[name] = whole.combine_chunks() if whole.column(0).num_chunks > MAX_CHUNKS else whole
+            self._stored_timers[name] = whole.combine_chunks() if whole.column(0).num_chunks > MAX_CHUNKS else whole
 
     def tables(self) -> dict[str, pa.Table]:
-        """Return the timers at rest and the states' memtables, after removing what has expired.
+        """Return the tables of timers and the states' memtables, after removing what has expired.
 
         This costs a scan of the last accesses of each state with a time-to-live, and a copy of the rest where something
         has expired.
         """
         for name, expiry in self._expiries().items():
             self._tables[name].expire(Expired(expiry.cutoff()))
-        return {**self._timers_at_rest, **{name: table.memtable for name, table in self._tables.items()}}
+        return {**self._stored_timers, **{name: table.memtable for name, table in self._tables.items()}}
 
     def segmented_tables(self) -> dict[str, SegmentedTable]:
         """Return the states' tables, whose rows may lie in segments, since a batch touches few of their keys."""
@@ -252,11 +245,7 @@ class KeyedStateBackend(RuntimeContext):
         return {name: expiry for name, expiry in expiries.items() if expiry is not None}
 
     def load_tables(self, tables: dict[str, pa.Table]) -> None:
-        """Restore what ``tables`` returned; a missing table is empty.
-
-        Raises:
-            CheckpointError: Their key columns do not fit the query's.
-        """
+        """Restore what ``tables`` returned; a missing table is empty, and the key columns must fit the query's."""
         loaded, names = {}, self._key_schema.names
         for name, table in tables.items():
             *key, last = table.schema
@@ -271,8 +260,8 @@ class KeyedStateBackend(RuntimeContext):
                 )
                 raise CheckpointError(msg)
             loaded[name] = evolve(table, self._key_schema.append(last), self._owner)
-        no_timers = self._timers_at_rest[_TIMERS].schema.empty_table()
-        self._timers_at_rest = {name: loaded.pop(name, no_timers) for name in self._domains}
+        no_timers = self._stored_timers[_TIMERS].schema.empty_table()
+        self._stored_timers = {name: loaded.pop(name, no_timers) for name in self._domains}
         self._tables = {name: self._keep(name.removeprefix(_STATE), table) for name, table in loaded.items()}
 
     def descriptors(self) -> dict[str, StateDescriptor]:
@@ -285,18 +274,11 @@ class KeyedStateBackend(RuntimeContext):
         return [name for name in stored if name not in self._states]
 
     def state_of(self, key: Any) -> dict[str, Any]:
-        """Return the entries of a key in every state, between batches, without changing anything.
+        """Return a key's entries by state name, between batches, without changing anything.
 
-        Args:
-            key: As functions see it: a value, or a tuple or row where the key has several columns.
-
-        Returns:
-            By state name: the value, the list, the dict, or of an aggregating state the accumulator, without times of
-            last access. A state is absent where the key has no entry, or only an expired one that a read does not
-            return.
-
-        Raises:
-            FunctionError: The key does not fit the key columns.
+        The key is a value, or a tuple or row where it has several columns. An entry is a value, list or dict, or an
+        aggregating state's accumulator, without times of last access. It is absent where the key has none, or an
+        expired one that a read does not return.
         """
         entries = {}
         for name in self._tables:
@@ -323,11 +305,7 @@ class KeyedStateBackend(RuntimeContext):
         return sorted((domain, at) for domain, timers in by_domain for at in timers.of_key(self.key_context.code)[1])
 
     def entries(self) -> dict[str, pa.Table]:
-        """Return the entries of all keys in every state, between batches, without changing anything.
-
-        Returns:
-            By state name: the key columns and, as the last column, what ``state_of`` returns.
-        """
+        """Return by state name the key columns of all keys and, as the last column, their entries (``state_of``)."""
         entries = {}
         for name, stored in self._tables.items():
             table = self._unexpired(name, stored.read_all())
@@ -343,23 +321,13 @@ class KeyedStateBackend(RuntimeContext):
     def timer_tables(self) -> dict[str, pa.Table]:
         """Return the timers that wait, between batches, by domain: the key columns and the epoch milliseconds."""
         domains = (TimeDomain.EVENT_TIME.value, TimeDomain.PROCESSING_TIME.value)
-        return dict(zip(domains, (self._timers_at_rest[name] for name in self._domains), strict=True))
+        return dict(zip(domains, (self._stored_timers[name] for name in self._domains), strict=True))
 
     def timers_of(self, key: Any = None) -> list[tuple[Any, str, int]]:
-        """Return the timers that wait, between batches.
-
-        Args:
-            key: See ``state_of``; None means all keys.
-
-        Returns:
-            Sorted tuples: the key, ``"event_time"`` or ``"processing_time"``, and the timestamp in epoch milliseconds.
-
-        Raises:
-            FunctionError: The key does not fit the key columns.
-        """
+        """Return a key's timers between batches, or with None all, sorted: key, time domain and epoch milliseconds."""
         timers: list[tuple[Any, str, int]] = []
         for name, domain in zip(self._domains, (TimeDomain.EVENT_TIME, TimeDomain.PROCESSING_TIME), strict=True):
-            table = self._timers_at_rest[name]
+            table = self._stored_timers[name]
             rows = table if key is None else rows_of(table, self._key_schema, key, self._owner)
             keys = decode_keys(rows.select(self._key_schema.names))
             timestamps = rows.column(_TIMESTAMP).to_pylist()
@@ -372,7 +340,7 @@ class KeyedStateBackend(RuntimeContext):
         A row is one key's entry, or one timer. The bytes are those in memory and those of segment files
         (``segmented_table``).
         """
-        timers = {name: size_of(table) for name, table in self._timers_at_rest.items()}
+        timers = {name: size_of(table) for name, table in self._stored_timers.items()}
         return {**timers, **{name: {"rows": table.rows, "bytes": table.bytes} for name, table in self._tables.items()}}
 
 
@@ -381,14 +349,7 @@ def _with(key_schema: pa.Schema, name: str, dtype: pa.DataType) -> pa.Schema:
 
 
 class TouchedKeys:
-    """The distinct keys of some tables.
-
-    Args:
-        tables: Tables of key columns only, all of one schema; at least one.
-
-    Attributes:
-        codes: For each table the codes of its rows.
-        keys: The keys, by code.
+    """The distinct keys of some tables of key columns, by code, and for each table the codes of its rows.
 
     >>> touched = TouchedKeys([pa.table({"id": ["a", "b", "a"]})])
     >>> touched.keys.to_pydict(), touched.find(pa.table({"id": ["c", "b"]})).tolist()
@@ -417,11 +378,7 @@ class TouchedKeys:
         return int(self.keys.num_rows)
 
     def find(self, table: pa.Table) -> NDArray[np.int64]:
-        """Return each row's code; -1 where its key is not touched.
-
-        Args:
-            table: A table that begins with the key columns.
-        """
+        """Return each row's code; -1 where its key is not touched. The table begins with the key columns."""
         codes = _places(table.column(0), self._distinct[0])
         for position, known in enumerate(self._pairs, start=1):
             codes = _look_up(self._paired(codes, table, position), known)
@@ -451,17 +408,7 @@ def decode_keys(table: pa.Table) -> list[Any]:
 
 
 def rows_of(table: pa.Table, key_schema: pa.Schema, key: Any, owner: str) -> pa.Table:
-    """Return the rows of one key.
-
-    Args:
-        table: A state's or the timers' table.
-        key_schema: The key columns.
-        key: A value where the key has one column, else a tuple or row of values.
-        owner: The function's name, for messages.
-
-    Raises:
-        FunctionError: The key does not fit the key columns.
-    """
+    """Return one key's rows of a state's or the timers' table."""
     label = f"{owner}: key"
     values = (key,) if len(key_schema) == 1 else key
     if not isinstance(values, tuple) or len(values) != len(key_schema):
@@ -477,7 +424,7 @@ def rows_of(table: pa.Table, key_schema: pa.Schema, key: Any, owner: str) -> pa.
 
 
 def entry_of(rows: pa.Table) -> Any:
-    """Return the one entry of a state in some rows, without its last accesses; None where there is no row."""
+    """Return the one entry of a state in some rows, without its last accesses; None where no row is left."""
     if not rows.num_rows:
         return None
     column = rows.column(rows.num_columns - 1)
@@ -518,6 +465,6 @@ class FunctionClock:
 
     def _event_time(self) -> int:
         timestamp, watermark = self._context.timestamp(), self._service.watermark
-        # A processing-time timer's timestamp is no event time.
+        # A processing-time timer's timestamp is not an event time.
         is_of_clock = self._context._domain is TimeDomain.PROCESSING_TIME  # noqa: SLF001 - a row has no time domain
         return watermark if timestamp is None or is_of_clock else max(timestamp, watermark)

@@ -35,25 +35,14 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _SECOND, _MINUTE, _HOUR, _DAY = 1_000, 60_000, 3_600_000, 86_400_000
-_SHOWN = (
-    0,
-    _SECOND,
-    10 * _SECOND,
-    _MINUTE,
-    10 * _MINUTE,
-    _HOUR,
-    6 * _HOUR,
-    _DAY,
-    7 * _DAY,
-    30 * _DAY,
-)
+_SHOWN = (0, _SECOND, 10 * _SECOND, _MINUTE, 10 * _MINUTE, _HOUR, 6 * _HOUR, _DAY, 7 * _DAY, 30 * _DAY)
 """The bounds of the table, in milliseconds."""
 
 _SHARES = (0.99, 0.999, 1.0)
 """The shares of the rows for which the smallest bound is shown."""
 
 _EXACT, _LARGEST = 10_000, 18
-"""The lateness up to which each millisecond has a count of its own, and the digits of the largest one."""
+"""The lateness up to which each millisecond has its own count, and the digits of the largest one."""
 
 _INTEGERS = ("tinyint", "smallint", "int", "bigint")
 
@@ -63,7 +52,7 @@ class ArrivalOrder:
     """The order in which rows arrive.
 
     Attributes:
-        column: The column by which they do; None is the order in which they are given.
+        column: The column that orders them; None is the order of the rows.
         kind: Its type, as Spark names it.
         every_us: The length of a micro-batch's window of arrival times in microseconds; 0 is none.
         max_ahead_ms: How far a row may be ahead of its arrival, in milliseconds; None is any distance.
@@ -83,18 +72,11 @@ class ArrivalOrder:
 
     @property
     def window_us(self) -> tuple[int, int]:
-        """The length of a window of arrivals in microseconds, and how far its end is after its begin.
-
-        A single microsecond is its own end.
-        """
+        """The length of a window of arrivals in microseconds, and its end less its begin."""
         return max(self.every_us, 1), self.every_us if self.every_us > 1 else 0
 
     def words(self, partition: Sequence[str]) -> str:
-        """Return the order in words, such as ``"in the order of 'offset', by topic and partition"``.
-
-        Args:
-            partition: The columns that identify a row's source partition.
-        """
+        """Return the order in words, such as ``"in the order of 'offset', by topic and partition"``."""
         order = "in the order given" if self.column is None else f"in the order of {self.column!r}"
         windows = f", in windows of {format_span(-(-self.every_us // 1_000))}" if self.every_us else ""
         return f"{order}{windows}{', by ' if partition else ''}{' and '.join(partition)}"
@@ -105,16 +87,8 @@ def arrival_order(
 ) -> ArrivalOrder:
     """Return the order of arrival that the arguments of ``cojoin.lateness`` name.
 
-    Args:
-        types: The columns of the rows, with their types as Spark names them.
-        arrival: The column's name; None is the order in which rows are given.
-        every: The length of a micro-batch's window of arrival times; None is none.
-        max_ahead: How far a row may be ahead of its arrival; None is any distance.
-        now_ms: The clock where arrivals are not times, in epoch milliseconds.
-
-    Raises:
-        ConfigurationError: ``every`` or ``max_ahead`` is invalid.
-        SchemaError: The column does not exist or has the wrong type.
+    ``types`` are the columns, with their types as Spark names them. The others are those of ``ArrivalOrder``,
+    unchecked.
 
     >>> arrival_order({"arrived": "timestamp"}, "arrived", "1 day", None, 0).every_us
     86400000000
@@ -124,7 +98,7 @@ def arrival_order(
         msg = f"every: expected a duration above zero, got {every!r}"
         raise ConfigurationError(msg)
     ahead = None if max_ahead is None else milliseconds(max_ahead, "max_ahead")
-    column, kind = _found(types, arrival)
+    column, kind = _arrival_column(types, arrival)
     if length and kind != "timestamp":
         label = "the order of the rows" if column is None else f"{column!r}, which is {kind}"
         msg = f"every: expected an arrival column of times, got {label}; leave every= out"
@@ -132,7 +106,7 @@ def arrival_order(
     return ArrivalOrder(column, kind, length, ahead, now_ms)
 
 
-def _found(types: Mapping[str, str], arrival: Any) -> tuple[str | None, str]:
+def _arrival_column(types: Mapping[str, str], arrival: Any) -> tuple[str | None, str]:
     """Return the arrival column and its type."""
     if arrival is None:
         return None, "bigint"
@@ -171,11 +145,9 @@ def round_up(lateness: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 class LatenessCounter:
-    """Counts the lateness of rows that come sorted by partition and arrival, in as many pieces as one likes.
+    """Counts the lateness of rows that come sorted by partition and arrival, in any number of pieces.
 
-    Attributes:
-        counts: The number of rows by their lateness in milliseconds, rounded up to four significant digits.
-        largest_ms: The largest lateness, exactly.
+    ``counts`` are the rows by lateness in milliseconds, rounded up to four significant digits; ``largest_ms`` is exact.
 
     >>> counter = LatenessCounter()
     >>> zeros = np.zeros(4, np.int64)
@@ -198,13 +170,10 @@ class LatenessCounter:
         timestamps: NDArray[np.int64],
         counted: NDArray[np.bool_] | None = None,
     ) -> None:
-        """Add the next rows.
+        """Add the next rows: their source partitions as numbers, when they arrived, and their epoch milliseconds.
 
-        Args:
-            partitions: Each row's source partition, as a number.
-            arrivals: When each row arrived; rows of one partition with one arrival come together.
-            timestamps: Their event times in epoch milliseconds.
-            counted: Whether each row is counted; those that are not only move the largest timestamp. None is all.
+        Rows of one partition with one arrival come together. Rows that are not ``counted`` only move the largest
+        timestamp; None counts all.
         """
         if not len(timestamps):
             return

@@ -21,10 +21,8 @@ never holds time. A later load, a *refresh*, takes the place of all rows before 
 forgotten and counted as done. Rows that were emitted never change.
 
 A snapshot has the buffers, the watermarks, the counters and the subclass's tables; while a commit of a table's changes
-is half read, also its rejected versions (``row_changes``). ``parts`` and ``snapshot`` return all of it. ``flush``
-returns what lies in the state value, and leaves the rows of segments where they are. ``load`` restores a whole state,
-and ``load_parts`` one key group's part of a state that was divided again. The header names the operator's class, so
-that a query never continues another operator's state.
+is half read, also its rejected versions (``row_changes``). The header names the operator's class, so that a query never
+continues another operator's state.
 
 It costs a comparison of each buffered row's time in each batch, and a copy of the buffered and the due rows where some
 are due and others are not.
@@ -93,11 +91,7 @@ class TableLoad:
     batch_id: int = -1
 
     def as_dict(self, processing_time: int) -> dict[str, Any]:
-        """Return what the state remembers of the load, as JSON values.
-
-        Args:
-            processing_time: The processing time of its micro-batch, in epoch milliseconds.
-        """
+        """Return what the state remembers of the load, with its micro-batch's processing time, as JSON values."""
         return {
             "load": self.load,
             "table_id": self.table_id,
@@ -108,16 +102,7 @@ class TableLoad:
 
 
 def refuse_refresh(right: InputSpec, label: str, why: str) -> None:
-    """Refuse a right input that is refreshed.
-
-    Args:
-        right: The right input.
-        label: The operation.
-        why: Why it can't take a refresh.
-
-    Raises:
-        ConfigurationError: The input is refreshed.
-    """
+    """Refuse a right input that is refreshed; ``label`` is the operation, ``why`` the reason."""
     if right.refreshes:
         msg = (
             f"refresh: {label} takes no refresh of input {right.name!r}: {why}; leave refresh= out and restart the "
@@ -156,12 +141,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class Emission:
-    """A piece of an operator's output.
-
-    Attributes:
-        kind: The output to which it belongs: ``"output"``, ``"rejected"``, or a side output's tag id.
-        table: Rows in that output's schema.
-    """
+    """A piece of an output, in its schema: of ``"output"``, ``"rejected"`` or a side output's tag id."""
 
     kind: str
     table: pa.Table
@@ -170,13 +150,9 @@ class Emission:
 class Operator(ABC):
     """The operator of one key group; subclasses decide what a due row does.
 
-    Its methods are called in this order: restore, process, then flush or snapshot, then close.
-
-    Args:
-        inputs: The left and the right input.
-        late: What happens to late rows of each input, where the input does not say.
-        time: How the operator's watermark is computed from the inputs' watermarks.
-        holds_rows: Whether rows are buffered until the watermark reaches them; otherwise they are due at once.
+    Its methods are called in this order: restore, process, then flush or snapshot, then close. ``late`` is what happens
+    to late rows of each input that does not decide it itself. With ``holds_rows`` rows are buffered until the watermark
+    reaches them; otherwise they are due at once.
     """
 
     saved: dict[str, Any] | None = None
@@ -214,27 +190,15 @@ class Operator(ABC):
 
     @abstractmethod
     def advance(self, due: Sides, before: int, after: int, last_event: int | None) -> Iterator[Emission]:
-        """Process the rows that are due, and emit what the watermark's advance makes due.
+        """Process the due rows of both inputs, which are in no order, and emit what the watermark's advance makes due.
 
-        It adds the rows that are done to ``counts``; ``waiting_rows`` counts those that it keeps.
-
-        Args:
-            due: The due rows of both inputs, in no order.
-            before: The operator's watermark before this advance, in epoch milliseconds.
-            after: The operator's watermark after this advance, in epoch milliseconds.
-            last_event: At the end of time, the largest timestamp seen in any input; else None.
+        ``before`` and ``after`` are the operator's watermarks around this advance; ``last_event`` is at the end of time
+        the largest timestamp seen in any input, else None. The rows that are done are added to ``counts``;
+        ``waiting_rows`` counts those that the subclass keeps.
         """
 
     def unmatched(self, side: int, rows: pa.Table) -> pa.Table:
-        """Return rows of a side that match nothing as rows of the output, in the total order.
-
-        Args:
-            side: 0 for the left input, 1 for the right.
-            rows: Its rows, which have a null key.
-
-        Raises:
-            CheckpointError: The operation emits none; only a state that is not its own has them.
-        """
+        """Return rows of a side that have a null key as rows of the output, in the total order."""
         del rows
         msg = (
             f"{type(self).__name__}: the state has rows of input {self.inputs[side].name!r} with a null key, which "
@@ -295,11 +259,7 @@ class Operator(ABC):
         self.table = load.as_dict(self.processing_time)
 
     def forget_table(self) -> None:
-        """Forget all rows of the right input that the subclass keeps, before those of a refresh come.
-
-        Raises:
-            CheckpointError: The operation can't forget them; its query allows no refresh.
-        """
+        """Forget all rows of the right input that the subclass keeps, before those of a refresh come."""
         msg = (
             f"{type(self).__name__}: input {self.inputs[1].name!r} was loaded before, and can't be loaded again: a "
             f"file in control/ of the checkpoint is not the one that was written; put the checkpoint back from a backup"
@@ -316,14 +276,8 @@ class Operator(ABC):
     def _without_superseded(self, side: int, waiting: pa.Table, *, is_within: bool) -> Sides:
         """Split off the deletes that are replaced in their own commit, which are counted as done.
 
-        Args:
-            side: 0 for the left input, 1 for the right.
-            waiting: The rows that are buffered or new.
-            is_within: Whether more rows of the same commit may come.
-
-        Returns:
-            The other rows, and of them the deletes that wait until their commit is read, since rejected versions of it
-            may replace them.
+        Return the other rows that are buffered or new, and the deletes among them that wait until their commit is read,
+        since rejected versions of it may replace them. ``is_within`` is whether more rows of the commit may come.
         """
         spec, counts, rejected = self.inputs[side], self.counts[side], self._rejected[side]
         if spec.changes is None:
@@ -343,14 +297,10 @@ class Operator(ABC):
     def _admit(
         self, side: int, rows: pa.Table, watermark: int, snapshot: int | None, promised: int
     ) -> tuple[pa.Table, list[Emission]]:
-        """Split rows into those to process and those to reject; count the rejected and the late ones.
+        """Split new rows into those to process and those to reject; count the rejected and the late ones.
 
-        Args:
-            side: 0 for the left input, 1 for the right.
-            rows: Its rows.
-            watermark: The watermark by which they are late, in epoch milliseconds.
-            snapshot: The version of the table that is the initial snapshot of its feed; None where none may come.
-            promised: The time up to which late rows have broken their table's promise, in epoch milliseconds.
+        Rows are late at or below ``watermark``; late ones at or below ``promised`` have broken their table's promise.
+        ``snapshot`` is the version of the table that is the initial snapshot of its feed; None where none may come.
         """
         spec, counts = self.inputs[side], self.counts[side]
         if spec.changes is not None and spec.max_ahead_ms is not None:
@@ -381,14 +331,7 @@ class Operator(ABC):
         ]
 
     def _advance_to(self, waiting: Sides, before: int, after: int, last_event: int | None) -> Iterator[Emission]:
-        """Select the due rows, buffer the others, run the subclass, and count the output.
-
-        Args:
-            waiting: The rows of both inputs that are buffered or new.
-            before: The operator's watermark before this advance, in epoch milliseconds.
-            after: The operator's watermark after this advance, in epoch milliseconds.
-            last_event: At the end of time, the largest timestamp seen in any input; else None.
-        """
+        """Select the due rows, buffer the others, run ``advance``, and count the output."""
         due, held = [], []
         for spec, table in zip(self.inputs, waiting, strict=True):
             is_due = up_to_millis(spec.micros(table), max(after, self._due_at_once(spec)))
@@ -460,7 +403,7 @@ class Operator(ABC):
                     "status": watermark.status(),
                     "source_agrees": watermark.source_agrees,
                     "idle_partitions": [name for name, status in watermark.statuses().items() if status == "idle"],
-                    **_of_feed(spec),
+                    **({"reads_changes": True} if spec.changes is not None and spec.changes.is_feed else {}),
                     **_of_readings(spec, watermark),
                     **({} if spec.reading is None else {"reading": spec.reading}),
                     **({"table": self.table} if side and self.table is not None else {}),
@@ -502,10 +445,9 @@ class Operator(ABC):
         return codec.encode(*self.parts())
 
     def flush(self) -> tuple[dict[str, Any], dict[str, pa.Table], int]:
-        """Return the content of the state value, after memtables that are too large were written as segments.
+        """Write memtables that are too large as segments, and return the content of the state value.
 
-        Returns:
-            As ``parts``, but with the segments' names in place of their rows; and the number of bytes written.
+        It is as ``parts``, but with the segments' names in place of their rows; and the number of bytes written.
         """
         tables = self._tables()
         flushed = flush(self.segmented_tables(), self.segmenting)
@@ -534,25 +476,13 @@ class Operator(ABC):
         return {**held, **rejected, **self.state_tables()}
 
     def restore(self, data: bytes) -> None:
-        """Restore what ``snapshot`` returned, or the encoded result of ``flush``.
-
-        Raises:
-            CodecError: The bytes can't be read.
-            CheckpointError: As ``load`` says.
-        """
+        """Restore what ``snapshot`` returned, or the encoded result of ``flush``."""
         self.load(*codec.decode(data))
 
     def load(self, header: Mapping[str, Any], tables: Mapping[str, pa.Table]) -> None:
-        """Restore what ``parts`` returned.
+        """Restore what ``parts`` returned; a missing table is empty.
 
         Rows of an input that has changed since are converted to its present columns (``schema_evolution``).
-
-        Args:
-            header: The JSON values.
-            tables: The tables; a missing one is empty.
-
-        Raises:
-            CheckpointError: They were written by another operator, or have columns that can't become the inputs'.
         """
         if header.get("operator") != type(self).__name__:
             msg = (
@@ -581,16 +511,8 @@ class Operator(ABC):
     def load_parts(self, header: Mapping[str, Any], tables: Mapping[str, pa.Table], *, keeps_counts: bool) -> None:
         """Restore this key group's part of a state that was cut into other key groups (``rescaling``).
 
-        The counters of rows done and rejected can't be divided by key, so one key group gets all of them. Every key
-        group counts its own buffered rows, so the law of conservation holds in each.
-
-        Args:
-            header: The merged header, the same for every key group.
-            tables: This key group's tables; a missing one is empty.
-            keeps_counts: Whether this key group gets those counters; exactly one must.
-
-        Raises:
-            CheckpointError: As ``load`` says.
+        The counters of rows done and rejected can't be divided by key, so exactly one key group gets them
+        (``keeps_counts``). Every key group counts its own buffered rows, so the law of conservation holds in each.
         """
         self.load(header, tables)
         if not keeps_counts:
@@ -599,17 +521,7 @@ class Operator(ABC):
             counts.rows_in = counts.done + held.num_rows + waiting + counts.rejected.total()
 
     def input_rows(self, side: int, table: pa.Table | None) -> pa.Table:
-        """Return stored rows of an input in its present columns.
-
-        The key columns keep their types, since the hash of a key decides its key group.
-
-        Args:
-            side: 0 for the left input, 1 for the right.
-            table: The rows as they were stored; None means no rows.
-
-        Raises:
-            CheckpointError: Their columns can't become the input's.
-        """
+        """Return stored rows in an input's present columns; the key, whose hash is fixed, keeps its types."""
         spec = self.inputs[side]
         return _stored_rows(spec, spec.schema, table)
 
@@ -622,19 +534,11 @@ class Operator(ABC):
         return _stored_rows(spec, pa.schema([spec.schema.field(name) for name in columns]), table)
 
     def check_states(self) -> None:  # noqa: B027 - joins declare no states
-        """Check that the restored states fit the declared ones, before any row is processed.
-
-        Raises:
-            CheckpointError: A stored state can't become what is declared, or is no longer declared.
-        """
+        """Check that the restored states fit the declared ones, before any row is processed."""
 
 
 def _stored_rows(spec: InputSpec, schema: pa.Schema, table: pa.Table | None) -> pa.Table:
-    """Return stored rows of an input in a schema; None means no rows.
-
-    Raises:
-        CheckpointError: Their columns can't become those of the schema.
-    """
+    """Return stored rows of an input in a schema; None means no rows."""
     if table is None:
         return schema.empty_table()
     return evolve(table, schema, f"input {spec.name!r}", fixed=spec.key)
@@ -653,8 +557,3 @@ def _of_readings(spec: InputSpec, watermark: InputWatermark) -> dict[str, Any]:
             else {}
         ),
     }
-
-
-def _of_feed(spec: InputSpec) -> dict[str, bool]:
-    """Return what a report says of an input that is the changes of a table; nothing of others."""
-    return {} if spec.changes is None or not spec.changes.is_feed else {"reads_changes": True}

@@ -36,11 +36,7 @@ _WORD_BITS = 64
 def stable_argsort(*columns: NDArray[np.int64], settled: int = 0) -> NDArray[np.int64]:
     """Return the positions sorted by several columns, compared one after the other; equal rows keep their order.
 
-    Values and positions are packed into words, which sort many times faster than positions by their values.
-
-    Args:
-        columns: The columns, the first one first.
-        settled: How many of the first rows are probably sorted already, so that the others are merged with them.
+    ``settled`` is how many of the first rows are probably sorted already, so that the others are merged with them.
 
     >>> stable_argsort(np.array([1, 0, 1]), np.array([5, 9, -2])).tolist()
     [1, 2, 0]
@@ -96,8 +92,7 @@ def is_sorted(values: NDArray[Any]) -> bool:
 def combine(*parts: tuple[NDArray[np.int64], NDArray[np.int64]]) -> list[NDArray[np.int64]]:
     """Return each part's two columns as one that sorts and ties like both, also against the other parts' rows.
 
-    Args:
-        parts: Of each part a column of small numbers from 0 on, and one of any integers.
+    The first column has small numbers from 0 on, the second any integers.
 
     >>> [each.tolist() for each in combine((np.array([1, 0]), np.array([5, 9])), (np.array([1]), np.array([-2])))]
     [[19, 11], [12]]
@@ -119,7 +114,7 @@ def combine(*parts: tuple[NDArray[np.int64], NDArray[np.int64]]) -> list[NDArray
 
 
 Ranks: TypeAlias = Callable[[pa.Table], tuple[NDArray[np.int8], NDArray[np.int8]]]
-"""A function that returns what decides between rows that tie, before the source's own sequence and after it."""
+"""A function that returns the ranks of rows that tie: those before the source's own sequence, and those after it."""
 
 
 @dataclass(frozen=True)
@@ -133,7 +128,7 @@ class OrderedPart:
         table: The rows, whose sequence and content break ties.
         source_order: The columns of the source's own sequence.
         settled: How many of the first rows are known to be in the total order within each key.
-        ranks: What else breaks ties, for an input whose rows are versions and deletes (``row_changes``).
+        ranks: The ranks that also break ties, for an input whose rows are versions and deletes (``row_changes``).
     """
 
     codes: NDArray[np.int64]
@@ -146,13 +141,7 @@ class OrderedPart:
 
 
 class SortedPart(NamedTuple):
-    """The rows of one part, sorted by key code, then by the total order.
-
-    Attributes:
-        order: The rows' positions in the part.
-        codes: Their key codes.
-        micros: Their event times in epoch microseconds.
-    """
+    """The rows of one part, sorted by key code, then by the total order: positions in it, codes, microseconds."""
 
     order: NDArray[np.int64]
     codes: NDArray[np.int64]
@@ -212,13 +201,9 @@ def _sort(columns: Sequence[NDArray[np.int64]], parts: Sequence[OrderedPart]) ->
 def _untied(
     order: NDArray[np.int64], same: NDArray[np.bool_], parts: Sequence[OrderedPart], settled: int = 0
 ) -> NDArray[np.int64]:
-    """Return an order with its ties broken.
+    """Return an order of all parts' rows with its ties broken.
 
-    Args:
-        order: The positions of all parts' rows.
-        same: Whether each row but the first ties with the one before it.
-        parts: The rows.
-        settled: How many of the first rows need no comparing with each other.
+    ``same`` is whether each row but the first ties with the one before it; ``settled`` first rows need no comparing.
     """
     if not same.any():
         return order

@@ -65,13 +65,12 @@ class Plan:
         left: The left input.
         right: The right input.
         key_groups: The number of key groups.
-        time: How the operator's watermark follows its inputs' watermarks.
+        time: How the operator's watermark is computed from its inputs' watermarks.
         segments: The flush and compaction settings, for a query with a checkpoint of cojoin's; None disables segments.
         stamps_rejected: Whether rejected rows have their micro-batch and its processing time.
         state_has_timeouts: Whether Spark's state has timeouts, as the checkpoint's first batch decided; None where this
             plan decides.
-        emitted_columns: The columns of some outputs, by name, to which these are limited: a batch that was planned
-            before others were added has these.
+        emitted_columns: By name, the only columns of outputs to which columns were added after a batch was planned.
         loaded_schema: The columns of the right input's rows in a load that was written before others were added; None
             where they are the input's.
     """
@@ -110,19 +109,18 @@ class Plan:
     @property
     def outputs(self) -> dict[str, tuple[int, pa.Schema]]:
         """Each output's name, with the number of its kind, from 1 on, and its columns."""
-        beside = {tag.tag_id: tag.schema for tag in self.side_outputs}
-        rejected = STAMPED_SCHEMA if self.stamps_rejected else REJECTED_SCHEMA
-        schemas = {OUTPUT: self.output, REJECTED: rejected, **beside}
+        schemas = {
+            OUTPUT: self.output,
+            REJECTED: STAMPED_SCHEMA if self.stamps_rejected else REJECTED_SCHEMA,
+            **{tag.tag_id: tag.schema for tag in self.side_outputs},
+        }
         for name, columns in self.emitted_columns.items():
             schemas[name] = pa.schema([schemas[name].field(column) for column in columns])
         return {name: (kind, schema) for kind, (name, schema) in enumerate(schemas.items(), start=1)}
 
     @property
     def follows_clock(self) -> bool:
-        """Whether the watermark or idleness of an input depends on processing time (its strategy ``needs_clock``).
-
-        The property of the same name of a watermark generator does not include idleness.
-        """
+        """Whether the watermark or idleness of an input depends on processing time (its strategy ``needs_clock``)."""
         return any(spec.watermark.needs_clock for spec in self.inputs)
 
     @property
@@ -140,14 +138,7 @@ class Plan:
         return self.operation.create_operator(self.left, self.right, self.time)
 
     def output_name(self, output: Any) -> str:
-        """Return the name of an output that a user asks for.
-
-        Args:
-            output: ``"main"``, ``"rejected"``, or the ``OutputTag`` of a side output.
-
-        Raises:
-            ConfigurationError: There is no such output.
-        """
+        """Return the name of an output that a user asks for: ``"main"``, ``"rejected"`` or an ``OutputTag``."""
         name = output.tag_id if isinstance(output, OutputTag) else OUTPUT if output == "main" else str(output)
         if name not in self.outputs or (isinstance(output, OutputTag) and output not in self.side_outputs):
             tags = "".join(f", or the tag {tag.tag_id!r}" for tag in self.side_outputs)
@@ -172,11 +163,7 @@ def plan_settings(plan: Plan) -> dict[str, Any]:
 
 
 def with_settings(plan: Plan, settings: Mapping[str, Any]) -> Plan:
-    """Return a plan with the settings that ``plan_settings`` returned of an earlier one.
-
-    Raises:
-        CheckpointError: A strategy has a user's own generator, which the plan no longer has.
-    """
+    """Return a plan with an earlier one's ``plan_settings``; a user's own generator must still be the plan's."""
     left, right = (_with(spec, values) for spec, values in zip(plan.inputs, settings["inputs"], strict=True))
     return replace(plan, left=left, right=right, time=TimePolicy(**settings["time"]))
 
@@ -192,11 +179,7 @@ def _with(spec: InputSpec, values: Mapping[str, Any]) -> InputSpec:
         )
         raise CheckpointError(msg) from None
     return replace(
-        spec,
-        watermark=watermark,
-        max_ahead_ms=values["max_ahead_ms"],
-        late=values["late"],
-        null_key=values["null_key"],
+        spec, watermark=watermark, max_ahead_ms=values["max_ahead_ms"], late=values["late"], null_key=values["null_key"]
     )
 
 
@@ -252,12 +235,7 @@ def describe_watermark(strategy: WatermarkStrategy) -> str:
 
 
 def describe_inputs(inputs: Iterable[InputSpec], sources: Iterable[str]) -> list[tuple[str, ...]]:
-    """Return both inputs as rows of a table, the header first.
-
-    Args:
-        inputs: The specifications.
-        sources: Where their rows are.
-    """
+    """Return both inputs, with where their rows are, as rows of a table, the header first."""
     rows = [
         (
             spec.name,
@@ -284,10 +262,10 @@ def describe_columns(schema: pa.Schema) -> str:
 
 
 def describe_source(source: Any) -> str:
-    """Return what an input's rows are: the kind of a frame and its size, or a source by its own name.
+    """Return the kind and size of an input's frame, or a source's own name.
 
-    It runs nothing: a frame of Spark's says its columns only, and one whose size takes a query, such as a DuckDB
-    relation, its kind only.
+    It runs nothing: of a frame of Spark's it shows the columns, and of one whose size takes a query, such as a DuckDB
+    relation, the kind alone.
     """
     kind = f"{type(source).__module__.partition('.')[0]} {type(source).__name__}"
     title = getattr(source, "title", None) if kind.startswith("cojoin ") else None

@@ -27,16 +27,7 @@ if TYPE_CHECKING:
 
     from cojoin.engine.input_spec import InputSpec
 
-_SIDES = {
-    "held1": 0,
-    "left": 0,
-    "waiting": 0,
-    "rejected1": 0,
-    "held2": 1,
-    "right": 1,
-    "versions": 1,
-    "rejected2": 1,
-}
+_SIDES = {"held1": 0, "left": 0, "waiting": 0, "rejected1": 0, "held2": 1, "right": 1, "versions": 1, "rejected2": 1}
 """The tables of an operator's state that hold rows of an input, and which: 0 is the left. All other tables begin with
 the key columns, under the left input's names."""
 
@@ -49,23 +40,12 @@ input's columns."""
 
 
 def key_columns(name: str, inputs: tuple[InputSpec, InputSpec]) -> list[str]:
-    """Return the names of the key columns in a table of an operator's state.
-
-    Args:
-        name: The table's name.
-        inputs: The left and the right input.
-    """
+    """Return the names of the key columns in a table of an operator's state."""
     return list(inputs[_SIDES.get(name, 0)].key)
 
 
 def spreading_columns(name: str, inputs: tuple[InputSpec, InputSpec], schema: pa.Schema) -> list[str]:
-    """Return the names of the columns by which rows of a table with a null key are spread; none where none can be.
-
-    Args:
-        name: The table's name.
-        inputs: The left and the right input.
-        schema: The table's columns.
-    """
+    """Return the columns by which a table's rows with a null key are spread; none where it has no such rows."""
     spreading = inputs[_SIDES[name]].spreading if name in _WITH_NULL_KEYS else ()
     return [each for each in spreading if each in schema.names and is_hashed(schema.field(each).type)]
 
@@ -78,17 +58,8 @@ def cut(
 ) -> list[dict[str, pa.Table]]:
     """Return the tables of a whole state cut into those of key groups; within one the rows keep their order.
 
-    Args:
-        tables: The tables, of all keys.
-        inputs: The left and the right input.
-        groups_of: Returns the key group of each row of a table of key columns.
-        count: How many key groups there are.
-
-    Returns:
-        For each key group all tables, also those without a row.
-
-    Raises:
-        CheckpointError: A table lacks a key column.
+    ``groups_of`` returns the key group of each row of a table of key columns. Each key group gets all tables, also
+    those without a row.
     """
     pieces: list[dict[str, pa.Table]] = [{} for _ in range(count)]
     for name, table in tables.items():
@@ -103,7 +74,7 @@ def cut(
         groups = groups_of(table.select(key))
         order = np.argsort(groups, kind="stable")
         bounds = np.searchsorted(groups[order], np.arange(count + 1)).tolist()
-        assert (bounds[0], bounds[-1]) == (0, table.num_rows), "a key group that is not there"
+        assert (bounds[0], bounds[-1]) == (0, table.num_rows), "a key group out of range"
         in_order = take_rows(table, order)
         for group, piece in enumerate(pieces):
             piece[name] = in_order.slice(bounds[group], bounds[group + 1] - bounds[group])
@@ -115,13 +86,10 @@ def merged_header(headers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
     The place of the key groups' last snapshots (``saved``) is left out, since the whole is not stored yet. In an older
     checkpoint the key groups may not agree on time; then the smallest watermark is taken, so that no row becomes late.
-
-    Args:
-        headers: Those of all key groups, one or more.
     """
     return {
         **headers[0],
-        "watermark": min((header["watermark"] for header in headers), key=lambda each: each["merge"]["current"]),
+        "watermark": min((header["watermark"] for header in headers), key=lambda saved: saved["merge"]["current"]),
         "counts": [_summed([header["counts"][side] for header in headers]) for side in (0, 1)],
         "rows_out": sum(header["rows_out"] for header in headers),
         "processing_time": max(header["processing_time"] for header in headers),
@@ -145,14 +113,7 @@ def _summed(counts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def assemble(pieces: Sequence[Mapping[str, pa.Table]]) -> dict[str, pa.Table]:
-    """Return the tables of all key groups concatenated by name; a key group may lack a table.
-
-    Args:
-        pieces: The tables of each key group.
-
-    Raises:
-        CheckpointError: Tables of one name have schemas that can't be widened to one.
-    """
+    """Return the tables of all key groups concatenated by name, in the widest schema; a key group may lack a table."""
     by_name: dict[str, list[pa.Table]] = {}
     for piece in pieces:
         for name, table in piece.items():

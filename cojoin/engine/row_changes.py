@@ -22,14 +22,12 @@ once if no rejected version of its commit was read before it. Batches bring the 
 rejected versions of the newest commit are kept.
 
 Ties at one microsecond of a key: first the ends of validity, then the source's own order, and in one commit deletes
-before versions. So a version that begins where another ends is valid. An end only ends the version of its own row.
+before versions. So a version that begins where another ends is valid. An end only ends its own row's version.
 
 It keeps nothing, and costs some vectorised passes over the columns of time and of commits.
 
-Rows in memory that have a span of validity are checked before anything runs (``check_validity``): none may end before
-it begins, and those of a key may not overlap. The first of the rows that are wrong is shown as an example. Rows with a
-null key, or a null begin, are rejected when they are read. A row that ends where it begins overlaps with none. That
-costs one sort.
+Rows in memory with a span of validity are checked before anything runs, which costs one sort (``check_validity``). Rows
+with a null key or begin are rejected later, and a row that ends where it begins overlaps with none.
 """
 
 from __future__ import annotations
@@ -76,12 +74,10 @@ _TIME = pa.timestamp("us", "UTC")
 
 @dataclass(frozen=True)
 class ChangeFeed:
-    """The columns by which the rows of a change feed say what they are, besides ``DELETED``.
+    """The columns of a change feed, besides ``DELETED``: the time of a change's commit, and the commit's number.
 
-    Attributes:
-        committed_at: The column with the time of the change's commit.
-        commit: The column with the commit's number, by which the rows of the feed's initial snapshot are known, too;
-            None where the order of changes is only that of the source, such as Kafka's offsets.
+    The number also distinguishes the rows of the initial snapshot. None where the order of changes is only that of the
+    source, such as Kafka's offsets.
     """
 
     committed_at: str
@@ -99,11 +95,11 @@ DELTA_FEED = ChangeFeed(COMMITTED_AT, COMMIT)
 
 @dataclass(frozen=True)
 class RowChanges:
-    """The reading of an input's rows as versions and deletes.
+    """The reading of an input's rows as versions and deletes, which most of its methods take.
 
     Attributes:
         event_time: The event-time column of the versions and deletes; None if they have none.
-        feed: The change feed whose rows they are; None where they are of none.
+        feed: The change feed of which the rows are; None where they are of none.
         valid_from: The column with the begin of a row's validity; None if rows have no span of validity.
         valid_to: The column with its end.
     """
@@ -114,7 +110,7 @@ class RowChanges:
     valid_to: str | None = None
 
     def describe(self) -> dict[str, Any]:
-        """Return what decides how rows are made into versions and deletes, as JSON values."""
+        """Return the columns by which rows are made into versions and deletes, as JSON values."""
         feed = None if self.feed is None else asdict(self.feed)
         return {"feed": feed, "valid_from": self.valid_from, "valid_to": self.valid_to}
 
@@ -180,8 +176,7 @@ class RowChanges:
     def expanded(self, rows: pa.Table) -> tuple[pa.Table, NDArray[np.int64] | None]:
         """Return rows of the source as versions and deletes, with the columns of ``added``.
 
-        Returns:
-            The versions and deletes, and the place in ``rows`` from which each comes; None where they are one to one.
+        With them comes the place in ``rows`` of each; None where they are one to one.
         """
         if self.valid_from is None:
             return self._at_its_commit(rows), None
@@ -216,24 +211,17 @@ class RowChanges:
         return rows.set_column(place, rows.schema.field(place), pc.if_else(deleted, late, times))
 
     def commits_of(self, rows: pa.Table) -> list[tuple[int, int]]:
-        """Return the version of each row's commit and its time in epoch milliseconds; none where they have no number.
-
-        Args:
-            rows: Versions and deletes.
-        """
+        """Return each row's commit's version and epoch milliseconds; none where commits have no number."""
         if self.feed is None or self.feed.commit is None:
             return []
         times = event_millis(_micros(rows.column(self.feed.committed_at)))
         return list(zip(rows.column(self.feed.commit).to_pylist(), times.tolist(), strict=True))
 
     def deletes_in_time(self, rows: pa.Table, latest: int) -> pa.Table:
-        """Return rows where a delete that would take effect too far ahead of the clock does so at its commit.
+        """Return rows where a delete that would take effect after ``latest`` does so at its commit.
 
-        The row that it deletes was also too far ahead, and was rejected.
-
-        Args:
-            rows: Versions and deletes.
-            latest: The latest event time that is not too far ahead, in epoch milliseconds.
+        In epoch milliseconds that is the latest time that is not too far ahead of the clock. The row that such a delete
+        deletes was also too far ahead, and was rejected.
         """
         if self.feed is None or self.valid_from is not None or self.event_time in (None, self.feed.committed_at):
             return rows
@@ -247,9 +235,7 @@ class RowChanges:
     def from_the_beginning(self, rows: pa.Table, snapshot: int | None) -> pa.Table:
         """Return rows where those of the initial snapshot are valid from the beginning of time.
 
-        Args:
-            rows: Versions and deletes.
-            snapshot: The version of the table that is the feed's snapshot; None where the rows are all of later ones.
+        ``snapshot`` is the version of the table that is the feed's snapshot; None where all rows are of later ones.
         """
         if snapshot is None or not self.begins_with_the_first or not rows.num_rows:
             return rows
@@ -297,12 +283,8 @@ class RowChanges:
     def replacing(self, rows: pa.Table, key: Sequence[str], snapshot: int | None) -> pa.Table:
         """Return the rows that may replace others of their commit: versions with a key, after the initial snapshot.
 
-        They have the columns of ``remembered_columns``.
-
-        Args:
-            rows: Versions and deletes; of a feed whose commits are not numbered, none is returned.
-            key: The key columns.
-            snapshot: The version of the table that is the feed's snapshot; None where the rows are all of later ones.
+        They have the columns of ``remembered_columns``. Where commits have no number, none is returned. ``snapshot`` is
+        as in ``from_the_beginning``.
         """
         columns = self.remembered_columns(key)
         if not self._commits:
@@ -317,9 +299,7 @@ class RowChanges:
     def of_newest_commit(self, rejected: pa.Table, rows: pa.Table) -> pa.Table:
         """Return the rejected rows of the newest commit, the only one of which more rows may come.
 
-        Args:
-            rejected: One or more rows that ``replacing`` returned.
-            rows: All versions and deletes that the same batches admitted.
+        They are one or more that ``replacing`` returned; ``rows`` are all that the same batches admitted.
         """
         (commit,) = self._commits
         commits = rejected.column(commit)
@@ -329,10 +309,7 @@ class RowChanges:
     def replaced_by(self, rows: pa.Table, rejected: pa.Table, key: Sequence[str]) -> NDArray[np.bool_]:
         """Return which rows are deletes that rejected versions of the same commit replace.
 
-        Args:
-            rows: Versions and deletes, without superseded ones.
-            rejected: What ``replacing`` returned of rejected rows.
-            key: The key columns.
+        The rows are without superseded ones; ``rejected`` is the result of ``replacing``.
         """
         if self.valid_from is None:
             return self.may_be_replaced_by(rows, rejected, key)
@@ -344,31 +321,25 @@ class RowChanges:
         return replaced | (own & _among(rows, elsewhere, names))
 
     def may_be_replaced_by(self, rows: pa.Table, rejected: pa.Table, key: Sequence[str]) -> NDArray[np.bool_]:
-        """Return which rows are deletes of a rejected version's key and commit; the arguments are ``replaced_by``'s."""
+        """Return which rows are deletes of a rejected version's key and commit; arguments as in ``replaced_by``."""
         if not rejected.num_rows:
             return np.zeros(rows.num_rows, dtype=bool)
         own = self._deleted(rows) & ~self._ends(rows)
         return own & _among(rows, rejected, [*key, *self._commits]) if own.any() else own
 
     def ranks(self, rows: pa.Table) -> tuple[NDArray[np.int8], NDArray[np.int8]]:
-        """Return what decides between rows of one microsecond before the source's own order, and what after it."""
+        """Return the ranks of rows of one microsecond: before the source's own order, and after it."""
         return (~self._ends(rows)).astype(np.int8), (~self._deleted(rows)).astype(np.int8)
 
     def ineffective(
         self, rows: pa.Table, key: Sequence[str], codes: NDArray[np.int64], micros: NDArray[np.int64]
     ) -> NDArray[np.bool_]:
-        """Return which rows change nothing, given all that is known of their keys.
+        """Return which rows, sorted by key in the total order, change nothing, if these are all of their keys.
 
         Superseded deletes do not: Delta may read an overwrite's versions in one batch and its deletes in a later one.
         With validity, the newest of several rows of a table with one begin counts: the older ones, and all if the
         newest is a delete, are left out as if they had never been. An end counts if the version before it is its own
         row.
-
-        Args:
-            rows: Versions and deletes in the total order of each key.
-            key: The key columns.
-            codes: Their key codes.
-            micros: Their event times in epoch microseconds.
         """
         dropped = self.superseded(rows, key)
         if self.valid_from is None or not rows.num_rows:
@@ -421,7 +392,7 @@ def _micros(times: pa.ChunkedArray) -> NDArray[np.int64]:
 
 
 def _without_nulls(table: pa.Table) -> pa.Table:
-    """Return key columns without nulls: a null has no version and no delete of its own, so any value serves."""
+    """Return key columns without nulls, which belong to no version and no delete, so any value serves."""
     columns = [
         column.cast(pa.int64()).fill_null(0) if column.null_count and pa.types.is_timestamp(column.type) else column
         for column in table.columns
@@ -433,15 +404,7 @@ _LAST = (1 << 63) - 1
 
 
 def check_validity(rows: pa.Table, spec: InputSpec) -> None:
-    """Check rows in memory.
-
-    Args:
-        rows: The rows of the source.
-        spec: Their input, whose rows have a span of validity.
-
-    Raises:
-        ConfigurationError: Rows end before they begin, or rows of a key overlap.
-    """
+    """Check that no row in memory ends before it begins, and that those of a key do not overlap."""
     assert spec.changes is not None
     valid_from, valid_to = spec.changes.valid_from, spec.changes.valid_to
     if valid_from is None or valid_to is None:
@@ -467,13 +430,7 @@ def check_validity(rows: pa.Table, spec: InputSpec) -> None:
 
 
 def ends_too_early(spec: InputSpec, count: int, example: str) -> ConfigurationError:
-    """Return the error about rows whose validity ends before it begins.
-
-    Args:
-        spec: Their input.
-        count: How many there are.
-        example: One of them.
-    """
+    """Return the error about rows of an input whose validity ends before it begins, with one of them."""
     assert spec.changes is not None
     rows = "1 row ends before it begins" if count == 1 else f"{count:,} rows end before they begin"
     return ConfigurationError(
@@ -483,14 +440,7 @@ def ends_too_early(spec: InputSpec, count: int, example: str) -> ConfigurationEr
 
 
 def overlapping(spec: InputSpec, count: int, one: str, other: str) -> ConfigurationError:
-    """Return the error about rows of a key that are valid at the same time.
-
-    Args:
-        spec: Their input.
-        count: How many rows begin before the row before them has ended.
-        one: A row of the first pair.
-        other: The row after it.
-    """
+    """Return the error about rows that begin before the row before them has ended, with the first pair."""
     assert spec.changes is not None
     rows = "1 row is" if count == 1 else f"{count:,} rows are"
     return ConfigurationError(

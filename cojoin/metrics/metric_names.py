@@ -14,7 +14,7 @@ QUERY, INPUT, OUTPUT = "cojoin.query", "cojoin.input", "cojoin.output"
 REASON, PART = "cojoin.reason", "cojoin.part"
 
 EXPECTED_REASONS = ("null_key", "null_event_time", "late", "too_far_ahead")
-"""The reasons whose counters are there before the first such row, so that its increase is seen."""
+"""The reasons whose counters exist before the first such row, so that its increase is seen."""
 
 SECONDS_BOUNDARIES = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 """The upper bounds of the buckets in which durations are counted, in seconds."""
@@ -24,15 +24,10 @@ _SUFFIXES = {"s": "_seconds", "By": "_bytes"}
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric of a query.
+    """A metric of a query; the unit is UCUM's.
 
-    Attributes:
-        name: Its name.
-        kind: *counter* adds up from the start of the process; *gauge* is the value at the time of asking; *histogram*
-            counts durations by their size.
-        unit: Its unit, as UCUM writes it.
-        attributes: The names of its attributes.
-        text: Its description.
+    A *counter* adds up from the start of the process, a *gauge* is the value when it is read, and a *histogram* counts
+    durations by their size.
 
     >>> METRICS[0].prometheus
     'cojoin_query_active'
@@ -64,13 +59,7 @@ METRICS = (
         (QUERY, PART),
         "how long a part of a batch took: execute, write (all outputs), snapshot",
     ),
-    Metric(
-        "cojoin.query.watermark",
-        "gauge",
-        "s",
-        (QUERY,),
-        "the operator's watermark, in seconds since 1970",
-    ),
+    Metric("cojoin.query.watermark", "gauge", "s", (QUERY,), "the operator's watermark, in seconds since 1970"),
     Metric(
         "cojoin.query.event_time.lag",
         "gauge",

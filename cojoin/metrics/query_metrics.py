@@ -18,7 +18,7 @@ import logging
 import threading
 import time
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from cojoin.engine.time.watermarks import END_OF_TIME, NONE
 from cojoin.metrics.metric_names import (
@@ -33,25 +33,17 @@ from cojoin.metrics.metric_names import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from cojoin.engine.batch_report import BatchReport, InputReport
 
 
 class QueryMetrics:
-    """The metrics of one run of a query.
+    """The metrics of one run of a query, shown under the name ``query``.
 
-    Args:
-        instruments: The instruments.
-        query: The name under which the query is shown.
-        inputs: The names of both inputs.
-        outputs: The names of its outputs.
-        before: The report of the checkpoint's last batch when the run began; None before the first batch.
-        epoch: The number of the query's starts.
-        begins_restored: Whether batch 0 reads the state of another query.
-
-    Attributes:
-        is_asked: Set once an exporter has asked for a gauge, so that what costs a request is only asked for then.
+    ``before`` is the report of the checkpoint's last batch when the run began, None before the first one; ``epoch`` is
+    the number of the query's starts. ``begins_restored`` is whether batch 0 reads the state of another query.
+    ``is_asked`` is set once an exporter has read a gauge, so that figures that cost a request are requested only then.
     """
 
     def __init__(
@@ -91,12 +83,7 @@ class QueryMetrics:
         return self._is_active
 
     def count(self, report: BatchReport, durations_ms: Mapping[str, float]) -> None:
-        """Count a batch.
-
-        Args:
-            report: The report of the batch.
-            durations_ms: The durations of its parts in milliseconds, as its manifest has them.
-        """
+        """Count a batch by its report and by the milliseconds that its parts took, as in its manifest."""
         before, self._report = self._report, report
         if before is not None and report.batch_id <= before.batch_id:
             return
@@ -184,32 +171,13 @@ _LOG = logging.getLogger(__name__)
 _ENDED = 20
 
 
-class Gauges(Protocol):
-    """The gauges of a query."""
-
-    @property
-    def query(self) -> str:
-        """The name under which the query is shown."""
-
-    @property
-    def is_active(self) -> bool:
-        """Whether the query still runs."""
-
-    def values(self, name: str) -> Iterable[tuple[float, Mapping[str, str]]]:
-        """Return the values of a gauge with their attributes; none where it has no value now."""
-
-
 class Instruments:
-    """The instruments of one meter.
-
-    Args:
-        meter: A meter of ``opentelemetry.metrics``.
-    """
+    """The instruments of one meter of ``opentelemetry.metrics``."""
 
     def __init__(self, meter: Any) -> None:
-        self._shown: dict[str, Gauges] = {}
+        self._shown: dict[str, QueryMetrics] = {}
         self._lock = threading.Lock()
-        self._told = False
+        self._has_warned = False
         self._counters: dict[str, Any] = {}
         self._histograms: dict[str, Any] = {}
         for metric in METRICS:
@@ -223,7 +191,7 @@ class Instruments:
                 ask = partial(self._observe, metric.name)
                 meter.create_observable_gauge(metric.name, [ask], metric.unit, metric.text)
 
-    def show(self, gauges: Gauges) -> None:
+    def show(self, gauges: QueryMetrics) -> None:
         """Show a query's gauges from now on, instead of those of an earlier query of the same name."""
         with self._lock:
             self._shown.pop(gauges.query, None)
@@ -250,8 +218,8 @@ class Instruments:
             try:
                 observed = list(gauges.values(name))
             except Exception as error:  # noqa: BLE001 - one query must not keep the others from being shown
-                if not self._told:
-                    self._told = True
+                if not self._has_warned:
+                    self._has_warned = True
                     _LOG.warning("query %s: its metric %s has no value: %r", gauges.query, name, error)
                 continue
             for value, attributes in observed:

@@ -115,7 +115,7 @@ def test_polars_and_duckdb_are_read_by_arrows_interface() -> None:
             frame(t=pd.to_datetime(["2026-01-01", "2026-01-02"])),
             (
                 "input 'trades': event time column 't': expected a timestamp, got timestamp_ntz; it has no time zone; "
-                "say which is meant: df['t'] = df['t'].dt.tz_localize('UTC')"
+                "name the one that is meant: df['t'] = df['t'].dt.tz_localize('UTC')"
             ),
         ),
         (
@@ -149,7 +149,7 @@ def test_polars_and_duckdb_are_read_by_arrows_interface() -> None:
         ([{"k": 1}], "got list; make a table of it: pyarrow.Table.from_pylist(rows), or pandas.DataFrame(rows)"),
         (frame(v=[date(2026, 1, 1), NOON]), "several types: dates, such as datetime.date(2026, 1, 1), and, in row 1,"),
         (frame(v=[["a", b"b"], None]), "several types: str, such as 'a', and, in row 0, b'b' (bytes)"),
-        (frame(v=[{"x": [NOON]}, {"x": [NOON.replace(tzinfo=None)]}]), "say which zone is meant: pandas.to_datetime"),
+        (frame(v=[{"x": [NOON]}, {"x": [NOON.replace(tzinfo=None)]}]), "choose one zone: pandas.to_datetime"),
         (
             frame(v=pd.Series([pd.Timestamp("2026-01-01T00:00:00.000000001Z")] * 2, dtype=object)),
             "has nanoseconds, and Spark's times have microseconds; round it",

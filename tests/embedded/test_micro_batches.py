@@ -231,5 +231,5 @@ def test_the_longest_window_is_one_batch() -> None:
 
 
 def test_windows_of_event_time_need_event_times() -> None:
-    with pytest.raises(cj.ConfigurationError, match="input 'customers' has no event time; say by which column"):
+    with pytest.raises(cj.ConfigurationError, match="input 'customers' has no event time; name the column by which"):
         cut_batches((spec("trades", LEFT), spec("customers", RIGHT, event_time=None)), (LEFT, RIGHT), None, None, "1 h")

@@ -144,7 +144,9 @@ def test_the_last_line_says_that_all_are_idle() -> None:
     assert (
         "1 row of 'customers' wait while all source partitions are idle, with the watermark at 1970-01-01 00:" in told
     )
-    assert "With when_all_idle='max' in connect(...) the watermark goes on to 1970-01-01 00:00:00.008 while all" in told
+    assert (
+        "With when_all_idle='max' in connect(...) the watermark advances to 1970-01-01 00:00:00.008 while all" in told
+    )
     # Where the watermark is at the newest already, the setting is set, or would change nothing.
     assert "when_all_idle" not in replace(idle, watermark=8).ending()
     trades = replace(idle.inputs[0], status="finished")
@@ -235,7 +237,7 @@ def customers_of(**values: Any) -> BatchReport:
 
 def test_a_table_that_does_not_change_and_holds_time_is_told_with_what_to_do() -> None:
     told = customers_of(reads_changes=True).ending()
-    assert "'customers' is the changes of a table, which tell no time while the table does not change" in told
+    assert "'customers' is the changes of a table, whose watermark stands still while it does not change" in told
     assert "with_idleness(...)" in told
     assert "drain=True" not in told, "one setting"
     assert "changes of a table" not in report().ending()
@@ -251,7 +253,8 @@ def test_the_last_line_says_when_an_input_goes_idle_and_when_it_has() -> None:
     assert "when the next run moves it, or finds that 'customers' had no row for 1 d 0 h, and so is idle. Since" in told
     idle = customers_of(idle_after_ms=1, quiet_since=1_000, status="idle")
     assert (
-        ". Time goes on without 'customers', which is idle: no row since 1970-01-01 00:00:01.000 UTC" in idle.ending()
+        ". The watermark advances without 'customers', which is idle: no row since 1970-01-01 00:00:01.000 UTC"
+        in idle.ending()
     )
 
 

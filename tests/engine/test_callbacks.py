@@ -278,7 +278,7 @@ def test_a_function_must_say_that_it_goes_by_the_clock_where_that_can_not_be_see
         def process_element1(self, value: Any, ctx: Any) -> None:
             register(ctx)
 
-    with pytest.raises(FunctionError, match=r"say so with process\(\.\.\., processing_time_timers=True\)"):
+    with pytest.raises(FunctionError, match=r"declare them with process\(\.\.\., processing_time_timers=True\)"):
         feed(operator(Hidden()), [trade(10)])
     runs = operator(Hidden(), processing_time_timers=True)
     feed(runs, [trade(10)])

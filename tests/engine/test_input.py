@@ -58,8 +58,8 @@ def test_a_time_of_a_kind_without_a_way_is_told_what_is_needed() -> None:
         ("bigint", "decimal(5,2)", "cast both: a as decimal(21,2); and b as decimal(21,2)"),
         # No decimal is wide enough, and as texts 7 and 7.0 differ.
         ("decimal(38,0)", "decimal(38,38)", "cast one to the other's type"),
-        ("timestamp_ntz", "timestamp", "it has no time zone; say which is meant: key of a from timestamp_ntz"),
-        ("timestamp", "timestamp_ntz", "it has no time zone; say which is meant: key of b from timestamp_ntz"),
+        ("timestamp_ntz", "timestamp", "it has no time zone; name the one that is meant: key of a from timestamp_ntz"),
+        ("timestamp", "timestamp_ntz", "it has no time zone; name the one that is meant: key of b from timestamp_ntz"),
         ("date", "timestamp", "cast one to the other's type"),
         ("binary", "string", "cast one to the other's type"),
     ],

@@ -184,7 +184,7 @@ def test_only_the_temporal_join_takes_deletes() -> None:
         with pytest.raises(cj.ConfigurationError, match="use temporal_join"):
             join.output_schema(trades, customers)
     for column in ("closed", "tier", "no column"):
-        with pytest.raises(cj.ConfigurationError, match=r"tells its deletes itself.*; leave deletes= out of temporal_"):
+        with pytest.raises(cj.ConfigurationError, match=r"marks its deletes itself.*; leave deletes= out of temporal_"):
             TemporalJoin(deletes=column).output_schema(trades, replaced(customers))
     with pytest.raises(cj.ConfigurationError, match="valid from the beginning of time"):
         TemporalJoin(deletes=DELETED, retention="1 day").output_schema(trades, customers)

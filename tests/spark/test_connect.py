@@ -71,8 +71,8 @@ def test_key_groups_are_a_positive_number(two_frames: Any, key_groups: Any) -> N
                 "'customers' has 1 (customer_id); give both the same number, in the same order"
             ),
         ),
-        ({"name": "a"}, {"name": "a"}, "both inputs are named 'a'; give each a name= of its own"),
-        ({"name": "right"}, {"name": ""}, "both inputs are named 'right'; give each a name= of its own"),
+        ({"name": "a"}, {"name": "a"}, "both inputs are named 'a'; give each its own name="),
+        ({"name": "right"}, {"name": ""}, "both inputs are named 'right'; give each its own name="),
     ],
 )
 def test_inputs_that_do_not_go_together_are_refused(two_frames: Any, left: Any, right: Any, message: str) -> None:
@@ -100,7 +100,7 @@ def test_columns_that_collide_need_suffixes(spark: Any, folders: Folders) -> Non
     with pytest.raises(cj.SchemaError) as caught:
         pair.asof_join()
     assert str(caught.value) == (
-        "inputs 'trades' and 'customers' both have 'position'; tell them apart with suffixes=(\"\", \"_customers\"), "
+        "inputs 'trades' and 'customers' both have 'position'; distinguish them with suffixes=(\"\", \"_customers\"), "
         "or rename or drop them in one input"
     )
     joined = pair.asof_join(suffixes=("", "_customer")).to_dataframe()

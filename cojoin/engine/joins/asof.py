@@ -27,15 +27,9 @@ two binary searches for each left row, or for each version where these are fewer
 segments are read and sorted only for touched keys.
 
 For rows with a key and an event time, whose versions have different times, the matches are those of pandas'
-``merge_asof``, and backward those of DuckDB's ``ASOF JOIN``. Apart from that they differ:
-
-* Of versions with one event time, ``merge_asof`` takes the last as given when it looks backward, and the first as given
-  when it looks forward; DuckDB takes any. Here it is the last in the total order in every direction.
-* ``merge_asof`` matches null keys with each other, and DuckDB emits their rows without a match. Here rows with a null
-  key are rejected or, with ``null_key="unmatched"``, a left one is emitted at its own time without a match.
-* ``merge_asof`` refuses null times and rows that are not sorted; DuckDB emits rows without a time without a match. Here
-  rows without a time are rejected, and rows may come in any order.
-* ``merge_asof`` returns rows as the left has them. Here they come by key, emission time and total order.
+``merge_asof``, and backward those of DuckDB's ``ASOF JOIN``. Of versions with one event time, ``merge_asof`` takes the
+last as given when it looks backward and the first when it looks forward, and DuckDB any. ``merge_asof`` matches null
+keys with each other, and refuses null times and unsorted rows; DuckDB emits rows without a key or time without a match.
 """
 
 from __future__ import annotations
@@ -109,12 +103,7 @@ class AsofJoin:
             microseconds(self.tolerance, "tolerance")
 
     def output_schema(self, left: InputSpec, right: InputSpec) -> pa.Schema:
-        """Return the columns of the result: the left's, then the right's without its key.
-
-        Raises:
-            ConfigurationError: The suffixes are not two different strings.
-            SchemaError: An input has no event time, or names collide.
-        """
+        """Return the columns of the result: the left's, then the right's without its key."""
         limit = "tolerance" if self.tolerance is not None else None if self.direction == "backward" else "direction"
         return joined_schema(left, right, self.suffixes, how=self.how, timeless_right=allows_no_time(right, limit))
 

@@ -8,8 +8,8 @@ holds the row's own key. A key's rows are emitted in the order of these moments,
 then by the right row's place in the total order.
 
 It forgets a left row of time x when the watermark has reached both x and x + ``upper``, and a right row of time x when
-it has reached both x and x - ``lower``. There are no ties to break: every row pairs with every other row in range,
-exact to the microsecond. A late row is rejected; if it is applied, it is joined with the rows that are still kept, and
+it has reached both x and x - ``lower``. No ties need breaking: every row pairs with every other row in range, exact
+to the microsecond. A late row is rejected; if it is applied, it is joined with the rows that are still kept, and
 forgotten at once if its time is over.
 
 It costs for each batch a sort of the new rows as integers, a merge with the rows kept, for each new row a binary
@@ -109,12 +109,7 @@ class IntervalJoin:
         return lower + (not self.lower_inclusive), upper - (not self.upper_inclusive)
 
     def output_schema(self, left: InputSpec, right: InputSpec) -> pa.Schema:
-        """Return the columns of the result: the left's, then the right's without its key.
-
-        Raises:
-            ConfigurationError: The suffixes are not two different strings.
-            SchemaError: An input has no event time, or names collide.
-        """
+        """Return the columns of the result: the left's, then the right's without its key."""
         refuse_refresh(right, "interval_join", "pairs with rows of the former version may be out already")
         return joined_schema(left, right, self.suffixes, how=self.how)
 
@@ -197,10 +192,7 @@ class IntervalJoinOperator(Operator):
         return event_millis(np.maximum(micros, shift(micros, -self._lower if side else self._upper)))
 
     def _forget(
-        self,
-        sides: tuple[SortedRows, SortedRows],
-        matched: list[NDArray[np.bool_]],
-        kept: list[NDArray[np.bool_]],
+        self, sides: tuple[SortedRows, SortedRows], matched: list[NDArray[np.bool_]], kept: list[NDArray[np.bool_]]
     ) -> None:
         for counts, stays in zip(self.counts, kept, strict=True):
             counts.done += int((~stays).sum())

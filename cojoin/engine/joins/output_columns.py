@@ -33,26 +33,14 @@ if TYPE_CHECKING:
 Suffixes: TypeAlias = tuple[str, str]
 """The suffixes for a name that both inputs have, left and right, such as ``("", "_customer")``."""
 
-_KEEPING = {
-    "left": "how='left', or 'full' of an interval join",
-    "right": "interval_join with how='right' or 'full'",
-}
+_KEEPING = {"left": "how='left', or 'full' of an interval join", "right": "interval_join with how='right' or 'full'"}
 """The joins that keep the rows of a side that have no match."""
-
 
 _KEEPING_THE_RIGHT = ("right", "full", "outer", "right_outer", "full_outer", "rightouter", "fullouter")
 
 
 def check_how(how: Any, words: Sequence[str]) -> None:
-    """Check ``how`` of a join that looks up a right row for each left row.
-
-    Args:
-        how: The value of ``how``.
-        words: The valid values.
-
-    Raises:
-        ConfigurationError: It is none of them.
-    """
+    """Check ``how`` of a join that looks up a right row for each left row."""
     if how in _KEEPING_THE_RIGHT:
         whole = "right" if how.startswith("right") else "full"
         msg = (
@@ -75,17 +63,13 @@ def joined_schema(
 ) -> pa.Schema:
     """Return the columns of a join's result.
 
-    Args:
-        left: The left input.
-        right: The right input.
-        suffixes: The suffixes for names that both inputs have; None refuses such names.
-        how: Of which sides rows without a match are in the result: ``"left"``, ``"right"``, ``"full"`` or ``"inner"``.
-        without: Columns of the right that the result leaves out, besides its key.
-        timeless_right: Whether a table without event time may be the right input.
+    ``how`` names the sides whose rows without a match are in it: ``"left"``, ``"right"``, ``"full"`` or ``"inner"``.
+    ``without`` are columns of the right that it lacks, besides the key. With ``timeless_right`` the right input may be
+    a table without event time.
 
     Raises:
-        ConfigurationError: The suffixes are not two different strings, or an input has deletes and the join takes none,
-            or rows with a null key are to be emitted unmatched and the join does not keep their side.
+        ConfigurationError: The suffixes are invalid, or the join takes no deletes, or drops the side whose rows with a
+            null key are to be emitted unmatched.
         SchemaError: An input has no event time, or names collide; the message says what to change.
     """
     _check(suffixes)
@@ -112,7 +96,7 @@ def joined_schema(
         shown = ", ".join(repr(field.name) for field in payload if field.name.lower() in equal)
         msg = (
             f"inputs {left.name!r} and {right.name!r} both have {shown}; "
-            f'tell them apart with suffixes=("", "_{right.name}"), or rename or drop them in one input'
+            f'distinguish them with suffixes=("", "_{right.name}"), or rename or drop them in one input'
         )
         raise SchemaError(msg)
     left_suffix, right_suffix = suffixes or ("", "")
@@ -131,12 +115,8 @@ def joined_schema(
 def allows_no_time(right: InputSpec, limit: str | None) -> bool:
     """Return whether a join accepts a table without event time as its right input: its rows are always in force.
 
-    Args:
-        right: The right input.
-        limit: The setting of the join that needs the versions' event times; None if it has none.
-
-    Raises:
-        ConfigurationError: The table has no event time, and the setting needs it.
+    ``limit`` is the setting of the join that needs the versions' event times, and refuses such a table; None if it has
+    none.
     """
     if limit is not None and right.static and right.event_time is None:
         msg = (
@@ -149,14 +129,7 @@ def allows_no_time(right: InputSpec, limit: str | None) -> bool:
 
 @dataclass(frozen=True)
 class JoinedColumns:
-    """Builds the rows of a join's result.
-
-    Attributes:
-        left: The left input.
-        right: The right input.
-        schema: The result's columns, of ``joined_schema``.
-        without: Columns of the right that the result leaves out, besides its key.
-    """
+    """Builds the rows of a join's result, of ``joined_schema``, without some columns of the right besides its key."""
 
     left: InputSpec
     right: InputSpec
@@ -164,13 +137,7 @@ class JoinedColumns:
     without: Collection[str] = ()
 
     def take(self, rows: tuple[SortedRows, SortedRows], left: NDArray[np.int64], right: NDArray[np.int64]) -> pa.Table:
-        """Return the result's rows.
-
-        Args:
-            rows: The rows of both inputs.
-            left: For each row of the result the place of its left row in the sorted rows, or -1.
-            right: For each row of the result the place of its right row in the sorted rows, or -1.
-        """
+        """Return the result's rows, from the places of their left and right rows in the sorted rows, or -1."""
         names = rows[1].table.column_names
         payload = [name for name in names if name not in self.right.key and name not in self.without]
         columns = _take(rows[0], rows[0].table.column_names, left).columns
@@ -182,12 +149,7 @@ class JoinedColumns:
         return pa.Table.from_arrays([*columns, *_take(rows[1], payload, right).columns], schema=self.schema)
 
     def alone(self, side: int, rows: tuple[SortedRows, SortedRows]) -> pa.Table:
-        """Return the result's rows for rows of one side that match none of the other.
-
-        Args:
-            side: 0 for the left input, 1 for the right.
-            rows: The sorted rows of both inputs, of which the other has none.
-        """
+        """Return the result's rows for rows of one side; the other side has none."""
         places, none = np.arange(len(rows[side])), np.full(len(rows[side]), -1)
         return self.take(rows, *((none, places) if side else (places, none)))
 

@@ -35,14 +35,7 @@ _LAST = np.uint64((1 << 63) - 1)
 
 @dataclass(frozen=True)
 class SortedRows:
-    """The rows of one side, sorted by key, then by the total order.
-
-    Attributes:
-        table: The rows as they came.
-        order: The rows' positions in the table, in sorted order.
-        codes: The rows' key codes, in sorted order; equal keys have equal codes on both sides.
-        micros: The rows' event times in epoch microseconds, in sorted order.
-    """
+    """The rows of one side, and in sorted order their positions, key codes (equal on both sides) and microseconds."""
 
     table: pa.Table
     order: NDArray[np.int64]
@@ -65,11 +58,8 @@ def sort_sides(
 ) -> tuple[SortedRows, SortedRows]:
     """Return the rows of both sides sorted by key, then by the total order.
 
-    Args:
-        inputs: The left and the right input.
-        rows: Their rows.
-        settled: How many of each side's first rows are known to be in the total order within each key.
-        right_ranks: The ranks that break ties of the right rows; None takes those of its input.
+    ``settled`` is how many of each side's first rows are known to be in the total order within each key.
+    ``right_ranks`` break ties of the right rows; None takes those of its input.
     """
     codes, _ = encode_keys([spec.keys(table) for spec, table in zip(inputs, rows, strict=True)])
     ranks = inputs[0].ranks, right_ranks or inputs[1].ranks
@@ -83,13 +73,7 @@ def sort_sides(
 
 
 def sort_alone(inputs: tuple[InputSpec, InputSpec], side: int, rows: pa.Table) -> tuple[SortedRows, SortedRows]:
-    """Return rows of one side whatever their keys, sorted by the total order, and no rows of the other side.
-
-    Args:
-        inputs: The left and the right input.
-        side: 0 for the left input, 1 for the right.
-        rows: The rows of that side.
-    """
+    """Return rows of one side whatever their keys, sorted by the total order, and no rows of the other side."""
     left, right = (
         _sort(spec, table, np.zeros(table.num_rows, dtype=np.int64), 1 - number, 0, spec.ranks)
         for number, (spec, table) in enumerate(
@@ -109,11 +93,8 @@ def _sort(
 class Neighbours:
     """Finds the versions next to each left row in time, as positions in the sorted right side, -1 for none.
 
-    Args:
-        left: The rows.
-        right: The versions.
-        tolerance: How far away a version may be in microseconds, itself included; None means any distance.
-        exact: Whether a version of the row's own microsecond matches.
+    A version may be at most the tolerance away, in microseconds; None means any distance. With ``exact`` a version of
+    the row's own microsecond matches.
     """
 
     def __init__(self, left: SortedRows, right: SortedRows, tolerance: int | None, *, exact: bool) -> None:
@@ -142,9 +123,8 @@ class Neighbours:
 def ranges(probe: SortedRows, built: SortedRows, low: int, high: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return, for each probe row, the rows of its key whose time is ``low`` to ``high`` microseconds after its own.
 
-    Returns:
-        The first position of each row's matches in the sorted other side, and the position after the last one; they are
-        equal if there are none.
+    They are the positions of the first one in the sorted other side, and after the last one; equal where nothing
+    matches.
     """
     lowest, highest = shift(probe.micros, low), shift(probe.micros, high)
     first, last, others = combine((probe.codes, lowest), (probe.codes, highest), (built.codes, built.micros))
@@ -166,7 +146,7 @@ def expand(starts: NDArray[np.int64], stops: NDArray[np.int64]) -> tuple[NDArray
 
 
 def at(values: NDArray[Any], positions: NDArray[np.int64]) -> NDArray[Any]:
-    """Return the values at some positions; -1 returns a meaningless value, even where there are no values.
+    """Return the values at some positions; -1 returns a meaningless value, even from an empty array.
 
     >>> at(np.array([7, 8]), np.array([1, 0])).tolist(), len(at(np.array([], dtype=int), np.array([-1])))
     ([8, 7], 1)
@@ -199,7 +179,7 @@ def shift(micros: NDArray[np.int64], by: int | NDArray[np.uint64]) -> NDArray[np
 
 
 def _places(values: NDArray[np.int64], wanted: NDArray[np.int64], side: Literal["left", "right"]) -> NDArray[np.int64]:
-    """Return what ``searchsorted`` returns for sorted numbers; the fewer are searched for among the more."""
+    """Return what ``searchsorted`` returns for sorted numbers; it searches for the fewer among the more."""
     if len(wanted) <= len(values):
         return np.searchsorted(values, wanted, side=side)
     starts = np.searchsorted(wanted, values, side="left" if side == "right" else "right")

@@ -57,7 +57,6 @@ TemporalHow: TypeAlias = Literal["left", "inner"]
 - *inner*: it is not emitted, and counted as done.
 """
 
-
 _ORDER, _LAST = "deletes", "last"
 """In a state's header: where tombstones come among rows of one microsecond that nothing else orders."""
 
@@ -69,8 +68,8 @@ class TemporalJoin:
     Attributes:
         how: What happens to a left row for whose key no version is in force.
         deletes: The right's boolean column that is true in a tombstone: from the row's event time on, its key has no
-            version. Null means false. The result leaves the column out. None means that there is no such column. For a
-            right whose rows are versions and deletes (``row_changes``) it is the column that says so.
+            version. Null means false. The result leaves the column out. None means that no column marks tombstones. For
+            a right whose rows are versions and deletes (``row_changes``) it is their own column.
         null_payload_deletes: Whether a right row is a tombstone if all its columns are null except its key, event time,
             partition and sequence (and ``deletes``), as in a compacted Kafka topic.
         retention: How long after its event time a version stays in force, itself included, such as ``"90 days"``; it
@@ -100,14 +99,7 @@ class TemporalJoin:
             microseconds(self.retention, "retention")
 
     def output_schema(self, left: InputSpec, right: InputSpec) -> pa.Schema:
-        """Return the columns of the result: the left's, then the right's without its key and the ``deletes`` column.
-
-        Raises:
-            ConfigurationError: The suffixes are not two different strings, or ``deletes`` or ``retention`` do not fit
-                the right's versions and deletes, or the left has such.
-            SchemaError: The ``deletes`` column is missing, not boolean, or part of the key; or there is no column that
-                can be null in a tombstone; or an input has no event time; or names collide.
-        """
+        """Return the columns of the result: the left's, then the right's without its key and the ``deletes`` column."""
         self._check_changes(left, right)
         if self.deletes is not None:
             self._check_deletes(self.deletes, right)
@@ -142,7 +134,7 @@ class TemporalJoin:
         return dead
 
     def ranks(self, right: InputSpec) -> Ranks | None:
-        """Return what decides between rows of the right of one microsecond; None if only their order at the source."""
+        """Return the ranks of the right's rows of one microsecond; None if only their order at the source decides."""
         orders_itself = right.changes is not None and right.changes.orders_deletes
         if orders_itself or (self.deletes is None and not self.null_payload_deletes):
             return right.ranks
@@ -155,7 +147,7 @@ class TemporalJoin:
         return ranks
 
     def _check_changes(self, left: InputSpec, right: InputSpec) -> None:
-        """Check that the join takes the deletes that its inputs tell themselves."""
+        """Check that the join accepts the deletes that its inputs mark themselves."""
         if left.changes is not None:
             msg = (
                 f"temporal_join: the rows of input {left.name!r} are versions and deletes of a table, to which rows "
@@ -166,14 +158,15 @@ class TemporalJoin:
             return
         if self.deletes != right.deletes:
             msg = (
-                f"deletes: input {right.name!r} tells its deletes itself, in its column {right.deletes!r}; got "
+                f"deletes: input {right.name!r} marks its deletes itself, in its column {right.deletes!r}; got "
                 f"{self.deletes!r}; leave deletes= out of temporal_join"
             )
             raise ConfigurationError(msg)
         if self.retention is not None and right.changes.begins_with_the_first:
             msg = (
-                f"retention: the rows of input {right.name!r} that are there at the start are valid from the beginning "
-                f"of time, so each would be too old; leave retention= out, or name a column of the table as event_time="
+                f"retention: the rows of input {right.name!r} that its table has at the start are valid from the "
+                f"beginning of time, so each would be too old; leave retention= out, or name a column of the table as "
+                f"event_time="
             )
             raise ConfigurationError(msg)
 

@@ -2,11 +2,9 @@
 
 It keeps left rows whose match may still change, and the versions that a waiting row or a row to come can match.
 
-It emits each left row at most once, when the watermark reaches the row's *emission time*, which depends on rows alone.
-A key's rows are emitted in the order of their emission times, and equal ones in the left's total order.
-
-It removes a left row when the row is emitted, and a version when no row can match it any more. A version is counted as
-done when the watermark has reached it, whether it is still kept or not.
+It emits each left row at most once, when the watermark reaches the row's *emission time*, which depends on rows alone:
+a key's rows by emission time, and equal ones in the left's total order. It removes a left row when the row is emitted,
+and a version when no row can match it any more. A version is done when the watermark has reached it, kept or not.
 
 It costs a sort of the batch's rows as integers, and a merge with the waiting rows and with the versions in memory; no
 Python for each row. Once after a restore, the rows kept are sorted too, since they may come in any order. Versions in
@@ -57,15 +55,9 @@ class Decision(NamedTuple):
 class VersionedJoinOperator(Operator):
     """The operator that joins left rows with versions for one key group; subclasses decide what matches, and when.
 
-    Args:
-        inputs: The left and the right input.
-        schema: The result's columns.
-        time: How the operator's watermark is computed from the inputs' watermarks.
-        inner: Whether left rows without a match are left out.
-        age: How old a version may be to match a row, in microseconds; None means any age.
-        without: Columns of the right that the result leaves out, besides its key.
-        keeps_versions: Whether rows match versions before them; otherwise no version is kept.
-        waits: Whether left rows may wait for versions after them.
+    With ``inner``, left rows without a match are left out. A version may match a row while it is at most ``age``
+    microseconds old; None means any age. Without ``keeps_versions`` rows match only versions after them, so none is
+    kept; with ``waits`` left rows may wait for these.
     """
 
     def __init__(
@@ -94,12 +86,7 @@ class VersionedJoinOperator(Operator):
 
     @abstractmethod
     def _decide(self, left: SortedRows, right: SortedRows) -> Decision:
-        """Return the matches and emission times of all rows that wait or are due.
-
-        Args:
-            left: The rows that wait or are due.
-            right: The versions that can match them.
-        """
+        """Return the matches and emission times of all rows that wait or are due."""
 
     def _retainable(self, right: SortedRows) -> NDArray[np.bool_]:
         """Return which of the sorted versions may be kept if they are the newest of their keys."""
@@ -142,7 +129,7 @@ class VersionedJoinOperator(Operator):
         return versions.pick(np.flatnonzero(~dropped)) if dropped.any() else versions
 
     def _right_ranks(self) -> Ranks | None:
-        """Return what decides between versions of one microsecond, besides the source's own order and their content."""
+        """Return the ranks of versions of one microsecond, besides the source's own order and their content."""
         return self.inputs[1].ranks
 
     def _settled_rows(self, versions: pa.Table) -> tuple[int, int]:
@@ -167,10 +154,7 @@ class VersionedJoinOperator(Operator):
         return self._columns.take((rows, versions), places, matches)
 
     def _kept(self, right: SortedRows, matched_by_waiting: NDArray[np.int64], watermark: int) -> NDArray[np.bool_]:
-        """Return which of the sorted versions to keep: each key's newest, and those that match a waiting row.
-
-        All versions are at or below the watermark, so a key's newest supersedes its others.
-        """
+        """Return which sorted versions to keep: each key's newest, and those that match a waiting row."""
         kept = np.zeros(len(right), dtype=bool)
         if self._keeps_versions:
             kept = self._retainable(right)
@@ -220,8 +204,5 @@ class VersionedJoinOperator(Operator):
         return {"versions": self._versions} if self._keeps_versions else {}
 
     def details(self) -> dict[str, int]:
-        """Return how many versions are kept.
-
-        This includes superseded versions that match a waiting row, and expired ones in segments.
-        """
+        """Return how many versions are kept, superseded ones that match a waiting row included."""
         return {"versions_in_force": self._versions.rows}

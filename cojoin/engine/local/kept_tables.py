@@ -32,11 +32,7 @@ _VERSIONS = "versions"
 
 
 class KeptTables:
-    """The content of the operators of all key groups.
-
-    Args:
-        operators: The operators; none is in a batch.
-    """
+    """The content of the operators of all key groups, between batches."""
 
     def __init__(self, operators: Sequence[Operator]) -> None:
         self._operators = operators
@@ -68,11 +64,7 @@ class KeptTables:
 
 @contextmanager
 def opened(operator: KeyedCoProcessOperator) -> Iterator[KeyedStateBackend]:
-    """Yield the states and timers of an operator to a ``with`` block, its function opened and its clock set.
-
-    Args:
-        operator: The operator; one that is not in a call.
-    """
+    """Yield the states and timers of an operator that is not in a call, its function opened and its clock set."""
     service, was_open = operator.state_backend.timer_service, operator._opened  # noqa: SLF001
     service.watermark, service.processing_time = operator.watermark.current(), operator.processing_time
     operator._context._timestamp = None  # noqa: SLF001 - no row is current
@@ -85,15 +77,7 @@ def opened(operator: KeyedCoProcessOperator) -> Iterator[KeyedStateBackend]:
 
 
 def waiting_table(operators: Sequence[Operator], side: int) -> pa.Table:
-    """Return the rows of an input that wait for the watermark or for matching rows, in total order.
-
-    Args:
-        operators: The operators of all key groups.
-        side: 0 is the left input, 1 the right.
-
-    Returns:
-        Rows with the input's columns.
-    """
+    """Return an input's rows that wait for the watermark or for matches, in total order; 0 is the left."""
     spec, tables = operators[0].inputs[side], []
     for operator in operators:
         tables.append(operator.held_rows()[side])

@@ -47,19 +47,10 @@ class ConservationError(CojoinError):
 
 
 class KeyGroup:
-    """One key group's operator; the end of a ``with`` block closes it.
+    """One key group's operator, new and not yet restored; the end of a ``with`` block closes it.
 
-    If a batch has failed, an error of ``close`` does not take the place of the batch's own.
-
-    Args:
-        plan: The operation and its inputs.
-        number: The key group's number.
-
-    Attributes:
-        operator: The operator, new and not yet restored.
-        number: The key group's number.
-        emitted: How many rows the last batch emitted, by output.
-        notes: The notes about a function's rows of the last batch; None where none are taken.
+    If a batch has failed, an error of ``close`` does not replace the batch's own. ``emitted`` counts the rows of the
+    last batch by output. ``notes`` are those about a function's rows in it; None where none are taken.
     """
 
     def __init__(self, plan: Plan, number: int = 0) -> None:
@@ -76,11 +67,7 @@ class KeyGroup:
             yield emission
 
     def report(self, state_bytes: int = 0) -> dict[str, Any]:
-        """Return the key group's part of a batch report, as ``BatchReport.merge`` takes it.
-
-        Args:
-            state_bytes: The size of its state.
-        """
+        """Return the key group's part of a batch report, as ``BatchReport.merge`` takes it."""
         return {
             "key_group": self.number,
             "state_bytes": state_bytes,
@@ -97,11 +84,7 @@ class KeyGroup:
 
 
 def check_conservation(operator: Operator) -> None:
-    """Check that every row of an operator is accounted for: rows in = done + buffered + rejected.
-
-    Raises:
-        ConservationError: A row was lost or counted twice.
-    """
+    """Check that every row of an operator is accounted for: rows in = done + buffered + rejected."""
     for spec, counts in zip(operator.inputs, operator.report()["inputs"], strict=True):
         rejected = sum(counts["rejected"].values())
         if counts["rows_in"] != counts["done"] + counts["buffered"] + rejected:
@@ -129,13 +112,7 @@ def without_garbage_collection() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class GroupOutput:
-    """The emissions of one key group in one batch.
-
-    Attributes:
-        plan: What was run.
-        emissions: The tables, in their order.
-        notes: The notes about a function's rows; None for a join, and where none were taken.
-    """
+    """The emissions of one key group in one batch, with the notes about a function's rows, if any were taken."""
 
     plan: Plan
     emissions: list[Emission] = field(default_factory=list)
@@ -150,11 +127,7 @@ class GroupOutput:
         return [row for table in self.rejected_tables() for row in _rejected_rows(table)]
 
     def rows(self, beyond: Callable[[str], Any] | None = None) -> Iterator[EmittedRow]:
-        """Yield the rows of all outputs in their order, but not the rejected ones.
-
-        Args:
-            beyond: What makes a value of a time beyond Python's years, as ``decode_rows`` takes it.
-        """
+        """Yield the rows of all outputs in order, but not the rejected ones; ``beyond`` is as in ``decode_rows``."""
         others = [emission for emission in self.emissions if emission.kind != REJECTED]
         if self.notes is None:
             for emission in others:
@@ -228,8 +201,8 @@ class RowNotes(list["tuple[str, int | None, tuple[Any, ...]]"]):
 
 
 def _output_of(item: Any) -> str:
-    is_beside = type(item) is tuple and len(item) == 2 and isinstance(item[0], OutputTag)
-    return item[0].tag_id if is_beside else OUTPUT
+    has_tag = type(item) is tuple and len(item) == 2 and isinstance(item[0], OutputTag)
+    return item[0].tag_id if has_tag else OUTPUT
 
 
 def _rejected_rows(table: pa.Table) -> list[Rejected]:
@@ -259,13 +232,7 @@ def _millis(column: pa.ChunkedArray) -> list[int | None]:
 
 
 class Callback(NamedTuple):
-    """One callback.
-
-    Attributes:
-        side: 0 or 1 for a row of the left or the right input; None for a timer.
-        value: The row, or the timer's timestamp in epoch milliseconds.
-        yielded: What it yielded, not yet converted.
-    """
+    """One callback: its side (0 or 1; None for a timer), its row or timer's epoch milliseconds, and what it yielded."""
 
     side: int | None
     value: Any

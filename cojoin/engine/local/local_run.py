@@ -54,12 +54,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class BatchOutput:
-    """The emissions of a batch.
-
-    Attributes:
-        plan: What was run.
-        groups: The output of each key group.
-    """
+    """The emissions of a batch, by key group."""
 
     plan: Plan
     groups: Sequence[GroupOutput]
@@ -76,20 +71,13 @@ class BatchOutput:
 class LocalRun:
     """Runs a plan in this process; the end of a ``with`` block closes the operators that it keeps.
 
-    Args:
-        plan: The operation and its inputs.
-        key_groups: The number of key groups; each has its own operator.
-        keeps_operators: Whether operators, and the function, stay from batch to batch.
-        notes_rows: Whether the output, event time and key of a function's rows are noted, for ``GroupOutput.rows``.
-        observer: What observes the function's callbacks instead.
+    With ``keeps_operators`` the operators, and the function, stay from batch to batch. With ``notes_rows`` the output,
+    event time and key of a function's rows are noted, for ``GroupOutput.rows``; else an ``observer`` may see its
+    callbacks.
 
     Attributes:
-        plan: The same plan.
-        watermark: The operator's watermark and those of its inputs, equal in all key groups; not to be changed.
-        failed: Whether a batch failed half way and the operators that are kept can't go on.
-
-    Raises:
-        ConfigurationError: The number of key groups is not a whole number above zero.
+        watermark: The watermarks of the operator and of its inputs, equal in all key groups; read only.
+        failed: Whether a batch failed half way, so that the operators that are kept can't continue.
     """
 
     def __init__(
@@ -121,20 +109,10 @@ class LocalRun:
         snapshots: Mapping[int, int] | None = None,
         plan: Plan | None = None,
     ) -> BatchOutput:
-        """Run one micro-batch.
+        """Run one micro-batch; the arguments are those of ``Batch``, for all key groups.
 
-        Args:
-            rows: The rows of both inputs, in the order in which they come.
-            controls: What is known of time. The numbers of their rows are not used: each key group counts its own.
-            processing_time: The clock in epoch milliseconds; 0 if it is unknown.
-            end_of_input: Whether both inputs end after these rows.
-            holds: The upper bounds of the inputs' watermarks in this batch, in epoch milliseconds, by input number.
-            snapshots: The versions of tables that are the initial snapshots of change feeds, by input number.
-            plan: What new operators run in this batch, instead of the run's own plan.
-
-        Raises:
-            FunctionError: The function raised an error, or returned an invalid value.
-            ConservationError: A row was lost, or counted twice.
+        The numbers of rows in the controls are not used: each key group counts its own. ``plan`` is what new operators
+        run in this batch, instead of the run's own.
         """
         shared = Batch(
             rows,
@@ -180,7 +158,7 @@ class LocalRun:
         return groups
 
     def _take(self, groups: list[KeyGroup], *, resumed: bool) -> None:
-        """Go on from what the operators have after a batch or a restore."""
+        """Continue with what the operators have after a batch or a restore."""
         states = [] if self._keeps else [group.operator.snapshot() for group in groups]
         self._reports = [group.report() for group in groups]
         self._groups, self._states = groups if self._keeps else [], states
@@ -207,52 +185,35 @@ class LocalRun:
         return [group.operator.snapshot() for group in self._groups] if self._keeps else self._states
 
     def report(self, batch_id: int, *, with_sizes: bool = True) -> BatchReport:
-        """Return the counts and watermarks after the last batch, as in a query's progress.
-
-        Args:
-            batch_id: The batch's number.
-            with_sizes: Whether the sizes of the states are in it; operators that are kept encode theirs for it.
-        """
+        """Return the counts and watermarks after the last batch; operators that are kept are encoded for sizes."""
         sizes = [len(state) for state in self.states()] if with_sizes else [0] * self._count
         groups = [{**report, "state_bytes": size} for report, size in zip(self._reports, sizes, strict=True)]
         return BatchReport.merge(batch_id, (self.plan.left.name, self.plan.right.name), groups)
 
     def restore(self, states: Sequence[bytes], *, resumed: bool = True, checks_states: bool = False) -> None:
-        """Go on from the states of a run with the same or another number of key groups.
+        """Continue from the states of a run with the same or another number of key groups; a failure changes nothing.
 
-        The function may have changed, and inputs may have more columns. If it fails, nothing has changed.
-
-        Args:
-            states: The state of each key group.
-            resumed: Whether the next batch is the first one after a pause, so that idleness starts again.
-            checks_states: Whether the function is opened, and the states are checked against those that it declares.
-
-        Raises:
-            CheckpointError: The states are of another operation, or can't become those of this plan.
+        The function may have changed, and inputs may have more columns. With ``resumed`` the next batch is the first
+        one after a pause, so that idleness starts again. With ``checks_states`` the function is opened, and the states
+        are checked against those that it declares.
         """
         groups = self._new_groups()
         _restore_states([group.operator for group in groups], states)
-        self._go_on(groups, resumed=resumed, checks_states=checks_states)
+        self._continue(groups, resumed=resumed, checks_states=checks_states)
 
     def restore_parts(
         self, header: Mapping[str, Any], tables: Mapping[str, pa.Table], *, keeps_counts: bool, resumed: bool
     ) -> None:
-        """Go on from a state, or a part of one, that was read from a checkpoint; it is checked, as in ``restore``.
+        """Continue from a checkpoint's state, or a part of it, which is checked; otherwise as ``restore``.
 
-        Args:
-            header: The header of all key groups together (``engine.rescaling.merged_header``).
-            tables: The state's tables, of all keys or of some; a missing one is empty.
-            keeps_counts: Whether the counters of rows done and rejected go on.
-            resumed: As in ``restore``.
-
-        Raises:
-            CheckpointError: The state is of another operation, or can't become that of this plan.
+        ``header`` is that of all key groups together (``rescaling.merged_header``); a missing table is empty. With
+        ``keeps_counts`` the counters of rows done and rejected continue.
         """
         groups = self._new_groups()
         _restore_parts([group.operator for group in groups], header, tables, keeps_counts=keeps_counts)
-        self._go_on(groups, resumed=resumed, checks_states=True)
+        self._continue(groups, resumed=resumed, checks_states=True)
 
-    def _go_on(self, groups: list[KeyGroup], *, resumed: bool, checks_states: bool) -> None:
+    def _continue(self, groups: list[KeyGroup], *, resumed: bool, checks_states: bool) -> None:
         with ExitStack() as stack:
             for group in groups:
                 if not self._keeps:
@@ -277,16 +238,7 @@ class LocalRun:
 
 
 def epoch_millis(value: Any, label: str, *, clock: bool = False) -> int:
-    """Return a watermark or a processing time as an int, in epoch milliseconds.
-
-    Args:
-        value: A whole number.
-        label: What the number is, for the message.
-        clock: Whether it is a processing time, which must not be negative.
-
-    Raises:
-        ConfigurationError: It is not a whole number of 64 bits, or is negative as a processing time.
-    """
+    """Return a watermark, or a processing time (``clock``), which is never negative, as epoch milliseconds."""
     index = getattr(value, "__index__", None)
     least = 0 if clock else NONE
     if index is None or isinstance(value, bool) or not least <= index() <= END_OF_TIME:
@@ -303,17 +255,16 @@ def _split(plan: Plan, batch: Batch, controls: Sequence[Control], count: int) ->
     groups = [_groups_of(spec.keys(table), count) for spec, table in zip(plan.inputs, batch.rows, strict=True)]
     parts = []
     for group in range(count):
-        left, right = (_of_group(table, each, group, count) for table, each in zip(batch.rows, groups, strict=True))
+        left, right = (
+            table if count == 1 else table.filter(pa.array(numbers == group))
+            for table, numbers in zip(batch.rows, groups, strict=True)
+        )
         parts.append(replace(batch, rows=(left, right), controls=_controls_of(controls, (left, right), group)))
     return parts
 
 
-def _of_group(table: pa.Table, groups: NDArray[np.int64], group: int, count: int) -> pa.Table:
-    return table if count == 1 else table.filter(pa.array(groups == group))
-
-
 def _controls_of(controls: Sequence[Control], rows: Sides, group: int) -> list[Control]:
-    """Return what one key group gets to know: all times, its own rows, and for the first group what was no row."""
+    """Return one key group's controls: all times, its own rows, and for the first group what was not a row."""
     times = [replace(each, rows=0, faults=each.faults if group == 0 else ()) for each in controls]
     counts = enumerate((table.num_rows for table in rows), start=1)
     return [*times, *(Control(number, rows=count) for number, count in counts if count)]  # type: ignore[arg-type]
@@ -348,11 +299,7 @@ def encode_states(states: Sequence[bytes], processing_time: int, batch_id: int =
 
 
 def decode_states(data: bytes) -> SavedStates:
-    """Return the parts of a snapshot.
-
-    Raises:
-        CodecError: The bytes are not a snapshot of a harness or of a stepper.
-    """
+    """Return the parts of a snapshot."""
     if not isinstance(data, (bytes, bytearray, memoryview)):
         msg = f"restore: expected the bytes that snapshot() of a harness or stepper returned, got {data!r}"
         raise CodecError(msg)
@@ -373,11 +320,7 @@ def restored_operators(plan: Plan, snapshot: bytes) -> list[Operator]:
 
 
 def _restore_states(operators: Sequence[Operator], states: Sequence[bytes]) -> None:
-    """Restore new operators from the states of the same or another number of key groups.
-
-    Raises:
-        CheckpointError: The states are of another operation, or their columns can't become the inputs'.
-    """
+    """Restore new operators from the states of the same or another number of key groups."""
     if len(states) == len(operators):
         for operator, state in zip(operators, states, strict=True):
             operator.restore(state)
@@ -393,17 +336,7 @@ def _restore_parts(
     *,
     keeps_counts: bool = True,
 ) -> None:
-    """Restore new operators from a whole state.
-
-    Args:
-        operators: The operators of all key groups.
-        header: The header of all key groups together (``rescaling.merged_header``).
-        tables: The tables of all keys; a missing one is empty.
-        keeps_counts: Whether the counters of rows done and rejected go on.
-
-    Raises:
-        CheckpointError: The state is of another operation, or its columns can't become the inputs'.
-    """
+    """Restore new operators of all key groups from a whole state; ``LocalRun.restore_parts`` has the arguments."""
     count = len(operators)
     pieces = cut(tables, operators[0].inputs, lambda keys: _groups_of(keys, count), count)
     for group, (operator, piece) in enumerate(zip(operators, pieces, strict=True)):

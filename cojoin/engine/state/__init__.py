@@ -1,8 +1,8 @@
 """Keyed state: the data that a function keeps for the current key.
 
 The kinds of state and their descriptors are PyFlink's (``pyflink.datastream.state``). ``KeyedStateBackend`` in
-``cojoin.engine.keyed_state_backend`` keeps the states of a key group: as Arrow tables at rest, and as Python values for
-the keys of the current batch.
+``cojoin.engine.keyed_state_backend`` keeps the states of a key group: as Arrow tables between batches, and as Python
+values for the keys of the current batch.
 """
 
 from __future__ import annotations

@@ -71,19 +71,15 @@ class StateDescriptor(ABC):
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name.strip():
             msg = (
-                f"{type(self).__name__}: name: expected a name that is not empty, got {self.name!r}; by it a "
-                f"checkpoint knows the state again"
+                f"{type(self).__name__}: name: expected a name that is not empty, got {self.name!r}; a checkpoint "
+                f"finds the state by it"
             )
             raise ConfigurationError(msg)
         check_ttl(self.ttl, self._label)
 
     @abstractmethod
     def stored_type(self) -> pa.DataType:
-        """Return the Arrow type of one key's entry, including its last accesses.
-
-        Raises:
-            SchemaError: A declared type does not parse.
-        """
+        """Return the Arrow type of one key's entry, including its last accesses."""
 
     @property
     def _label(self) -> str:

@@ -3,10 +3,9 @@
 Each declared state is one Arrow table of (key columns, value). Only the touched keys' entries are decoded into Python
 and encoded again, and only once the function uses the state, so a batch costs Python time for its own keys and Arrow
 time for the rest. A handle serves the key that is current; where none is, in ``open`` and ``close``, every method
-raises ``FunctionError``. An entry is deleted when it is cleared. A value is checked against the declared type and
-copied when it is set; changing a value that was read does not change the state. A reducing or aggregating state keeps
-one value for each key, however many were added; an error of the user's function that combines them becomes a
-``FunctionError`` that names it. Names and methods are PyFlink's (``pyflink.datastream.state``).
+raises ``FunctionError``. A value is checked against the declared type and copied when it is set; changing a value that
+was read does not change the state. An error of a user's function that combines values becomes a ``FunctionError`` that
+names it. Names and methods are PyFlink's (``pyflink.datastream.state``).
 
 A state with a time-to-live keeps pairs of a value and its last access: for a value, each element of a list and each
 entry of a map. A write is an access; a read is one if the configuration says so. A read that finds something expired
@@ -92,11 +91,7 @@ class KeyedState:
         return entries
 
     def dump(self) -> tuple[list[int], pa.Array] | None:
-        """Return the touched keys' entries: their codes and the column that stores them; None if they were not used.
-
-        Raises:
-            FunctionError: An entry that passed the check can't be stored, such as half a surrogate pair in a string.
-        """
+        """Return the touched keys' entries: their codes and the column that stores them; None if they were not used."""
         if isinstance(self._entries, _Unread):
             return None
         try:
@@ -256,7 +251,7 @@ class MapState(KeyedState):
         """Return the value of a user key, or None where there is none.
 
         Raises:
-            FunctionError: The key does not fit its declared type, so nothing can be there.
+            FunctionError: The key does not fit its declared type, so the map can't have it.
         """
         value = self._map().get(self._find(key))
         if value is None:
@@ -286,10 +281,10 @@ class MapState(KeyedState):
             self.clear()
 
     def contains(self, key: Any) -> bool:
-        """Return whether a user key is there.
+        """Return whether the map has a user key.
 
         Raises:
-            FunctionError: The key does not fit its declared type, so it can't be there.
+            FunctionError: The key does not fit its declared type, so the map can't have it.
         """
         if self._find(key) in self._map():
             return True
@@ -297,7 +292,7 @@ class MapState(KeyedState):
         return False
 
     def is_empty(self) -> bool:
-        """Return whether there is no user key."""
+        """Return whether the map has no user keys."""
         return not self._map()
 
     def keys(self) -> list[Any]:
@@ -333,7 +328,7 @@ class MapState(KeyedState):
             self._key(key)
 
     def _converted(self, key: Any) -> Any:
-        """Return a user key as it is stored; None, which is never there, stays None."""
+        """Return a user key as it is stored; None, which no map has, stays None."""
         return None if key is None else self._key(key)
 
     def _key(self, key: Any) -> Any:
@@ -532,14 +527,14 @@ class TimedMapState(MapState):
         return self._shown(pairs[0][1]) if pairs else None
 
     def contains(self, key: Any) -> bool:
-        """Return whether a user key is there; this counts as a read, as in Flink."""
+        """Return whether the map has a user key; this counts as a read, as in Flink."""
         is_present = bool(self._access([self._find(key)]))
         if not is_present:
             self._check(key)
         return is_present
 
     def is_empty(self) -> bool:
-        """Return whether there is no user key; this is not a read, so it neither removes nor prolongs anything."""
+        """Return whether the map has no user keys; this is not a read: it neither removes nor prolongs anything."""
         cutoff = self.expiry.cutoff()
         return not any(accessed > cutoff or self.expiry.returns_expired for _, accessed in self._map().values())
 
@@ -588,14 +583,7 @@ _HANDLES: dict[type[StateDescriptor], tuple[Any, Any]] = {
 
 
 def create_state(descriptor: StateDescriptor, key_context: KeyContext, owner: str, clock: Clock) -> KeyedState:
-    """Return the handle that a function gets for its descriptor.
-
-    Args:
-        descriptor: What the function declares.
-        key_context: The current key.
-        owner: The function's name, for messages.
-        clock: The clock of a time-to-live.
-    """
+    """Return the handle that a function, whose name is ``owner``, gets for its descriptor."""
     for kind, (plain, timed) in _HANDLES.items():
         if isinstance(descriptor, kind):
             made: KeyedState = (
@@ -610,14 +598,8 @@ def create_state(descriptor: StateDescriptor, key_context: KeyContext, owner: st
 def as_declared(state: KeyedState, stored: pa.Table) -> pa.Table:
     """Return a stored state as the function declares it now, if the stored type can become the declared one.
 
-    As in Flink, a time-to-live can't be added to a state or removed from it; its length may change.
-
-    Args:
-        state: The declared state.
-        stored: The state at rest: the key columns, then what is stored.
-
-    Raises:
-        CheckpointError: The time-to-live has another clock, or the type can't become the declared one.
+    The table has the key columns, then the entries. As in Flink, a time-to-live can't be added to a state or removed
+    from it; its length may change.
     """
     last = stored.num_columns - 1
     field = stored.schema.field(last)

@@ -7,7 +7,7 @@ changed, added, removed or expired; hashes whose rows were all put back unchange
 rows of a hash from the newest piece that has or shadows it. Keys whose hashes are equal always move together, so a
 collision costs time and never a row.
 
-A batch takes the memtable and the rows of its own keys (``take``), and puts back what is to stay (``put_back``). A
+A batch takes the memtable and the rows of its keys (``take``), and puts back what is to stay (``put_back``). A
 memtable that has outgrown its limit is flushed (``flush``): it becomes a segment, and is compacted with the newest
 segments while these are not much larger, so that sizes grow by a ratio (size-tiered compaction). The state value then
 has the memtable and the hashes that it shadows, and its header the segments' names.
@@ -72,7 +72,7 @@ SHADOWED = "@owned:"
 """The prefix under which a state value has the hashes that a memtable shadows; it is part of the stored format."""
 
 MAX_CHUNKS = 16
-"""The number of Arrow chunks (one per batch) above which a table at rest is combined into one."""
+"""The number of Arrow chunks (one per batch) above which a stored table is combined into one."""
 
 _LARGEST_BYTES = 1 << 30
 """Segments that would become larger are not compacted: half of the 2 GB that an Arrow column of strings can hold."""
@@ -83,12 +83,10 @@ _NONE = np.empty(0, dtype=np.uint64)
 
 @dataclass(frozen=True)
 class Expired:
-    """Rows that no read may return any more.
+    """Rows that no read may return any more: those whose time is at most ``cutoff``.
 
-    Attributes:
-        cutoff: The greatest time that has expired: epoch microseconds if there is a column, else milliseconds.
-        column: The column of times; None for a state with a time-to-live, which stores its last accesses beside its
-            values.
+    It is in epoch microseconds of ``column``, or with None in milliseconds of the last accesses that a state with a
+    time-to-live stores with its values.
     """
 
     cutoff: int
@@ -113,17 +111,9 @@ class _Read:
 
 
 class SegmentedTable:
-    """The rows of one table, in a memtable and in segments.
+    """The rows of one table, in a memtable and in segments, newest first; ``rows`` counts all of them.
 
-    Args:
-        memtable: The rows to begin with, mostly none.
-        key: The names of the key columns.
-        label: What the rows are, for messages.
-
-    Attributes:
-        memtable: The rows in memory.
-        rows: How many rows the table has, including those in segments.
-        segments: The segments, newest first.
+    The key has columns by name; the label names the rows in messages.
 
     >>> table = SegmentedTable(pa.table({"id": [1, 2], "tier": ["gold", "none"]}), ["id"], "state")
     >>> table.take([pa.table({"id": [1]})]).num_rows, table.rows
@@ -149,13 +139,9 @@ class SegmentedTable:
         self.memtable = change(self.memtable)
 
     def take(self, keys: Sequence[pa.Table]) -> pa.Table:
-        """Return the rows of some keys, possibly among rows of other keys; ``put_back`` must follow.
+        """Return the memtable's rows, then those of the keys' hashes in segments; ``put_back`` must follow.
 
-        Args:
-            keys: Tables of the key columns, in the order of the key, whatever their names.
-
-        Returns:
-            The memtable's rows, then the rows of the keys' hashes that are in segments.
+        The tables have the key columns in the order of the key, whatever their names.
         """
         if not self.segments:
             return self.memtable
@@ -179,12 +165,10 @@ class SegmentedTable:
         return concat([self.memtable, alive.drop_columns([HASH])])
 
     def put_back(self, rows: pa.Table, origins: NDArray[np.int64]) -> None:
-        """Store rows in place of those that were taken.
+        """Store rows in place of those that were taken; new rows may only have keys that were taken.
 
-        Args:
-            rows: The rows to keep; new rows may only have keys that were taken.
-            origins: For each of them its position among the taken rows, if it is one of them and unchanged; for a new
-                row any number that is not such a position.
+        ``origins`` is the position of each among the taken rows, if it is one of them and unchanged; for a new row any
+        number that is not such a position.
         """
         count, taken = self.memtable.num_rows, self._taken
         if taken is None:
@@ -220,12 +204,9 @@ class SegmentedTable:
             self._expired = expired
 
     def flush(self, segmenting: SegmentContext) -> int:
-        """Write the memtable as a segment if it has outgrown its limit.
+        """Write the memtable as a segment if it has outgrown its limit, and return the bytes written.
 
         The newest segments are compacted with it while they are not larger by the ratio (``SegmentOptions``).
-
-        Returns:
-            The bytes written; 0 where nothing was.
         """
         options, size = segmenting.options, int(self.memtable.nbytes) + int(self._shadowed.nbytes)
         if options is None or size <= options.limit_bytes:
@@ -293,7 +274,7 @@ class SegmentedTable:
         return evolve(rows, pa.schema([rows.schema.field(0), *self.memtable.schema]), self._label)
 
     def describe(self) -> dict[str, Any]:
-        """Return what a state value's header must record of the segments, as JSON values."""
+        """Return the record of the segments for a state value's header, as JSON values."""
         expired = self._expired and [self._expired.cutoff, self._expired.column]
         return {"rows": self.rows, "expired": expired, "segments": [each.as_list() for each in self.segments]}
 
@@ -323,10 +304,7 @@ def whole_tables(
 ) -> dict[str, pa.Table]:
     """Return a state value's tables with all of their rows, for a reader without an operator.
 
-    Args:
-        described: What ``SegmentedTable.describe`` returned, by table.
-        tables: The tables of the state value.
-        store: Where segments are stored.
+    ``described`` is the result of ``SegmentedTable.describe``, by table.
     """
     whole = without_shadowed(described, tables)
     for name, description in described.items():
@@ -353,7 +331,7 @@ class Flushed(NamedTuple):
     """The content of a state value after a flush."""
 
     described: dict[str, Any]
-    """For each table with segments, what the header must say of it (``SegmentedTable.describe``)."""
+    """For each table with segments, the header's record of it (``SegmentedTable.describe``)."""
 
     tables: dict[str, pa.Table]
     """The memtables, and the hashes that they shadow."""
@@ -363,12 +341,7 @@ class Flushed(NamedTuple):
 
 
 def flush(tables: Mapping[str, SegmentedTable], segmenting: SegmentContext | None) -> Flushed:
-    """Write memtables that are too large for the state value as segments.
-
-    Args:
-        tables: The tables, by name.
-        segmenting: How segments are written; None leaves all rows in the state value.
-    """
+    """Write memtables that are too large for the state value as segments; None leaves all rows in the state value."""
     written = 0 if segmenting is None else sum(table.flush(segmenting) for table in tables.values())
     with_segments = {name: table for name, table in tables.items() if table.segments}
     memtables = {name: table.memtable for name, table in tables.items()}
@@ -383,17 +356,7 @@ def attach(
     stored: Mapping[str, pa.Table],
     segmenting: SegmentContext | None,
 ) -> None:
-    """Connect tables whose memtables were loaded from a state value with their segments.
-
-    Args:
-        tables: The tables, by name.
-        described: What the state value's header says of those with segments.
-        stored: The tables of the state value.
-        segmenting: Where the segments are stored.
-
-    Raises:
-        CheckpointError: There are segments, and ``segmenting`` is None.
-    """
+    """Connect tables whose memtables were loaded from a state value with their segments, as its header has them."""
     for name, description in described.items():
         if segmenting is None:
             msg = (

@@ -1,4 +1,4 @@
-"""Segments: immutable files of a table's rows, sorted by the hash of their key, beside the state value that names them.
+"""Segments: immutable files of a table's rows, sorted by the hash of their key; the state value names them.
 
 A segment is an Arrow IPC file of two record batches. The first has the rows, with the hash as the first column. The
 second has the *tombstones*: hashes of which this segment has no row, and whose rows in older segments are deleted.
@@ -47,23 +47,15 @@ class SegmentStore(Protocol):
         """Write a file as a whole or not at all; a file that already has this name has the same content."""
 
     def open(self, name: str) -> pa.Buffer:
-        """Return a file's bytes, mapped into memory where that is possible.
-
-        Raises:
-            OSError: The file does not exist, or can't be read.
-        """
+        """Return a file's bytes, mapped into memory where that is possible, or raise ``OSError``."""
 
     def stamp(self, name: str) -> object:
-        """Return a value that differs once a file was written; the same for all where ``open`` returns a copy.
-
-        Raises:
-            OSError: The file does not exist, or can't be read.
-        """
+        """Return a value that differs once a file was written; the same for all where ``open`` returns a copy."""
 
 
 @dataclass(frozen=True)
 class SegmentOptions:
-    """When memtables are flushed and segments are merged.
+    """The limits above which memtables are flushed and segments are merged.
 
     Attributes:
         limit_bytes: How large a memtable may grow in a key group's state value. A megabyte of state costs 10 ms a
@@ -77,9 +69,7 @@ class SegmentOptions:
     ratio: float = 4.0
 
     def ratio_of(self, key_group: int) -> float:
-        """Return a key group's own ratio, between 3/4 and 5/4 of ``ratio``.
-
-        So the largest merges of different key groups fall into different batches.
+        """Return a key group's own ratio, from 3/4 to 5/4 of it, so that largest merges fall into different batches.
 
         >>> [round(SegmentOptions().ratio_of(group), 2) for group in (0, 1, 2)]
         [3.0, 4.24, 3.47]
@@ -91,11 +81,7 @@ class SegmentOptions:
 class SegmentContext:
     """The reading and writing of segments by one key group in one batch.
 
-    Attributes:
-        store: Where they are stored.
-        options: When memtables are flushed; with None they never are, and segments are only read.
-        key_group: The key group's number.
-        batch_id: The batch's number.
+    Without options memtables are never flushed, and segments are only read.
     """
 
     store: SegmentStore
@@ -106,15 +92,7 @@ class SegmentContext:
 
 @dataclass(frozen=True)
 class Segment:
-    """The record of a segment in the state value.
-
-    Attributes:
-        name: The file's name.
-        rows: How many rows it has, including superseded ones.
-        tombstones: How many tombstones it has.
-        bytes: The file's length.
-        digest: The BLAKE2b digest of its content.
-    """
+    """The record of a segment in the state value: superseded rows count, and the digest is BLAKE2b."""
 
     name: str
     rows: int
@@ -127,12 +105,7 @@ class Segment:
         return [self.name, self.rows, self.tombstones, self.bytes, self.digest]
 
     def open(self, store: SegmentStore) -> OpenSegment:
-        """Return the segment's content, after comparing its length, and its digest the first time.
-
-        Raises:
-            CheckpointError: The file does not exist, or can't be read.
-            CodecError: Its content is not what was written.
-        """
+        """Return the segment's content, after comparing its length, and its digest the first time."""
         where = f"segment {store.place}/{self.name}"
         try:
             stamp, content = store.stamp(self.name), store.open(self.name)
@@ -156,11 +129,7 @@ class Segment:
 
 
 class OpenSegment:
-    """A segment's content, of which only what is used is read.
-
-    Args:
-        content: The file's bytes.
-    """
+    """A segment's content, of which only what is used is read."""
 
     def __init__(self, content: pa.Buffer) -> None:
         self._reader = pa.ipc.open_file(content)
@@ -184,14 +153,7 @@ class OpenSegment:
 def write_segment(
     segmenting: SegmentContext, hashes: NDArray[np.uint64], rows: pa.Table, tombstones: NDArray[np.uint64]
 ) -> Segment:
-    """Write a segment, and return what the state value records of it.
-
-    Args:
-        segmenting: Where, and for which key group and batch.
-        hashes: The rows' hashes, sorted.
-        rows: The rows, in that order.
-        tombstones: The hashes whose rows in older segments are deleted, sorted.
-    """
+    """Write a segment, and return its record for the state value; rows and tombstones are sorted by hash."""
     schema = pa.schema([pa.field(HASH, pa.uint64()), *rows.schema])
     columns = [_one_piece(column) for column in rows.columns]
     sink = pa.BufferOutputStream()

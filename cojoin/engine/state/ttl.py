@@ -2,7 +2,7 @@
 
 What was last accessed at a time a is expired when ``now >= a + ttl``; this holds for each value, element of a list and
 entry of a map on its own. It is removed by the read that finds it, and for all keys of a key group at the end of each
-micro-batch in which the function was opened there; no user code is called. The last access is stored beside the value,
+micro-batch in which the function was opened there; no user code is called. The last access is stored with the value,
 in a struct whose second field is named after the clock, so that a checkpoint can't be read with another clock. (Flink:
 ``StateTtlConfig``, ``TtlUtils.expired``. Here ``a + ttl`` has no upper bound, where Flink's stops at
 ``Long.MAX_VALUE``; and the clock may be event time.)
@@ -88,11 +88,7 @@ class StateTtlConfig:
 
 
 def check_ttl(ttl: Any, label: str) -> None:
-    """Raise an error unless a time-to-live is None or a ``StateTtlConfig``.
-
-    Raises:
-        ConfigurationError: It is neither.
-    """
+    """Raise an error unless a time-to-live is None or a ``StateTtlConfig``."""
     if ttl is not None and not isinstance(ttl, StateTtlConfig):
         msg = f"{label}: ttl: expected a StateTtlConfig, got {ttl!r}; write ttl=StateTtlConfig('7 days')"
         raise ConfigurationError(msg)
@@ -167,11 +163,7 @@ def split_type(stored: pa.DataType) -> tuple[pa.DataType, str | None]:
 
 
 def without_accesses(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return what a state stores without the last accesses; the same column where it stores none.
-
-    Args:
-        column: The last column of a state's table.
-    """
+    """Return the last column of a state's table without the last accesses; the same column where it stores none."""
     if split_type(column.type)[1] is None:
         return column
     entries = column.combine_chunks()
@@ -185,14 +177,9 @@ def without_accesses(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def without_expired(table: pa.Table, cutoff: int) -> pa.Table:
-    """Return a table without what was last accessed at or before a time, and without the keys that are left empty.
+    """Return a state's table without what was last accessed at or before a time, and without keys that are left empty.
 
-    Args:
-        table: Key columns and, as the last column, what a state with a time-to-live stores.
-        cutoff: See ``Expiry.cutoff``.
-
-    Returns:
-        The remaining rows; the same table where the smallest last access shows that nothing has expired.
+    It is the same table where the smallest last access shows that nothing has expired.
     """
     column = table.column(table.num_columns - 1)
     oldest = [pc.min(_accesses(chunk)).as_py() for chunk in column.chunks]

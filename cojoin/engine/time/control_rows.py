@@ -31,7 +31,7 @@ CLOCK_SKEW_MS = 60_000
 
 @dataclass(frozen=True)
 class CompleteReading:
-    """That an input was read to its end.
+    """The reading of an input to its end.
 
     Attributes:
         asked_at: The moment before its source was asked for what it has, in epoch milliseconds.
@@ -50,13 +50,8 @@ class CompleteReading:
     ) -> CompleteReading:
         """Return the complete reading of a table whose event time is that of its commits.
 
-        Args:
-            asked_at: The moment before the newest version was asked for, in epoch milliseconds.
-            version: The newest version.
-            committed_at: Its own time, in epoch milliseconds.
-            clock_skew_ms: How far other writers' clocks may be behind, in milliseconds.
-            max_ahead_ms: How far a row may be ahead of the clock; a version whose own time is further ahead is not
-                believed. None believes any.
+        All times are epoch milliseconds. ``committed_at`` is the newest version's own time, which is not believed if it
+        is more than ``max_ahead_ms`` ahead of the clock; None believes any.
 
         >>> CompleteReading.of_table(100_000, 7, 20_000, 60_000, None).up_to
         40000
@@ -82,7 +77,6 @@ ONE_PARTITION = "[]"
 
 REPEATED = "repeated: a tombstone that repeats a delete"
 """What a source returns instead of a row for a tombstone whose delete came as a row before; it is counted as done."""
-
 
 UNAVAILABLE = "unavailable: a row before it has nulls instead of values that its source could not read"
 """The fault that a source returns after a row in which it set unreadable values to null; it is counted separately."""

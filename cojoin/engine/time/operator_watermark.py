@@ -7,12 +7,13 @@ An input's watermark is the minimum over its active partitions. Both only ever a
 a restart. It costs some microseconds a partition and batch.
 
 Another strategy may take over a stored state. Each partition's watermark is then the larger of the stored one and the
-new strategy's, which follows from the largest timestamps for bounded out-of-orderness, and else from marks of its own.
+new strategy's, which follows from the largest timestamps for bounded out-of-orderness, and else from its own marks.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from cojoin.engine.time.watermark_strategies import WatermarkStrategy, describe_generator, marks_of
@@ -35,11 +36,7 @@ _STATUS_PRECEDENCE: tuple[Status, ...] = ("active", "idle", "finished")
 
 
 class InputWatermark:
-    """The watermark of one input.
-
-    Args:
-        strategy: How the watermark follows the rows.
-        all_idle: What the input's own watermark does when all its partitions are idle.
+    """The watermark of one input; ``all_idle`` is what it does when all of the input's partitions are idle.
 
     >>> watermark = InputWatermark(WatermarkStrategy.for_bounded_out_of_orderness("10 ms"))
     >>> watermark.observe("p", 1337)
@@ -86,7 +83,7 @@ class InputWatermark:
         """
         self._given = {}
         readings = [control.reading for control in controls if control.reading is not None]
-        for reading in sorted(readings, key=lambda each: each.asked_at):
+        for reading in sorted(readings, key=attrgetter("asked_at")):
             self.take_reading(reading)
         judged = [control.agrees for control in controls if control.agrees is not None]
         if judged:
@@ -95,8 +92,8 @@ class InputWatermark:
             self.observe(partition, timestamp, mark)
         for control in controls:
             self._apply_source_watermarks(control)
-        statuses = [each for control in controls for each in control.statuses.items()]
-        statuses.sort(key=lambda each: _STATUS_PRECEDENCE.index(each[1]), reverse=True)
+        statuses = [(name, status) for control in controls for name, status in control.statuses.items()]
+        statuses.sort(key=lambda named: _STATUS_PRECEDENCE.index(named[1]), reverse=True)
         for name, status in dict(statuses).items():
             self.set_status(name, status)
 
@@ -188,11 +185,7 @@ class InputWatermark:
                     self._merge.raise_watermark(partition, self._watermark_for(partition))
 
     def hold(self, until: int | None) -> None:
-        """Limit the input's watermark from now on, regardless of its rows and the clock; it never goes back.
-
-        Args:
-            until: The limit in epoch milliseconds; None removes it.
-        """
+        """Limit the input's watermark from now on, in epoch milliseconds; None ends that. It never goes back."""
         reached = self.current()
         self._held = None if until is None else max(reached, until)
 
@@ -266,7 +259,7 @@ class InputWatermark:
         return self._merge.statuses()
 
     def quiet_since(self) -> int | None:
-        """Return since when an idle input has had no row, by complete readings; None where that is not known."""
+        """Return since when an idle input has had no row, by complete readings; None where that is unknown."""
         known = [timer.quiet_since for timer in self._known_timers() if timer.quiet_since is not None]
         return max(known) if known and self.status() == "idle" else None
 
@@ -339,9 +332,7 @@ class InputWatermark:
     def _restore_marks(self, marks: Mapping[str, int], former: Mapping[str, Any] | None) -> None:
         """Restore the marks, as far as they are this strategy's.
 
-        Args:
-            marks: The stored marks.
-            former: The description of the generator that has read them; None in states of earlier releases.
+        ``former`` describes the generator that has read them; None in states of earlier releases.
         """
         own = describe_generator(self._strategy.generator)
         self._marks, self._is_changed = dict(marks), former != own
@@ -374,8 +365,7 @@ class TimePolicy:
             watermark does when all its partitions are idle.
         hold_left_until: The operator's watermark does not advance until the right input's watermark has reached this
             time, in epoch milliseconds, or the right input is idle or finished, so left rows wait for the right input's
-            first load. None does not wait. Once the watermark has advanced, the checkpoint records it, and a later
-            value has no effect.
+            first load. None does not wait. Once the watermark has advanced, a later value has no effect.
     """
 
     when_all_idle: AllIdle = "hold"
@@ -392,19 +382,12 @@ class OperatorWatermark:
         self._released = self._policy.hold_left_until is None
 
     def fold(self, controls: Sequence[Control]) -> None:
-        """Apply all controls of a micro-batch: what its map tasks saw, and what is known from outside.
-
-        Neither the order of the controls nor the number of tasks over which the rows were spread matters.
-        """
+        """Apply all controls of a micro-batch; neither their order nor the number of map tasks matters."""
         for number, watermark in enumerate(self.inputs, start=1):
             watermark.fold([control for control in controls if control.input == number])
 
     def hold(self, holds: Mapping[int, int]) -> None:
-        """Limit the watermark of each input in this micro-batch, before anything is folded.
-
-        Args:
-            holds: The limits in epoch milliseconds, by the input's number; an input without one is not limited.
-        """
+        """Limit the inputs' watermarks in this micro-batch, by input number, before anything is folded."""
         for number, watermark in enumerate(self.inputs, start=1):
             watermark.hold(holds.get(number))
 

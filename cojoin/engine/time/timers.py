@@ -61,7 +61,7 @@ class Timers:
         self.firing = _MIN_TIMESTAMP
         """The timer that fires, or fired last; code that pops timers from a key's heap itself must set it."""
         self._farthest: dict[int, int] = {}
-        self._goes_on = False
+        self._advanced = False
         self._limit: int | None = None
         # The timers that a drain refused, by key code and timestamp, and how many it refused in earlier batches.
         self._refused: set[tuple[int, int]] = set()
@@ -82,11 +82,7 @@ class Timers:
             heapify(heap)
 
     def dump(self) -> tuple[NDArray[np.int64], pa.Array]:
-        """Return the touched keys' timers: their codes, and their timestamps in epoch milliseconds.
-
-        Raises:
-            FunctionError: A timestamp does not fit in 64 bits.
-        """
+        """Return the touched keys' timers: their codes, and their timestamps in epoch milliseconds."""
         codes = [code for code, live in self._live.items() for _ in live]
         timestamps = [timestamp for live in self._live.values() for timestamp in sorted(live)]
         for extreme in (min(timestamps, default=0), max(timestamps, default=0)):
@@ -134,10 +130,7 @@ class Timers:
         return heap, self._live[code]
 
     def due(self, now: int) -> list[tuple[int, int]]:
-        """Return a heap of (timestamp, key code) with each key's first timer at or below a time.
-
-        Such a timer may be a deleted one.
-        """
+        """Return a heap of (timestamp, key code) with each key's first timer, perhaps deleted, up to a time."""
         earliest = [(heap[0], code) for code, heap in self._heaps.items() if heap and heap[0] <= now]
         heapify(earliest)
         return earliest
@@ -161,14 +154,14 @@ class Timers:
                 live.remove(timestamp)
                 self.firing = timestamp
                 if self._limit is not None and timestamp > self._farthest.get(code, _MIN_TIMESTAMP):
-                    self._farthest[code], self._goes_on = timestamp, True
+                    self._farthest[code], self._advanced = timestamp, True
                 return timestamp
         return None
 
-    def goes_on(self) -> bool:
+    def has_advanced(self) -> bool:
         """Return whether, since the last call, a drain has fired a timer later than the key's earlier ones."""
-        went_on, self._goes_on = self._goes_on, False
-        return went_on
+        advanced, self._advanced = self._advanced, False
+        return advanced
 
     def next_due(self, code: int) -> int | None:
         """Return a key's next timer of the sweep without removing it, or None; it may be a deleted one."""
@@ -191,8 +184,8 @@ class Timers:
         if count >= MAX_STALLED_TIMERS:
             msg = (
                 f"{self._owner}: on_timer set {count:,} timers at or below the one that fires within one sweep of one "
-                f"key, the last at {timestamp} in the timer {self.firing}, and time did not go on: it would go on for "
-                f"ever; set the next timer above the one that fires"
+                f"key, the last at {timestamp} in the timer {self.firing}, without advancing time (endless loop); set "
+                f"the next timer above the one that fires"
             )
             raise FunctionError(msg)
         return True

@@ -37,7 +37,7 @@ class WatermarkGenerator(ABC):
 
     >>> @dataclass(frozen=True)
     ... class Heartbeats(WatermarkGenerator):
-    ...     '''Rows that carry no amount say how far their source has come.'''
+    ...     '''Rows that carry no amount are marks of their source.'''
     ...     def marks(self, rows, timestamps):
     ...         return np.where(rows.column("amount").is_null().to_numpy(), timestamps, NONE)
     ...     def watermark(self, mark, processing_time):
@@ -93,7 +93,7 @@ class WatermarkGenerator(ABC):
 
     @property
     def takes_promises(self) -> bool:
-        """Whether the watermark follows what a source knows of times before all of which it was read."""
+        """Whether the watermark advances with a source's report that all rows before a time have been read."""
         return self.of_source(0, 0) > NONE
 
     def of_source(self, time: int, processing_time: int) -> int:
@@ -177,11 +177,7 @@ class Punctuated(WatermarkGenerator):
         return mark
 
     def check(self, schema: pa.Schema, label: str) -> None:
-        """Check that the input has the column, with a type that can be a watermark.
-
-        Raises:
-            SchemaError: The column is missing or has another type.
-        """
+        """Check that the input has the column, with a type that can be a watermark."""
         if self.column not in schema.names:
             msg = f"{label} has no watermark column {self.column!r}{did_you_mean(self.column, schema.names)}"
             raise SchemaError(msg)
@@ -389,14 +385,7 @@ def describe_strategy(strategy: WatermarkStrategy) -> dict[str, Any]:
 
 
 def described_strategy(described: Mapping[str, Any], present: WatermarkStrategy) -> WatermarkStrategy:
-    """Return the strategy that a description is of.
-
-    Args:
-        described: What ``describe_strategy`` returned.
-        present: The query's own strategy, which gives a generator that is a user's code.
-
-    Raises:
-        StrategyIsCodeError: The generator is a user's code, and not that of the query's own strategy.
+    """Return the strategy that ``describe_strategy`` described; a user's own generator is taken from the present one.
 
     >>> strategy = WatermarkStrategy.for_punctuated("mark").with_idleness("1 minute")
     >>> described_strategy(describe_strategy(strategy), WatermarkStrategy.no_watermarks()) == strategy
@@ -438,7 +427,7 @@ def as_written(strategy: WatermarkStrategy) -> str:
 
 
 def marks_of(described: Mapping[str, Any]) -> str:
-    """Return whose marks a described generator reads; those of one are of no use to another.
+    """Return the kind of marks that a described generator reads; other kinds are useless to it.
 
     Whatever the bound, marks of bounded out-of-orderness are event times. Those of a user's own are its class's.
     """

@@ -3,7 +3,7 @@
 A watermark W promises that no more rows with timestamp <= W will come. ``WatermarkMerge`` makes the watermark of its
 channels: source partitions make an input's watermark, two inputs make the operator's. It keeps each channel's watermark
 and status. It returns the minimum over the active channels, which only ever advances; an idle channel is left out until
-it returns, a finished one forever. There are no ties: the order in which channels are updated changes nothing. (Flink:
+it returns, a finished one forever. The order in which channels are updated changes nothing. (Flink:
 ``CombinedWatermarkStatus``, and with ``returning="skip"`` its ``StatusWatermarkValve``.)
 
 A source partition, or a whole input, that sends nothing for as long as its ``Idleness`` says becomes idle. An
@@ -41,7 +41,7 @@ AllIdle: TypeAlias = Literal["hold", "max"]
 Returning: TypeAlias = Literal["hold", "skip"]
 """What happens to a channel that returns from idleness behind the merged watermark.
 
-- *hold*: it takes part at once, so the merged watermark does not advance until it has caught up. A watermark of its own
+- *hold*: it takes part at once, so the merged watermark does not advance until it has caught up. Its own watermark
   wakes it.
 - *skip*: it is left out until it has caught up. Only its status wakes it; until then its watermarks are ignored.
 """
@@ -56,10 +56,6 @@ class _Channel:
 
 class WatermarkMerge:
     """The merged watermark of several channels.
-
-    Args:
-        all_idle: What the watermark does when all are idle.
-        returning: What happens to a channel that returns behind the others.
 
     >>> merge = WatermarkMerge()
     >>> merge.update("left", 100)
@@ -178,15 +174,9 @@ class WatermarkMerge:
 
 @dataclass(frozen=True)
 class Idleness:
-    """When a silent partition, or a whole silent input, no longer holds the watermark back.
+    """The silence after which a partition, or a whole input, no longer holds the watermark back.
 
-    Attributes:
-        timeout_ms: How long it must have been silent, in milliseconds.
-        returning: What happens to a partition that returns behind the others (``Returning``).
-        even_if_silent: Whether an input that has never sent anything may go idle, too.
-
-    Raises:
-        ConfigurationError: The timeout is not above zero, or another value is unknown.
+    With ``even_if_silent`` an input that has never sent anything may go idle, too.
     """
 
     timeout_ms: int
@@ -210,9 +200,6 @@ class IdlenessTimer:
 
     Apart from that, the silence between complete readings is measured by their moments, and a pause of the query does
     not end it: what came in the pause is read before the next complete reading.
-
-    Args:
-        timeout_ms: How long the silence must last, in milliseconds.
 
     >>> timer = IdlenessTimer(10)
     >>> timer.is_idle(0), timer.is_idle(10), timer.is_idle(11)
@@ -243,11 +230,7 @@ class IdlenessTimer:
         return False
 
     def is_idle_at_reading(self, moment: int) -> bool:
-        """Return whether the channel has been quiet for the timeout at a complete reading.
-
-        Args:
-            moment: The moment of the reading in epoch milliseconds, which is not before that of an earlier one.
-        """
+        """Return whether the channel has been quiet for the timeout at a complete reading; moments never go back."""
         if self.quiet_since is None:
             self.quiet_since = moment
         return moment - self.quiet_since >= self._timeout

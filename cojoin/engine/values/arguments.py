@@ -21,15 +21,7 @@ if TYPE_CHECKING:
 
 
 def check_word(name: str, value: Any, words: Sequence[str]) -> None:
-    """Raise an error unless a value is one of some words.
-
-    Args:
-        name: The argument's name, for the message.
-        value: The argument's value.
-        words: The valid words, two or more.
-
-    Raises:
-        ConfigurationError: The value is none of them.
+    """Raise an error unless an argument's value is one of two or more words.
 
     >>> check_word("how", "inner", ["left", "inner"])
     """
@@ -42,11 +34,7 @@ def check_word(name: str, value: Any, words: Sequence[str]) -> None:
 
 
 def check_flag(name: str, value: Any) -> None:
-    """Raise an error unless a value is a bool; the arguments are those of ``check_word``.
-
-    Raises:
-        ConfigurationError: The value is neither True nor False.
-    """
+    """Raise an error unless an argument's value is True or False."""
     if not isinstance(value, bool):
         msg = f"{name}: expected True or False, got {value!r}"
         raise ConfigurationError(msg)
@@ -88,11 +76,7 @@ _PART = re.compile(r"\s*([+-]?\d+(?:\.\d+)?)\s*([a-zA-Zµ]+)\s*")
 
 
 def microseconds(duration: Duration, label: str) -> int:
-    """Return a duration as whole microseconds.
-
-    Args:
-        duration: ``"5 seconds"``, ``"1 hour 30 minutes"`` or a ``timedelta``; not negative.
-        label: What it configures, for the message, such as ``"tolerance"``.
+    """Return a duration as whole microseconds; the label names in messages what it configures.
 
     Raises:
         ConfigurationError: It does not parse, is negative or finer than a microsecond, or is a bare number.
@@ -119,14 +103,7 @@ def microseconds(duration: Duration, label: str) -> int:
 
 
 def milliseconds(duration: Duration, label: str) -> int:
-    """Return a duration as whole milliseconds; a finer one is refused rather than rounded.
-
-    Args:
-        duration: ``"5 seconds"``, ``"1 hour 30 minutes"`` or a ``timedelta``; not negative.
-        label: What it configures, for the message, such as ``"max_out_of_orderness"``.
-
-    Raises:
-        ConfigurationError: It does not parse, is negative or finer than a millisecond, or is a bare number.
+    """Return a duration as whole milliseconds, as ``microseconds``; a finer one is refused rather than rounded.
 
     >>> milliseconds("5 seconds", "out-of-orderness")
     5000

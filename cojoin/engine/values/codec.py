@@ -2,7 +2,7 @@
 
 A state is ``b"cojoin"``, one version byte, the header's length and CRC-32 (4 bytes each, little endian), the header,
 then each table as an Arrow IPC stream. The header holds small JSON values and each table's name, length and CRC-32, so
-that any damage is detected. Tables are read without copying them. There is no pickle, so reading runs no code.
+that any damage is detected. Tables are read without copying them. Nothing is pickled, so reading runs no code.
 
 A message is one Arrow record batch without its schema, which both ends know. The messages of a table are small on
 average, so code that carries many may count messages instead of bytes. A row is never split.
@@ -88,7 +88,7 @@ def decode(data: bytes) -> tuple[dict[str, Any], dict[str, pa.Table]]:
         msg = f"state bytes: expected them to begin with {_MAGIC!r}, got {magic!r}: this is not a state of cojoin"
         raise CodecError(msg)
     if version != VERSION:
-        older = "go on with the version of cojoin that wrote them, or start with a new checkpoint"
+        older = "continue with the version of cojoin that wrote them, or start with a new checkpoint"
         action = "upgrade cojoin" if version > VERSION else older
         msg = f"state bytes: expected format {VERSION}, which this version of cojoin reads, got {version}; {action}"
         raise CodecError(msg)

@@ -31,11 +31,7 @@ if TYPE_CHECKING:
 
 
 def encode_entries(values: Sequence[Any], dtype: pa.DataType) -> pa.Array:
-    """Return converted values as an Arrow column.
-
-    Args:
-        values: Results of a ``coercer`` of the type: tuples for structs, lists or tuples for arrays, dicts for maps.
-        dtype: The type.
+    """Return a ``coercer``'s results (tuples for structs, lists for arrays, dicts for maps) as an Arrow column.
 
     Raises:
         pa.ArrowException: Arrow can't hold a value.
@@ -85,14 +81,9 @@ _INTEGERS = {pa.int8(): 8, pa.int16(): 16, pa.int32(): 32, pa.int64(): 64}
 
 
 def coercer(dtype: pa.DataType, label: str) -> Coercer:
-    """Return a function that checks and converts values of one type.
+    """Return a function that checks and converts values of one type; None passes, since states may be null.
 
-    Args:
-        dtype: The declared type.
-        label: What has this type, for the message, such as ``"EnrichTrades: state 'customer'"``.
-
-    Returns:
-        A function from a value to the stored value. None passes, since states and fields may be null.
+    The label names in messages what has the type, such as ``"EnrichTrades: state 'customer'"``.
 
     >>> coercer(pa.float64(), "state 'total'")(5)
     5.0
@@ -317,7 +308,7 @@ def _expect(value: Any, expected: Any, dtype: pa.DataType, label: str, refused: 
 
 
 def misfit(value: Any, dtype: pa.DataType, label: str) -> FunctionError:
-    """Return the error that says which type was expected and which value was given."""
+    """Return the error that a value does not have the expected type."""
     hint = ""
     if pa.types.is_timestamp(dtype) and isinstance(value, datetime):
         hint = "; give the datetime a time zone" if dtype.tz else "; a timestamp_ntz has no time zone"
@@ -344,15 +335,7 @@ _FAITHFUL: tuple[tuple[Callable[[pa.DataType], bool], frozenset[type]], ...] = (
 
 
 def encode_rows(rows: list[Any], schema: pa.Schema, label: str) -> pa.Table:
-    """Return what a function yielded as a table.
-
-    Args:
-        rows: Tuples, lists or rows (by position), or dicts (by name, all fields).
-        schema: The declared output.
-        label: Who yielded them, for the message.
-
-    Raises:
-        FunctionError: A row has another width, other names, or a value that does not fit its field.
+    """Return a function's rows as a table: tuples, lists or rows by position, dicts by name with all fields.
 
     >>> schema = pa.schema([("trade_id", pa.int64()), ("tier", pa.string())])
     >>> encode_rows([(7, "gold"), {"trade_id": 8, "tier": None}], schema, "EnrichTrades").to_pylist()

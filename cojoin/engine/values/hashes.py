@@ -4,10 +4,9 @@
 rows by hash and then compare keys. It costs some 10 ns a row for numbers, dates, times, booleans and decimals, which
 are mixed as integers; of strings and binaries each distinct value is hashed once (SipHash, 200 to 400 ns).
 
-*Tables.* The digest of a table does not depend on the order of its rows. Tables of equal rows, each occurring equally
-often, have equal digests; other tables have different digests with all but certainty. Every row becomes a hash over all
-its columns, nulls and nested values included. The digest is the sum of the hashes, so the digests of a table's parts
-add up to that of the whole. It protects against mistakes, not against an adversary. It costs some 5 ns a row for a
+*Tables.* The digest of a table is the sum of its rows' hashes over all columns, nulls and nested values included. So it
+does not depend on the order of the rows, and the digests of a table's parts add up to that of the whole. Different
+tables have different digests with all but certainty, unless an adversary makes them. It costs some 5 ns a row for a
 number and 25 ns for a text of eight bytes.
 """
 
@@ -37,11 +36,9 @@ _SEEDS = tuple(
 
 
 def key_hashes(keys: pa.Table) -> NDArray[np.uint64]:
-    """Return each row's hash.
+    """Return each row's hash, of key columns without nulls, whose types are ``keys.KEYABLE``.
 
-    Args:
-        keys: The key columns alone, without nulls, of the types that a key may have (``keys.KEYABLE``). Their names and
-            the width of an integer do not change the hash.
+    Their names and the width of an integer do not change the hash.
 
     >>> one, two = key_hashes(pa.table({"id": [7], "zone": ["a"]})), key_hashes(pa.table({"k": [7], "z": ["a"]}))
     >>> one.tolist() == two.tolist(), int(key_hashes(pa.table({"id": pa.array([7], pa.int32())}))[0])
@@ -171,8 +168,7 @@ _KEPT = np.array([(1 << (8 * count)) - 1 for count in range(_WORD + 1)], dtype=n
 def rows_digest(table: pa.Table) -> int:
     """Return the digest of a table's rows, from 0 to 2**64 - 1; a table without rows has 0.
 
-    Args:
-        table: The rows. The order and types of the columns matter, their names do not.
+    The order and types of the columns matter, their names do not.
 
     >>> one, two = pa.table({"id": [1, 2], "tier": ["gold", None]}), pa.table({"id": [2, 1], "tier": [None, "gold"]})
     >>> rows_digest(one) == rows_digest(two), rows_digest(one) == rows_digest(one.slice(1))
@@ -186,9 +182,7 @@ def rows_digest(table: pa.Table) -> int:
 def row_hashes(table: pa.Table, seed: int = 0) -> NDArray[np.uint64]:
     """Return the hash of each row, from 0 to 2**64 - 1; equal rows have equal hashes.
 
-    Args:
-        table: The rows. The order and types of the columns matter, their names do not.
-        seed: A number that changes all hashes, so that different rows whose hashes are equal get different ones.
+    Columns matter as in ``rows_digest``. With another seed, different rows whose hashes were equal get different ones.
 
     >>> one, two, three = row_hashes(pa.table({"id": [1, 2, 1], "tier": ["gold", None, "gold"]})).tolist()
     >>> one == three, one == two
@@ -234,7 +228,7 @@ def _add_values(hashes: NDArray[np.uint64], array: pa.Array) -> None:
     elif types.is_null(dtype):
         pass
     elif types.is_struct(dtype):
-        # Tells a struct of nulls from a null.
+        # Distinguishes a struct of nulls from a null.
         _add_word(hashes, _STRUCT)
         for position in range(dtype.num_fields):
             # In Arrow a field of a null struct may still hold a value; struct_field returns null there.
@@ -300,17 +294,14 @@ def _words_from(words: NDArray[np.uint64], starts: NDArray[np.int64], left: NDAr
 
 
 def _add_lists(hashes: NDArray[np.uint64], array: pa.Array) -> None:
-    """Mix lists or maps into the hashes, in place: the sums of their elements' hashes, and their lengths.
-
-    An element's hash is mixed with its position before it is added to the sum.
-    """
+    """Mix lists or maps into the hashes, in place: sums of their elements' hashes, mixed with positions; lengths."""
     offsets = _offsets(array)
     lengths = np.diff(offsets)
     begin, end = int(offsets[0]), int(offsets[-1])
     elements = np.repeat(hashes, lengths)
     children = [array.keys, array.items] if pa.types.is_map(array.type) else [array.values]
     for child in children:
-        # The children of a sliced array are not sliced, so they are cut to its range here.
+        # The children of a sliced array are not sliced, so they are cut to its range.
         _add_column(elements, child.slice(begin, end - begin))
     places = np.arange(end - begin) - np.repeat(offsets[:-1] - begin, lengths)
     sums = np.zeros(end - begin + 1, dtype=np.uint64)
@@ -320,7 +311,7 @@ def _add_lists(hashes: NDArray[np.uint64], array: pa.Array) -> None:
 
 
 def _offsets(array: pa.Array) -> NDArray[np.int64]:
-    """Return where each value of a column of variable length begins in its data, and where the last one ends."""
+    """Return the begin of each value of a column of variable length in its data, and the last one's end."""
     types = pa.types
     large = types.is_large_string(array.type) or types.is_large_binary(array.type) or types.is_large_list(array.type)
     data = array.buffers()[1]

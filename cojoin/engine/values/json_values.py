@@ -30,12 +30,7 @@ _MICROSECOND = timedelta(microseconds=1)
 
 
 def row_to_json(row: Sequence[Any], schema: pa.Schema, *, sort_maps: bool = False) -> dict[str, Any]:
-    """Return a decoded row as a JSON object by column name.
-
-    Args:
-        row: The values, in the order of the columns.
-        schema: The columns.
-        sort_maps: Whether the pairs of a map are sorted, so that equal maps become equal JSON.
+    """Return a decoded row as a JSON object by column name; with sorted maps, equal ones become equal JSON.
 
     >>> from cojoin.engine.values.types import parse_schema
     >>> row_to_json((7, Decimal("2.50"), bytes([1])), parse_schema("id long, amount decimal(5,2), raw binary"))
@@ -46,16 +41,7 @@ def row_to_json(row: Sequence[Any], schema: pa.Schema, *, sort_maps: bool = Fals
 
 
 def row_from_json(values: Mapping[str, Any], schema: pa.Schema, label: str) -> dict[str, Any]:
-    """Return a JSON object as a row's values by column name; a column that the object lacks is null.
-
-    Args:
-        values: The object.
-        schema: The columns.
-        label: Which row it is, for messages.
-
-    Raises:
-        SchemaError: The object has an unknown column, or a value does not fit its column.
-    """
+    """Return a JSON object as a row's values by column name; a column that the object lacks is null."""
     names = schema.names
     if not isinstance(values, dict):
         msg = f"{label}: expected a row as a JSON object, got {values!r}"

@@ -26,11 +26,7 @@ NO_KEY = -1
 
 
 class KeyContext:
-    """The key that is being processed, shared by the contexts, the states and the timers of one call.
-
-    Attributes:
-        code: The number of the key in the micro-batch; ``NO_KEY`` where no key is current.
-    """
+    """The code of the key that is being processed, shared by the contexts, the states and the timers of one call."""
 
     __slots__ = ("code",)
 
@@ -48,25 +44,14 @@ _SPARSEST = 4
 def is_keyable(dtype: pa.DataType) -> bool:
     """Return whether a column of this type can be (a part of) a key."""
     types = pa.types
-    return bool(
-        types.is_boolean(dtype)
-        or types.is_integer(dtype)
-        or types.is_string(dtype)
-        or types.is_binary(dtype)
-        or types.is_date(dtype)
-        or types.is_timestamp(dtype)
-        or types.is_decimal(dtype)
-    )
+    kinds = types.is_integer, types.is_string, types.is_binary, types.is_date, types.is_timestamp, types.is_decimal
+    return types.is_boolean(dtype) or any(is_kind(dtype) for is_kind in kinds)
 
 
 def encode_keys(tables: Sequence[pa.Table]) -> tuple[list[NDArray[np.int64]], int]:
-    """Return the codes of the keys in several tables, row by row.
+    """Return for several tables of key columns the codes of their rows, and the number of distinct keys.
 
-    Args:
-        tables: Tables of key columns only, of the same types in the same order; the names may differ. No nulls.
-
-    Returns:
-        For each table the codes of its rows, and the number of distinct keys.
+    The columns have the same types in the same order, whatever their names, and no nulls.
 
     >>> (left, right), count = encode_keys([pa.table({"id": ["a", "b"]}), pa.table({"customer": ["b"]})])
     >>> left.tolist(), right.tolist(), count

@@ -74,11 +74,6 @@ def text_bytes(text: str) -> bytes:
 def dump_json(value: Any, *, indent: int | None = None, default: Callable[[Any], Any] = str) -> str:
     r"""Return readable JSON: only halves of surrogate pairs, which UTF-8 can't hold, are escaped.
 
-    Args:
-        value: A value that JSON can hold.
-        indent: How many blanks a level is indented by; None writes one line.
-        default: Converts a value that JSON can't hold.
-
     >>> print(dump_json({"name": "\udcffÅsa"}))
     {"name": "\udcffÅsa"}
     """
@@ -169,12 +164,7 @@ def row_class(names: tuple[str, ...]) -> type[Row]:
 def decode_rows(table: pa.Table, beyond: Stand = None) -> list[Row]:
     """Return an Arrow table as rows, in its order.
 
-    Args:
-        table: The rows, in any number of chunks.
-        beyond: Makes the value for a moment that Python's datetimes can't hold.
-
-    Raises:
-        OverflowError: There is such a moment, and ``beyond`` is None.
+    ``beyond`` makes the value for a moment that Python's datetimes can't hold; with None that raises ``OverflowError``.
     """
     make = row_class(tuple(table.column_names))
     if not table.num_columns:
@@ -317,10 +307,7 @@ def needs_freezing(dtype: pa.DataType) -> bool:
 
 
 def hashable(value: Any) -> Any:
-    """Return a value in the form that it has as a key of a map: lists become tuples, and each NaN the same object.
-
-    Python finds a NaN in a dict only if it is the very object that was put there.
-    """
+    """Return a value in the form that it has as a key of a map: lists become tuples, and each NaN the same object."""
     if isinstance(value, list):
         return tuple(map(hashable, value))
     if isinstance(value, float):

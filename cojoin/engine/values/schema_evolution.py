@@ -23,15 +23,9 @@ if TYPE_CHECKING:
 def differences(
     stored: pa.Schema | pa.DataType, wanted: pa.Schema | pa.DataType, *, fixed: Collection[str] = ()
 ) -> list[str]:
-    """Return why a stored schema or type can't become another.
+    """Return a text for each reason why a stored schema or type can't become another; none where it can.
 
-    Args:
-        stored: The stored schema or type.
-        wanted: What it should become; a schema if ``stored`` is one, else a type.
-        fixed: Columns of a schema that keep their type, such as those of a key.
-
-    Returns:
-        A text for each difference; an empty list where the stored one may become the one asked for.
+    The ``fixed`` columns of a schema, such as those of a key, keep their type.
 
     >>> stored = pa.schema([("tier", pa.string()), ("visits", pa.int32()), ("note", pa.string())])
     >>> differences(stored, pa.schema([("visits", pa.int64()), ("tier", pa.int32()), ("rank", pa.int32())]))
@@ -109,16 +103,7 @@ def _spelled(stored: pa.DataType, wanted: pa.DataType) -> tuple[str, str]:
 
 
 def evolve(table: pa.Table, schema: pa.Schema, label: str, *, fixed: Collection[str] = ()) -> pa.Table:
-    """Return stored rows in the schema that is asked for; the same table where it already has that schema.
-
-    Args:
-        table: The rows as they were stored.
-        schema: The schema that they should have.
-        label: What they are, for the message.
-        fixed: Columns that keep their type.
-
-    Raises:
-        CheckpointError: They can't be converted without loss.
+    """Return stored rows converted, without loss, to the wanted schema; the same table where it has that already.
 
     >>> stored = pa.table({"visits": pa.array([5], pa.int32())})
     >>> evolve(stored, pa.schema([("visits", pa.int64()), ("tier", pa.string())]), "input 'customers'").to_pylist()
@@ -144,10 +129,7 @@ def evolve(table: pa.Table, schema: pa.Schema, label: str, *, fixed: Collection[
 
 
 def _convert(array: pa.Array, dtype: pa.DataType) -> pa.Array:
-    """Return values converted to a type that theirs may become.
-
-    A sliced list or map is converted with all children of the array that it is a slice of.
-    """
+    """Return values, if a slice's with all children of its array, converted to a type that theirs may become."""
     if array.type.equals(dtype):
         return array
     if not len(array):
@@ -171,14 +153,7 @@ def _convert(array: pa.Array, dtype: pa.DataType) -> pa.Array:
 
 
 def widest(schemas: Sequence[pa.Schema], label: str) -> pa.Schema:
-    """Return the schema that all others may become; key groups may hold those of before and after a change.
-
-    Args:
-        schemas: One or more.
-        label: What has them, for the message.
-
-    Raises:
-        CheckpointError: None of them is such a schema.
+    """Return the one of some schemas that all others may become; key groups may hold those of before a change.
 
     >>> widest([pa.schema([("visits", pa.int32())]), pa.schema([("visits", pa.int64())])], "state 'visits'")
     visits: int64

@@ -126,13 +126,7 @@ def as_spark_column(
 ) -> pa.ChunkedArray:
     """Return a column in the Arrow type of Spark's that holds its values; one that Spark has none for stays as it is.
 
-    Args:
-        column: The column.
-        label: The column, for messages, such as ``"input 'trades': column 'amount'"``.
-        cure: Returns what to do about values of a type that do not fit.
-
-    Raises:
-        SchemaError: A value does not fit, such as a time with nanoseconds.
+    ``cure`` returns what to do about values of a type that do not fit.
     """
     target = spark_type(column.type)
     if isinstance(column.type, pa.BaseExtensionType) and not target.equals(column.type):

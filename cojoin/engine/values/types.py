@@ -4,9 +4,9 @@ Spark 4.2 reads every text that is accepted here as the same type, and refuses e
 malformed. This module also refuses an empty schema, fields of one struct whose names differ at most in case,
 ``decimal(0)``, a void that is never null, and types without a plain Arrow type: variant, geometry, geography, calendar
 and year-month intervals, and collations other than ``utf8_binary``. The message about a text shows the faulty line, the
-position in it, what was expected there, and how to correct it.
+position in it, what was expected, and how to correct it.
 
-DDL that is written here is read back as the same type, with two exceptions. DDL can't express an array or map whose
+DDL that this module writes is read back as the same type, with two exceptions. DDL can't express an array or map whose
 values are never null, so the wider type is written. Arrow's large, fixed-size and dictionary-encoded forms, time units
 and zones are written as the one Spark type that PySpark reads them as.
 
@@ -55,7 +55,7 @@ _FOREIGN = (
     | {"float64": "double", "datetime": "timestamp", "timedelta": "interval day to second"}
     | {"null": "void", "number": "decimal", "text": "string"}
 )
-"""What Python, Arrow and other databases call a type, where similarity of letters would not find Spark's name."""
+"""The names of types in Python, Arrow and other databases for which similarity would not find Spark's name."""
 
 _UNITS = ("day", "hour", "minute", "second")
 _CONTINUED = {*_UNITS, "year", "month", "collate", "with", "without"}
@@ -67,7 +67,7 @@ _AFTER_FIELD = {
     "not": "; write NOT NULL once, before COMMENT",
     "null": "; leave it out, for a field may be null unless it is NOT NULL",
 }
-"""The advice about a word after a field that other dialects of DDL allow there."""
+"""The advice about words that other dialects of DDL allow after a field."""
 
 _LEXEME = re.compile(
     r"""
@@ -84,17 +84,9 @@ _LEXEME = re.compile(
 
 
 def _read_fields(ddl: str, label: str) -> list[pa.Field]:
-    """Return the fields of a text, which are written as a list or as one ``struct<...>``.
-
-    Args:
-        ddl: The text.
-        label: What it configures, for the message.
-
-    Raises:
-        SchemaError: It does not parse, or there is no field.
-    """
+    """Return the fields of a text, which are written as a list or as one ``struct<...>``."""
     reader = _Reader(ddl, label)
-    is_struct = reader.peek().says("struct") and reader.peek(1).says("<", "<>")
+    is_struct = reader.peek().is_one_of("struct") and reader.peek(1).is_one_of("<", "<>")
     fields = list(reader.type()) if is_struct else reader.fields("")
     reader.expect("")
     if not fields:
@@ -107,7 +99,7 @@ class _Token(NamedTuple):
     text: str
     at: int
 
-    def says(self, *words: str) -> bool:
+    def is_one_of(self, *words: str) -> bool:
         return self.kind in {"word", "sign"} and self.text.lower() in words
 
     def __str__(self) -> str:
@@ -143,7 +135,7 @@ class _Reader:
 
     def accept(self, *words: str) -> bool:
         """Return whether these words or signs come next, and skip them if all do."""
-        follows = all(self.peek(ahead).says(word) for ahead, word in enumerate(words))
+        follows = all(self.peek(ahead).is_one_of(word) for ahead, word in enumerate(words))
         self.index += len(words) if follows else 0
         return follows
 
@@ -172,8 +164,8 @@ class _Reader:
         if second.kind == "stray":  # it cuts off a name that must be quoted
             return not known
         if second.kind in {"word", "quoted"}:
-            return not (known and second.says(*_CONTINUED))
-        return second.says(":")
+            return not (known and second.is_one_of(*_CONTINUED))
+        return second.is_one_of(":")
 
     def fields(self, close: str) -> list[pa.Field]:
         """Return the fields up to a closing sign, or up to the end of the text where it is empty."""
@@ -195,7 +187,7 @@ class _Reader:
         if self.peek().kind in {"end", "sign"}:
             self.unexpected("the field's type", "; a field is a name and a type, as in 'id bigint'")
         dtype = self.type()
-        if self.peek().says("not"):
+        if self.peek().is_one_of("not"):
             self.not_void(dtype, "a type that can be NOT NULL")
         nullable = not self.accept("not", "null")
         if self.accept("comment"):
@@ -281,12 +273,12 @@ class _Reader:
 
     def interval(self) -> pa.DataType:
         first = self.peek()
-        if not first.says(*_UNITS):
-            name = f"interval {first.text}" if first.says("year", "month") else "interval"
+        if not first.is_one_of(*_UNITS):
+            name = f"interval {first.text}" if first.is_one_of("year", "month") else "interval"
             self.unsupported(self.tokens[self.index - 1], name)
         finer = _UNITS[_UNITS.index(self.take().text.lower()) + 1 :]
         if finer and self.accept("to"):
-            if not self.peek().says(*finer):
+            if not self.peek().is_one_of(*finer):
                 self.unexpected(" or ".join(map(repr, finer)))
             self.take()
         return pa.duration("us")
@@ -324,7 +316,6 @@ _BUILT: dict[str, Callable[[_Reader], pa.DataType]] = {
 }
 _NAMES = (*_PLAIN, *_BUILT, *_ALIASES)
 
-
 _UNQUOTED = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 _WRITTEN = (
@@ -339,14 +330,7 @@ _WRITTEN = (
 
 
 def parse_schema(ddl: str, *, label: str = "schema") -> pa.Schema:
-    """Return a list of fields, or a ``struct<...>``, as an Arrow schema.
-
-    Args:
-        ddl: Fields as in Spark: ``"id long NOT NULL, tags: array<string> COMMENT 'x', `odd name` int"``.
-        label: What the text configures, for the message, such as ``"output_type"``.
-
-    Raises:
-        SchemaError: The text does not parse, has no field or the same one twice, or a type isn't supported.
+    """Return fields, such as ``"id long NOT NULL, `odd name` int"``, or a ``struct<...>`` as an Arrow schema.
 
     >>> parse_schema("trade_id long NOT NULL, amount decimal(10,2)")
     trade_id: int64 not null
@@ -357,9 +341,6 @@ def parse_schema(ddl: str, *, label: str = "schema") -> pa.Schema:
 
 def as_schema(declared: Any, label: str) -> pa.Schema:
     """Return the columns that a user declares: one or more, as DDL, an Arrow schema, or a PySpark ``StructType``.
-
-    Raises:
-        SchemaError: It is none of these, has no column, or does not parse; every message begins with ``label``.
 
     >>> as_schema("trade_id long, tier string", "output_type").names
     ['trade_id', 'tier']
@@ -387,13 +368,6 @@ def as_schema(declared: Any, label: str) -> pa.Schema:
 def parse_type(ddl: str, *, label: str = "type") -> pa.DataType:
     """Return one type as an Arrow type; a list of fields is read as a struct.
 
-    Args:
-        ddl: A type such as ``"map<string, bigint>"``, or fields such as ``"tier string, since timestamp"``.
-        label: What the text configures, for the message, such as ``"state 'customer'"``.
-
-    Raises:
-        SchemaError: The text does not parse, has the same field twice, or a type isn't supported.
-
     >>> parse_type("map<string, bigint>")
     MapType(map<string, int64>)
     >>> parse_type("tier string, since timestamp")
@@ -408,9 +382,6 @@ def parse_type(ddl: str, *, label: str = "type") -> pa.DataType:
 def schema_to_ddl(schema: pa.Schema, *, label: str = "schema") -> str:
     """Return an Arrow schema as the fields that `parse_schema` reads.
 
-    Raises:
-        SchemaError: There is no field or the same one twice, or Spark has no such type.
-
     >>> schema_to_ddl(pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("odd name", pa.string())]))
     'id bigint NOT NULL, `odd name` string'
     """
@@ -422,9 +393,6 @@ def schema_to_ddl(schema: pa.Schema, *, label: str = "schema") -> str:
 
 def type_to_ddl(dtype: pa.DataType, *, label: str = "type") -> str:
     """Return Spark's name of an Arrow type, which `parse_type` reads.
-
-    Raises:
-        SchemaError: A struct has the same field twice, or Spark has no such type.
 
     >>> type_to_ddl(pa.struct({"tier": pa.string(), "visits": pa.list_(pa.date32())}))
     'struct<tier:string,visits:array<date>>'

@@ -48,7 +48,7 @@ def test_only_a_name_that_is_taken_is_changed() -> None:
 def test_equal_names_need_suffixes_whatever_their_case() -> None:
     right = "customer_id long, event_time timestamp, Amount double"
     with pytest.raises(
-        SchemaError, match=r"""both have 'Amount'; tell them apart with suffixes=\("", "_customers"\)"""
+        SchemaError, match=r"""both have 'Amount'; distinguish them with suffixes=\("", "_customers"\)"""
     ):
         joined(right)
     assert joined(right, suffixes=("", "_customer")).endswith(

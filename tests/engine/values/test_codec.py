@@ -102,7 +102,7 @@ def test_a_newer_version_is_named_with_what_to_do() -> None:
 
 def test_an_older_version_is_named_with_what_to_do() -> None:
     older = STATE[:6] + bytes([VERSION - 1]) + STATE[7:]
-    with pytest.raises(CodecError, match=rf"got {VERSION - 1}; go on with the version of cojoin that wrote them"):
+    with pytest.raises(CodecError, match=rf"got {VERSION - 1}; continue with the version of cojoin that wrote them"):
         decode(older)
 
 
