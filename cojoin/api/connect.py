@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
     from cojoin.api.joined import Execution
     from cojoin.engine.functions import KeyedCoProcessFunction, Order
-    from cojoin.engine.input_spec import InputSpec
     from cojoin.engine.joins.asof import AsofHow, Direction
     from cojoin.engine.joins.interval import IntervalHow
     from cojoin.engine.joins.output_columns import Suffixes
@@ -89,14 +88,13 @@ def connect(
         msg = f"key_groups: expected a whole number from 1 to {_MOST_KEY_GROUPS}, got {key_groups!r}"
         raise ConfigurationError(msg)
     check_word("when_all_idle", when_all_idle, get_args(AllIdle))
-    time = TimePolicy(when_all_idle, _epoch_millis(hold_left_until, "hold_left_until"))
+    time = TimePolicy(when_all_idle, _epoch_millis(hold_left_until))
     for side, declared in (("left", left), ("right", right)):
         if not isinstance(declared, Input):
             msg = f"{side} input: expected a cojoin.Input, got {type(declared).__name__}"
             raise ConfigurationError(msg)
     if _in_memory(left, right):
-        embedded = EmbeddedExecution.of(left, right)
-        return ConnectedInputs(embedded, 1, time)
+        return ConnectedInputs(EmbeddedExecution.of(left, right), 1, time)
     check_packages("connect()", "spark")
     from cojoin.spark.spark_execution import bind_inputs  # noqa: PLC0415 - rows in memory are joined without Spark
 
@@ -107,11 +105,7 @@ def connect(
 
 
 def _in_memory(left: Input, right: Input) -> bool:
-    """Return whether both inputs are in memory.
-
-    Raises:
-        ConfigurationError: One input is in memory and the other is Spark's, or an input is neither.
-    """
+    """Return whether both inputs are in memory; an error if only one is, or if one is neither that nor of Spark."""
     kinds = {}
     for side, declared in (("left", left), ("right", right)):
         name = declared.name or side
@@ -130,17 +124,12 @@ def _in_memory(left: Input, right: Input) -> bool:
 
 
 def is_of_spark(source: Any) -> bool:
-    """Return whether a value is a DataFrame of Spark's or a source of cojoin's, without importing Spark."""
+    """Return whether a value is a DataFrame of Spark or a source of cojoin, without importing Spark."""
     return any(each.__module__.split(".")[0] in ("pyspark", "cojoin") for each in type(source).__mro__)
 
 
 def not_an_input(source: Any, argument: str) -> str:
-    """Return the message for a value that can't be an input's rows.
-
-    Args:
-        source: The value.
-        argument: The name of the argument, such as ``"input 'trades'"``.
-    """
+    """Return the message for a value of an argument, such as ``"input 'trades'"``, that can't be an input's rows."""
     kind = f"{type(source).__module__.partition('.')[0]}.{type(source).__name__}".removeprefix("builtins.")
     hint = ""
     if isinstance(source, (str, PathLike)):
@@ -157,12 +146,12 @@ def not_an_input(source: Any, argument: str) -> str:
     )
 
 
-def _epoch_millis(moment: datetime | None, argument: str) -> int | None:
+def _epoch_millis(moment: datetime | None) -> int | None:
     if moment is None:
         return None
     if not isinstance(moment, datetime) or moment.tzinfo is None:
         example = "datetime(2026, 1, 31, tzinfo=timezone.utc)"
-        msg = f"{argument}: expected a datetime with a time zone, such as {example}, got {moment!r}"
+        msg = f"hold_left_until: expected a datetime with a time zone, such as {example}, got {moment!r}"
         raise ConfigurationError(msg)
     return (moment - datetime(1970, 1, 1, tzinfo=timezone.utc)) // timedelta(milliseconds=1)
 
@@ -180,7 +169,8 @@ class ConnectedInputs:
         return display_of(self._display, "ConnectedInputs").html()
 
     def _line(self) -> str:
-        left, right = (f"{spec.name!r} ({source})" for spec, source in self._described())
+        described = zip(self._execution.inputs, self._execution.sources, strict=True)
+        left, right = (f"{spec.name!r} ({source})" for spec, source in described)
         return f"Connected inputs: {left} with {right}"
 
     def _display(self) -> Display:
@@ -188,9 +178,6 @@ class ConnectedInputs:
         left, right = self._execution.inputs
         table = describe_inputs((left, right), self._execution.sources)
         return Display(f"Connected inputs: {left.name!r} with {right.name!r}", table, notes)
-
-    def _described(self) -> zip[tuple[InputSpec, str]]:
-        return zip(self._execution.inputs, self._execution.sources, strict=True)
 
     def asof_join(
         self,
@@ -215,7 +202,7 @@ class ConnectedInputs:
                 earlier, ``"nearest"`` the nearer of the two and at equal distance the earlier. Looking forward, left
                 rows wait until their match is certain.
             tolerance: The largest distance in event time at which a right row matches, inclusive, such as ``"1 hour"``
-                or a ``timedelta``; None is no limit. It also bounds how long right rows are kept.
+                or a ``timedelta``; None sets no limit. It also bounds how long right rows are kept.
             allow_exact_matches: Whether a right row with the same event time matches.
             suffixes: The texts that are appended to column names that both inputs have, left and right, such as
                 ``("", "_customer")``. None refuses such names.
@@ -228,15 +215,7 @@ class ConnectedInputs:
             ConfigurationError: An argument is invalid.
             SchemaError: Column names collide, or an input has no event time.
         """
-        return self._apply(
-            AsofJoin(
-                how=how,
-                direction=direction,
-                tolerance=tolerance,
-                allow_exact_matches=allow_exact_matches,
-                suffixes=suffixes,
-            )
-        )
+        return self._apply(AsofJoin(how, tolerance, allow_exact_matches, suffixes, direction))
 
     def temporal_join(
         self,
@@ -257,8 +236,8 @@ class ConnectedInputs:
         Args:
             how: ``"left"`` emits left rows without a valid version with nulls; ``"inner"`` does not emit them.
             deletes: A boolean column of the right input that is true in tombstones, which delete their key. It is not
-                in the result. None if there is no such column; leave it out for a table with ``changes=True`` and for
-                rows with ``valid_from``, which contain their deletes.
+                in the result. None if the input has no such column. Leave it out for a table with ``changes=True`` and
+                for rows with ``valid_from``, which contain their deletes.
             null_payload_deletes: Whether a right row is a tombstone if all its columns are null except for its key,
                 event time, partition, sequence and ``deletes``, as in a compacted Kafka topic.
             retention: The time after its event time until which a version is valid and kept, inclusive, such as
@@ -272,16 +251,8 @@ class ConnectedInputs:
             ConfigurationError: An argument is invalid.
             SchemaError: ``deletes`` is not a boolean column, column names collide, or an input has no event time.
         """
-        own = self._execution.inputs[1].deletes
-        return self._apply(
-            TemporalJoin(
-                how=how,
-                deletes=own if deletes is None else deletes,
-                null_payload_deletes=null_payload_deletes,
-                retention=retention,
-                suffixes=suffixes,
-            )
-        )
+        deletes = self._execution.inputs[1].deletes if deletes is None else deletes
+        return self._apply(TemporalJoin(how, deletes, null_payload_deletes, retention, suffixes))
 
     def interval_join(
         self,
@@ -317,16 +288,7 @@ class ConnectedInputs:
             ConfigurationError: An argument is invalid, or no pair can be within the bounds.
             SchemaError: Column names collide, or an input has no event time.
         """
-        return self._apply(
-            IntervalJoin(
-                lower=lower,
-                upper=upper,
-                how=how,
-                lower_inclusive=lower_inclusive,
-                upper_inclusive=upper_inclusive,
-                suffixes=suffixes,
-            )
-        )
+        return self._apply(IntervalJoin(lower, upper, how, lower_inclusive, upper_inclusive, suffixes))
 
     def process(
         self,

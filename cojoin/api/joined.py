@@ -53,7 +53,7 @@ class Execution(Protocol):
 
     @property
     def sources(self) -> tuple[str, str]:
-        """Where each input's rows are, in words."""
+        """The description of each input's rows."""
 
     def output_type(self, declared: Any) -> Any:
         """Return a function's output type as the engine takes it."""
@@ -162,7 +162,7 @@ class Joined:
         """Run the join as a stream in this process, one micro-batch with each step.
 
         Each step is what Spark makes of a micro-batch with the same rows and processing time, late rows and
-        ``max_ahead`` included. It runs when it is asked for. Rows are cut in one of these ways:
+        ``max_ahead`` included. It runs when the iterator comes to it. Rows are cut in one of these ways:
 
         - ``batches``: in the order in which they are given.
         - ``arrival``: in the order of a column, where rows with one value come together.
@@ -183,7 +183,7 @@ class Joined:
                 each; it must not go back. None is the end of each batch's arrivals where ``arrival`` has times, and
                 else unknown, as is 0. While it is unknown no row is too far ahead, and no input becomes idle.
             drain: Whether one more step ends both inputs after the last batch, so that timers fire and waiting rows
-                come out, as ``Trigger.available_now(drain=True)`` does. Its processing time is that of the last batch.
+                are emitted, as with ``Trigger.available_now(drain=True)``. Its processing time is the last batch's.
 
         Returns:
             The steps, lazily. Each has the rows that came in, each output, the rows that wait, the watermarks, timers,
@@ -319,7 +319,7 @@ class Joined:
                 remove what was written there after the snapshot.
             allow_data_loss: With ``restore_from``, whether records that the sources no longer have may be skipped.
             on_progress: A function that is called with the report of each batch, as ``Query.progress`` has it, once
-                the batch counts: in their order, in a thread of its own, in the process that started the query. An
+                the batch counts: in their order, in a separate thread, in the process that started the query. An
                 error of it is logged once, and the query continues. The end of the query waits for it, 10 seconds at
                 most. It may call ``query.stop()``.
             evolve: Whether nullable columns that the checkpoint does not have may have been added to the inputs and to

@@ -53,7 +53,7 @@ def lateness(
         every: The interval of a scheduled job, such as ``"1 day"``: the rows whose arrivals are in one window of this
             length, which is aligned to 1970 in UTC, are one micro-batch. Of whole numbers or dates it is not possible.
         max_ahead: As in ``Input``: a row further ahead of its arrival is rejected and moves nothing; where arrivals are
-            not timestamps, one further ahead of the present moment. None is no limit.
+            not timestamps, one further ahead of the present moment. None sets no limit.
 
     Returns:
         The counts; printed, it is a table with usual bounds and the bounds for 99 %, 99.9 % and all of the rows. Rows

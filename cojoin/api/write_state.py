@@ -1,4 +1,4 @@
-"""``write_state``: a state brought along, from DataFrames of the shape that ``read_state`` gives."""
+"""``write_state`` writes an initial state for a query from DataFrames, in the shape that ``read_state`` returns."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def write_state(
 ) -> Checkpoint:
     """Write a state as a savepoint, with which a query begins: ``start(restore_from=...)``.
 
-    The parts are DataFrames of the shape that ``read_state`` gives, which may come from anywhere: a table of customers,
-    a former job, a backup. The query reads its sources from their beginning, unless the state follows an existing one.
+    The parts are DataFrames in the shape of ``read_state``'s, which may come from anywhere: a table of customers, a
+    former job, a backup. The query reads its sources from their beginning, unless the state follows an existing one.
 
     Args:
         spark: The session.
-        checkpoint: An empty directory for the savepoint. No query runs on it; each has a ``checkpoint`` of its own.
+        checkpoint: An empty directory for the savepoint. No query runs on it; each has its own ``checkpoint``.
         joined: The join or function that begins with the state, with sources of cojoin's. Its number of key groups may
             differ from that of the query.
         versions: The rows of the right input that are in force, for an as-of or temporal join: all columns of the
@@ -52,8 +52,8 @@ def write_state(
         timers: A function's timers: the key's columns, ``domain`` (``"event_time"`` or ``"processing_time"``), and
             ``timestamp`` or ``timestamp_ms``.
         watermark: The time up to which the inputs are complete, included: a datetime with a time zone or epoch
-            milliseconds, or a dict of these by input. Rows up to it are late. None is no watermark, or that of the
-            existing state.
+            milliseconds, or a dict of these by input. Rows up to it are late. None takes that of the existing
+            state, or sets none.
         from_existing: The state of a checkpoint to follow: what ``read_state`` returned, a ``Checkpoint`` or a path.
             Source positions, watermarks, counters and outputs are taken from it, and every part that is not given.
 
@@ -88,13 +88,13 @@ def write_state(
         if tables is not None and not isinstance(tables, Mapping):
             msg = f"write_state: {name}: expected a dict from name to DataFrame, got {type(tables).__name__}"
             raise ConfigurationError(msg)
-    # Of a join, read_state gives no versions or states; of a function, no versions.
+    # Of a join, read_state returns no versions or states; of a function, no versions.
     parts = StateParts(versions, buffered or {}, states or {}, _timers(joined, timers), watermark, from_existing)
     return write_parts(spark, location, joined.plan, execution.bound, parts)
 
 
 def _timers(joined: Joined, timers: Any) -> Any:
-    """Return the timers; of a join, those that ``read_state`` gives, which have no row, are none."""
+    """Return the timers; the empty ones that ``read_state`` returns for a join become None."""
     is_join = joined.plan.operation.describe()["operator"] != "process"
     if timers is None or not is_join:
         return timers

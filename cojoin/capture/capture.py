@@ -1,10 +1,8 @@
 """``capture``: writes a test from real rows. ``cojoin.testing.capture`` is its public name.
 
-It takes the rows of a few keys from a run, replays each key alone in the test harness, and writes the rows and the
-output as a test. A key whose rows alone have another output than among all keys is refused: then the function depends
-on something that is not among the rows of the key.
-
-It costs one run over all rows to classify the keys, and a harness's run for each key that is captured.
+It replays the rows of a few keys of a run, each key alone, in the test harness, and writes rows and output as a test. A
+key whose rows alone have another output than among all keys is refused: its function depends on something else. It
+costs one run over all rows to classify the keys, and a harness's run for each key that is captured.
 """
 
 from __future__ import annotations
@@ -80,7 +78,7 @@ def capture(
 
     The test needs neither Spark nor Java. It imports the function, runs each key in the test harness, and compares the
     output, the side outputs and the rejected rows. The rows and the expected output are in a JSON file next to it, one
-    line each. What is expected is what the function or join does now: read it before you commit it.
+    line each. The expected output is that of the function or join as it is now: read it before you commit it.
 
     Args:
         source: Where the rows are:
@@ -96,13 +94,13 @@ def capture(
             ``"no_match"``, ``"tie"`` (rows with one event time), ``"late"``, ``"rejected"`` (for another reason),
             ``"versions"`` (several right rows), ``"null"``, ``"timer"`` (one fired) and ``"side_output"``.
         most: The largest number of keys to choose.
-        span: A start and an end of event time, datetimes with a time zone; rows outside are left out. What is expected
-            is the output for the rows within, without those before.
+        span: A start and an end of event time, datetimes with a time zone; rows outside are left out. The
+            expected output is that of the rows within alone.
         columns: The columns to keep by input, such as ``{"trades": ["amount"]}``. Keys, event times and sequences are
             always kept, and an input that is not named keeps all columns.
         mask: Columns of texts, binary values or whole numbers whose values are replaced by numbered pseudonyms, equal
-            values by equal ones. If one is a key column, both inputs' are masked. What is expected is made from the
-            masked rows.
+            values by equal ones. If one is a key column, both inputs' are masked. The expected output is that of
+            the masked rows.
         function: A callable that makes the function in the test: a class or function of a module, or its name,
             such as ``"jobs.tiers:make"``. None takes the function's class, with the arguments that the instance shows.
         overwrite: Whether existing files are replaced.
@@ -169,11 +167,7 @@ def capture(
 
 
 def _checked_path(path: Any, *, overwrite: bool) -> Path:
-    """Return the path of the test file.
-
-    Raises:
-        ConfigurationError: pytest would not collect it, its folder is missing, or a file already exists.
-    """
+    """Return the path of the test file; an error if pytest would not collect it, or it can't be written."""
     if not isinstance(path, (str, PathLike)) or not isinstance(fspath(path), str):
         msg = f"path: expected the path of a test file, such as 'tests/test_tiers.py', got {path!r}"
         raise ConfigurationError(msg)
@@ -182,10 +176,10 @@ def _checked_path(path: Any, *, overwrite: bool) -> Path:
         msg = f"path: pytest collects files named test_<name>.py, got {test.name!r}"
         raise ConfigurationError(msg)
     try:
-        has_folder = _is_there(test.parent) and test.parent.is_dir()
+        has_folder = _exists(test.parent) and test.parent.is_dir()
         # The longest name is that under which the rows are written before they count.
-        _is_there(_temporary(test.with_suffix(".json")))
-        existing = [file for file in (test, test.with_suffix(".json")) if _is_there(file)]
+        _exists(_temporary(test.with_suffix(".json")))
+        existing = [file for file in (test, test.with_suffix(".json")) if _exists(file)]
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         msg = (
@@ -214,7 +208,7 @@ def _write(path: Path, text: str) -> None:
         raise ConfigurationError(msg) from error
 
 
-def _is_there(path: Path) -> bool:
+def _exists(path: Path) -> bool:
     """Return whether a file or folder exists; a path that can't be one raises ``OSError`` or ``ValueError``."""
     try:
         path.stat()

@@ -6,8 +6,6 @@ its output rows with their event times. Content that ``write_captured`` can't ha
 A captured batch runs as one micro-batch: its rows, the watermarks that both inputs have reached, and the processing
 time. So a row that was late is late again, and a timer fires between the same rows. The last batch has the largest
 event time of all keys' rows, because a drain fires timers up to it.
-
-A key is captured only if its rows alone have the same result as among the rows of all keys.
 """
 
 from __future__ import annotations
@@ -37,7 +35,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     import pyarrow as pa
-    from numpy.typing import NDArray
 
     from cojoin.capture.history import History
     from cojoin.engine.input_spec import InputSpec
@@ -53,14 +50,11 @@ _END = "end of time"
 
 @dataclass(frozen=True)
 class CapturedBatch:
-    """A micro-batch of one key.
+    """A micro-batch of one key; its rows are JSON objects by column name, left input first, in the order of arrival.
 
-    Attributes:
-        rows: The rows of both inputs, left first, as JSON objects by column name, in the order in which they came.
-        watermarks: Both inputs' watermarks after these rows, in epoch milliseconds; ``-2**63`` before the first.
-        processing_time: The micro-batch's processing time in epoch milliseconds; 0 if it is unknown.
-        last_event: If the inputs end after this batch, the largest event time of all rows, in epoch milliseconds; None
-            if they do not end.
+    The watermarks are those of both inputs after these rows; ``-2**63`` stands for none. A processing time of 0 is
+    unknown. ``last_event`` is the largest event time of all rows if the inputs end after this batch, else None. All
+    times are epoch milliseconds.
     """
 
     rows: tuple[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]]] = ((), ())
@@ -93,13 +87,7 @@ class TimedRow:
 
 @dataclass(frozen=True)
 class Outcomes:
-    """The output of a join or a function for the history of one key, each output in its own order.
-
-    Attributes:
-        output: The rows of the main output.
-        side_outputs: The rows of each side output, by its tag's id.
-        rejected: The rejected rows.
-    """
+    """The output of a join or a function for one key: each output in its order, side outputs by tag id."""
 
     output: Sequence[TimedRow] = ()
     side_outputs: Mapping[str, Sequence[TimedRow]] = field(default_factory=dict)
@@ -108,13 +96,9 @@ class Outcomes:
 
 @dataclass(frozen=True)
 class CapturedKey:
-    """One captured key.
+    """One captured key: the cases that its rows are an example of, its micro-batches, and their output.
 
-    Attributes:
-        covers: The cases that its rows are an example of, such as ``"late"``.
-        batches: Its micro-batches.
-        expected: Their output.
-        state: The key's state before them, as a snapshot of a harness or stepper; None if there was nothing.
+    The state is the key's before them, as a snapshot of a harness or stepper; None if the key had none.
     """
 
     covers: tuple[str, ...]
@@ -130,12 +114,7 @@ class _Line(str):
 
 
 def write_captured(inputs: tuple[str, str], keys: Mapping[str, CapturedKey]) -> str:
-    """Return the content of a file of captured keys.
-
-    Args:
-        inputs: The names of the left and of the right input.
-        keys: The keys, by their texts.
-    """
+    """Return the content of a file of captured keys, which are given by their texts; inputs are named left first."""
     made = {
         key: {
             "covers": _line(list(captured.covers)),
@@ -149,11 +128,7 @@ def write_captured(inputs: tuple[str, str], keys: Mapping[str, CapturedKey]) -> 
 
 
 def read_captured(text: str) -> tuple[tuple[str, str], dict[str, CapturedKey]]:
-    """Return the inputs' names and the keys of a file.
-
-    Raises:
-        ConfigurationError: The text is not what ``write_captured`` returns.
-    """
+    """Return the inputs' names and the keys of a file; an error if ``write_captured`` can't have written it."""
     try:
         content = json.loads(text)
         version = content["captured"]
@@ -186,10 +161,7 @@ def time_to_json(millis: int | None) -> str | None:
 
 
 def time_from_json(text: str | None) -> int:
-    """Return the epoch milliseconds of what ``time_to_json`` returned; ``-2**63`` for None.
-
-    Raises:
-        SchemaError: It is not such a text.
+    """Return the epoch milliseconds of a text of ``time_to_json``; ``-2**63`` for None.
 
     >>> time_from_json("1970-01-01T00:00:01.500Z")
     1500
@@ -302,18 +274,11 @@ def _layout(value: Any, depth: int = 0) -> str:
 def replay(
     run: LocalRun, batches: Iterable[CapturedBatch], state: bytes | None = None, *, processing_time: int = 0
 ) -> Outcomes:
-    """Run a key's captured batches, and return their output.
+    """Run a key's captured batches on a new run that notes rows, and return their output.
 
-    Args:
-        run: A new run that notes rows, whose inputs have the columns of the rows and make no watermarks of their own.
-        batches: The micro-batches in their order.
-        state: The state before them, as a snapshot of a harness or stepper; None if there was nothing.
-        processing_time: The clock in epoch milliseconds until a batch says another; 0 if it is unknown.
-
-    Raises:
-        CheckpointError: The state can't become that of the run.
-        SchemaError: A row does not fit its input's columns.
-        FunctionError: The function raised an error.
+    The run's inputs have the columns of the rows and make no watermarks themselves. The state is that before the first
+    batch, as a snapshot of a harness or stepper. The clock starts at the processing time, in epoch milliseconds, and
+    moves with the batches that have one.
     """
     now = processing_time
     if state is not None:
@@ -353,18 +318,10 @@ def _table(rows: Sequence[Mapping[str, Any]], spec: InputSpec, where: str) -> pa
 def replay_key(
     history: History, emitted: Mapping[str, Sequence[Any]] | None, subject: str
 ) -> tuple[tuple[CapturedBatch, ...], Outcomes]:
-    """Return a key's micro-batches and their output.
+    """Return a key's micro-batches, merged as far as the same rows are rejected and emitted, and their output.
 
-    Micro-batches are merged as far as the same rows are rejected and emitted.
-
-    Args:
-        history: The history of the key.
-        emitted: The rows that a function emitted for the key in the run over all keys, by output; None is not compared.
-        subject: The function and the key, for the message.
-
-    Raises:
-        ConfigurationError: The function emits something else for the key's rows alone.
-        FunctionError: The function raised an error.
+    A function that emits other rows for the key alone than in the run over all keys (``emitted``, by output; None is
+    not compared) is an error, whose message names the subject.
     """
     changes = ""
     for batches in _cuts(history):
@@ -385,15 +342,12 @@ def replay_key(
 
 def _cuts(history: History) -> Iterator[tuple[CapturedBatch, ...]]:
     """Yield the micro-batches with few cuts, with those that have rows, and with all."""
-    distinguished = [batch[late | other] for batch, late, other in _judged(history)]
+    judged = zip(history.places, history.late(), history.rejected(), strict=True)
+    distinguished = [batch[late | rejected] for batch, late, rejected in judged]
     starts = {*np.concatenate(distinguished).tolist(), len(history.batches) - 1}
     yield history.captured_batches(starts)
     yield history.captured_batches()
     yield history.captured_batches(range(len(history.batches)))
-
-
-def _judged(history: History) -> Iterator[tuple[NDArray[Any], NDArray[Any], NDArray[Any]]]:
-    return zip(history.places, history.late(), history.rejected(), strict=True)
 
 
 def _checked_join(

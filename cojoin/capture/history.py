@@ -2,20 +2,18 @@
 
 They come from a join's inputs, from the steps of a stream, or from a query's checkpoint:
 
-- The inputs of a join in memory are one run to the end of time, and so are inputs of Spark, of which only the rows of
-  the wanted keys are collected, in one read with a limit. It is one micro-batch, before which there is no watermark, so
-  nothing in it is late. A stream of ``cojoin.sources`` is read as it is now, from its beginning.
+- The inputs of a join, in memory or of Spark, are one micro-batch to the end of time, so no row is late. Of Spark's
+  inputs only the wanted keys' rows are collected, in one read with a limit; a stream of ``cojoin.sources`` is read from
+  its beginning to its present end.
 - The steps of ``Joined.steps`` keep their cuts, watermarks and processing times.
 - Of a checkpoint each key's state at the snapshot is taken, and the key's rows in the batches that followed, with the
   watermarks of the real run (``cojoin.debug``).
 
-Rows whose key has a null belong to no key and are left out; the watermarks that they have moved stay.
+Rows whose key has a null are left out; the watermarks that they have moved stay.
 
-Columns that a test does not need are left out, and values are masked. Equal values of a masked column get equal
-pseudonyms, numbered in the order of the captured rows: ``name-1``, ``name-2``. No value can be computed back from its
-pseudonym. A masked key column is masked in both inputs alike. The expected rows are made from the masked rows, so a
-test with pseudonyms holds together; but a function that compares a masked column with a constant, or sorts by it, takes
-other branches than with the real rows.
+Equal values of a masked column get equal pseudonyms, numbered in the order of the captured rows: ``name-1``,
+``name-2``. A masked key column is masked in both inputs alike. The expected rows are made from the masked rows; but a
+function that compares a masked column with a constant, or sorts by it, takes other branches than with the real rows.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import reduce
-from operator import and_, or_
+from operator import and_, eq, or_
 from os import PathLike
 from types import GeneratorType
 from typing import TYPE_CHECKING, Any
@@ -52,13 +50,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
-    from pyspark.sql import Column
 
     from cojoin.engine.input_spec import InputSpec
     from cojoin.engine.operator import Sides
     from cojoin.engine.plan import Plan
     from cojoin.spark.bound_input import BoundInput
-    from cojoin.spark.spark_execution import SparkExecution
 
 
 Span = tuple[datetime, datetime]
@@ -67,15 +63,10 @@ Span = tuple[datetime, datetime]
 
 @dataclass(frozen=True)
 class History:
-    """The rows of a run, in the order in which they came.
+    """The rows of a run, left input first, in the order in which they came; ``places`` has each row's micro-batch.
 
-    Attributes:
-        plan: The plan of the run. Its inputs make no watermarks of their own.
-        rows: The rows of both inputs, left first.
-        places: For each row of each input, the number of its micro-batch.
-        batches: The micro-batches, without rows.
-        origin: Where the rows come from, for people; without secrets.
-        state: The state before the first micro-batch, as a stepper's snapshot; None if there was nothing.
+    The plan's inputs make no watermarks, the batches have no rows, and the origin describes the source without secrets.
+    The state is that before the first micro-batch, as a stepper's snapshot; None if there was none.
     """
 
     plan: Plan
@@ -90,23 +81,14 @@ class History:
         return encode_keys([spec.keys(table) for spec, table in zip(self.plan.inputs, self.rows, strict=True)])
 
     def only(self, left: NDArray[Any], right: NDArray[Any]) -> History:
-        """Return the history of some of the rows.
-
-        Args:
-            left: The positions of the left rows, or a mask of them.
-            right: The same of the right rows.
-        """
+        """Return the history of some of the left and of the right rows, which are positions or a mask."""
         chosen = [np.flatnonzero(each) if each.dtype == bool else each for each in (left, right)]
         first, second = (table.take(pa.array(each)) for table, each in zip(self.rows, chosen, strict=True))
         batches = self.places[0][chosen[0]], self.places[1][chosen[1]]
         return replace(self, rows=(first, second), places=batches)
 
     def within(self, span: Span | None) -> History:
-        """Return the history of the rows in a span of event time.
-
-        Raises:
-            ConfigurationError: The span is not a pair of datetimes with a zone in their order, or no row is in it.
-        """
+        """Return the history of the rows in a span of event time, which must have a row."""
         if span is None:
             return self
         start, end = _micros_of(span)
@@ -137,12 +119,8 @@ class History:
     def captured_batches(self, starts: Collection[int] | None = None) -> tuple[CapturedBatch, ...]:
         """Return the micro-batches with their rows.
 
-        Args:
-            starts: The micro-batches that must begin again; each other one is merged into the one before it. None
-                merges only those without rows.
-
-        Raises:
-            ConfigurationError: A row can't be written, since it has a moment beyond the years 1 to 9999.
+        All but those of ``starts`` are merged into the one before them; None merges only those without rows. A row with
+        a moment beyond the years 1 to 9999 can't be written and is an error.
         """
         merged: list[CapturedBatch] = []
         for number, batch in enumerate(self.batches):
@@ -160,11 +138,13 @@ class History:
 
     def rejected(self) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
         """Return masks of the rows of each input that are rejected for another reason than lateness."""
-        left, right = (
-            self._rejected(spec, table, batches)
-            for spec, table, batches in zip(self.plan.inputs, self.rows, self.places, strict=True)
-        )
-        return left, right
+        now = np.array([batch.processing_time for batch in self.batches], dtype=np.int64)
+        masks: list[NDArray[np.bool_]] = []
+        for spec, table, batches in zip(self.plan.inputs, self.rows, self.places, strict=True):
+            masks.append(reject_reasons(table, replace(spec, max_ahead_ms=None), 0) > 0)
+            if spec.max_ahead_ms is not None:
+                masks[-1] |= spec.millis(table) > now[batches] + spec.max_ahead_ms
+        return masks[0], masks[1]
 
     def late(self) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
         """Return masks of the rows of each input that are late, rejected or applied."""
@@ -179,13 +159,6 @@ class History:
         )
         return left, right
 
-    def _rejected(self, spec: InputSpec, table: pa.Table, batches: NDArray[np.int64]) -> NDArray[np.bool_]:
-        mask: NDArray[np.bool_] = reject_reasons(table, replace(spec, max_ahead_ms=None), 0) > 0
-        if spec.max_ahead_ms is not None:
-            now = np.array([each.processing_time for each in self.batches], dtype=np.int64)
-            mask |= spec.millis(table) > now[batches] + spec.max_ahead_ms
-        return mask
-
 
 def history_of_run(plan: Plan, rows: Sides, origin: str) -> History:
     """Return the history of a run over all rows to the end of time."""
@@ -196,16 +169,9 @@ def history_of_run(plan: Plan, rows: Sides, origin: str) -> History:
 
 
 def history_of_steps(steps: Sequence[Step], origin: str, state: bytes | None = None) -> History:
-    """Return the history of a stream's steps.
+    """Return the history of a stream's steps: all of one run, in their order.
 
-    Args:
-        steps: All steps of one run, in their order.
-        origin: Where the rows come from, for people.
-        state: The state before the first step, as a stepper's snapshot; the steps' time was recorded, then. None
-            if there was nothing.
-
-    Raises:
-        ConfigurationError: There is no step, they are of several runs, or the first ones are missing.
+    With a state, which is a stepper's snapshot before the first step, the steps' time was recorded.
     """
     numbers = [step.batch_id for step in steps]
     is_whole = state is not None or numbers == list(range(len(steps)))
@@ -269,7 +235,7 @@ def _history(
 
 
 def _reached(plan: Plan, before: bytes | None, rows: Sides, processing_time: int) -> tuple[int, int]:
-    """Return both inputs' watermarks after some rows, which follow on a snapshot."""
+    """Return both inputs' watermarks after some rows that follow a snapshot."""
     operator = plan.create_operator() if before is None else restored_operators(plan, before)[0]
     try:
         watermark = operator.watermark
@@ -324,11 +290,7 @@ def is_checkpoint(source: Any) -> bool:
 
 
 def opened(source: Any, joined: Joined | None) -> tuple[Any, Plan]:
-    """Return a source, with steps that come lazily as a list, and what was run.
-
-    Raises:
-        ConfigurationError: It is no source of rows, or a checkpoint's join is missing.
-    """
+    """Return a source, with lazy steps as a list, and its plan; a checkpoint needs its join."""
     if is_checkpoint(source):
         if not isinstance(joined, Joined):
             msg = f"joined: a checkpoint does not keep its join; give it as it was started, got {joined!r}"
@@ -341,7 +303,7 @@ def opened(source: Any, joined: Joined | None) -> tuple[Any, Plan]:
         return source, source.plan
     steps = list(source) if hasattr(source, "__iter__") else []
     if not steps and isinstance(source, GeneratorType):
-        msg = "capture: the steps were used already, and come once; call joined.steps(...) again"
+        msg = "capture: the iterator of steps is exhausted; call joined.steps(...) again"
         raise ConfigurationError(msg)
     if not steps or not all(isinstance(each, Step) for each in steps):
         msg = (
@@ -352,43 +314,25 @@ def opened(source: Any, joined: Joined | None) -> tuple[Any, Plan]:
     return steps, steps[0].plan
 
 
-def history_of(
-    source: Joined | list[Step], keys: Sequence[tuple[Any, ...]] | None, span: tuple[datetime, datetime] | None
-) -> History:
+def history_of(source: Joined | list[Step], keys: Sequence[tuple[Any, ...]] | None, span: Span | None) -> History:
     """Return the history of a join's inputs, or of the steps of a stream.
 
-    Args:
-        source: The join, or the steps.
-        keys: The keys whose rows are wanted, if these are known; other keys' rows may be in the history, too.
-        span: A span of event time; other rows may be in the history, too.
-
-    Raises:
-        ConfigurationError: The rows can't be collected, or steps are missing.
+    Rows of other keys and of other times than the wanted ones may be in it, too; None wants all.
     """
     plan = source.plan if isinstance(source, Joined) else source[0].plan
     names = f"the inputs {plan.left.name!r} and {plan.right.name!r}"
     if not isinstance(source, Joined):
         count = f"{len(source)} micro-batches" if len(source) > 1 else "one micro-batch"
         return history_of_steps(source, f"{count} of {names}")
-    execution = source._execution  # noqa: SLF001 - what runs the join knows its rows
+    execution = source._execution  # noqa: SLF001 - it has the rows
     if isinstance(execution, EmbeddedExecution):
         return history_of_run(plan, execution.rows, f"{names} in memory")
-    rows = collect_rows(source._spark("capture"), keys, span)  # noqa: SLF001
-    return history_of_run(plan, rows, f"{names}, read by Spark")
+    left, right = (_collected(bound, keys, span) for bound in source._spark("capture").bound)  # noqa: SLF001
+    return history_of_run(plan, (left, right), f"{names}, read by Spark")
 
 
 def key_histories(source: Any, joined: Joined, keys: Sequence[Any]) -> list[History]:
-    """Return the history of each key since a checkpoint's snapshot.
-
-    Args:
-        source: The checkpoint.
-        joined: The join or function that the query ran.
-        keys: The keys, each a value, or a tuple of several columns.
-
-    Raises:
-        ConfigurationError: The checkpoint has nothing of a key.
-        CheckpointError: The checkpoint can't be read, or is that of another query.
-    """
+    """Return the history of each key, a tuple of its columns' values, since a checkpoint's snapshot."""
     from cojoin.debugging.debugger import debug  # noqa: PLC0415 - rows in memory need no Spark
 
     histories = []
@@ -399,7 +343,7 @@ def key_histories(source: Any, joined: Joined, keys: Sequence[Any]) -> list[Hist
         steps = list(debugger.steps())
         has_rows = any(table.num_rows for step in steps for table in step.rows)
         if not has_rows and caught:
-            msg = f"keys: {caught[0].message}; nor had the batches that came next any row of it"
+            msg = f"keys: {caught[0].message}; and the batches that followed have no row of it"
             raise ConfigurationError(msg)
         if not steps:
             msg = (
@@ -408,9 +352,8 @@ def key_histories(source: Any, joined: Joined, keys: Sequence[Any]) -> list[Hist
             )
             raise ConfigurationError(msg)
         state = debugger._stepper().snapshot()  # noqa: SLF001 - the key's state as a harness reads it
-        batches = f"batches {steps[0].batch_id} to {steps[-1].batch_id}"
-        if len(steps) == 1:
-            batches = f"batch {steps[0].batch_id}"
+        first, last = steps[0].batch_id, steps[-1].batch_id
+        batches = f"batch {first}" if first == last else f"batches {first} to {last}"
         name = str(getattr(source, "path", source)).rstrip("/").rpartition("/")[2]
         origin = f"{batches} of the query with the checkpoint {name!r}, and its state before them"
         histories.append(history_of_steps(steps, origin, state))
@@ -418,29 +361,10 @@ def key_histories(source: Any, joined: Joined, keys: Sequence[Any]) -> list[Hist
 
 
 _MOST_ROWS = 1_000_000
-"""The most rows of an input that are collected."""
+"""The largest number of rows of an input that are collected."""
 
 
-def collect_rows(
-    execution: SparkExecution, keys: Sequence[tuple[Any, ...]] | None, span: tuple[datetime, datetime] | None
-) -> Sides:
-    """Return rows of both inputs, left first.
-
-    Args:
-        execution: The execution of the inputs.
-        keys: The keys whose rows are wanted; None for all.
-        span: The span of event time; None for all.
-
-    Raises:
-        ConfigurationError: An input is a stream that can't be read as a whole, or has too many rows.
-    """
-    left, right = (_collected(bound, keys, span) for bound in execution.bound)
-    return left, right
-
-
-def _collected(
-    bound: BoundInput, keys: Sequence[tuple[Any, ...]] | None, span: tuple[datetime, datetime] | None
-) -> pa.Table:
+def _collected(bound: BoundInput, keys: Sequence[tuple[Any, ...]] | None, span: Span | None) -> pa.Table:
     from pyspark.sql import functions as F  # noqa: N812, PLC0415 - rows in memory need no Spark
 
     from cojoin.engine.values.tables import as_spark_column  # noqa: PLC0415
@@ -453,7 +377,7 @@ def _collected(
     )
     columns = [F.col(back_quoted(name)) for name in spec.key]
     if keys is not None:
-        frame = frame.where(reduce(or_, [_equal(columns, [F.lit(value) for value in key]) for key in keys]))
+        frame = frame.where(reduce(or_, [reduce(and_, map(eq, columns, map(F.lit, key))) for key in keys]))
     if span is not None and spec.event_time is not None:
         time = F.col(back_quoted(spec.event_time))
         frame = frame.where((time >= F.lit(span[0])) & (time < F.lit(span[1])))
@@ -470,21 +394,8 @@ def _collected(
     return table.from_arrays(arrays, names=spec.schema.names).cast(spec.schema)
 
 
-def _equal(columns: Sequence[Column], values: Sequence[Column]) -> Column:
-    return reduce(and_, [column == value for column, value in zip(columns, values, strict=True)])
-
-
 def select_columns(history: History, columns: Mapping[str, Sequence[str]] | None) -> History:
-    """Return a history without the columns that are not named; keys, event times and sequences are always kept.
-
-    Args:
-        history: The rows.
-        columns: The columns to keep, by the input's name; an input that is not named keeps all.
-
-    Raises:
-        ConfigurationError: There is no such input or column.
-        SchemaError: A join needs a column that is left out.
-    """
+    """Return a history with the named columns of each input; keys, event times and sequences are always kept."""
     if columns is None:
         return history
     names = [spec.name for spec in history.plan.inputs]
@@ -496,7 +407,7 @@ def select_columns(history: History, columns: Mapping[str, Sequence[str]] | None
         raise ConfigurationError(msg)
     for name in columns:
         if name not in names:
-            msg = f"columns: there is no input {name!r}{did_you_mean(str(name), names)}"
+            msg = f"columns: the join has no input {name!r}{did_you_mean(str(name), names)}"
             raise ConfigurationError(msg)
     specs, tables = [], []
     for spec, table in zip(history.plan.inputs, history.rows, strict=True):
@@ -515,22 +426,13 @@ def select_columns(history: History, columns: Mapping[str, Sequence[str]] | None
 
 
 def _are_names(value: Any) -> bool:
-    # A collection, since an iterator would be used up here.
+    # A collection, since the check would use up an iterator.
     is_list = isinstance(value, Collection) and not isinstance(value, (str, bytes, Mapping))
     return is_list and all(isinstance(name, str) for name in value)
 
 
 def mask_columns(history: History, mask: Sequence[str]) -> History:
-    """Return a history in which the values of some columns of both inputs are replaced by pseudonyms.
-
-    Args:
-        history: The captured rows.
-        mask: The columns: texts, binary values or whole numbers. If one is a key column, the other input's key column
-            in the same place is masked too.
-
-    Raises:
-        ConfigurationError: No input has such a column, or it can't be masked.
-    """
+    """Return a history in which pseudonyms replace the values of some columns of both inputs."""
     if isinstance(mask, str):
         msg = f"mask: expected a list of columns, got {mask!r}; write [{mask!r}]"
         raise ConfigurationError(msg)
@@ -545,7 +447,7 @@ def mask_columns(history: History, mask: Sequence[str]) -> History:
 
 
 def _same(inputs: tuple[InputSpec, InputSpec], name: str) -> list[tuple[int, str]]:
-    """Return the columns of both inputs, each with the input's place, that are masked together."""
+    """Return the columns of both inputs, each with the input's position, that are masked together."""
     columns = {(side, name) for side, spec in enumerate(inputs) if name in spec.schema.names}
     if not columns:
         known = [each for spec in inputs for each in spec.schema.names]

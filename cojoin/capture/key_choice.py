@@ -1,7 +1,5 @@
 """The choice of the keys that a test captures: those that the user names, or a few that cover all cases.
 
-The cases are:
-
 - *match*: a left row that has a match; for a function, one with a right row of its key at or before its time;
 - *no_match*: a left row that has none;
 - *tie*: two rows of the key, of one input or of both, with the same event time;
@@ -12,10 +10,8 @@ The cases are:
 - *timer*: a timer of the function that fired;
 - *side_output*: a row of a side output.
 
-One run of a function over all keys notes the output and the fired timers of each key. A key whose rows alone have
-another result is refused, since the function then depends on something that a test of one key can't hold.
-
-It costs a sort of all rows by key and time, and one run of the join or of the function over them.
+It costs a sort of all rows by key and time, and one run of the join or of the function over them, which notes each
+key's output and fired timers.
 """
 
 from __future__ import annotations
@@ -25,6 +21,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 import numpy as np
+import pyarrow.compute as pc
 
 from cojoin.capture.captured_keys import CapturedKey, name_of, replay_key
 from cojoin.capture.history import history_of, key_histories, mask_columns, select_columns
@@ -42,7 +39,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from datetime import datetime
 
-    import pyarrow as pa
     from numpy.typing import NDArray
 
     from cojoin.capture.history import History
@@ -62,13 +58,7 @@ _SHOWN, _COMPARED = 5, 10_000
 
 @dataclass(frozen=True)
 class Reduction:
-    """The part of the rows that a test needs.
-
-    Attributes:
-        span: The span of event time; None for all.
-        columns: The columns to keep by input; None for all.
-        mask: The columns whose values are replaced by pseudonyms.
-    """
+    """The rows and columns that a test needs, None for all, and the columns whose values become pseudonyms."""
 
     span: tuple[datetime, datetime] | None
     columns: Mapping[str, Sequence[str]] | None
@@ -76,15 +66,8 @@ class Reduction:
 
 
 @dataclass(frozen=True)
-class FoundKeys:
-    """The keys that a test captures.
-
-    Attributes:
-        plan: The plan under test, with inputs as the harness takes them.
-        keys: The keys by their texts.
-        sizes: The number of rows of each key.
-        origin: Where the rows come from, for people.
-    """
+class ChosenKeys:
+    """The captured keys and their numbers of rows by the keys' texts, with the plan under test and the rows' origin."""
 
     plan: Plan
     keys: Mapping[str, CapturedKey]
@@ -94,19 +77,10 @@ class FoundKeys:
 
 def keys_of_run(
     source: Any, keys: Iterable[Any] | None, covers: Sequence[str], most: int, reduction: Reduction
-) -> FoundKeys:
-    """Return keys of a run or of a stream's steps.
+) -> ChosenKeys:
+    """Return the named keys of a join or of a list of steps; without any, at most ``most`` that cover the cases.
 
-    Args:
-        source: A ``Joined``, or a list of steps.
-        keys: The keys that the user names; None chooses some.
-        covers: The cases of which the chosen keys are examples.
-        most: The largest number of chosen keys.
-        reduction: The part of their rows that the test needs.
-
-    Raises:
-        ConfigurationError: A key has no rows, or the rows can't be captured.
-        FunctionError: The function raised an error.
+    A key without rows is an error, and so are too many rows for a test.
     """
     plan: Plan = source[0].plan if isinstance(source, list) else source.plan
     wanted = None if keys is None else named_keys(keys, plan.left)
@@ -118,7 +92,7 @@ def keys_of_run(
             msg = f"capture: none of the {len(coverage.keys):,} keys of {history.origin} covers {', '.join(covers)}"
             raise ConfigurationError(msg)
     else:
-        chosen = places_of_keys(wanted, coverage.keys, history.origin)
+        chosen = _positions_of(wanted, coverage.keys, history.origin)
     count = int(coverage.sizes[chosen].sum())
     if count > _MOST_ROWS:
         biggest = max(chosen, key=lambda code: int(coverage.sizes[code]))
@@ -128,38 +102,34 @@ def keys_of_run(
             f"{_MOST_ROWS:,}; choose keys with fewer rows, or a shorter time with span=(start, end)"
         )
         raise ConfigurationError(msg)
-    part = history.only(*(np.isin(codes, chosen) for codes in coverage.codes))
-    batches = {}
-    for code in chosen:
-        alone = history.only(*(codes == code for codes in coverage.codes))
+    captured = _captured(history, notes, coverage, chosen)
+    return _masked(history, coverage, chosen, reduction) if reduction.mask else captured
+
+
+def _captured(
+    history: History, notes: Mapping[Any, Notes] | None, coverage: Coverage, codes: Iterable[int]
+) -> ChosenKeys:
+    captured, sizes = {}, {}
+    for code in codes:
         key = coverage.keys[code]
-        emitted = _emitted(history, notes, key)
-        batches[code] = replay_key(alone, emitted, f"{name_of(history.plan)}, key {key_text(key, history.plan.left)}")
-    if not reduction.mask:
-        captured = {
-            key_text(coverage.keys[code], history.plan.left): CapturedKey(coverage.of_key(code), *batches[code])
-            for code in chosen
-        }
-        sizes = [int(coverage.sizes[code]) for code in chosen]
-        return FoundKeys(history.plan, captured, dict(zip(captured, sizes, strict=True)), history.origin)
-    return _masked(part, coverage, chosen, reduction)
+        text = key_text(key, history.plan.left)
+        alone = history.only(*(of_row == code for of_row in coverage.codes))
+        replayed = replay_key(alone, _emitted(history, notes, key), f"{name_of(history.plan)}, key {text}")
+        captured[text] = CapturedKey(coverage.of_key(code), *replayed)
+        sizes[text] = int(coverage.sizes[code])
+    return ChosenKeys(history.plan, captured, sizes, history.origin)
 
 
-def keys_of_checkpoint(source: Any, joined: Any, keys: Iterable[Any] | None, reduction: Reduction) -> FoundKeys:
-    """Return keys of a checkpoint, each with its state at the snapshot and its rows since.
-
-    Raises:
-        ConfigurationError: An argument does not fit a checkpoint, or it has nothing of a key.
-        CheckpointError: The checkpoint can't be read, or is that of another query.
-    """
+def keys_of_checkpoint(source: Any, joined: Any, keys: Iterable[Any] | None, reduction: Reduction) -> ChosenKeys:
+    """Return keys of a checkpoint, each with its state at the snapshot and its rows since."""
     if reduction != Reduction(None, None, ()):
         msg = (
-            "span, columns, mask: a checkpoint's state holds whole rows, and those before any span; leave them out, or "
+            "span, columns, mask: a checkpoint's state holds whole rows, also from before a span; leave these out, or "
             "capture from the query's sources: capture(joined, ...)"
         )
         raise ConfigurationError(msg)
     if keys is None:
-        msg = "keys: a checkpoint's keys are not chosen by what they cover; name them: capture(..., keys=[...])"
+        msg = "keys: of a checkpoint no keys are chosen by their cases; name them: capture(..., keys=[...])"
         raise ConfigurationError(msg)
     named = named_keys(keys, joined.plan.left)
     histories = key_histories(source, joined, named)
@@ -174,7 +144,7 @@ def keys_of_checkpoint(source: Any, joined: Any, keys: Iterable[Any] | None, red
             cases = (*cases, "timer")
         captured[text] = CapturedKey(cases, batches, outcomes, history.state)
         sizes[text] = sum(table.num_rows for table in history.rows)
-    return FoundKeys(histories[0].plan, captured, sizes, histories[0].origin)
+    return ChosenKeys(histories[0].plan, captured, sizes, histories[0].origin)
 
 
 def _classified(history: History, reduction: Reduction) -> tuple[dict[Any, Notes] | None, Coverage]:
@@ -185,7 +155,7 @@ def _classified(history: History, reduction: Reduction) -> tuple[dict[Any, Notes
     except FunctionError as error:
         if reduction.columns is None:
             raise
-        msg = f"{error}; columns= left out what is not named there: keep the columns that the function reads"
+        msg = f"{error}; columns= has left some out: keep the columns that the function reads"
         raise FunctionError(msg) from error
     return notes, classify(history, notes)
 
@@ -198,49 +168,24 @@ def _emitted(history: History, notes: Mapping[Any, Notes] | None, key: tuple[Any
     return {} if known is None else known.outputs(operation)
 
 
-def _masked(part: History, coverage: Coverage, chosen: Sequence[int], reduction: Reduction) -> FoundKeys:
-    """Return the chosen keys with pseudonyms; a key is found again by the place of one of its rows."""
-    masked = mask_columns(part, reduction.mask)
+def _masked(history: History, coverage: Coverage, chosen: Sequence[int], reduction: Reduction) -> ChosenKeys:
+    """Return the chosen keys with pseudonyms; a key is recognised by the position of one of its rows."""
+    rows = [np.isin(codes, chosen) for codes in coverage.codes]
+    masked = mask_columns(history.only(*rows), reduction.mask)
     notes, again = _classified(masked, reduction)
-    before = [np.isin(codes, chosen) for codes in coverage.codes]
-    codes_before = [codes[mask] for codes, mask in zip(coverage.codes, before, strict=True)]
-    captured_keys, sizes = {}, {}
-    for code in chosen:
-        new = _same_key(codes_before, again.codes, code)
-        key = again.keys[new]
-        alone = masked.only(*(codes == new for codes in again.codes))
-        text = key_text(key, masked.plan.left)
-        captured = replay_key(alone, _emitted(masked, notes, key), f"{name_of(masked.plan)}, key {text}")
-        captured_keys[text] = CapturedKey(again.of_key(new), *captured)
-        sizes[text] = int(again.sizes[new])
-    return FoundKeys(masked.plan, captured_keys, sizes, masked.origin)
-
-
-def _same_key(before: Sequence[NDArray[np.int64]], after: Sequence[NDArray[np.int64]], code: int) -> int:
-    for old, new in zip(before, after, strict=True):
-        positions = np.flatnonzero(old == code)
-        if len(positions):
-            return int(new[positions[0]])
-    msg = f"key code {code} has no row"
-    raise AssertionError(msg)
+    before = np.concatenate([codes[mask] for codes, mask in zip(coverage.codes, rows, strict=True)])
+    after = np.concatenate(again.codes)
+    return _captured(masked, notes, again, [int(after[before == code][0]) for code in chosen])
 
 
 def named_keys(keys: Iterable[Any], spec: InputSpec) -> list[tuple[Any, ...]]:
-    """Return the keys that a user names as tuples of values, each key once.
-
-    Args:
-        keys: The value of the key column for each key; a tuple if there are several columns.
-        spec: An input whose key columns these are.
-
-    Raises:
-        ConfigurationError: There is no key, or one does not fit the key's columns.
-    """
+    """Return the keys that a user names, values or tuples of several columns, as tuples, each key once."""
     if isinstance(keys, (str, bytes, dict)) or not hasattr(keys, "__iter__"):
         msg = f"keys: expected a list of keys, got {keys!r}; write keys=[{keys!r}]"
         raise ConfigurationError(msg)
     tuples = [_key(each, spec) for each in keys]
     if not tuples:
-        msg = "keys: expected one or more keys, got none; leave keys= out to have some chosen by what they cover"
+        msg = "keys: expected one or more keys, got none; leave keys= out to have some chosen by their cases"
         raise ConfigurationError(msg)
     return list(dict.fromkeys(tuples))
 
@@ -265,17 +210,8 @@ def _key(key: Any, spec: InputSpec) -> tuple[Any, ...]:
     return tuple(made)
 
 
-def places_of_keys(wanted: Sequence[tuple[Any, ...]], known: Sequence[tuple[Any, ...]], where: str) -> list[int]:
-    """Return the places of keys among those that have rows.
-
-    Args:
-        wanted: The keys.
-        known: The keys that have rows.
-        where: Where these rows are, for the message.
-
-    Raises:
-        ConfigurationError: A key has no rows.
-    """
+def _positions_of(wanted: Sequence[tuple[Any, ...]], known: Sequence[tuple[Any, ...]], origin: str) -> list[int]:
+    """Return the positions of keys among the known ones, which have rows; the message names where these are."""
     positions = {key: position for position, key in enumerate(known)}
     missing = [key for key in wanted if key not in positions]
     if missing:
@@ -287,7 +223,7 @@ def places_of_keys(wanted: Sequence[tuple[Any, ...]], known: Sequence[tuple[Any,
         near = near if "did you mean" in near else ""
         examples = f"they have {len(known):,}, such as {', '.join(_shown(key) for key in known[:_SHOWN])}"
         msg = (
-            f"keys: {where} have no rows of key{'s' if len(missing) > 1 else ''} {', '.join(texts)}{more}; "
+            f"keys: {origin} have no rows of key{'s' if len(missing) > 1 else ''} {', '.join(texts)}{more}; "
             f"{examples if known else 'they have no rows at all'}{near}"
         )
         raise ConfigurationError(msg)
@@ -297,7 +233,7 @@ def places_of_keys(wanted: Sequence[tuple[Any, ...]], known: Sequence[tuple[Any,
 def key_text(key: tuple[Any, ...], spec: InputSpec) -> str:
     """Return a key as text, different for different keys of one input.
 
-    A text is its own, and other values are as in the file of captured rows. Several columns are a JSON list.
+    A string stands as it is, other values as in the file of captured rows. Several columns are a JSON list.
     """
     values = [value_to_json(value, spec.schema.field(name).type) for value, name in zip(key, spec.key, strict=True)]
     if len(values) > 1:
@@ -323,12 +259,7 @@ _EXAMPLES = 3
 
 @dataclass
 class Notes:
-    """The output and timers of a function for one key.
-
-    Attributes:
-        yielded: The values that its callbacks yielded, in order.
-        timers: The number of timers that fired.
-    """
+    """The values that a function's callbacks yielded for one key, in order, and the number of timers that fired."""
 
     yielded: list[Any] = field(default_factory=list)
     timers: int = 0
@@ -352,11 +283,8 @@ class Notes:
 class Coverage:
     """The keys of a history and their cases.
 
-    Attributes:
-        codes: The code of each row's key, for both inputs.
-        keys: Each key's values, by code.
-        sizes: The number of rows of each key, by code.
-        cases: For each case, whether a key is an example of it, by code.
+    ``codes`` has the code of each row's key, for both inputs. The keys' values, their numbers of rows, and for each
+    case whether the key is an example of it are by code.
     """
 
     codes: Sequence[NDArray[np.int64]]
@@ -369,14 +297,10 @@ class Coverage:
         return tuple(name for name, members in self.cases.items() if members[code])
 
     def choose(self, wanted: Iterable[str], most: int) -> list[int]:
-        """Return the codes of a few keys that are examples of as many cases as possible.
+        """Return the codes of at most ``most`` keys that are examples of as many of the wanted cases as possible.
 
-        Each case gets three keys, the rarest case first, as far as there are so many. A key that is an example of
-        several cases counts for each. Keys with few rows are taken first; of several the one that came first.
-
-        Args:
-            wanted: The cases.
-            most: The largest number of keys.
+        Each case gets up to three keys, the rarest case first. A key that is an example of several cases counts for
+        each. Keys with few rows are taken first; of several the one that came first.
         """
         chosen: list[int] = []
         # The rarest case comes first, since its keys are often examples of the others, too.
@@ -399,12 +323,7 @@ def applicable(plan: Plan) -> tuple[Case, ...]:
 
 
 def classify(history: History, notes: Mapping[Any, Notes] | None) -> Coverage:
-    """Return the keys of a history and their cases.
-
-    Args:
-        history: The rows.
-        notes: The function's output and timers by key; None for a join.
-    """
+    """Return the keys of a history and their cases; of a function from its notes by key, None for a join."""
     codes, count = history.keys()
     keys = _keys(history, codes, count)
     numbers = {key: code for code, key in enumerate(keys)}
@@ -500,26 +419,14 @@ def _matches_of_join(
         table = output.tables()[OUTPUT]
         keys = table.select([left.schema.names.index(name) for name in left.key])
         is_matched = table.column(position).is_valid()
-        for members, mask in zip(members_by_kind, (is_matched, _inverted(is_matched)), strict=True):
+        for members, mask in zip(members_by_kind, (is_matched, pc.invert(is_matched)), strict=True):
             distinct = keys.filter(mask).group_by(keys.column_names).aggregate([])
             members.update(map(tuple, decode_rows(distinct)))
     return _codes(members_by_kind[0], numbers), _codes(members_by_kind[1], numbers)
 
 
-def _inverted(mask: pa.ChunkedArray) -> NDArray[np.bool_]:
-    inverted: NDArray[np.bool_] = ~mask.to_numpy()
-    return inverted
-
-
 def observe(history: History) -> dict[Any, Notes]:
-    """Return a function's output and timers for each key that had any.
-
-    Args:
-        history: The rows; its plan's operation is a ``KeyedCoProcess``.
-
-    Raises:
-        FunctionError: The function raised an error, or returned an invalid value.
-    """
+    """Return a function's output and timers for each key that had any."""
     notes: defaultdict[Any, Notes] = defaultdict(Notes)
 
     def note(callback: Callback, context: Context) -> None:
@@ -534,7 +441,7 @@ def observe(history: History) -> dict[Any, Notes]:
 
 
 def _outputs(plan: Plan, history: History, observer: Observer | None = None) -> Iterator[BatchOutput]:
-    """Run a plan over a history, and yield what each micro-batch emits."""
+    """Run a plan over a history, and yield the output of each micro-batch."""
     with LocalRun(plan, keeps_operators=True, observer=observer) as run:
         if history.state is not None:
             run.restore(decode_states(history.state).states, resumed=False)

@@ -1,12 +1,11 @@
 """The text of a test that replays captured keys: formatted, and short enough to be read.
 
-The operation is written with the settings that it ran with. Watermarks are not among them, because the captured
-batches have theirs. Lists of columns and of arguments have one line each, so that no formatter's line length matters.
+The operation is written with the settings that it ran with, except for watermarks, which the captured batches have.
+Lists of columns and of arguments have one line each, so that no formatter's line length matters.
 
-A test imports a function's class by its module and name, so the class must be in a module that Python can import.
-Arguments are written into the test if they can be read from the instance: attributes that are named like the parameters
-of its class, with values that Python reads back from their texts. Otherwise the user names a callable without
-parameters that makes the function.
+A test imports a function's class by its module and name. Arguments are written into the test if they can be read from
+the instance: attributes that are named like the parameters of its class, with values that Python reads back from their
+texts. Otherwise the user names a callable without parameters that makes the function.
 """
 
 from __future__ import annotations
@@ -44,14 +43,7 @@ _UNITS = {"day": 86_400_000_000, "hour": 3_600_000_000, "minute": 60_000_000, "s
 
 @dataclass(frozen=True)
 class Purpose:
-    """The parts of a test's docstring.
-
-    Attributes:
-        title: The function and the number of keys, such as ``"Tiers on 12 keys"``.
-        origin: Where the rows come from.
-        cases: Each case that a key covers, with the number of its keys.
-        notes: Further sentences.
-    """
+    """A test's docstring: the title, the origin of the rows, each covered case with its number of keys, and notes."""
 
     title: str
     origin: str
@@ -60,14 +52,7 @@ class Purpose:
 
 
 def test_text(plan: Plan, function: ImportedFunction | None, path: Path, purpose: Purpose) -> str:
-    """Return the text of a test file.
-
-    Args:
-        plan: The plan under test, with inputs as the harness takes them.
-        function: The expression that makes the function; None for a join.
-        path: The path of the test, from which its project is known.
-        purpose: The parts of its docstring.
-    """
+    """Return the text of a test file at a path; the function is None for a join."""
     operation: Any = plan.operation
     inputs = [f"input{number}={_input(spec)}" for number, spec in enumerate(plan.inputs, start=1)]
     ours = {"CapturedKeys", "Harness", "HarnessInput"}
@@ -160,13 +145,13 @@ def _project(path: Path) -> Path:
 
 
 def _is_of_project(package: str, root: Path) -> bool:
-    """Return whether a package is the project's own, which stands in the last section of the imports."""
+    """Return whether a package is the project's, which stands in the last section of the imports."""
     folders = (root, root / "src")
     return any((parent / package).is_dir() or (parent / f"{package}.py").exists() for parent in folders)
 
 
 def _own_name(name: str) -> str:
-    """Return a user's name as the test has it; one that the test has itself gets another."""
+    """Return the name of a user's function in the test; a name that the test uses itself is replaced."""
     first, dot, rest = name.partition(".")
     return f"{first}UnderTest{dot}{rest}" if first in _OURS else name
 
@@ -221,7 +206,7 @@ def _list(items: Sequence[str]) -> str:
 
 
 def _columns(schema: pa.Schema) -> str:
-    """Return columns as DDL, one a line, in quotes of their own."""
+    """Return columns as quoted DDL, one per line."""
     lines = [f"{schema_to_ddl(schema.empty_table().select([place]).schema)}," for place in range(len(schema))]
     lines[-1] = lines[-1].removesuffix(",")
     return '"""\n' + "\n".join(lines).replace("\\", "\\\\").replace('"', '\\"') + '\n"""'
@@ -241,14 +226,9 @@ _SECRET = ("pass", "secret", "token", "credential", "auth", "private", "key")
 
 @dataclass(frozen=True)
 class ImportedFunction:
-    """A function as a test makes it.
+    """The names that a test imports from a module, and the call that makes the function, such as ``Tiers(limit=5)``.
 
-    Attributes:
-        module: The module that the test imports from.
-        names: The names that it imports.
-        call: The name that it calls, such as ``Tiers`` or ``Outer.Tiers``.
-        arguments: The arguments of the call as texts, such as ``limit=5``.
-        tags: For each side output, the expression of its tag; None if no name in the module stands for it.
+    ``tags`` has the expression of each side output's tag, or None if no name in the module stands for it.
     """
 
     module: str
@@ -261,16 +241,10 @@ class ImportedFunction:
 def imported_function(
     function: KeyedCoProcessFunction, tags: Sequence[OutputTag], named: str | Callable[[], Any] | None
 ) -> ImportedFunction:
-    """Return the imports and the expression by which a test makes a function.
+    """Return the imports and the expression by which a test makes a function that has run.
 
-    Args:
-        function: The instance that has run.
-        tags: Its side outputs.
-        named: A callable that makes such an instance without arguments, if the user names one: a class or a
-            function of a module, or its name, such as ``"jobs.tiers:make"``.
-
-    Raises:
-        ConfigurationError: A test can't import it, or its arguments are not known.
+    ``named`` is the user's callable that makes it without arguments, or its name, such as ``"jobs.tiers:make"``. An
+    error if a test can't import it, or its arguments are not known.
     """
     maker: Any = type(function) if named is None else named
     if isinstance(maker, str):
@@ -322,7 +296,7 @@ def _resolve(module: str, path: str, expected: Any) -> Any:
             value = getattr(value, name)
     except (ImportError, AttributeError, ValueError) as error:
         msg = (
-            f"{path} can't be imported from {module}, as a test must do: {error}; say where it is, such as "
+            f"{path} can't be imported from {module}, as a test must do: {error}; name its place, such as "
             f"function='jobs.tiers:Tiers'"
         )
         raise ConfigurationError(msg) from error

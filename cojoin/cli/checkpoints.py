@@ -19,6 +19,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
+from cojoin.checkpoints.identity import read_query
+from cojoin.checkpoints.lease import holder, is_live
+from cojoin.checkpoints.manifest import Manifests
+from cojoin.checkpoints.snapshots import Snapshots
 from cojoin.cli import run_report
 from cojoin.cli.embedded_spark import SHORT_RUN, local_session, store_without_spark
 from cojoin.cli.run_report import say, tell
@@ -50,8 +54,6 @@ def run_checkpoints(arguments: Arguments) -> int:
 
 def _read_without_spark(arguments: Arguments) -> bool:
     """Run a command that only reads files, if this process reaches them by itself, and return whether it did."""
-    from cojoin.checkpoints.progress_table import read_progress_rows  # noqa: PLC0415 - so that --help is quick
-
     if arguments.action not in {"list", "show", "progress"}:
         return False
     files = store_without_spark(arguments.path, arguments.conf)
@@ -59,6 +61,8 @@ def _read_without_spark(arguments: Arguments) -> bool:
         return False
     command = _Command(arguments, None, files)
     if arguments.action == "progress":
+        from cojoin.checkpoints.progress_table import read_progress_rows  # noqa: PLC0415 - it imports Spark
+
         rows = read_progress_rows(files)
         if rows is not None:
             command.show_progress(rows)
@@ -100,9 +104,6 @@ class _Command:
     """A command with its open checkpoint, and its session where it has one."""
 
     def __init__(self, arguments: Arguments, spark: SparkSession | None, files: Store) -> None:
-        from cojoin.checkpoints.identity import read_query  # noqa: PLC0415
-        from cojoin.checkpoints.snapshots import Snapshots  # noqa: PLC0415
-
         self._arguments, self._session, self._files = arguments, spark, files
         self._query = read_query(files)
         self._snapshots = Snapshots(files)
@@ -114,9 +115,6 @@ class _Command:
 
     def snapshots(self) -> None:
         """List the snapshots."""
-        from cojoin.checkpoints.lease import holder  # noqa: PLC0415
-        from cojoin.checkpoints.manifest import Manifests  # noqa: PLC0415
-
         read = [self._readable(partial(self._snapshots.read, each)) for each in self._snapshots.batch_ids()]
         snapshots = [each for each in read if each is not None]
         if self._arguments.json:
@@ -138,11 +136,10 @@ class _Command:
     def show(self) -> None:
         """Show one snapshot."""
         from cojoin.checkpoints.checkpoint import find_snapshot  # noqa: PLC0415
-        from cojoin.checkpoints.lease import holder, is_live  # noqa: PLC0415
 
         held_by = holder(self._files)
         if self._arguments.at is None and not self._snapshots.batch_ids():
-            # A query that is new, or that takes no snapshots, has none; this is not an error.
+            # A query that is new, or that takes no snapshots, has none.
             self._show_without_snapshot(held_by)
             return
         snapshot = find_snapshot(self._files, self._arguments.at)
@@ -154,8 +151,6 @@ class _Command:
         say(_snapshot(snapshot, self._query, held_by, lives=lives))
 
     def _show_without_snapshot(self, held_by: str | None) -> None:
-        from cojoin.checkpoints.manifest import Manifests  # noqa: PLC0415
-
         last = Manifests(self._files).last()
         values = {"batch_id": None, "newest_batch": None if last is None else last.batch_id, "lease": held_by}
         headline = _headline(self._arguments.path, self._query["query"], last, held_by)
@@ -261,7 +256,7 @@ class _Command:
         chosen = next((each for each in snapshots if each.batch_id == batch_id), None)
         if chosen is None:
             numbers = f"those of batches {', '.join(str(each.batch_id) for each in snapshots)}" if snapshots else "none"
-            msg = f"checkpoint {self._files.root}: there is no snapshot of batch {batch_id}; it has {numbers}"
+            msg = f"checkpoint {self._files.root} has no snapshot of batch {batch_id}; it has {numbers}"
             raise CheckpointError(msg)
         base = self._snapshots.base_of(snapshots)
         if chosen.batch_id == base:
@@ -300,7 +295,7 @@ class _Command:
 
 
 def _headline(path: str, query: Mapping[str, Any], last: Manifest | None, held_by: str | None) -> str:
-    """Return some lines about a checkpoint: its query, its newest batch, and the run that holds it."""
+    """Return lines about a checkpoint: its query, its newest batch, and the run that holds it."""
     left, right = (each["name"] for each in query["inputs"])
     operator = str(query.get("function") or query["operator"].replace("_", " "))
     lines = [f"{without_login(path)}: {operator} of {left!r} with {right!r}, {query['key_groups']} key groups"]
@@ -395,11 +390,7 @@ def _snapshot_values(snapshot: Snapshot, query: Mapping[str, Any] | None = None,
 
 
 def _progress(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return a table of batches.
-
-    Args:
-        rows: Rows of ``read_progress``, as dicts.
-    """
+    """Return a table of the batches in rows of ``read_progress``."""
     if not rows:
         return "no batch is finished yet"
     names = [each["name"] for each in rows[-1]["inputs"]]
@@ -479,11 +470,7 @@ _NO_ZONE = re.compile(r"[ T]\d{2}:\d{2}(:\d{2}(\.\d+)?)?$")
 
 
 def typed_key(text: str, spec: InputSpec) -> Any:
-    """Read a key: the values of its columns, separated by commas.
-
-    Raises:
-        ConfigurationError: There are too few or too many values, or one is not of its column's type.
-    """
+    """Read a key: the values of its columns, separated by commas."""
     if len(spec.key) == 1:
         return typed_value(text, spec.schema.field(spec.key[0]).type, f"--key {spec.key[0]}")
     parts = text.split(",")
@@ -497,11 +484,7 @@ def typed_key(text: str, spec: InputSpec) -> Any:
 
 
 def typed_row(pairs: Sequence[tuple[str, str | None]], spec: InputSpec) -> dict[str, Any]:
-    """Read the values of columns; that of an unknown column stays a text, and ``explain`` refuses it.
-
-    Raises:
-        ConfigurationError: A value is not of its column's type.
-    """
+    """Read the values of columns; that of an unknown column stays a text, and ``explain`` refuses it."""
     return {
         name: text
         if text is None or name not in spec.schema.names
@@ -511,11 +494,7 @@ def typed_row(pairs: Sequence[tuple[str, str | None]], spec: InputSpec) -> dict[
 
 
 def typed_value(text: str, dtype: pa.DataType, subject: str) -> Any:
-    """Read a value of a type; a time without a time zone is in UTC.
-
-    Raises:
-        ConfigurationError: The text is not a value of that type.
-    """
+    """Read a value of a type; a time without a time zone is in UTC. The error names the subject."""
     if pa.types.is_timestamp(dtype) and dtype.tz is not None and _NO_ZONE.search(text):
         text += "Z"
     try:

@@ -7,10 +7,9 @@ have microseconds, and several rows share a millisecond. Some trades happen in t
 some before their customer's first record. A few rows have a null key or a null event time. The files' modification
 times ascend, since Spark reads files in that order.
 
-The output is compared with that of pandas' ``merge_asof`` over the same rows, read as a whole. ``merge_asof`` finds
-each left row's match; the rows themselves stay in Arrow, so nothing is rounded. The output is expected to have the rows
-that the watermark has passed, and the input counts without its rejected rows. Rows are compared as multisets, with
-nulls, NaN and nested values. A late version applies only to later rows, so the two may differ where versions were late.
+The output is compared with pandas' ``merge_asof`` over the same rows up to the watermark, as multisets of rows, with
+nulls, NaN and nested values. ``merge_asof`` only finds each left row's match; the rows stay in Arrow, so nothing is
+rounded. A late version applies only to later rows, so the two may differ where versions were late.
 """
 
 from __future__ import annotations
@@ -134,12 +133,16 @@ def _join_and_check(day: Day, folder: Path) -> Verdict:
     tell(run_report.conservation(drained))
 
     output = TableRows(LocalStore(target, "Delta table"), "").read(enriched.plan.output)
+    _show(output)
+    return verify(enriched.plan, day, output, drained.watermark)
+
+
+def _show(output: pa.Table) -> None:
     shown = telling_rows(output)
     if shown.num_rows:
         say(f"\nOf {output.num_rows:,} joined rows, {shown.num_rows} of customer {shown['customer_id'][0]}:\n")
         say(run_report.rows(shown))
     say()
-    return verify(enriched.plan, day, output, drained.watermark)
 
 
 def _joined(folder: Path) -> Joined:
@@ -160,11 +163,7 @@ def _joined(folder: Path) -> Joined:
 
 
 def run_local_demo(arguments: Arguments) -> int:
-    """Run the demo, and return the exit code: 1 if the result differs from that of pandas, where it is installed.
-
-    Raises:
-        ConfigurationError: An option is about files, of which this demo writes none.
-    """
+    """Run the demo, and return the exit code: 1 if the result differs from that of pandas, where it is installed."""
     if arguments.directory is not None or arguments.keep or arguments.log is not None:
         msg = "--local writes no files; leave out --directory, --keep and --log, or leave out --local"
         raise ConfigurationError(msg)
@@ -175,19 +174,15 @@ def run_local_demo(arguments: Arguments) -> int:
         f"customers: {DAY:%Y-%m-%d}, out of order by up to {OUT_OF_ORDERNESS}."
     )
     started = time.monotonic()
-    columns: dict[str, Any] = {"key": "customer_id", "event_time": "event_time"}
-    pair = connect(Input(day.trades, **columns, name="trades"), Input(day.customers, **columns, name="customers"))
-    joined = pair.asof_join()
+    trades = Input(day.trades, "customer_id", "event_time", "trades")
+    customers = Input(day.customers, "customer_id", "event_time", "customers")
+    joined = connect(trades, customers).asof_join()
     result = joined.run()
     seconds = time.monotonic() - started
     say()
     say(run_report.counts(result.report))
     tell(run_report.conservation(result.report))
-    shown = telling_rows(result.output)
-    if shown.num_rows:
-        say(f"\nOf {result.output.num_rows:,} joined rows, {shown.num_rows} of customer {shown['customer_id'][0]}:\n")
-        say(run_report.rows(shown))
-    say()
+    _show(result.output)
     try:
         check_pandas("The comparison with pandas' merge_asof")
         is_equal = verify(joined.plan, day, result.output, result.report.watermark).is_equal
@@ -202,14 +197,7 @@ _SHOWN = 6
 
 
 def verify(plan: Plan, day: Day, output: pa.Table, watermark: int) -> Verdict:
-    """Compare the output with that of ``merge_asof``, and print the verdict.
-
-    Args:
-        plan: The join.
-        day: The rows.
-        output: The joined rows.
-        watermark: The operator's watermark after the run, in epoch milliseconds.
-    """
+    """Compare the output up to a watermark, in epoch milliseconds, with that of ``merge_asof``; print the verdict."""
     tables = admitted(day.trades, plan.left), admitted(day.customers, plan.right)
     verdict = compare(expected_rows(plan.operation, plan.inputs, tables, watermark), output)  # type: ignore[arg-type]
     say(run_report.verdict(verdict))
@@ -247,13 +235,7 @@ _TIME = pa.timestamp("us", "UTC")
 
 @dataclass(frozen=True)
 class Day:
-    """The demo's rows, in the order of their arrival.
-
-    Attributes:
-        trades: The trades.
-        customers: The versions of the customers' records.
-        customer_count: The number of customers.
-    """
+    """The demo's trades and versions of customers, in the order of their arrival, and the number of customers."""
 
     trades: pa.Table
     customers: pa.Table
@@ -328,17 +310,10 @@ def _write(table: pa.Table, folder: Path) -> None:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The result of a comparison of two multisets of rows.
-
-    Attributes:
-        expected: The number of rows that ``merge_asof`` returns.
-        found: The number of rows that the output has.
-        missing: The rows that the output lacks.
-        unexpected: The rows that only the output has.
-    """
+    """The numbers of rows that ``merge_asof`` and the output have, and the rows that only one of them has."""
 
     expected: int
-    found: int
+    got: int
     missing: pa.Table
     unexpected: pa.Table
 
@@ -359,14 +334,7 @@ def admitted(table: pa.Table, spec: InputSpec) -> pa.Table:
 def expected_rows(
     join: AsofJoin, inputs: tuple[InputSpec, InputSpec], tables: tuple[pa.Table, pa.Table], watermark: int
 ) -> pa.Table:
-    """Return the rows that the join must have emitted up to a watermark, according to ``merge_asof``.
-
-    Args:
-        join: The join.
-        inputs: The left and the right input.
-        tables: The admitted rows of the inputs.
-        watermark: The operator's watermark, in epoch milliseconds.
-    """
+    """Return the rows that the join must have emitted up to a watermark, in epoch milliseconds, by ``merge_asof``."""
     left, right = inputs
     due = left.millis(tables[0]) <= watermark
     rows, versions = tables[0].filter(pa.array(due)), tables[1]

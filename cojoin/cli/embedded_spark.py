@@ -1,12 +1,12 @@
 """Starts an embedded Spark whose log does not appear in the terminal, or opens a checkpoint without Spark.
 
-The JVM inherits the process's standard outputs for its lifetime, so they point to a log file while it starts. Java's
-warnings and Spark's log go there. If Spark does not start, the error quotes the lines of the log with the reason. An
-active session is used as it is, and is left running.
+The JVM inherits the process's standard outputs for its lifetime, so they point to a log file while it starts. If Spark
+does not start, the error quotes the lines of that log with the reason. An active session is used as it is, and is left
+running.
 
-A checkpoint is opened without Spark where this process reaches its store as a session would: the settings that Spark
-would see (the options of the command, ``PYSPARK_SUBMIT_ARGS`` and ``spark-defaults.conf``) decide. Where Hadoop has
-files of settings, a session reads them.
+A checkpoint is opened without Spark where the settings that Spark would see (the options of the command,
+``PYSPARK_SUBMIT_ARGS`` and ``spark-defaults.conf``) lead this process to the same store. Hadoop's files of settings are
+read by a session alone.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _SETTINGS = {
     "spark.driver.memory": "2g",
     "spark.sql.session.timeZone": "UTC",
 }
-_TELLING = re.compile(r"Exception in thread|Caused by|^Error", re.IGNORECASE)
+_REASON_LINE = re.compile(r"Exception in thread|Caused by|^Error", re.IGNORECASE)
 
 
 @contextmanager
@@ -59,17 +59,10 @@ def local_session(
     conf: Mapping[str, str] | None = None,
     log: Path | None = None,
 ) -> Iterator[SparkSession]:
-    """Yield a session; one that was created here is stopped at the end.
+    """Yield a session with temporary files in a folder; one that was created for it is stopped at the end.
 
-    Args:
-        folder: The folder for Spark's temporary files.
-        say: A function that prints a line for the user.
-        master: Spark's master. None takes it from Spark's own settings, or else uses all local cores.
-        conf: Further settings, which override those made here.
-        log: The file for Spark's log; None writes it to a file in the folder.
-
-    Raises:
-        EnvironmentSetupError: Java is missing or too old, the jars can't be fetched, or Spark did not start.
+    A master of None takes it from Spark's settings, or else all local cores. ``conf`` overrides the settings of this
+    module. A log of None is a file in the folder.
     """
     from pyspark.sql import SparkSession  # noqa: PLC0415 - so that --help is quick
 
@@ -101,15 +94,7 @@ def local_session(
 
 @contextmanager
 def session_on_demand(say: Callable[[str], None], arguments: Arguments) -> Iterator[Callable[[], SparkSession]]:
-    """Yield a function that returns a session, the same at each call; the first call starts it.
-
-    Args:
-        say: A function that prints a line for the user.
-        arguments: The options of a command that has those of Spark.
-
-    Raises:
-        ConfigurationError: At a call: the job has made a session, and the options have settings for one.
-    """
+    """Yield a function that returns a session, the same at each call; the first call starts it."""
     sessions: list[SparkSession] = []
     had_one = has_session()
     with ExitStack() as held:
@@ -156,9 +141,9 @@ def _outputs_to(log: Path) -> Iterator[None]:
 
 
 def _reason(log: Path, error: Exception) -> str:
-    """Return the lines of Spark's log that say why it did not start; without any, the error's first line."""
+    """Return the lines of Spark's log with the reason why it did not start; without any, the error's first line."""
     text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
-    lines: dict[str, Any] = dict.fromkeys(line.strip() for line in text.splitlines() if _TELLING.search(line))
+    lines: dict[str, Any] = dict.fromkeys(line.strip() for line in text.splitlines() if _REASON_LINE.search(line))
     return "; ".join(list(lines)[:3]) or str(error).strip().splitlines()[0]
 
 
@@ -167,15 +152,7 @@ _DECIDING = ("spark.hadoop.fs.defaultFS", "spark.hadoop.fs.default.name", "spark
 
 
 def store_without_spark(path: str, conf: Mapping[str, str]) -> Store | None:
-    """Return the files of a checkpoint's directory; None where a session is needed, or is there.
-
-    Args:
-        path: The directory.
-        conf: The settings that the command gives.
-
-    Raises:
-        CheckpointError: A setting of the object store is invalid.
-    """
+    """Return the files of a checkpoint's directory; None where a session is needed, or is active already."""
     settings = settings_of(conf)
     if has_session() or any(map(os.environ.get, _HADOOPS_FOLDERS)) or any(map(settings.get, _DECIDING)):
         return None
@@ -187,6 +164,6 @@ def store_without_spark(path: str, conf: Mapping[str, str]) -> Store | None:
 
 
 def has_session() -> bool:
-    """Return whether there is an active session, without importing Spark."""
+    """Return whether a session is active, without importing Spark."""
     loaded = sys.modules.get("pyspark.sql")
     return loaded is not None and loaded.SparkSession.getActiveSession() is not None

@@ -1,9 +1,9 @@
 """Ctrl-C: the first one stops the command in order, the second one ends the process at once.
 
 The first one prints a message and raises ``KeyboardInterrupt``; the command then ends the work that is in progress,
-which may take as long as a batch. The second one ends the process and with it Spark's JVM. The checkpoint is left as
-after a crash, which every start can handle. PySpark's session installs a handler of its own, so this one is installed
-again after a session was created. ``wait_for`` waits for a query with a progress line.
+which may take as long as a batch. The second one ends the process and with it Spark's JVM, and leaves the checkpoint as
+after a crash, which every start can handle. PySpark's session installs another handler, so this one is installed again
+after a session was created. ``wait_for`` waits for a query with a progress line.
 """
 
 from __future__ import annotations
@@ -33,8 +33,7 @@ _AT_ONCE = "Stopped at once."
 class Interrupts:
     """Handles Ctrl-C while a command runs; outside of the main thread, where Python allows no handler, it does nothing.
 
-    Args:
-        leave: A function that ends the process at once with an exit code.
+    ``leave`` ends the process at once with an exit code.
 
     >>> with Interrupts():
     ...     pass
@@ -64,11 +63,7 @@ class Interrupts:
 
     @classmethod
     def take_back(cls, folder: Path) -> None:
-        """Install the handler again, after a session was created.
-
-        Args:
-            folder: The session's temporary folder, which is removed if the process ends at once.
-        """
+        """Install the handler again after a session was created, whose temporary folder an end at once removes."""
         if cls._running is not None and threading.current_thread() is threading.main_thread():
             cls._running.listen(folder)
 
@@ -98,16 +93,9 @@ _INTERVAL_SECONDS = 0.25
 
 
 def wait_for(query: Query, *, total: int | None = None, history: bool = False) -> None:
-    """Wait until a query ends, or its history.
+    """Wait until a query ends, or only until its history does; the number of rows is for the progress line.
 
-    Args:
-        query: The query.
-        total: The number of rows in both inputs, if it is known.
-        history: Whether to wait only until the query continues live.
-
-    Raises:
-        QueryFailedError: An error stopped the query.
-        KeyboardInterrupt: The user pressed Ctrl-C, and the query has stopped.
+    After Ctrl-C it stops the query and raises ``KeyboardInterrupt``.
     """
     from cojoin.spark.query.progress import ProgressLine  # noqa: PLC0415 - it needs tqdm, which comes with Spark
 

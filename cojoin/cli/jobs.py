@@ -1,17 +1,12 @@
 """Job files: ``cojoin init`` writes one, and the other commands load a join from one, or from a user's module.
 
-A job is named ``jobs.enrich:joined`` or ``./main/enrich.py:joined``. The code is loaded again for each job, and the
-modules of its folder as well. So two versions of one file, in two folders, do not see each other's modules. Loaded
-modules are removed from Python's module table, and therefore sent to Spark's workers as they are, wherever these run. A
-job only describes a join: the command starts it, so a query that is started while the job is loaded is an error. No
-message shows a value of the job's file, which may be a password.
+A job is named ``jobs.enrich:joined`` or ``./main/enrich.py:joined``. Its module and the modules of its folder are
+loaded again for each job, so two versions of one file in two folders do not see each other's modules. Loaded modules
+are removed from Python's module table; Spark then sends their code to its workers. A job only describes a join: a query
+that is started while it is loaded is an error. No message shows a value of the job's file, which may be a password.
 
-The file that ``cojoin init`` writes has comments about what to change. That of each kind of input runs where its data
-is: ``--files`` over the folders of ``cojoin demo``, the others over tables and topics of these names.
-
-The outputs of ``cojoin run`` are a Delta table, a folder of parquet files, or a sink that the job's file names. A sink
-with settings, such as a topic with its login, is written in Python, where its arguments have their documentation and a
-password is not among the words of a command.
+The outputs of ``cojoin run`` are a Delta table, a folder of parquet files, or a sink that the job's file names, such as
+a topic with its login, so that no password is among the words of a command.
 """
 
 from __future__ import annotations
@@ -50,9 +45,6 @@ _STARTED = (
 def parse_job(text: str) -> tuple[str, str]:
     """Return the module or file of a job and the name in it.
 
-    Raises:
-        ConfigurationError: The text is not of this form.
-
     >>> parse_job("./main/enrich.py:joined")
     ('./main/enrich.py', 'joined')
     """
@@ -73,11 +65,7 @@ def load_job(job: tuple[str, str], spark: Callable[[], Any], settings: Mapping[s
 def loaded(job: tuple[str, str]) -> Iterator[ModuleType]:
     """Yield the module of a job; at the end it is forgotten, with the modules that it has imported from its folder.
 
-    Args:
-        job: Its module or file, and its name there.
-
-    Raises:
-        ConfigurationError: It can't be loaded, or a query is started meanwhile.
+    A query that is started meanwhile is an error.
     """
     source, name = job
     job_name = f"{source}:{name}"
@@ -100,19 +88,10 @@ def join_of(
     *,
     on_spark: bool = False,
 ) -> Joined:
-    """Return the join of a job: a ``Joined``, or what a function returns.
+    """Return the join of a job: a ``Joined`` of its module, or the result of a function there.
 
-    The function's argument without a default, if it has one, is the Spark session.
-
-    Args:
-        job: Its module or file, and its name there.
-        module: The module that ``loaded`` has yielded.
-        spark: Returns the session.
-        settings: Further arguments of the function, by name.
-        on_spark: Whether a function that does not take the session is called with an active one all the same.
-
-    Raises:
-        ConfigurationError: The name does not exist, or is not a join.
+    The function's argument without a default, if it has one, is the session that ``spark`` returns; the settings are
+    further arguments. ``on_spark`` starts the session also for a function that does not take it.
     """
     name = job[1]
     job_name = ":".join(job)
@@ -165,7 +144,7 @@ def _may_be_job(value: Any, module: ModuleType) -> bool:
 
 
 def _line_of(name: str, module: ModuleType) -> str:
-    """Return the line in which a module gives a value to a name, as the end of a message."""
+    """Return the line in which a module assigns a name, as the end of a message."""
     file = module.__file__
     if file is None:
         return ""
@@ -185,12 +164,7 @@ def _line_of(name: str, module: ModuleType) -> str:
 
 @contextmanager
 def _named(job_name: str, who: str) -> Iterator[None]:
-    """Name the job, and the line of its file, in an error that its code raises.
-
-    Args:
-        job_name: The job.
-        who: The subject that raises the error: ``it``, or ``loading it``.
-    """
+    """Name the job, and the line of its file, in an error that its code raises; ``who`` is the error's subject."""
     try:
         yield
     except SyntaxError as error:
@@ -269,7 +243,7 @@ def _loading_from(folder: Path) -> Iterator[None]:
 
 
 def _is_from(module: Any, folder: Path) -> bool:
-    """Return whether a module is a user's own, in a folder."""
+    """Return whether a module is a user's, in a folder."""
     file = getattr(module, "__file__", None)
     if file is None or module.__name__.partition(".")[0] == "cojoin":
         return False
@@ -292,7 +266,7 @@ import os
 
 import cojoin as cj
 
-# How far the rows of an input come out of order: a trade waits until no earlier customer record can come any more.
+# How far the rows of an input are out of order: a trade waits until no earlier customer record can come any more.
 # {idle}
 WATERMARK = cj.WatermarkStrategy.for_bounded_out_of_orderness("5 seconds"){idleness}
 '''
@@ -363,11 +337,7 @@ def enriched(spark, since="earliest", to=None):
 
 
 def write_job(arguments: Arguments) -> int:
-    """Write the file, print what to do next, and return the exit code.
-
-    Raises:
-        ConfigurationError: The file exists, can't be written, or is not named as one of Python.
-    """
+    """Write the file, print what to do next, and return the exit code."""
     path = Path(arguments.file)
     if path.suffix != ".py" or not path.stem.isidentifier():
         msg = f"{arguments.file}: expected the name of a Python file, such as job.py"
@@ -388,12 +358,7 @@ def write_job(arguments: Arguments) -> int:
 
 
 def job_text(kind: str, file: str) -> str:
-    """Return the text of a job file.
-
-    Args:
-        kind: The kind of its inputs: ``files``, ``delta`` or ``kafka``.
-        file: The file's name, for the command in its docstring.
-    """
+    """Return the text of a job file with inputs of a kind; its docstring has a command with the file's name."""
     from cojoin.cli.demo import CUSTOMERS_DDL, TRADES_DDL  # noqa: PLC0415 - every command imports this module
 
     if kind == "kafka":
@@ -423,12 +388,7 @@ _OUTPUT_KINDS = ("delta", "parquet")
 
 @dataclass(frozen=True)
 class Output:
-    """An output as it is given on the command line.
-
-    Attributes:
-        kind: ``delta`` or ``parquet``; None for a sink of the job's file.
-        place: A path or a table's name, or the name of the sink.
-    """
+    """An output of a command: a kind with a path or table name, or without a kind the name of a sink of the job."""
 
     kind: str | None
     place: str
@@ -436,9 +396,6 @@ class Output:
     @classmethod
     def parse(cls, text: str) -> Output:
         """Read ``delta:PATH``, ``parquet:FOLDER``, or the name of a sink.
-
-        Raises:
-            ConfigurationError: The text has another form, or the kind is unknown.
 
         >>> Output.parse("delta:/lake/enriched")
         Output(kind='delta', place='/lake/enriched')
@@ -462,14 +419,7 @@ class Output:
         return without_login(self.place if self.kind is None else f"{self.kind}:{self.place}")
 
     def check_place(self, conf: Mapping[str, str]) -> None:
-        """Check that a table's name has a catalog, since the embedded Spark forgets its tables when it ends.
-
-        Args:
-            conf: The settings of Spark.
-
-        Raises:
-            ConfigurationError: The output is a table's name, and no setting is about a catalog.
-        """
+        """Refuse a table's name without a catalog, since the embedded Spark forgets its tables when it ends."""
         if self.kind != "delta" or is_path(self.place):
             return
         if not any("catalog" in name or "hive" in name or "metastore" in name for name in conf):
@@ -480,15 +430,7 @@ class Output:
             raise ConfigurationError(msg)
 
     def sink(self, module: ModuleType, option: str) -> Any:
-        """Return the sink, as ``Joined.start`` takes it.
-
-        Args:
-            module: The module of the job.
-            option: The option, for messages.
-
-        Raises:
-            ConfigurationError: The module has no such name, or it is not a sink.
-        """
+        """Return the sink, as ``Joined.start`` takes it; the option is for messages."""
         from cojoin.spark.sinks import sinks  # noqa: PLC0415 - so that --help is quick
 
         if self.kind is not None:

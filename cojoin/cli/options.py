@@ -1,12 +1,11 @@
 """The options of the command line: the parser with its help texts, checks of several options together, and secrets.
 
-``argparse`` parses each option by itself, and the commands receive its namespace. ``parse_arguments`` checks the
-options of ``cojoin run`` that depend on each other and completes the namespace before Spark starts. An invalid value
+``parse_arguments`` checks the options of ``cojoin run`` that depend on each other before Spark starts. An invalid value
 raises argparse's error, which names the option.
 
-An option's value (``--conf spark.hadoop.fs.s3a.secret.key=...``) may be a password, and Spark or the argument parser
-may quote it in an error. A value is treated as secret if its name suggests it, and, with an option that takes settings
-of Spark, also if it is long. Misspelled options are recognised, too, as far as their names contain "opt" or "conf".
+Spark or the parser may quote an option's value (``--conf spark.hadoop.fs.s3a.secret.key=...``) in an error. A value is
+treated as secret if its name suggests it, and, with an option that takes settings of Spark, also if it is long.
+Misspelled options are recognised, too, as far as their names contain "opt" or "conf".
 """
 
 from __future__ import annotations
@@ -127,10 +126,10 @@ examples:
   The version in production with that of a branch:
     cojoin diff ../main/enrich.py:enriched enrich.py:enriched
 
-  Two functions of one module; the rows of a function are told apart by a column:
+  Two functions of one module, where the column trade_id identifies a row:
     cojoin diff jobs:scores jobs:new_scores --keys trade_id --examples 3
 
-Exits with 0 if there is no difference; with 1 if there is one; with 2 for an error that you
+Exits with 0 if the versions do not differ; with 1 if they do; with 2 for an error that you
 can correct; with 3 for an unexpected error.
 """
 
@@ -153,11 +152,7 @@ error that you can correct; with 3 for an unexpected error; with 130 after Ctrl-
 
 
 def read_words(argv: Sequence[str]) -> list[str]:
-    """Return the words of the command line, with each ``@file`` replaced by the words in the file.
-
-    Raises:
-        ConfigurationError: A file can't be read.
-    """
+    """Return the words of the command line, with each ``@file`` replaced by the words in the file."""
     words: list[str] = []
     for word in argv:
         if not word.startswith("@"):
@@ -222,7 +217,7 @@ def _add_demo(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--seed", type=_count, default=7, metavar="N", help="the seed of the random rows (default: 7)")
     parser.add_argument(
-        "--directory", metavar="PATH", help="write the files here and keep them (default: a temporary folder)"
+        "--directory", metavar="PATH", help="write the files to this folder and keep them (default: a temporary one)"
     )
     parser.add_argument("--keep", action="store_true", help="keep the temporary folder, and print its path")
     parser.add_argument("--local", action="store_true", help="join in this process, without Spark; writes no files")
@@ -346,12 +341,7 @@ def _add_spark(group: Any) -> None:
         help="Spark's master (default: that of Spark's own settings, or else all cores of this machine)",
     )
     group.add_argument(
-        "--conf",
-        type=_pair,
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="a setting of Spark; repeatable",
+        "--conf", type=_pair, action="append", default=[], metavar="NAME=VALUE", help="a setting of Spark; repeatable"
     )
 
 
@@ -377,11 +367,7 @@ def _add_diff(parser: argparse.ArgumentParser) -> None:
         help="compare only these columns, besides those of --keys (default: all)",
     )
     parser.add_argument(
-        "--examples",
-        type=_count,
-        default=10,
-        metavar="N",
-        help="how many rows of each output to explain (default: 10)",
+        "--examples", type=_count, default=10, metavar="N", help="how many rows of each output to explain (default: 10)"
     )
     parser.add_argument(
         "--write",
@@ -432,8 +418,8 @@ def _add_checkpoints(commands: Any) -> None:
     _add_erase(
         add(
             "erase",
-            "take keys out of the state of a stopped query: write a checkpoint without them, with which the query goes "
-            "on (run --restore-from), and list where else their rows remain, with what removes them",
+            "take keys out of the state of a stopped query: write a checkpoint without them, with which the query "
+            "continues (run --restore-from), and list where else their rows remain, with what removes them",
         )
     )
 
@@ -531,7 +517,6 @@ def _reader(parse: Callable[[str], Any]) -> Callable[[str], Any]:
 
 
 def _duration(text: str) -> str:
-    """Read a duration."""
     milliseconds(text, "duration")
     return text
 
@@ -547,7 +532,6 @@ def _interval(text: str) -> str | int | None:
 
 
 def _names(text: str) -> tuple[str, ...]:
-    """Read names of columns, separated by commas."""
     columns = tuple(name.strip() for name in text.split(",") if name.strip())
     if not columns:
         msg = "expected a column's name, or several separated by commas"
@@ -556,7 +540,6 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 def _pair(text: str) -> tuple[str, str]:
-    """Read a setting, ``NAME=VALUE``."""
     name, equals, value = text.partition("=")
     if not equals or not name.strip():
         # The text is not quoted: it may be a password.
@@ -566,7 +549,6 @@ def _pair(text: str) -> tuple[str, str]:
 
 
 def _path(text: str) -> str:
-    """Read the path of a directory."""
     if not text.strip():
         msg = "expected the path of a directory, got none"
         raise argparse.ArgumentTypeError(msg)
@@ -574,7 +556,6 @@ def _path(text: str) -> str:
 
 
 def _positive(text: str) -> int:
-    """Read a whole number of 1 or more."""
     number = _count(text)
     if number < 1:
         msg = f"expected a whole number of 1 or more, got {text!r}"
@@ -583,7 +564,6 @@ def _positive(text: str) -> int:
 
 
 def _count(text: str) -> int:
-    """Read a whole number."""
     digits = text.replace(",", "").replace("_", "")
     if not digits.isdecimal():
         msg = f"expected a whole number, got {text!r}"
@@ -605,9 +585,7 @@ class Arguments(argparse.Namespace):
 def parse_arguments(words: Sequence[str], secrets: Secrets) -> Arguments:
     """Parse the words of the command line; an error in them ends the process with the exit code 2.
 
-    Returns:
-        The options of the command by their names (``cojoin run --help`` and so on describe them). For ``run`` it also
-        has ``start``, arguments of ``Joined.start``: all but the sinks.
+    For ``run`` the result also has ``start``, the arguments of ``Joined.start`` except the sinks.
     """
     parser, run = build_parser(secrets)
     typed = parser.parse_args(words, Arguments())

@@ -1,9 +1,8 @@
 """The commands that take joins of job files: ``cojoin run`` and ``cojoin diff``.
 
 ``run`` starts a join as a query, waits for it, and prints a report at its end. The job's file is loaded before Spark
-starts, so that an error in it is reported at once. A run may continue live: this is the same query, over the same
-sources without an end. ``diff`` compares two versions of a join over the same history; its exit code is 1 if they
-differ.
+starts, so that an error in it is reported at once. A run that continues live is the same query, over the same sources
+without an end. ``diff`` compares two versions of a join over the same history; its exit code is 1 if they differ.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ def run_job(arguments: Arguments) -> int:
             }
             joined = join_of(arguments.job, module, session, arguments.settings, on_spark=True)
             if joined.is_streaming:
-                session()  # A join that is no function's result has made its own.
+                session()  # a join that no function returned has made it already
         return _run(arguments, joined, sinks)
 
 
@@ -67,7 +66,7 @@ def _run(arguments: Arguments, joined: Joined, sinks: Mapping[str, Any]) -> int:
     except KeyboardInterrupt:
         query.stop()
         _report(query.progress)
-        say("Stopped. The same command continues from here.")
+        say("Stopped. The same command continues from the checkpoint.")
         return INTERRUPTED
     return 0
 
@@ -104,7 +103,7 @@ def _report(progress: BatchReport | None, *, goes_on: bool = False) -> None:
 
 @contextmanager
 def _noted() -> Iterator[None]:
-    """Print the warnings for a user that are raised meanwhile; the others are for programmers of libraries."""
+    """Print the warnings for users that are raised meanwhile; the others are for programmers of libraries."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("ignore")
         warnings.simplefilter("always", UserWarning)
@@ -119,7 +118,7 @@ _KINDS = ("changed", "only_in_a", "only_in_b")
 
 
 def run_diff(arguments: Arguments) -> int:
-    """Compare two jobs, and return the exit code: 0 if there is no difference, else 1."""
+    """Compare two jobs, and return the exit code: 1 if they differ, else 0."""
     _check_folder(arguments.write)
     with session_on_demand(tell, arguments) as spark:
         a = load_job(arguments.a, spark, arguments.settings)
@@ -142,7 +141,7 @@ def run_diff(arguments: Arguments) -> int:
 
 
 def _output(joined: Joined, name: str) -> Any:
-    """Return an output by its name; a side output is asked for by its tag."""
+    """Return an output as ``diff`` takes it: its name, or the tag of a side output."""
     tags: dict[str, OutputTag] = {tag.tag_id: tag for tag in joined.plan.side_outputs}
     return tags.get(name, name)
 

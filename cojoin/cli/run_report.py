@@ -35,24 +35,15 @@ def tell(text: str) -> None:
 
 
 def ending(report: BatchReport, *, goes_on: bool = False) -> str:
-    """Return a sentence that says how a run ended.
-
-    Args:
-        report: The report of its last batch.
-        goes_on: Whether the command continues with new records.
-    """
+    """Return a sentence on how a run ended, from its last report."""
     sentence = report.ending(goes_on=goes_on, drain="--drain")
     return f"{sentence[0].upper()}{sentence[1:]}."
 
 
 def rows(table: pa.Table, width: int | None = None) -> str:
-    """Return a few rows as a text table.
+    """Return all rows as a text table of a width in characters; None takes the terminal's.
 
     If all times are of one day, the date is shown once, below the table. Columns that do not fit are named there, too.
-
-    Args:
-        table: The rows, all of which are shown.
-        width: The width in characters; None takes the terminal's.
     """
     if not table.num_rows:
         return "(no rows)"
@@ -122,7 +113,7 @@ def counts(report: BatchReport) -> str:
 
 
 def conservation(report: BatchReport) -> str:
-    """Return a sentence that says whether the law of conservation holds."""
+    """Return a sentence on whether the law of conservation holds."""
     if report.is_conserved:
         return "Nothing is lost: for both inputs, rows in = done + buffered + rejected."
     broken = []
@@ -134,10 +125,10 @@ def conservation(report: BatchReport) -> str:
 
 
 def verdict(compared: Verdict) -> str:
-    """Return a text that says whether the output equals that of ``merge_asof``, with the first differences."""
+    """Return whether the output equals that of ``merge_asof``, as text with the first differences."""
     if compared.is_equal:
         return f"pandas' merge_asof over the same rows: equal, row for row, all {compared.expected:,}."
-    sizes = f"it gives {compared.expected:,} rows, the output has {compared.found:,}"
+    sizes = f"it gives {compared.expected:,} rows, the output has {compared.got:,}"
     lines = [f"pandas' merge_asof over the same rows: NOT EQUAL; {sizes}."]
     for who, table in (("merge_asof", compared.missing), ("the output", compared.unexpected)):
         if table.num_rows:

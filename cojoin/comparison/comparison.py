@@ -4,8 +4,8 @@ Rows of both versions are the same row if they have the same values in the colum
 and in pairs the right row's time.
 
 A function's settings are the attributes whose values have a plain text: numbers, texts, times, enum members, named
-functions and classes, and lists, sets, dicts and dataclasses of these. An attribute with any other value is left out,
-since its text may differ from run to run. A value is not shown if its name or its text suggests a secret; that it has
+functions and classes, and lists, sets, dicts and dataclasses of these. The text of any other value may differ from run
+to run, so its attribute is left out. A value is not shown if its name or its text suggests a secret; only that it has
 changed is shown.
 """
 
@@ -44,12 +44,9 @@ _SHOWN = 8
 
 @dataclass(frozen=True)
 class ComparedOutput:
-    """One output of both versions, as it is compared.
+    """One output of both versions: its name in ``Plan.outputs``, and the columns that are compared, with their types.
 
-    Attributes:
-        name: Its name in ``Plan.outputs``.
-        columns: The columns that are compared, with their types.
-        identity: The columns by which a row of one version is the other version of a row; none compares whole rows.
+    The identity are the columns by which a row of one version is the other version of a row; none compares whole rows.
     """
 
     name: str
@@ -60,21 +57,12 @@ class ComparedOutput:
     def differing(self) -> pa.Schema:
         """The columns of differing rows: the row in each version, the columns that differ, and the explanation."""
         row = pa.struct([field.with_nullable(True) for field in self.columns])
-        return pa.schema(
-            [("a", row), ("b", row), ("differs", pa.list_(pa.string())), ("explanation", pa.string())],
-        )
+        return pa.schema([("a", row), ("b", row), ("differs", pa.list_(pa.string())), ("explanation", pa.string())])
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two versions of a join or function over the same inputs; picklable, and without Spark.
-
-    Attributes:
-        a: The plan of the first version.
-        b: The plan of the second version.
-        outputs: The outputs that are compared.
-        examples: The number of differing rows of each kind and output that are explained.
-    """
+    """Two versions of a join or function, the outputs to compare, and the number of rows of each kind to explain."""
 
     a: Plan
     b: Plan
@@ -85,12 +73,7 @@ class Comparison:
     def of(
         cls, a: Plan, b: Plan, output: Any, keys: Sequence[str] | None, columns: Sequence[str] | None, examples: int
     ) -> Comparison:
-        """Return the comparison of two plans, checked; see ``cojoin.diff`` for the arguments.
-
-        Raises:
-            ConfigurationError: An argument is invalid, or an output does not exist.
-            SchemaError: The inputs, keys or compared columns of the two plans differ.
-        """
+        """Return the comparison of two plans, checked; see ``cojoin.diff`` for the arguments."""
         if type(examples) is not int or examples < 0:
             msg = f"examples: expected a whole number of 0 or more, got {examples!r}"
             raise ConfigurationError(msg)
@@ -118,11 +101,7 @@ def _names(value: Any, argument: str) -> tuple[str, ...] | None:
 
 
 def check_inputs(a: InputSpec, b: InputSpec) -> None:
-    """Check that an input of version a and that of version b have the same columns and the same key.
-
-    Raises:
-        SchemaError: They have not.
-    """
+    """Check that an input of version a and that of version b have the same columns and the same key."""
     differences = list(_schema_differences(a.schema, b.schema))
     if differences:
         msg = (
@@ -198,7 +177,7 @@ def _quoted(names: Sequence[str]) -> str:
 
 
 def _identity(a: Plan, b: Plan, name: str) -> tuple[str, ...]:
-    """Return the columns of a join's output that say which row it is: the left row, and in pairs the right's time."""
+    """Return the columns of a join's output that identify a row: the left row's, and in pairs the right's time."""
     if name != OUTPUT or not isinstance(a.operation, _JOINS) or not isinstance(b.operation, _JOINS):
         return ()
     one, other = _identifying(a), _identifying(b)
@@ -317,13 +296,7 @@ def _slots(kind: type) -> tuple[str, ...]:
 
 
 def _text(value: Any, name: str, *, masks: bool) -> str | None:
-    """Return a value as text; None if it has no plain text.
-
-    Args:
-        value: The value.
-        name: The name under which it is kept.
-        masks: Whether secrets are masked.
-    """
+    """Return a value as text, masked if its name or text suggests a secret; None if it has no plain text."""
     value = value.item() if isinstance(value, np.generic) else value
     text = _plain(value, masks=masks)
     if text is None or not masks:

@@ -34,8 +34,8 @@ class Counts:
         a: The rows of version a.
         b: The rows of version b.
         equal: The rows that are equal in both; a row that occurs twice in both counts twice.
-        only_in_a: The rows that version b has not.
-        only_in_b: The rows that version a has not.
+        only_in_a: The rows that version b lacks.
+        only_in_b: The rows that version a lacks.
         changed: The rows that both versions have, with different values.
         changed_by_column: In how many of the changed rows each column differs; only columns that do.
     """
@@ -77,15 +77,15 @@ class Counts:
 
 @dataclass(frozen=True)
 class Example:
-    """A row that differs, and what each version says of it.
+    """A row that differs, with its values in each version.
 
     Attributes:
         output: The name of the output: ``"main"``, ``"rejected"`` or a side output's tag id.
         a: The row's values by column in version a; None if only b has it.
         b: The row's values by column in version b; None if only a has it.
         columns: The columns that differ, if both versions have the row.
-        identity: The columns that say which row it is; none if rows are only compared as a whole.
-        explanation: Sentences that say why, one a line: for a join the match of each version and the rows of the key
+        identity: The columns that identify the row; none if rows are only compared as a whole.
+        explanation: The reasons, one sentence a line: for a join the match of each version and the rows of the key
             around it, for a function the rows of the key that each version emits around it.
     """
 
@@ -123,12 +123,12 @@ class OutputDifference:
 
     @property
     def only_in_a(self) -> Any:
-        """The rows that version b has not: an Arrow table, or a DataFrame of Spark's."""
+        """The rows that version b lacks: an Arrow table, or a DataFrame of Spark's."""
         return self._rows.only_in("a")
 
     @property
     def only_in_b(self) -> Any:
-        """The rows that version a has not: an Arrow table, or a DataFrame of Spark's."""
+        """The rows that version a lacks: an Arrow table, or a DataFrame of Spark's."""
         return self._rows.only_in("b")
 
     @property
@@ -168,12 +168,12 @@ class Difference:
 
     @property
     def only_in_a(self) -> Any:
-        """The main output's rows that version b has not; see ``OutputDifference``."""
+        """The main output's rows that version b lacks; see ``OutputDifference``."""
         return self._first.only_in_a
 
     @property
     def only_in_b(self) -> Any:
-        """The main output's rows that version a has not; see ``OutputDifference``."""
+        """The main output's rows that version a lacks; see ``OutputDifference``."""
         return self._first.only_in_b
 
     @property
@@ -198,13 +198,7 @@ class Difference:
 
 
 def examples_of(output: ComparedOutput, rows: pa.Table, limit: int) -> list[Example]:
-    """Return explained rows as examples: changed ones first, then those that only one version has.
-
-    Args:
-        output: The output.
-        rows: Rows with an explanation, in the schema of ``ComparedOutput.differing``.
-        limit: The largest number of examples.
-    """
+    """Return explained rows as at most ``limit`` examples: changed ones first, then those that only one version has."""
     explained = [
         Example(
             Difference.name_of(output),
@@ -226,12 +220,7 @@ _HEADER = ("output", "rows in a", "rows in b", "equal", "changed", "only in a", 
 
 
 def difference_text(difference: Difference, examples: int | None = None) -> str:
-    """Return a difference as lines of text: the verdict, the settings that differ, the counts, and the examples.
-
-    Args:
-        difference: The difference.
-        examples: The number of examples to show; None shows all.
-    """
+    """Return a difference as lines: the verdict, the settings that differ, the counts, and some or all examples."""
     lines = [_verdict(difference), *_settings(difference), "", text_table(_counts(difference))]
     notes = [*_notes(difference)]
     lines += ["", *notes] if notes else []
@@ -342,12 +331,7 @@ class DifferingRows(Protocol):
 
 @dataclass(frozen=True)
 class ArrowRows:
-    """Differing rows in memory.
-
-    Attributes:
-        output: The output.
-        rows: The rows, in the schema of ``ComparedOutput.differing``.
-    """
+    """Differing rows of an output in memory, in the schema of ``ComparedOutput.differing``."""
 
     output: ComparedOutput
     rows: pa.Table
@@ -372,9 +356,8 @@ class ArrowRows:
 def changed_columns(output: ComparedOutput) -> list[tuple[str, Sequence[str]]]:
     """Return the columns of changed rows: those of the identity, then each other one in a and in b, then ``differs``.
 
-    Returns:
-        Each column's name, and its path in the schema of ``ComparedOutput.differing``. A column ``tier`` becomes
-        ``tier_a`` and ``tier_b``, with more underscores where such a name is taken.
+    Each is a name and a path in ``ComparedOutput.differing``. A column ``tier`` becomes ``tier_a`` and ``tier_b``, with
+    more underscores where such a name is taken.
     """
     kept = [name for name in output.columns.names if name in output.identity]
     others = [name for name in output.columns.names if name not in output.identity]

@@ -1,12 +1,11 @@
-"""Both versions over the rows of one key group, the rows in which their outputs differ, and why.
+"""Both versions over the rows of one key group, the rows in which their outputs differ, and explanations of some.
 
-The rows of a key never leave their key group, so neither do the two versions of a row: comparing them needs no shuffle.
-The inputs and both versions' outputs of one key group are in memory at once. Inputs in memory are one key group.
+The rows of a key never leave their key group, so comparing the two versions of a row needs no shuffle. The inputs and
+both versions' outputs of one key group are in memory at once. Inputs in memory are one key group.
 
-A few rows that differ are explained. For a join the explanation has the matched row of each version, its distance from
-the row, and the key's other right rows around that time; of several with one event time it names what decides. For a
-function it has the rows of the key that each version emitted around the one that differs, if the output has the key's
-columns.
+For a join an explanation has the matched row of each version, its distance from the row, and the key's other right rows
+around that time; of several with one event time it names what decides. For a function it has the key's rows that each
+version emitted around the one that differs, if the output has the key's columns.
 """
 
 from __future__ import annotations
@@ -50,10 +49,9 @@ if TYPE_CHECKING:
 class KeyGroupDifference:
     """The difference of two versions in one output of one key group.
 
-    Attributes:
-        counts: ``a`` and ``b``, the rows of each version, ``only_in_a``, ``only_in_b`` and ``changed``.
-        by_column: In how many of the changed rows each column differs.
-        rows: The differing rows, in the schema of ``ComparedOutput.differing``.
+    The counts are of the rows in each version (``a``, ``b``), ``only_in_a``, ``only_in_b`` and ``changed``;
+    ``by_column`` counts the changed rows in which a column differs. The rows have the schema of
+    ``ComparedOutput.differing``.
     """
 
     counts: Counter[str]
@@ -62,20 +60,9 @@ class KeyGroupDifference:
 
 
 def compare_key_group(
-    comparison: Comparison,
-    rows: Sides,
-    controls: tuple[Sequence[Control], Sequence[Control]],
+    comparison: Comparison, rows: Sides, controls: tuple[Sequence[Control], Sequence[Control]]
 ) -> dict[str, KeyGroupDifference]:
-    """Return the difference of two versions in each compared output of one key group.
-
-    Args:
-        comparison: The two versions and their outputs.
-        rows: The rows of both inputs, which both versions process.
-        controls: The control rows of version a, and of version b.
-
-    Raises:
-        FunctionError: A function raised an error, or returned an invalid value; the message says in which version.
-    """
+    """Return the difference of two versions in each output of one key group; each version has its control rows."""
     made = [
         _run(which, plan, rows, known)
         for which, plan, known in zip("ab", (comparison.a, comparison.b), controls, strict=True)
@@ -159,14 +146,7 @@ _NEAR = 3
 
 
 class Explainer:
-    """Explains differing rows of one output in one key group.
-
-    Args:
-        comparison: The two versions and their outputs.
-        output: The output.
-        rows: The rows of both inputs.
-        made: The rows of the output in version a and in version b.
-    """
+    """Explains differing rows of one output in one key group, from the inputs' rows and both versions' output."""
 
     def __init__(self, comparison: Comparison, output: ComparedOutput, rows: Sides, made: Sides) -> None:
         self._plans, self._output, self._rows, self._made = (comparison.a, comparison.b), output, rows, made
@@ -175,11 +155,7 @@ class Explainer:
         )
 
     def narrow(self, positions: Sequence[tuple[int, int]]) -> None:
-        """Keep only those right rows in view that explanations of some rows need, which are found faster then.
-
-        Args:
-            positions: The rows' positions in both outputs, as ``text`` takes them.
-        """
+        """Keep only the right rows that explanations of rows at these positions need; finding them is then faster."""
         if not (self._is_join and self._has_times()):
             return
         plan = self._plans[0]
@@ -370,17 +346,7 @@ _TIMELESS = ("name", "sequence", "late", "null_key")
 
 
 def embedded_difference(comparison: Comparison, a: EmbeddedExecution, b: EmbeddedExecution) -> Difference:
-    """Return the difference of two versions over inputs in memory.
-
-    Args:
-        comparison: The two versions and their outputs.
-        a: The execution of the first version, whose rows both versions process.
-        b: The execution of the second version, which must have the same rows.
-
-    Raises:
-        ConfigurationError: The rows of an input differ.
-        FunctionError: A function raised an error, or returned an invalid value.
-    """
+    """Return the difference of two versions over inputs in memory, which must have the same rows."""
     for side, (one, other) in enumerate(zip(a.rows, b.rows, strict=True)):
         if one is not other:
             _check_rows(comparison.a.inputs[side].name, one, other.select(one.column_names))

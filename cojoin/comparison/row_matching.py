@@ -1,15 +1,14 @@
-"""The equal rows of two tables, each row at most once, and those of the others that are versions of one row.
+"""The rows of two tables that have no equal in the other, and those of them that are versions of one row.
 
 Rows are compared as multisets: of a row that occurs three times in one table and twice in the other, one is left. The
-result is exact. Rows are matched by a hash and then compared; different rows with one hash are hashed again.
+result is exact: rows are matched by a hash and then compared, and different rows with one hash are hashed again.
 
 Two tables of equal rows in equal order cost one comparison of their values. Otherwise the rows that differ at their
 position are hashed and sorted by the hash, which costs some 200 ns for each.
 
 Values are equal as in Spark's ``GROUP BY``, exactly and for every type. A null equals a null, NaN equals NaN, and -0.0
-equals 0.0. Maps are equal if they have equal entries in any order, lists element by element, structs field by field.
-Values under a null do not matter. A comparison costs some nanoseconds for each value; columns with floating-point
-numbers or maps are copied once.
+equals 0.0. Maps are equal if they have equal entries in any order. Values under a null do not matter. A comparison
+costs some nanoseconds for each value; columns with floating-point numbers or maps are copied once.
 """
 
 from __future__ import annotations
@@ -30,12 +29,10 @@ if TYPE_CHECKING:
 
 
 class Differing(NamedTuple):
-    """The rows of two tables that have no equal, in the order of the first table and then of the second.
+    """The rows of two tables that have no equal, as positions in each; -1 where only the other table has the row.
 
-    Attributes:
-        one: The rows' positions in the first table; -1 for a row that only the second has.
-        other: The rows' positions in the second table; -1 for a row that only the first has.
-        columns: The columns that differ, as an array of rows times columns; all False unless both have a position.
+    They are in the order of the first table and then of the second. ``columns`` masks the columns that differ, by row
+    and column; all False unless both tables have the row.
     """
 
     one: NDArray[np.int64]
@@ -46,12 +43,9 @@ class Differing(NamedTuple):
 def compare_rows(one: pa.Table, other: pa.Table, identity: Sequence[str] = ()) -> Differing:
     """Return the rows in which two tables of the same columns differ.
 
-    Args:
-        one: The first table.
-        other: The second table.
-        identity: The columns by which a row of one table is the other version of a row of the other; of several with
-            one identity, the first left over in each are paired, then the second, and so on. Without any, rows are only
-            compared as a whole.
+    The identity are the columns by which a row of one table is the other version of a row of the other. Of several rows
+    with one identity, the first left over in each are paired, then the second, and so on. Without an identity, rows are
+    only compared as a whole.
 
     >>> import pyarrow as pa
     >>> one, other = pa.table({"id": [1, 2, 2], "x": [5, 6, 6]}), pa.table({"id": [2, 1], "x": [6, 7]})
@@ -103,7 +97,7 @@ _MOST_SEEDS = 1_000
 def _without_matches(
     one: pa.Table, other: pa.Table, left: NDArray[np.int64], right: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], tuple[NDArray[np.int64], NDArray[np.int64]]]:
-    """Return the given rows of each table that have no equal in the other one, and the pairs of those that have."""
+    """Return the chosen rows of each table that have no equal in the other one, and the pairs of those that have."""
     pairs: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = [(left[:0], right[:0])]
     seed, is_sure = 0, False
     while len(left) and len(right) and not is_sure and seed < _MOST_SEEDS:
@@ -127,7 +121,7 @@ def _rows(table: pa.Table, positions: NDArray[np.int64]) -> pa.Table:
 def _equal_hashes(one: NDArray[np.uint64], other: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the positions of hashes that occur on both sides: the first occurrence with the first, and so on.
 
-    Only as many bits of the hashes count as are left beside a position in a word, since words sort many times faster.
+    Only as many bits of a hash count as fit into a word next to a position, since words sort many times faster.
     """
     bits = np.uint64(max(len(one), len(other)).bit_length())
     (order, mine), (others, theirs) = _sorted(one, bits), _sorted(other, bits)
@@ -160,14 +154,7 @@ def canonical(table: pa.Table) -> pa.Table:
 
 
 def differing(one: pa.Table, other: pa.Table) -> NDArray[np.bool_]:
-    """Return a mask of the values that differ between the rows of two tables, position by position.
-
-    Args:
-        one: Rows as ``canonical`` returns them.
-        other: As many rows of the same types.
-
-    Returns:
-        An array of rows times columns.
+    """Return a mask of rows times columns: the values that differ between two tables of ``canonical``, row by row.
 
     >>> differing(pa.table({"id": [1, 2], "x": [None, 3]}), pa.table({"id": [1, 2], "x": [None, None]})).tolist()
     [[False, False], [False, True]]
@@ -259,7 +246,7 @@ def _equal_lists(one: pa.Array, other: pa.Array) -> NDArray[np.bool_]:
 
 
 def _extents(array: pa.Array) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the begin of each list or map in its children, and its length; a null has no length."""
+    """Return the start of each list or map in its children, and its length; a null has no length."""
     if not len(array):
         return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
     offsets = array.offsets.to_numpy().astype(np.int64)
@@ -267,7 +254,7 @@ def _extents(array: pa.Array) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
 
 
 def _spread(starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the row of each element, and its place among the children."""
+    """Return the row of each element, and its position among the children."""
     rows = np.repeat(np.arange(len(lengths)), lengths)
     begins = np.cumsum(lengths) - lengths
     return rows, np.arange(len(rows)) - begins[rows] + starts[rows]

@@ -1,7 +1,7 @@
 """``debug`` takes one key of a checkpoint out of a snapshot, to step through the batches that followed in this process.
 
-Spark's hash of a key names its key group, so of the snapshot's content only that key group's is read, and of this only
-the key's rows leave the task. It costs one small job for all key groups' headers and one for the key group's content.
+Spark's hash of a key names its key group, so only that key group's content is read, and only the key's rows leave the
+task. It costs one small job for all key groups' headers and one for the key group's content.
 
 A ``Debugger`` keeps the key's part of the state, and the key's rows of the batches that were looked at. Nothing of the
 checkpoint changes. Each run begins at the snapshot again, so the same rows can be run through another function.
@@ -89,16 +89,7 @@ class Debugger:
 
     @classmethod
     def of(cls, loaded: LoadedKey, plan: Plan | None, bound: tuple[BoundInput, BoundInput] | None) -> Debugger:
-        """Return the debugger of a key.
-
-        Args:
-            loaded: The key.
-            plan: The plan of the query; None shows only the loaded state.
-            bound: The query's inputs.
-
-        Raises:
-            CheckpointError: The plan is that of another query, or reads other sources.
-        """
+        """Return the debugger of a key, of the same query as the plan; without one it only shows the loaded state."""
         if plan is None or bound is None:
             return cls(loaded)
         _check_plan(loaded, plan)
@@ -166,8 +157,8 @@ class Debugger:
             ConfigurationError: The debugger was made without the query's join.
             CheckpointError: A source no longer has the rows, or can't be read again.
         """
-        batches = self._replayed("upcoming").all()
-        return {number: rows for number, rows in batches.items() if rows[0].num_rows or rows[1].num_rows}
+        replay = self._replayed("upcoming")
+        return {batch.batch_id: rows for batch, rows in replay if rows[0].num_rows or rows[1].num_rows}
 
     @overload
     def steps(self, by: Literal["batch"] = "batch") -> Iterator[Step]: ...
@@ -196,7 +187,7 @@ class Debugger:
             msg = f"by: expected 'batch' or 'row', got {by!r}"
             raise ConfigurationError(msg)
         replay = self._replayed("steps()")
-        replay.check()
+        replay.rows.check_sources()
         return self._by_batch(replay) if by == "batch" else self._by_row(replay)
 
     def _by_batch(self, replay: _Replay) -> Iterator[Step]:
@@ -217,13 +208,15 @@ class Debugger:
             function: The function; it yields rows of the same output columns, and may declare further states.
 
         Raises:
-            ConfigurationError: The query runs a join, the debugger was made without it, or it is no function.
+            ConfigurationError: The query runs a join, the debugger was made without the query's join or function, or
+                ``function`` is not a function.
             CheckpointError: The stored states can't become those that the function declares.
         """
         self._replayed("with_function()")
         assert self._plan is not None
         if not isinstance(self._plan.operation, KeyedCoProcess):
-            msg = f"with_function: the query runs {self._loaded.state.query['operator']}, no function; use with_join()"
+            operator = self._loaded.state.query["operator"]
+            msg = f"with_function: the query runs {operator} and not a function; use with_join()"
             raise ConfigurationError(msg)
         return self._with(replace(self._plan, operation=replace(self._plan.operation, function=function)))
 
@@ -234,11 +227,14 @@ class Debugger:
             joined: A ``Joined`` over the query's inputs, such as the same function with other output columns.
 
         Raises:
-            ConfigurationError: It is no ``Joined``, or the debugger was made without the query's own.
+            ConfigurationError: ``joined`` is not a ``Joined``, or the debugger was made without the query's own.
             CheckpointError: It can't continue from the checkpoint's state.
         """
         self._replayed("with_join()")
-        plan = plan_of(joined, "with_join")
+        plan = getattr(joined, "plan", None)
+        if not isinstance(plan, Plan):
+            msg = f"with_join: expected the Joined that the query ran, such as pair.asof_join(), got {joined!r}"
+            raise ConfigurationError(msg)
         _check_plan(self._loaded, plan)
         return self._with(plan)
 
@@ -302,7 +298,7 @@ class _Replay:
     """The batches after a snapshot with the key's rows, read some batches at a time and then kept."""
 
     def __init__(self, loaded: LoadedKey, rows: ReplayedRows) -> None:
-        self._first, self._rows = loaded.batch, rows
+        self._first, self.rows = loaded.batch, rows
         self.batches: Sequence[RecordedBatch] = batches_after(loaded.spark, loaded.files, loaded.batch.batch_id)
         self._known: dict[int, Sides] = {}
 
@@ -312,21 +308,13 @@ class _Replay:
                 self._read(position, position + _WINDOW)
             yield batch, self._known[batch.batch_id]
 
-    def check(self) -> None:
-        """Raise an error if an input's rows can't be read again, before anything is read."""
-        self._rows.check_sources()
-
-    def all(self) -> dict[int, Sides]:
-        """Return the rows of all batches, by batch."""
-        return {batch.batch_id: rows for batch, rows in self}
-
     def _read(self, start: int, stop: int) -> None:
         before = [self._first, *self.batches]
         spans = [
             Span(batch.batch_id, begin.offsets, batch.offsets)
             for begin, batch in zip(before[start:stop], self.batches[start:stop], strict=False)
         ]
-        self._known.update(self._rows.read(spans))
+        self._known.update(self.rows.read(spans))
 
     def summary(self) -> str:
         """Return a line about the batches that came next."""
@@ -338,19 +326,6 @@ class _Replay:
             return f"{text}; their rows are read when steps() or upcoming needs them"
         count = sum(left.num_rows + right.num_rows for left, right in self._known.values())
         return f"{text} with {count:,} row{'' if count == 1 else 's'} of the key"
-
-
-def plan_of(joined: Any, argument: str) -> Plan:
-    """Return the plan of a ``Joined``.
-
-    Raises:
-        ConfigurationError: It is something else.
-    """
-    plan = getattr(joined, "plan", None)
-    if not isinstance(plan, Plan):
-        msg = f"{argument}: expected the Joined that the query ran, such as pair.asof_join(), got {joined!r}"
-        raise ConfigurationError(msg)
-    return plan
 
 
 def _check_plan(loaded: LoadedKey, plan: Plan) -> None:
@@ -379,18 +354,10 @@ _NEAR = 3
 
 @dataclass(frozen=True, eq=False)
 class LoadedKey:
-    """One key of a snapshot.
+    """One key of a snapshot: its values by the left input's column names, and its rows in each table of the state.
 
-    Attributes:
-        spark: The session.
-        files: The checkpoint.
-        stored: The description of the checkpoint's query, with its ``sources``.
-        state: The query's whole state, for further questions.
-        values: The key's values, by the left input's column names.
-        key_hash: Spark's hash of the key.
-        key_group: The number of its key group.
-        tables: The key's rows in each table of the state.
-        batch: The snapshot's batch.
+    ``stored`` is the description of the checkpoint's query, with its ``sources``; ``state`` is the query's whole state.
+    The hash is Spark's (``xxhash64``), the batch the snapshot's.
     """
 
     spark: SparkSession
@@ -474,18 +441,7 @@ class LoadedKey:
 
 
 def load_key(spark: SparkSession, checkpoint: Checkpoint, key: Any) -> LoadedKey:
-    """Read one key of a snapshot.
-
-    Args:
-        spark: The session.
-        checkpoint: The checkpoint, at one snapshot.
-        key: A value; where the key has several columns, a tuple, or a dict by column.
-
-    Raises:
-        ConfigurationError: The key has other columns.
-        FunctionError: A value of the key is not of its column's type.
-        CheckpointError: It is no checkpoint, it has no such snapshot, or the snapshot is damaged.
-    """
+    """Read one key of a snapshot: a value, or where the key has several columns a tuple, or a dict by column."""
     files = open_files(spark, checkpoint.path)
     described = read_query(files)
     snapshot = find_snapshot(files, checkpoint.at)
@@ -506,7 +462,7 @@ def load_key(spark: SparkSession, checkpoint: Checkpoint, key: Any) -> LoadedKey
 
 
 def near_keys(loaded: LoadedKey) -> list[Any]:
-    """Return a few keys of the same key group that are near to a missing one: values, or dicts by column."""
+    """Return a few keys of the key group that are near to a missing one: values, or dicts by column."""
     names = {name: rescaling.key_columns(name, loaded.inputs) for name in loaded.tables}
     opener, values = loaded.state.stored.opener, list(loaded.values.values())
     spec = loaded.inputs[0]
@@ -530,13 +486,7 @@ def near_keys(loaded: LoadedKey) -> list[Any]:
 
 
 def nothing_of(key: Any, batch: RecordedBatch, near: Sequence[Any]) -> str:
-    """Return the message about a snapshot that has nothing of a key.
-
-    Args:
-        key: The key, as the user named it.
-        batch: The snapshot's batch.
-        near: Keys that the snapshot has.
-    """
+    """Return the message about a snapshot that has nothing of a key, which the user named, but has the near ones."""
     sentence = f"the snapshot of batch {batch.batch_id} has nothing of key {key!r}"
     if batch.drained:
         advice = "the query was drained with this batch, so no state is left; take an earlier snapshot, with at="
@@ -580,10 +530,10 @@ def debug(checkpoint: Location | Checkpoint, joined: Joined | None = None, *, ke
         The key's ``state``, ``timers`` and ``waiting`` rows, the ``watermark``, the rows ``upcoming``, and ``steps()``.
 
     Raises:
-        ConfigurationError: There is no Spark session, or an argument is invalid.
+        ConfigurationError: No Spark session is active, or an argument is invalid.
         FunctionError: A value of the key is not of its column's type.
-        CheckpointError: It is no checkpoint, it has no such snapshot (the message lists those that it has), or
-            ``joined`` is another query.
+        CheckpointError: The directory is not a checkpoint, it has no such snapshot (the message lists those that it
+            has), or ``joined`` is another query.
 
     Warns:
         UserWarning: The snapshot has nothing of the key.

@@ -3,16 +3,15 @@
 The newest batches have manifests, the older ones rows in the progress table. A batch without content has neither, and
 the next one with content begins where the one before it ended.
 
-The time is that of the real run. The rows of one key do not determine it, since other keys' rows moved it, and other
-source partitions held it back. So the operator's inputs get, in place of their watermark strategies, the watermark, the
-largest timestamp and the status that were recorded after each batch, and the operator merges them by its own rules.
-The same rows are late, the same timers fire and the same rows are emitted as in the real run.
+The time is that of the real run, which other keys' rows and other source partitions moved or held back. So the
+operator's inputs get, in place of their watermark strategies, the watermark, the largest timestamp and the status that
+were recorded after each batch, and the operator merges them by its own rules. The same rows are late, the same timers
+fire and the same rows are emitted as in the real run.
 
-The rows are read between positions of the query's sources. Delta tables and folders of files are read by a stream of
-Spark's with a checkpoint of its own in a temporary folder: one micro-batch is planned there that reads, for each batch
-of the real query, exactly from its begin to its end. So a position means the same as in the query. Other sources read
-their positions themselves (``Source.between``). It costs one Spark job over all rows between the first position and the
-last, and a source of Spark's for each batch.
+Delta tables and folders of files are read by a stream of Spark with its own checkpoint in a temporary folder. One
+micro-batch is planned in it that reads, for each batch of the real query, exactly from its begin to its end, so an
+offset means the same as in the query. Other sources read between offsets themselves (``Source.between``). It costs one
+Spark job over all rows between the first offset and the last, and one source of Spark's for each batch.
 """
 
 from __future__ import annotations
@@ -69,13 +68,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 @dataclass(frozen=True)
 class RecordedInput:
-    """The time of one input after a batch, in epoch milliseconds.
-
-    Attributes:
-        watermark: The input's watermark; ``-2**63`` before it had one.
-        max_timestamp: The largest timestamp seen; ``-2**63`` before the first row.
-        status: Whether the input was active, idle or finished.
-    """
+    """An input's times after a batch, in epoch milliseconds, ``-2**63`` for none, and its status."""
 
     watermark: int
     max_timestamp: int
@@ -84,14 +77,10 @@ class RecordedInput:
 
 @dataclass(frozen=True)
 class RecordedBatch:
-    """A batch as the checkpoint recorded it.
+    """A batch as the checkpoint recorded it, with its processing time in epoch milliseconds and both inputs after it.
 
-    Attributes:
-        batch_id: Its number.
-        processing_time: Its processing time, in epoch milliseconds.
-        inputs: The left and the right input after it.
-        drained: Whether the inputs ended with it.
-        offsets: Each source's end offset, as a line of Spark's offset log; the control input is the last.
+    The inputs ended with it if it was drained. The offsets are each source's end, as lines of Spark's offset log; the
+    control input's is the last.
     """
 
     batch_id: int
@@ -126,22 +115,19 @@ class RecordedBatch:
 
 
 def batches_after(spark: SparkSession, files: Store, batch_id: int) -> list[RecordedBatch]:
-    """Return the batches with content that followed a batch, oldest first.
-
-    Raises:
-        CheckpointError: A manifest is damaged.
-    """
+    """Return the batches with content that followed a batch, oldest first."""
     manifests = Manifests(files)
     known = manifests.batch_ids()
     later = [each for each in known if each > batch_id]
-    batches = [RecordedBatch.of_manifest(each) for number in later if (each := manifests.read(number)) is not None]
+    read = [manifests.read(number) for number in later]
+    batches = [RecordedBatch.of_manifest(manifest) for manifest in read if manifest is not None]
     # Manifests are deleted from the oldest on, so if this batch has one, those after it have theirs.
     if batch_id not in known:
         first = min(later, default=None)
         rows = read_progress(spark, files.root).where(F.col("batch_id") > batch_id)
         rows = rows if first is None else rows.where(F.col("batch_id") < first)
         wanted = rows.select("batch_id", "processing_time", "inputs", "drained", "offsets").toArrow().to_pylist()
-        batches = [*sorted(map(RecordedBatch.of_progress, wanted), key=lambda each: each.batch_id), *batches]
+        batches = [*sorted(map(RecordedBatch.of_progress, wanted), key=lambda batch: batch.batch_id), *batches]
     return batches
 
 
@@ -150,17 +136,12 @@ def _millis(moment: datetime | None) -> int:
 
 
 def with_recorded_time(plan: Plan) -> Plan:
-    """Return a plan whose watermarks only follow what ``recorded_controls`` says."""
+    """Return a plan whose watermarks only follow ``recorded_controls``."""
     return replace(plan.with_inputs(watermark=WatermarkStrategy()), key_groups=1)
 
 
 def header_at(header: Mapping[str, Any], batch: RecordedBatch) -> dict[str, Any]:
-    """Return a state's header with the time of each input as it was recorded after the state's batch.
-
-    Args:
-        header: The merged header of the state (``rescaling.merged_header``).
-        batch: The state's batch.
-    """
+    """Return a header of ``rescaling.merged_header`` with each input's time as recorded after the state's batch."""
     inputs = [_restored(each) for each in batch.inputs]
     return {**header, "watermark": {**header["watermark"], "inputs": inputs}}
 
@@ -182,12 +163,7 @@ def recorded_controls(batch: RecordedBatch) -> list[Control]:
 
 
 def controls_until(batch: RecordedBatch, until: int) -> list[Control]:
-    """Return the control rows of the part of a batch in which time comes to a moment.
-
-    Args:
-        batch: The batch.
-        until: The moment, in epoch milliseconds.
-    """
+    """Return the control rows of the part of a batch in which time comes to a moment, in epoch milliseconds."""
     return [
         replace(
             control,
@@ -217,18 +193,12 @@ def _restored(recorded: RecordedInput) -> dict[str, Any]:
 _NOTHING = (NOTHING_READ, "null", "")
 _BATCH = "batch"
 _CLEANS = "cleansource"
-"""The option of file sources that deletes or moves what was read; here it must not."""
+"""The option of file sources that deletes or moves files that were read, which a replay must not do."""
 
 
 @dataclass(frozen=True)
 class Span:
-    """The positions between which one batch read both sources.
-
-    Attributes:
-        batch_id: The batch.
-        begins: The position of each source before it, as a line of Spark's offset log.
-        ends: The position of each source after it.
-    """
+    """The offsets of each source before and after one batch, as lines of Spark's offset log."""
 
     batch_id: int
     begins: Sequence[str]
@@ -237,15 +207,7 @@ class Span:
 
 @dataclass(frozen=True)
 class ReplayedRows:
-    """Reads one key's rows.
-
-    Attributes:
-        spark: The session.
-        files: The query's checkpoint, which has the log of what was read of folders.
-        inputs: Both inputs.
-        key: The key's values by each input's column names.
-        key_hash: Spark's hash of the key (``xxhash64``).
-    """
+    """Reads one key's rows: those with its values by each input's column names, which all have Spark's hash of it."""
 
     spark: SparkSession
     files: Store
@@ -254,27 +216,12 @@ class ReplayedRows:
     key_hash: int
 
     def check_sources(self) -> None:
-        """Check that both inputs have sources.
-
-        Raises:
-            ConfigurationError: An input is a bare DataFrame.
-        """
+        """Check that both inputs have sources."""
         for bound in self.inputs:
             _source_of(bound)
 
     def read(self, spans: Sequence[Span]) -> dict[int, Sides]:
-        """Return the key's rows of some batches, in no order.
-
-        Args:
-            spans: The batches, one following the other.
-
-        Returns:
-            The rows of both inputs by batch, for all batches that are given.
-
-        Raises:
-            CheckpointError: A source no longer has the rows.
-            ConfigurationError: A source that the replay needs is a bare DataFrame.
-        """
+        """Return the key's rows of both inputs in successive batches, by batch."""
         pieces: defaultdict[tuple[int, int], list[pa.Table]] = defaultdict(list)
         leaves: list[_Leaf] = []
         for side, bound in enumerate(self.inputs):
@@ -304,7 +251,7 @@ class ReplayedRows:
         return {span.batch_id: self._sides(pieces, span.batch_id) for span in spans}
 
     def _changes(self, side: int, rows: pa.Table, begin: str, end: str) -> pa.Table:
-        """Return rows of a source as the versions and deletes that they are between two positions."""
+        """Return rows of a source as the versions and deletes that they are between two offsets."""
         changes = self.inputs[side].spec.changes
         if changes is None:
             return rows
@@ -345,7 +292,7 @@ class ReplayedRows:
         return having(rows, self.key[side])
 
     def _entries(self, source: Source, side: int, span: Span) -> list[dict[str, Any]]:
-        """Return the files that a batch read of a folder, from the query's own log; none for other sources."""
+        """Return the files that a batch read of a folder, from the query's log; none for other sources."""
         if not source.has_log:
             return []
         begin, end = (
@@ -413,14 +360,9 @@ class ReplayedRows:
 
 @dataclass(frozen=True)
 class _Leaf:
-    """The part of one source that one batch read: a source in the replaying stream.
+    """The rows of one input, 0 or 1, that one batch read between two offsets: a source in the replaying stream.
 
-    Attributes:
-        side: 0 is the left input, 1 the right.
-        batch_id: The batch.
-        begin: The position before it.
-        end: The position after it.
-        entries: For a folder, the files that it read, all as of the first number of a log.
+    A folder has entries: the files that the batch read, all under the first number of a log.
     """
 
     side: int
@@ -431,7 +373,7 @@ class _Leaf:
 
     @property
     def positions(self) -> tuple[str, str]:
-        """The positions in the replaying stream, whose log of files has only this batch's."""
+        """The offsets in the replaying stream, whose log of files has only this batch's."""
         if self.entries:
             return NOTHING_READ, json.dumps({"logOffset": 0})
         return (NOTHING_READ if self.begin in _NOTHING else self.begin), self.end
@@ -440,7 +382,7 @@ class _Leaf:
 def _source_of(bound: BoundInput) -> Source:
     if bound.source is None:
         msg = (
-            f"debug: input {bound.spec.name!r} is a DataFrame, so it is not known how its rows are read again; "
+            f"debug: input {bound.spec.name!r} is a DataFrame, whose rows can't be read again; "
             f"give cojoin.Input a source: cojoin.kafka.source, cojoin.sources.delta or files"
         )
         raise ConfigurationError(msg)

@@ -1,11 +1,12 @@
 """A replayed batch in small steps: a function's by its callbacks, a join's by its rows and by the advance of time.
 
-A function's batch runs once, as always, and is only looked at; so the steps are exactly what happened. After each
-callback it is noted what it got, what it yielded, and the key's states and timers. No state is read through its handle,
-so no time-to-live is prolonged.
+A function's batch runs once, as always, and is only watched, so the steps are exactly what happened. Each callback's
+row or timer, its output, and the key's states and timers after it are noted. No state is read through its handle, so no
+time-to-live is prolonged.
 
-A join's batch is cut: each row comes alone, with time at rest, and then the watermark advances from the time of one
-waiting row to that of the next. That gives the same rows, since a join's results do not depend on how batches are cut.
+A join's batch is cut: each row comes alone while time stands still, and then the watermark advances from the time of
+one waiting row to that of the next. That gives the same rows, since a join's results do not depend on how batches are
+cut.
 """
 
 from __future__ import annotations
@@ -111,17 +112,11 @@ class RowStep:
 
 
 class Call(NamedTuple):
-    """One callback.
+    """One callback: of a row of an input (``side`` 0 or 1), or of a timer (``side`` None) with its time domain.
 
-    Attributes:
-        side: 0 or 1 for a row of the left or the right input; None for a timer.
-        row: The row.
-        timestamp: The event time of the row, or the time of the timer, in epoch milliseconds.
-        domain: The timer's time domain.
-        watermark: The watermark that the callback saw.
-        yielded: The values that it yielded, not yet converted.
-        state: The key's states afterwards.
-        timers: The key's timers afterwards: domain and time.
+    The timestamp is the row's event time or the timer's time, and the watermark that of the callback, in epoch
+    milliseconds. The yielded values are not yet converted; the key's states and timers, each a domain and a time, are
+    those after it.
     """
 
     side: int | None
@@ -172,15 +167,9 @@ class WatchedProcess(KeyedCoProcess):
 
 
 def callbacks_of(stepper: Stepper, batch: RecordedBatch, rows: Sides) -> Iterator[RowStep]:
-    """Run a batch, and yield the rows that were rejected, and then what each row and timer did in the function.
+    """Run a batch on a stepper of a ``WatchedProcess``; yield its rejected rows, then the function's rows and timers.
 
-    Args:
-        stepper: Runs a ``WatchedProcess`` with recorded time; it continues to the batch's end.
-        batch: The batch.
-        rows: The key's rows in it.
-
-    Raises:
-        FunctionError: The function raised an error; the callbacks before it were yielded.
+    Of a function that raises an error the callbacks before it are yielded.
     """
     watched: WatchedProcess = stepper.plan.operation  # type: ignore[assignment]
     watched.calls.clear()
@@ -194,13 +183,7 @@ def callbacks_of(stepper: Stepper, batch: RecordedBatch, rows: Sides) -> Iterato
 
 
 def cuts_of(stepper: Stepper, batch: RecordedBatch, rows: Sides) -> Iterator[RowStep]:
-    """Run a batch in cuts, and yield what each row did in the join, and each advance of the watermark.
-
-    Args:
-        stepper: Runs the join with recorded time; it continues to the batch's end.
-        batch: The batch.
-        rows: The key's rows in it.
-    """
+    """Run a batch of a join in cuts; yield the effect of each row, and each advance of the watermark."""
     inputs = stepper.plan.inputs
     nothing = rows[0].slice(0, 0), rows[1].slice(0, 0)
     waiting: Sides = nothing
@@ -240,15 +223,10 @@ def run_batch(
     ends: bool = True,
     holds: Mapping[int, int] | None = None,
 ) -> Step:
-    """Run a batch, or a cut of one.
+    """Run a batch, or a cut of one, which ends the batch or not.
 
-    Args:
-        stepper: The stepper.
-        batch: The batch.
-        rows: The key's rows.
-        controls: The control rows; None takes those that were recorded after the batch.
-        ends: Whether this is the batch's last cut.
-        holds: The upper bounds of the inputs' watermarks in this cut, in epoch milliseconds, by input number.
+    Without control rows it takes those that were recorded after the batch. ``holds`` are upper bounds of the inputs'
+    watermarks in this cut, in epoch milliseconds by input number.
     """
     # Batches without content are left out, so numbers may be missing.
     stepper.batch_id = batch.batch_id - 1

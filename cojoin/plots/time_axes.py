@@ -30,16 +30,7 @@ _POINT_SIZE, _CHARACTER = 8, 0.56
 
 
 def check_axes(ax: Any, function: str) -> None:
-    """Check that matplotlib is installed, and that ``ax`` is None or an ``Axes``.
-
-    Args:
-        ax: The caller's argument.
-        function: The caller, for the message.
-
-    Raises:
-        EnvironmentSetupError: matplotlib is not installed.
-        ConfigurationError: ``ax`` is something else, such as the array that ``plt.subplots(2)`` returns.
-    """
+    """Check that matplotlib is installed, and that ``ax`` is None or an ``Axes``; the function is for the message."""
     check_packages(function, "plots", "matplotlib")
     from matplotlib.axes import Axes  # noqa: PLC0415 - an extra
 
@@ -96,11 +87,7 @@ def format_times(axes: Axes, which: Literal["x", "y"], label: str) -> None:
 
 
 def moment(value: Any, argument: str) -> int | None:
-    """Return a datetime with a zone in epoch microseconds; None stays None.
-
-    Raises:
-        ConfigurationError: It is something else.
-    """
+    """Return a datetime with a zone in epoch microseconds; None stays None."""
     if value is None:
         return None
     if not isinstance(value, datetime) or value.tzinfo is None:
@@ -114,14 +101,10 @@ def moment(value: Any, argument: str) -> int | None:
 def label_points(
     axes: Axes, labels: Sequence[tuple[int, str]], height: float, window: tuple[int, int], *, points: float = 7
 ) -> None:
-    """Write labels above points, those that have room.
+    """Write labels above the points of a height that have room; each has its time in epoch microseconds.
 
-    Args:
-        axes: The axes, whose limits are set.
-        labels: Each point's time in epoch microseconds, and its label.
-        height: Where the points are on the other axis.
-        window: The first and the last time that the axes show, in epoch microseconds.
-        points: The distance of the labels above them, in points; less than zero is below.
+    The window is the first and the last time that the axes show. Labels are some points above, or below if less than
+    zero.
     """
     width, taken = pixels(axes), -np.inf
     for micros, label in sorted(labels):

@@ -56,12 +56,7 @@ if TYPE_CHECKING:
 
 
 def plot_timeline(
-    joined: Joined,
-    keys: Any,
-    *,
-    ax: Axes | None = None,
-    start: datetime | None = None,
-    end: datetime | None = None,
+    joined: Joined, keys: Any, *, ax: Axes | None = None, start: datetime | None = None, end: datetime | None = None
 ) -> Axes:
     """Draw the rows of one or a few keys over event time, and what matched what.
 
@@ -153,12 +148,7 @@ class _Lane:
 
 
 class Lanes:
-    """Gathers the lanes of all keys, then draws them.
-
-    Args:
-        plan: The join or the function.
-        several: Whether there are several keys, so that each lane names its own.
-    """
+    """Gathers the lanes of all keys, then draws them; with several keys each lane names its key."""
 
     def __init__(self, plan: Plan, *, several: bool) -> None:
         self._plan, self._several = plan, several
@@ -209,12 +199,9 @@ class Lanes:
         self.height += _GAP
 
     def draw(self, axes: Axes, limits: tuple[int | None, int | None], settle: Callable[[], object]) -> None:
-        """Draw all lanes.
+        """Draw all lanes between two times in epoch microseconds; None is the first or last row's.
 
-        Args:
-            axes: The axes.
-            limits: The first and the last time to show, in epoch microseconds; None is the first or last row's.
-            settle: Called once the axes have their limits, ticks and legend; then they get their final size.
+        ``settle`` is called once the axes have their limits, ticks and legend, and gives them their final size.
         """
         window = self._window(limits)
         self._leave_out(window)
@@ -262,7 +249,7 @@ class Lanes:
         return low - room if first is None else first, high + room if last is None else last
 
     def _leave_out(self, window: tuple[int, int]) -> None:
-        """Leave out what the window does not show; a line to a version from before it ends at its edge."""
+        """Leave out all that is outside the window; a line to a version from before it ends at its edge."""
         low, high = window
         for lane in self._lanes:
             lane.points = [(row, style) for row, style in lane.points if low <= row.micros <= high]

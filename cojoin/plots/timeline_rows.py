@@ -1,10 +1,10 @@
 """The rows of one key over event time: the inputs' rows, the ranges of versions, the matches, and a function's timers.
 
-The matches are those of the join's own output, run on the key's rows alone: other keys' rows do not matter to them.
+The matches are those of the join's output, run on the key's rows alone, since other keys' rows do not matter to them.
 
 A function runs on the key's rows alone, too. All rows come in one micro-batch, as in a run to the end of time. Then
-time advances from one row or timer to the next, and after each the timers are looked at. Timers that a function sets
-again and again without end are followed for a while after the last row.
+time advances from one row or timer to the next, and the timers are noted after each. Timers that a function sets again
+and again without end are followed for a while after the last row.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from cojoin.comparison.comparison import right_columns
 from cojoin.engine.display import show_value
 from cojoin.engine.input_spec import InputSpec, control_of
 from cojoin.engine.joins import AsofJoin, TemporalJoin
@@ -33,7 +34,7 @@ from cojoin.engine.values.tables import event_micros, take_rows
 from cojoin.errors import ConfigurationError, FunctionError, SchemaError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from cojoin.embedded.embedded_execution import EmbeddedExecution
     from cojoin.engine.local.local_run import BatchOutput
@@ -57,12 +58,9 @@ class TimedRow:
 
 @dataclass(frozen=True)
 class Version(TimedRow):
-    """A right row of an as-of or temporal join.
+    """A right row of an as-of or temporal join, and the times between which left rows match it, in epoch microseconds.
 
-    Attributes:
-        begins: From which time on left rows match it, in epoch microseconds; ``-FOREVER`` where nothing bounds it.
-        ends: Until when; ``FOREVER`` where nothing bounds it.
-        is_tombstone: Whether it deletes its key.
+    ``-FOREVER`` and ``FOREVER`` stand for no bound; a tombstone deletes its key.
     """
 
     begins: int = 0
@@ -72,13 +70,9 @@ class Version(TimedRow):
 
 @dataclass(frozen=True)
 class KeyRows:
-    """A key's rows.
+    """A key's rows, in total order; the right ones of as-of and temporal joins are ``Version``s.
 
-    Attributes:
-        key: The key as text.
-        left: The left rows, by time.
-        right: The right rows, in total order; those of as-of and temporal joins are a ``Version`` each.
-        matches: For each time of a left row the times of the right rows that it matched, in epoch microseconds.
+    The matches are, for each time of a left row, the times of the right rows that it matched, in epoch microseconds.
     """
 
     key: str
@@ -88,11 +82,7 @@ class KeyRows:
 
 
 def read_keys(keys: Any, spec: InputSpec) -> list[tuple[Any, ...]]:
-    """Return the keys that a user names: a key or several, and of several key columns tuples.
-
-    Raises:
-        ConfigurationError: They have other columns than the key, or are too many for a picture.
-    """
+    """Return the keys that a user names, one or several, as tuples."""
     count = len(spec.key)
     several = isinstance(keys, (list, set, frozenset, range, np.ndarray, pa.Array, pa.ChunkedArray)) or hasattr(
         keys, "to_list"
@@ -113,11 +103,7 @@ def read_keys(keys: Any, spec: InputSpec) -> list[tuple[Any, ...]]:
 
 
 def rows_by_key(rows: Sides, inputs: tuple[InputSpec, InputSpec], keys: Sequence[tuple[Any, ...]]) -> list[Sides]:
-    """Return the rows of each key, in total order; rows without event time, which are rejected, are left out.
-
-    Raises:
-        ConfigurationError: A key has no rows, or a value of another type.
-    """
+    """Return the rows of each key, in total order; rows without event time, which are rejected, are left out."""
     sides = []
     for key in keys:
         left, right = (_of_key(table, spec, key) for table, spec in zip(rows, inputs, strict=True))
@@ -131,10 +117,14 @@ def rows_by_key(rows: Sides, inputs: tuple[InputSpec, InputSpec], keys: Sequence
 
 
 def key_rows(plan: Plan, execution: EmbeddedExecution, key: tuple[Any, ...], rows: Sides) -> KeyRows:
-    """Return one key's rows with what matched what, for a join."""
+    """Return one key's rows in a join, with their matches."""
     left, right = plan.inputs
     table = replace(execution, rows=rows).run(plan).output
-    times = [_micros_or_none(table, name) for name in (left_time(plan), right_time(plan))]
+    names = (
+        plan.output.names[left.schema.names.index(str(left.event_time))],
+        right_columns(plan)[str(right.event_time)],
+    )
+    times = [_micros_or_none(table, name) for name in names]
     matches: dict[int, list[int]] = {}
     for of_left, of_right in zip(*times, strict=True):
         if of_left is not None and of_right is not None:
@@ -144,26 +134,13 @@ def key_rows(plan: Plan, execution: EmbeddedExecution, key: tuple[Any, ...], row
     return KeyRows(key_text(key), lefts, _right_rows(plan.operation, rows[1], right), matches)
 
 
-def left_time(plan: Plan) -> str:
-    """Return the name that the left's event time has in a join's output."""
-    left = plan.left
-    return str(plan.output.names[left.schema.names.index(str(left.event_time))])
-
-
-def right_time(plan: Plan) -> str:
-    """Return the name that the right's event time has in a join's output."""
-    name = str(plan.right.event_time)
-    taken = {each.lower() for each in plan.left.schema.names}
-    return f"{plan.right.name}_event_time" if name.lower() in taken else name
-
-
 def sorted_rows(table: pa.Table, spec: InputSpec, labels: Sequence[str]) -> list[TimedRow]:
     """Return the rows of one key, which are in total order, with their labels."""
     return [TimedRow(*each) for each in zip(_times(table, spec), labels, strict=True)]
 
 
 def labels_of(table: pa.Table, spec: InputSpec, without: Sequence[str | None] = ()) -> list[str]:
-    """Return for each row its columns as text, without key, event time and the source's own order."""
+    """Return for each row its columns as text, without key, event time and source order."""
     hidden = {*spec.key, spec.event_time, *spec.source_order, *without}
     columns = [decode_column(table.column(name), str) for name in table.column_names if name not in hidden]
     return [", ".join(map(show_value, row)) for row in zip(*columns, strict=True)] if columns else [""] * table.num_rows
@@ -263,12 +240,10 @@ _STEPS_AFTER_LAST_ROW = 100
 
 @dataclass
 class SeenTimer:
-    """An event-time timer.
+    """An event-time timer: its time, and the time of the row or timer that set it, in epoch microseconds.
 
-    Attributes:
-        timestamp: When it is due, in epoch microseconds.
-        set_at: The time of the row or timer that set it, in epoch microseconds; None if it was set in arrival order.
-        outcome: ``"fired"``, ``"deleted"``, or ``"waiting"`` if it was not followed to its end.
+    ``set_at`` is None for a timer that was set in arrival order. The outcome is ``"fired"``, ``"deleted"``, or
+    ``"waiting"`` if the timer was not followed to its end.
     """
 
     timestamp: int
@@ -278,27 +253,14 @@ class SeenTimer:
 
 @dataclass
 class FunctionRun:
-    """The output and timers of a function for a key's rows.
-
-    Attributes:
-        outputs: Each output's rows by its name, ``"output"`` for the main one; rows without event time are left out.
-        timers: The event-time timers, in the order in which they were seen.
-    """
+    """A function's rows with event time by output, ``output`` for the main one, and its event-time timers in order."""
 
     outputs: dict[str, list[TimedRow]] = field(default_factory=dict)
     timers: list[SeenTimer] = field(default_factory=list)
 
 
 def run_function(plan: Plan, rows: Sides) -> FunctionRun:
-    """Run a function over one key's rows, to the end of time.
-
-    Args:
-        plan: A plan whose operation is a function.
-        rows: The key's rows of both inputs.
-
-    Raises:
-        FunctionError: The function raised an error, or returned an invalid value.
-    """
+    """Run a function over one key's rows of both inputs, to the end of time."""
     run = FunctionRun({"output": []})
     hidden = {*plan.left.key, *plan.right.key}
     times = np.concatenate([spec.millis(table) for spec, table in zip(plan.inputs, rows, strict=True)])
@@ -323,7 +285,7 @@ def run_function(plan: Plan, rows: Sides) -> FunctionRun:
 
 
 def _without_watermarks(plan: Plan) -> Plan:
-    """Return a plan whose watermarks come from outside, and which takes each row as it is."""
+    """Return a plan whose inputs admit each row and make no watermarks."""
     left, right = (
         InputSpec(
             spec.name,
@@ -339,7 +301,7 @@ def _without_watermarks(plan: Plan) -> Plan:
 
 
 def _look(local: LocalRun, now: int | None, waiting: dict[int, SeenTimer], run: FunctionRun) -> None:
-    """Note which timers are new and which are gone since the last look."""
+    """Note the timers that are new, and those that are gone, since the last look."""
     timers = KeptTables(local.operators).timers
     is_timed = pc.equal(timers.column(timers.num_columns - 2), TimeDomain.EVENT_TIME.value)
     present = set(timers.column(timers.num_columns - 1).filter(is_timed).cast(pa.int64()).to_pylist())
@@ -353,9 +315,6 @@ def _look(local: LocalRun, now: int | None, waiting: dict[int, SeenTimer], run: 
 def _take(output: BatchOutput, run: FunctionRun, hidden: set[str]) -> None:
     for row in (row for group in output.groups for row in group.rows()):
         if row.timestamp is not None:
-            label = _label(row.value.as_dict() if isinstance(row.value, Row) else {"": row.value}, hidden)
+            values = row.value.as_dict() if isinstance(row.value, Row) else {"": row.value}
+            label = ", ".join(show_value(value) for name, value in values.items() if name not in hidden)
             run.outputs.setdefault(row.output, []).append(TimedRow(1_000 * row.timestamp, label))
-
-
-def _label(values: Mapping[str, Any], hidden: set[str]) -> str:
-    return ", ".join(show_value(value) for name, value in values.items() if name not in hidden)

@@ -1,4 +1,4 @@
-"""``plot_watermarks`` draws the watermarks of both inputs and of the operator, batch by batch, and who holds back.
+"""``plot_watermarks`` draws the watermarks of both inputs and of the operator by batch, and the input that holds back.
 
 The batches come from a query's progress table, in any form, or from reports. A watermark is None where there is none:
 before the first one, and after the end of all inputs.
@@ -130,7 +130,7 @@ def _step(
 
 
 def _make_room(axes: Axes) -> None:
-    """Leave the lowest part of the axes to the waiting rows and to who holds, and the highest to the legend."""
+    """Leave the lowest part of the axes to the waiting rows and the strip, and the highest to the legend."""
     low, high = axes.get_ylim()
     span = high - low
     axes.set_ylim(low - span * 0.42, high + span * 0.22)
@@ -166,7 +166,7 @@ def _draw_waiting(axes: Axes, positions: NDArray[np.float64], points: Sequence[P
 
 
 def _draw_legend(axes: Axes, points: Sequence[Point]) -> None:
-    """Name the inputs by their colours, and what is drawn in each colour once."""
+    """Name the inputs by their colours, and each kind of line or area once."""
     from matplotlib.lines import Line2D  # noqa: PLC0415 - an extra
     from matplotlib.patches import Patch  # noqa: PLC0415
 
@@ -208,15 +208,7 @@ class Point:
 
 
 def read_points(progress: Any) -> list[Point]:
-    """Return the batches of a progress, by number.
-
-    Args:
-        progress: The result of ``read_progress``, as a DataFrame of Spark's or as its pandas or Arrow form; or a
-            report, or several reports or steps.
-
-    Raises:
-        ConfigurationError: It is none of these, or has no batch.
-    """
+    """Return the batches, by number, of a result of ``read_progress`` in any form, or of reports or steps."""
     if isinstance(progress, BatchReport) or isinstance(getattr(progress, "report", None), BatchReport):
         points = [_of_report(progress)]
     elif isinstance(progress, pa.Table) or is_pandas(progress) or hasattr(progress, "toArrow"):

@@ -13,7 +13,7 @@ A ``Harness`` runs the operator that a query runs, with its watermarks, timers a
             7        | gold
         ''')
 
-All times are epoch milliseconds. Each call is a micro-batch of its own, so a test can move the watermark between two
+All times are epoch milliseconds. Each call is a separate micro-batch, so a test can move the watermark between two
 rows, whereas Spark moves it only between micro-batches. ``process_batch`` sends several rows in one micro-batch.
 
 The harness does not simulate:
@@ -33,16 +33,7 @@ from cojoin.engine.joins import AsofJoin, IntervalJoin, TemporalJoin
 from cojoin.engine.local.key_group import Rejected
 from cojoin.testing.assertions import CapturedKeys, assert_output
 from cojoin.testing.determinism.check import DeterminismError, DeterminismReport, check_determinism
-from cojoin.testing.events import (
-    Element,
-    Event,
-    HarnessError,
-    Record,
-    SideRecord,
-    StatusChange,
-    Timer,
-    Watermark,
-)
+from cojoin.testing.events import Element, Event, HarnessError, Record, SideRecord, StatusChange, Timer, Watermark
 from cojoin.testing.harness import Harness, RegressingWatermarks
 from cojoin.testing.harness_inputs import HarnessInput
 from cojoin.testing.harness_tables import parse_table

@@ -1,8 +1,7 @@
 """Assertions on an output: its expected rows are a text table, or those of captured keys.
 
-A failure shows the difference. ``cojoin.testing.capture`` writes captured keys next to a test. Their check replays a
-key's micro-batches on a new harness, and compares the rows of each output in their order, with their event times, and
-the rejected rows with their reasons.
+A failure shows the difference. Of captured keys the rows of each output are compared in their order, with their event
+times, and the rejected rows with their reasons.
 """
 
 from __future__ import annotations
@@ -130,7 +129,7 @@ class CapturedKeys:
                 same name and ends with ``.json``.
 
         Raises:
-            ConfigurationError: There is no such file, or ``cojoin.testing.capture`` did not write it.
+            ConfigurationError: The file does not exist, or ``cojoin.testing.capture`` did not write it.
         """
         path = Path(test).with_suffix(".json")
         try:
@@ -153,7 +152,7 @@ class CapturedKeys:
 
         Raises:
             AssertionError: Rows differ: ``-`` marks a captured row that is missing, ``+`` one that came instead.
-            ConfigurationError: There is no such key.
+            ConfigurationError: The key was not captured.
             SchemaError: A row does not fit the harness's columns.
             FunctionError: The function raised an error.
         """

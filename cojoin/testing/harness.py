@@ -1,10 +1,9 @@
 """The harness: drives the operator and the watermarks of a query without Spark, one call at a time.
 
-Each call is a micro-batch of its own on a ``LocalRun``: its rows, watermarks and statuses reach the operator as rows
-and control rows. The output is appended to the log in the order of Flink's output: a change to the active status,
-rejected rows, output rows, then the watermark that caused them, then any other change of the status. Inspecting states,
-timers, buffers and watermarks changes nothing.
-(Flink: ``KeyedTwoInputStreamOperatorTestHarness``, ``ProcessFunctionTestHarnesses``.)
+Each call is a separate micro-batch of a ``LocalRun``: its rows, watermarks and statuses reach the operator as rows and
+control rows. The log has the order of Flink's output: a change to the active status, rejected rows, output rows, then
+the watermark that caused them, then any other change of the status. (Flink: ``KeyedTwoInputStreamOperatorTestHarness``,
+``ProcessFunctionTestHarnesses``.)
 """
 
 from __future__ import annotations
@@ -43,11 +42,10 @@ from cojoin.testing.harness_inputs import (
     HarnessInput,
     Partition,
     check_inputs,
-    check_instance,
     epoch_millis,
-    found_partition,
     input_number,
     key_values,
+    known_partition,
     partition_name,
     refuse_finished,
     unfinished,
@@ -158,7 +156,11 @@ class Harness:
                 processing_time_timers,
             )
         else:
-            check_instance(function)
+            if isinstance(function, type):
+                msg = (
+                    f"operation: expected an instance such as {function.__name__}(), got the class {function.__name__}"
+                )
+                raise ConfigurationError(msg)
             if output_type is not None or order != "event_time" or side_outputs or processing_time_timers is not None:
                 msg = (
                     "output_type, order, side_outputs, processing_time_timers: an operation has its own; leave them out"
@@ -564,7 +566,7 @@ class Harness:
         """
         watermark = self._run.watermark.inputs[input_number(number) - 1]
         known = watermark.partitions()
-        return watermark.current() if partition is None else known[found_partition(partition, known, number)]
+        return watermark.current() if partition is None else known[known_partition(partition, known, number)]
 
     def status(self, number: Literal[1, 2] | None = None, *, partition: str | tuple[Any, ...] | None = None) -> Status:
         """Return the status of an input, of one of its source partitions, or of both inputs together.
@@ -583,7 +585,7 @@ class Harness:
             return self._run.watermark.status()
         watermark = self._run.watermark.inputs[input_number(number) - 1]
         known = watermark.statuses()
-        return watermark.status() if partition is None else known[found_partition(partition, known, number or 0)]
+        return watermark.status() if partition is None else known[known_partition(partition, known, number or 0)]
 
     def processing_time_wakeup(self) -> int | None:
         """Return the time of the earliest processing-time timer of all keys in epoch milliseconds, or None."""
@@ -624,11 +626,9 @@ class Harness:
 
 
 def _output_watermark(watermark: int, delay: int) -> int:
-    """Return the watermark of the output: the operator's watermark minus the output delay.
+    """Return the output's watermark: the operator's minus the output delay, in milliseconds.
 
-    Args:
-        watermark: The operator's watermark, in epoch milliseconds.
-        delay: The most by which the watermark is past a record's timestamp when it is emitted, in milliseconds.
+    The delay is the most by which the watermark is past a record's timestamp when it is emitted.
     """
     if watermark in (NONE, END_OF_TIME):
         return watermark

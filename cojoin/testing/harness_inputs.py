@@ -86,15 +86,7 @@ class HarnessInput:
 
 
 class BoundInput:
-    """An input of a harness, resolved and checked.
-
-    Args:
-        declared: The test's declaration.
-        number: 1 (left) or 2 (right).
-
-    Raises:
-        ConfigurationError: The declaration is invalid.
-    """
+    """An input of a harness, 1 (left) or 2 (right), resolved and checked."""
 
     def __init__(self, declared: HarnessInput, number: Literal[1, 2]) -> None:
         if not isinstance(declared, HarnessInput):
@@ -116,10 +108,10 @@ class BoundInput:
         self.spec = InputSpec(
             name=declared.name or _NAMES[number - 1],
             schema=schema,
-            key=self._found(declared.key, "key"),
+            key=self._columns(declared.key, "key"),
             event_time=declared.event_time,
-            partition=self._found(declared.partition, "partition"),
-            sequence=self._found(declared.sequence, "sequence"),
+            partition=self._columns(declared.partition, "partition"),
+            sequence=self._columns(declared.sequence, "sequence"),
             watermark=declared.watermark,
             max_ahead_ms=None if declared.max_ahead is None else milliseconds(declared.max_ahead, "max_ahead"),
             late=declared.late,
@@ -127,7 +119,7 @@ class BoundInput:
         )
         self._check()
 
-    def _found(self, declared: str | Sequence[str], role: str) -> tuple[str, ...]:
+    def _columns(self, declared: str | Sequence[str], role: str) -> tuple[str, ...]:
         names: tuple[Any, ...] = (declared,) if isinstance(declared, str) else ()
         if isinstance(declared, (tuple, list)):
             names = tuple(declared)
@@ -165,11 +157,7 @@ class BoundInput:
         spec.watermark.generator.check(spec.schema, self.label)
 
     def table(self, elements: Sequence[Element]) -> pa.Table:
-        """Return elements as rows of the input.
-
-        Raises:
-            SchemaError: A row does not fit the columns, or a timestamp is missing, superfluous or invalid.
-        """
+        """Return elements as rows of the input; a timestamp must not be missing, superfluous or invalid."""
         spec = self.spec
         parted = [self._parted(element) for element in elements]
         position = None if spec.event_time is None else spec.schema.names.index(spec.event_time)
@@ -227,13 +215,9 @@ class BoundInput:
     def control(
         self, elements: Sequence[Element], table: pa.Table, known: Sequence[str], processing_time: int
     ) -> Control:
-        """Return the control row that a map task would send after these rows.
+        """Return the control row that a map task would send after elements, which are also rows of the table.
 
-        Args:
-            elements: The rows as given.
-            table: The same rows, as ``table`` returns them.
-            known: The known source partitions that are not finished.
-            processing_time: The micro-batch's processing time, in epoch milliseconds.
+        ``known`` are the source partitions that are not finished; the processing time is in epoch milliseconds.
         """
         spec = self.spec
         largest: dict[str, int] = {}
@@ -265,28 +249,12 @@ Partition: TypeAlias = str | tuple[Any, ...] | None
 """A source partition: its name, or a tuple of its columns' values. None means what the method documents."""
 
 
-def check_instance(operation: Any) -> None:
-    """Raise an error if the operation is a class and not an instance.
-
-    Raises:
-        ConfigurationError: It is a class.
-    """
-    if isinstance(operation, type):
-        msg = f"operation: expected an instance such as {operation.__name__}(), got the class {operation.__name__}"
-        raise ConfigurationError(msg)
-
-
 def check_inputs(left: InputSpec, right: InputSpec) -> None:
-    """Check that two inputs have different names and comparable keys.
-
-    Raises:
-        ConfigurationError: The inputs have the same name.
-        SchemaError: The types of their key columns differ.
-    """
+    """Check that two inputs have different names and comparable keys."""
     if left.name == right.name:
         msg = (
-            f"input1, input2: both are named {left.name!r}; give them different names, by which messages and rejected "
-            f"rows tell them apart"
+            f"input1, input2: both are named {left.name!r}; give them different names, which messages and rejected "
+            f"rows show"
         )
         raise ConfigurationError(msg)
     first, second = ([(name, type_to_ddl(spec.schema.field(name).type)) for name in spec.key] for spec in (left, right))
@@ -300,11 +268,7 @@ def check_inputs(left: InputSpec, right: InputSpec) -> None:
 
 
 def input_number(number: Any) -> Literal[1, 2]:
-    """Return the number of an input, checked.
-
-    Raises:
-        HarnessError: It is neither 1 nor 2.
-    """
+    """Return the number of an input, checked."""
     if isinstance(number, bool) or number not in (1, 2):
         msg = f"expected input 1 or 2, got {number!r}"
         raise HarnessError(msg)
@@ -312,16 +276,7 @@ def input_number(number: Any) -> Literal[1, 2]:
 
 
 def epoch_millis(value: Any, argument: str, *, clock: bool = False) -> int:
-    """Return a watermark or a processing time as an int, in epoch milliseconds.
-
-    Args:
-        value: A whole number.
-        argument: The name of the number in the message.
-        clock: Whether it is a processing time, which must not be negative.
-
-    Raises:
-        HarnessError: It is not a whole number of 64 bits, or is negative as a processing time.
-    """
+    """Return a watermark or a processing time as an int, in epoch milliseconds; a clock is not negative."""
     try:
         return local_run.epoch_millis(value, argument, clock=clock)
     except ConfigurationError as error:
@@ -329,15 +284,7 @@ def epoch_millis(value: Any, argument: str, *, clock: bool = False) -> int:
 
 
 def key_values(key: Any, spec: InputSpec) -> tuple[Any, ...]:
-    """Return the values of the key columns as a tuple.
-
-    Args:
-        key: The value of the key column; a tuple or row if there are several key columns.
-        spec: The input whose key columns these are.
-
-    Raises:
-        HarnessError: The values do not fit the key columns.
-    """
+    """Return the values of the key columns as a tuple; a key is one value, or a tuple or row of several."""
     fields = [spec.schema.field(name) for name in spec.key]
     values = (key,) if len(fields) == 1 else key
     if not isinstance(values, tuple) or len(values) != len(fields):
@@ -358,9 +305,6 @@ def key_values(key: Any, spec: InputSpec) -> tuple[Any, ...]:
 def partition_name(partition: Any) -> str:
     """Return a source partition's name, as the map side spells it: the JSON of its columns' values; "" for None.
 
-    Raises:
-        HarnessError: The partition is neither a name nor a tuple of values.
-
     >>> partition_name(("trades", 0))
     '["trades", 0]'
     """
@@ -380,23 +324,14 @@ def unfinished(watermark: InputWatermark) -> list[str]:
 
 
 def refuse_finished(watermark: InputWatermark, subject: str, partition: str | None = None) -> None:
-    """Raise an error if an input, or the named one of its source partitions, is finished.
-
-    Args:
-        watermark: The input's watermark.
-        subject: The input, for the message.
-        partition: The name of the source partition; None checks only the input.
-
-    Raises:
-        HarnessError: The input or the partition is finished.
-    """
+    """Raise an error if an input, which the subject names, or one of its source partitions is finished."""
     if "finished" in (watermark.status(), partition is not None and watermark.statuses().get(partition)):
         named = f", partition {partition!r}" if partition else ""
-        msg = f"{subject}{named}: it is finished, and that is for good: nothing comes from it any more"
+        msg = f"{subject}{named}: it is finished, which is final: no rows or watermarks follow"
         raise HarnessError(msg)
 
 
-def found_partition(partition: Any, known: Mapping[str, Any], number: int) -> str:
+def known_partition(partition: Any, known: Mapping[str, Any], number: int) -> str:
     """Return the name of a known source partition.
 
     Args:

@@ -67,7 +67,7 @@ def parse_table(text: str, schema: Any) -> list[Row]:
     names = header_of(text)
     for name in names:
         if name not in columns.names:
-            msg = f"table: there is no column {name!r}{did_you_mean(name, columns.names)}"
+            msg = f"table: unknown column {name!r}{did_you_mean(name, columns.names)}"
             raise SchemaError(msg)
     if len(set(names)) < len(names):
         msg = f"table: a column stands twice in the header: {', '.join(names)}"
@@ -83,11 +83,7 @@ def _lines(text: str) -> list[str]:
 
 
 def header_of(text: str) -> list[str]:
-    """Return the column names in a table's header.
-
-    Raises:
-        SchemaError: The text is empty.
-    """
+    """Return the column names in a table's header."""
     lines = _lines(text)
     if not lines:
         msg = "table: expected a header with the names of columns, got no text"

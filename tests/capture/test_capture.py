@@ -196,7 +196,7 @@ def test_the_choice_is_deterministic_and_says_what_is_missing(tmp_path: Path) ->
         ({"covers": ["lates"]}, "did you mean 'late'"),
         ({"span": (START, START)}, "expected a start before the end"),
         ({"span": (START + timedelta(days=1), START + timedelta(days=2))}, "have no row from 2026-01-16"),
-        ({"columns": {"trade": []}}, "there is no input 'trade'; did you mean 'trades'"),
+        ({"columns": {"trade": []}}, "the join has no input 'trade'; did you mean 'trades'"),
         ({"columns": {"trades": ["prise"]}}, "did you mean 'price'"),
         (
             {"columns": {"trades": None}},

@@ -118,7 +118,7 @@ def test_rows_compare_as_a_multiset(column):
     whole = pa.table({"column": column, "other": ["x", "y", "x"]})
     verdict = compare(whole, whole.take([2, 0, 1]))
     assert verdict.is_equal
-    assert (verdict.expected, verdict.found) == (3, 3)
+    assert (verdict.expected, verdict.got) == (3, 3)
     verdict = compare(whole, whole.take([0, 0, 2]))
     assert not verdict.is_equal
     assert verdict.missing.to_pylist() == whole.slice(1, 1).to_pylist()

@@ -194,7 +194,7 @@ def test_ctrl_c_is_answered_at_once(lake, presses):
             assert time.monotonic() - pressed < 10
             assert "Stopped at once." in said
         else:
-            assert "Stopped. The same command continues from here." in said
+            assert "Stopped. The same command continues from the checkpoint." in said
         assert "Traceback" not in said
     finally:
         if process.poll() is None:

@@ -184,7 +184,7 @@ def test_a_history_goes_on_live_until_it_is_interrupted(spark, broker, words, tm
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         process.stdout.close()
-    assert "Stopped. The same command continues from here." in said
+    assert "Stopped. The same command continues from the checkpoint." in said
     assert "Paused: " in said.partition("Continuing live")[2]
     assert "behind the newest record, " in said
     assert "Nothing is lost" in said

@@ -199,7 +199,9 @@ def test_without_the_join_it_only_shows(shop: Shop) -> None:
 @pytest.mark.slow
 def test_bad_input_is_told(shop: Shop, joined_shop: Shop, tmp_path: Path) -> None:
     snapshot = saved(shop)[0]
-    with pytest.raises(cj.CheckpointError, match=rf"no snapshot of batch 99; it has those of batches {snapshot}, "):
+    with pytest.raises(
+        cj.CheckpointError, match=rf"no snapshot of batch 99 exists; it has those of batches {snapshot}, "
+    ):
         debug(shop, tiers(shop), 99)
     with pytest.raises(cj.FunctionError, match="key: column 'customer_id'"):
         debug(shop, tiers(shop), snapshot, "seven")

@@ -64,7 +64,7 @@ def test_a_cell_is_read_by_its_columns_type(column: str, cell: str, value: Any) 
     ("text", "message"),
     [
         ("", "expected a header"),
-        ("idd\ngold", r"there is no column 'idd'; did you mean 'id'"),
+        ("idd\ngold", r"unknown column 'idd'; did you mean 'id'"),
         ("id | id\na | b", r"a column stands twice in the header: id, id"),
         ("id | n\na", r"expected 2 cells, got 1: a"),
         ("id | n\na | 1 | 2", r"expected 2 cells, got 3"),
@@ -188,5 +188,5 @@ def test_a_harness_and_its_side_outputs_are_compared_by_their_own_columns() -> N
         assert_output(harness.output, "trade_id\n7")
     with pytest.raises(ConfigurationError, match="was not declared"):
         assert_output(harness, "trade_id\n7", tag="other")
-    with pytest.raises(SchemaError, match="there is no column 'trade'"):
+    with pytest.raises(SchemaError, match="unknown column 'trade'"):
         assert_output(harness, "trade\n7")

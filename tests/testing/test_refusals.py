@@ -144,7 +144,7 @@ def test_from_a_finished_input_nothing_comes() -> None:
         lambda: harness.set_active(1, partition="p"),
         lambda: harness.set_idle(1, partition="p"),
     ):
-        with pytest.raises(HarnessError, match=r"input 'trades', partition 'p': it is finished, and that is for good"):
+        with pytest.raises(HarnessError, match=r"input 'trades', partition 'p': it is finished, which is final"):
             call()
     harness.process_element1(("a", 3, 1.0), 3)
     harness.process_watermark1(4)
@@ -157,7 +157,7 @@ def test_from_a_finished_input_nothing_comes() -> None:
         lambda: harness.process_watermark(5),
         lambda: harness.set_active(1),
     ):
-        with pytest.raises(HarnessError, match=r"input 'trades'.*: it is finished, and that is for good"):
+        with pytest.raises(HarnessError, match=r"input 'trades'.*: it is finished, which is final"):
             call()
     assert harness.report().inputs[0].rows_in == 3
     harness.process_watermark2(5)

@@ -1,9 +1,8 @@
 """``check_determinism``: a join or a function gives one result, however its rows arrive, are cut and are restarted.
 
-Each seed stands for one run. Half of them run in this process, half in others with other hash seeds and clocks. The
-first failing seed is explained by a diagnosis, and its rows are reduced to an example. The error names what the result
-depends on, why, and what to do; its example shows the batches with their rows, and the two outputs, expected against
-got.
+Each seed is one run. Half of them run in this process, half in others with other hash seeds and clocks. The first
+failing seed is diagnosed, and its rows are reduced to an example. The error names the thing on which the result
+depends, the usual cause and the cure, and shows the example's batches with the two outputs, expected against got.
 
 It costs some tens of milliseconds a seed for 50 rows, and some seconds for the other processes.
 """
@@ -32,8 +31,6 @@ from cojoin.testing.events import HarnessError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from concurrent.futures import Future
-
-    import pyarrow as pa
 
     from cojoin.api.joined import Joined
     from cojoin.engine.operator import Sides
@@ -122,8 +119,8 @@ def check_determinism(
             keys find most faults; make event times tie, and let rows of both inputs alternate.
         seeds: The number of runs, one or more.
         first_seed: The first seed. A failing seed can be run again alone: ``seeds=1, first_seed=...``.
-        timeout: For how long runs are begun, such as ``"30 seconds"`` or a ``timedelta``; None is no limit. It must be
-            long enough for one run of a seed.
+        timeout: The time within which runs begin, such as ``"30 seconds"`` or a ``timedelta``; None sets no limit. It
+            must be long enough for one run of a seed.
 
     Returns:
         The number of runs, by what they varied.
@@ -168,7 +165,7 @@ def check_determinism(
 def _seconds(timeout: Duration) -> float:
     allowed = milliseconds(timeout, "timeout")
     if not allowed:
-        msg = f"timeout: expected more than nothing, such as '30 seconds', got {timeout!r}; None is no limit"
+        msg = f"timeout: must be longer than zero, such as '30 seconds', got {timeout!r}; None sets no limit"
         raise ConfigurationError(msg)
     return allowed / 1_000
 
@@ -201,7 +198,7 @@ def _checked(joined: Any) -> tuple[Plan, Sides]:
 
 
 class _Runs:
-    """The runs of all seeds, and what they varied."""
+    """The runs of all seeds, and how many varied each thing."""
 
     def __init__(self, laboratory: Laboratory, reference: Run, expected: RunOutput, deadline: float | None) -> None:
         self._laboratory, self._deadline = laboratory, deadline
@@ -211,7 +208,7 @@ class _Runs:
         self.varied: Counter[str] = Counter()
 
     def differ(self, run: Run) -> bool:
-        """Return whether a run in this process differs from what is expected."""
+        """Return whether a run in this process differs from the expected output."""
         return self._differs(run, self._laboratory.run(run))
 
     def run(self, first: int, count: int) -> _Failure | None:
@@ -290,14 +287,7 @@ class DeterminismError(HarnessError):
 
 
 def determinism_error(name: str, seed: int, diagnosis: Diagnosis, runner: DeliveryRunner) -> DeterminismError:
-    """Return the error that explains a diagnosis.
-
-    Args:
-        name: The name of the function's or join's class.
-        seed: The seed that failed.
-        diagnosis: The diagnosis.
-        runner: Has the rows and the names of the inputs.
-    """
+    """Return the error that explains a diagnosis of a seed; the name is the function's or join's class."""
     seen, (cause, *others) = diagnosis.example, diagnosis.causes
     failed = [output.error for output in (seen.first, seen.second) if output.error is not None]
     verb = "whether it fails depends on" if failed else "its result depends on"
@@ -329,7 +319,7 @@ def determinism_error(name: str, seed: int, diagnosis: Diagnosis, runner: Delive
 
 
 def _label(text: str, run: Run, other: Run) -> str:
-    """Return the description of a run, with its hash seed or its clock where the other run has another one."""
+    """Return the description of a run, with its hash seed or its clock where the other run's differs."""
     words = [text]
     if run.hash_seed != other.hash_seed:
         words.append("in this process" if run.hash_seed is None else f"PYTHONHASHSEED={run.hash_seed}")
@@ -342,7 +332,7 @@ _MOST_ROWS = 20
 
 
 def rows_text(runner: DeliveryRunner, rows: Sequence[int]) -> str:
-    """Return rows as a table for each input, each row after its name (``row_name``)."""
+    """Return rows as a table for each input, each row after its name."""
     parts = []
     for side, table in enumerate(runner.tables):
         own = [row for row in rows if (row >= runner.left) == bool(side)]
@@ -355,7 +345,7 @@ def rows_text(runner: DeliveryRunner, rows: Sequence[int]) -> str:
 
 
 def row_name(runner: DeliveryRunner, row: int) -> str:
-    """Return a row's name: its input, and its number there as given, from 0 on."""
+    """Return a row's name: its input, and its number in that input from 0 on."""
     side = row >= runner.left
     return f"{runner.plan.inputs[side].name} {row - runner.left * side}"
 
@@ -390,9 +380,9 @@ def _batch_text(runner: DeliveryRunner, batch: MicroBatch, *, first: bool, last:
 
 def differences_text(runner: DeliveryRunner, seen: Seen) -> str:
     """Return the rows of each output and key that differ, expected against got, or the error."""
-    for which, output in (("expected", seen.first), ("got", seen.second)):
+    for which, output in (("expected", seen.first), ("other", seen.second)):
         if output.error is not None:
-            return f"The run that is {which} failed: {output.error}"
+            return f"The {which} run failed: {output.error}"
     return "\n".join(_differences(runner, seen.first, seen.second))
 
 
@@ -406,12 +396,9 @@ def _differences(runner: DeliveryRunner, first: RunOutput, second: RunOutput) ->
                 of_key = f" of key {key}" if key else ""
                 order = ", the same rows in another order" if sorted(expected) == sorted(got) else ""
                 name = "the main output" if output == OUTPUT else f"output {output!r}"
-                table = _marked(_names(outputs[output][1], output), expected, got)
+                names = [name for name in outputs[output][1].names if output != REJECTED or name != "watermark"]
+                table = _marked(names, expected, got)
                 yield f"In {name}{of_key}{order} (- is expected, + is got):\n{indent(table, '  ')}"
-
-
-def _names(schema: pa.Schema, output: str) -> list[str]:
-    return [name for name in schema.names if output != REJECTED or name != "watermark"]
 
 
 def _marked(names: Sequence[str], expected: Sequence[RowText], got: Sequence[RowText]) -> str:

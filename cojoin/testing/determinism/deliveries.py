@@ -56,12 +56,7 @@ _ROWS_OF_LONG = 60
 
 @dataclass(frozen=True)
 class RowTimes:
-    """The event times of all rows, in epoch milliseconds; None is a row without event time, or of an input without one.
-
-    Attributes:
-        times: The time of each row, the left rows first.
-        left: The number of left rows.
-    """
+    """The event times of all rows, left ones first, in epoch milliseconds or None, and the number of left rows."""
 
     times: Sequence[int | None]
     left: int
@@ -86,14 +81,11 @@ class RowTimes:
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """A micro-batch of all key groups.
+    """A micro-batch of all key groups, with the rows of both inputs in the order of arrival.
 
-    Attributes:
-        rows: The rows of both inputs, in the order of arrival.
-        watermarks: The watermark of each input after the batch, in epoch milliseconds; ``NONE`` leaves it as it was.
-        key_groups: The number of key groups.
-        restarts: Whether new operators, restored from a snapshot, run it. The number of key groups changes only then.
-        processing_time: The batch's processing time in epoch milliseconds; 0 means that it is unknown.
+    The watermarks are both inputs' after it, in epoch milliseconds; ``NONE`` leaves one as it was. ``restarts`` is
+    whether new operators, restored from a snapshot, run it; the number of key groups changes only then. A processing
+    time of 0 is unknown.
     """
 
     rows: tuple[int, ...]
@@ -105,11 +97,9 @@ class MicroBatch:
 
 @dataclass(frozen=True)
 class Delivery:
-    """The arrival of rows; the inputs end with the last batch.
+    """The arrival of rows in one or more micro-batches; the inputs end with the last one.
 
-    Attributes:
-        batches: The micro-batches, one or more.
-        last_events: The largest event time of each input in epoch milliseconds, up to which a drain fires timers.
+    A drain fires timers up to the largest event time of each input, in epoch milliseconds: ``last_events``.
     """
 
     batches: tuple[MicroBatch, ...]
@@ -135,7 +125,7 @@ class Delivery:
         return any(getattr(batch, aspect) != plain for batch in self.batches)
 
     def of_rows(self, kept: Collection[int], last_events: tuple[int, int] | None = None) -> Delivery:
-        """Return the delivery of some of the rows, without the batches that then have neither rows nor watermarks."""
+        """Return the delivery of some of the rows, without batches that have neither rows nor watermarks."""
         batches = [replace(each, rows=tuple(row for row in each.rows if row in kept)) for each in self.batches]
         full = [each for each in batches if each.rows or each.watermarks != (NONE, NONE)]
         return Delivery(tuple(full or batches[:1]), last_events or self.last_events)
@@ -152,7 +142,7 @@ class Delivery:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Delivery:
-        """Return the delivery that ``to_json`` returned."""
+        """Return the delivery of a ``to_json``."""
         batches = [MicroBatch(tuple(rows), tuple(marks), *rest) for rows, marks, *rest in values["batches"]]
         left, right = values["last_events"]
         return cls(tuple(batches), (left, right))
@@ -164,14 +154,7 @@ def seeded(seed: int) -> Random:
 
 
 def draw_delivery(random: Random, rows: Sequence[int], times: RowTimes, aspects: Collection[Aspect]) -> Delivery:
-    """Return a random delivery.
-
-    Args:
-        random: Decides everything.
-        rows: The rows to deliver.
-        times: The event times of all rows.
-        aspects: The aspects that may vary. Without ``"arrival"`` the rows come in the order of event time.
-    """
+    """Return a random delivery of rows; aspects that are not named do not vary: rows then come in event time."""
     order = _draw_order(random, rows, times) if "arrival" in aspects else times.in_time(rows)
     bounds = _draw_bounds(random, len(order)) if "cuts" in aspects else [0, len(order)]
     pieces = [tuple(order[start:stop]) for start, stop in pairwise(bounds)]
@@ -240,12 +223,9 @@ RowText: TypeAlias = "tuple[str, ...]"
 
 @dataclass(frozen=True)
 class RunOutput:
-    """The output of a run.
+    """The rows of a run by output and key, in the order in which they were emitted, or the error that ended it.
 
-    Attributes:
-        rows: The rows by output and key, in the order in which they were emitted. Rejected rows are sorted, under the
-            key ``""``, without the watermark that they met.
-        error: The error that ended the run, or None.
+    Rejected rows are sorted, under the key ``""``, without the watermark that they met.
     """
 
     rows: dict[str, dict[str, list[RowText]]] = field(default_factory=dict)
@@ -259,9 +239,7 @@ class RunOutput:
     def differs(self, other: RunOutput, *, ordered: bool) -> bool:
         """Return whether two runs emitted different rows; two that both failed do not differ.
 
-        Args:
-            other: The other run's output.
-            ordered: Whether the order of a key's rows counts.
+        The order of a key's rows counts only if ``ordered``.
         """
         if self.error is not None or other.error is not None:
             return (self.error is None) != (other.error is None)
@@ -274,12 +252,7 @@ class RunOutput:
 
 
 class DeliveryRunner:
-    """Runs deliveries of the rows of two inputs.
-
-    Args:
-        plan: The operation and its inputs.
-        rows: The rows of both inputs.
-    """
+    """Runs deliveries of the rows of two inputs."""
 
     def __init__(self, plan: Plan, rows: Sides) -> None:
         self.plan = plan.with_inputs(watermark=WatermarkStrategy.no_watermarks())
@@ -313,12 +286,7 @@ class DeliveryRunner:
             return RunOutput(error=str(error))
 
     def run_or_raise(self, delivery: Delivery) -> RunOutput:
-        """Return the output of a delivery.
-
-        Raises:
-            FunctionError: The function raised an error, or returned an invalid value.
-            ConservationError: A row was lost or counted twice.
-        """
+        """Return the output of a delivery."""
         rows_by_key: dict[str, dict[str, list[RowText]]] = defaultdict(lambda: defaultdict(list))
         with ExitStack() as stack:
             run = stack.enter_context(self._new_run(delivery.batches[0].key_groups))
@@ -362,7 +330,7 @@ class DeliveryRunner:
 
 
 def _add(group: GroupOutput, rows: dict[str, dict[str, list[RowText]]]) -> None:
-    """Add what a key group emitted in a batch to the rows of a run."""
+    """Add the rows that a key group emitted in a batch to those of a run."""
     for table in group.rejected_tables():
         rows[REJECTED][""] += map(cells, decode_rows(table.drop_columns("watermark"), str))
     for row in group.rows(str):

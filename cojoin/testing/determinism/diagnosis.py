@@ -1,13 +1,12 @@
 """The cause of a result that depends on more than its rows.
 
-One thing is varied at a time, and the first that matters is shrunk to an example.
-
-The causes are tried in an order in which none is mistaken for another one. A run that differs when it is repeated
-explains all that follows, so nothing else is tried then. Of the other causes the first is looked at.
+One thing is varied at a time, and the first that matters is shrunk to an example. The causes are tried in an order in
+which none is mistaken for another. If a run differs when it is repeated, that explains everything, and nothing else is
+tried.
 
 The example is the smallest contrast that still differs: fewer rows, then fewer batches, key groups, restarts and
 watermarks. Rows are taken away in halves, quarters and so on, down to single ones, until none can be spared (delta
-debugging). What makes an error of a difference is not accepted, nor the other way round.
+debugging). A simpler contrast in which a run fails that did not fail before is not accepted, nor the other way round.
 """
 
 from __future__ import annotations
@@ -30,15 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Cause:
-    """A cause on which a result depends.
-
-    Attributes:
-        name: It in a few words, which follow "depends on".
-        usually: The usual reason.
-        cure: The remedy.
-        first: The description of the first of two runs that differ.
-        second: The description of the second run.
-    """
+    """A cause of a difference; its name follows "depends on"; ``first`` and ``second`` describe the two runs."""
 
     name: str
     usually: str
@@ -129,25 +120,14 @@ _SOME_TIME, _LONGEST_SHIFT = 1_700_000_000, 5 * 366 * 86_400
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """The causes of a difference, with the smallest example.
-
-    Attributes:
-        causes: The aspects that alone make a difference; the example shows the first.
-        example: The smallest contrast found.
-    """
+    """The causes that make a difference alone, and the smallest contrast found, which shows the first."""
 
     causes: tuple[Cause, ...]
     example: Seen
 
 
 def diagnose(laboratory: Laboratory, reference: Run, failing: Run) -> Diagnosis:
-    """Return the causes by which a run differs from the reference, or would have differed.
-
-    Args:
-        laboratory: Where to run.
-        reference: All rows at once.
-        failing: The run that differed.
-    """
+    """Return the causes by which a run differs from the reference, all rows at once, or would have differed."""
     search = _Search(laboratory)
     again = [Contrast(reference, reference)] * _REPETITIONS + [Contrast(failing, failing)] * _REPETITIONS
     seen = search.first(again)
@@ -181,11 +161,7 @@ def diagnose(laboratory: Laboratory, reference: Run, failing: Run) -> Diagnosis:
 
 
 class _Search:
-    """Looks for contrasts that differ, for a limited time, but at least one of each kind.
-
-    Args:
-        laboratory: Where to run.
-    """
+    """Looks for contrasts that differ, for a limited time, but at least one of each kind."""
 
     def __init__(self, laboratory: Laboratory) -> None:
         self.laboratory = laboratory
@@ -201,7 +177,7 @@ class _Search:
 
 
 def _others(cause: Cause, search: _Search) -> Iterator[Cause]:
-    """Yield what else matters besides a cause: restarts where keys depend on each other, cuts where arrival does."""
+    """Yield the causes besides one: restarts where keys depend on each other, cuts where arrival matters."""
     runner = search.laboratory.runner
     if cause is KEYS:
         busiest = max(dict.fromkeys(runner.keys), key=runner.keys.count)
@@ -213,7 +189,7 @@ def _others(cause: Cause, search: _Search) -> Iterator[Cause]:
 
 
 def _unsteady(search: _Search, reference: Run) -> tuple[Cause, Seen | None]:
-    """Return why a repeated run differs: it does no more where the clock stands still, or where chance has a seed."""
+    """Return why a repeated run differs: the clock if stopping it ends that, chance if a seed does, else leftovers."""
     elsewhere = replace(reference, hash_seed=HASH_SEEDS[0])
 
     def steady(clock: Clock) -> bool:
@@ -310,7 +286,7 @@ _SHRINKING_SECONDS = 20.0
 
 
 def shrink(laboratory: Laboratory, seen: Seen) -> Seen:
-    """Return the smallest contrast found that differs as the given one does, within 20 seconds."""
+    """Return the smallest contrast found within 20 seconds that differs in the same way."""
     deadline = time.monotonic() + _SHRINKING_SECONDS
     kinds = [output.error is None for output in seen[1:]]
 

@@ -1,16 +1,16 @@
 """Runs of deliveries in this process and in others, and the comparison of two of them.
 
-The other processes have hash seeds of their own and clocks that can be shifted or stopped. Each is started when its
-first run is asked for. Its parent talks to it in frames: eight bytes of length, then the content. The first frames are
-the plan and the rows. Then each request is answered by one frame.
+The other processes have their own hash seeds, and clocks that can be shifted or stopped. Each is started for its first
+run. Its parent writes frames: eight bytes of length, then the content. The first frames are the plan and the rows; then
+each request is answered by one frame.
 
-The plan is pickled by cloudpickle, PySpark's own where it is installed, and comes through a pipe that only the parent
+The plan is pickled by cloudpickle, PySpark's where it is installed, and comes through a pipe that only the parent
 holds. Nothing else in cojoin reads pickled bytes.
 
 ``install`` replaces the functions of ``time`` in such a process, and ``now``, ``utcnow`` and ``today`` of ``datetime``,
-from which pandas takes its time too. A class of Python's own refuses new attributes, so they are put into its
-dictionary; an interpreter that refuses this too keeps ``datetime`` as it is. The clocks of other libraries written in
-C, such as ``numpy.datetime64("now")``, are not shifted; they differ when a run is repeated.
+from which pandas takes its time too. A class written in C refuses new attributes, so they are put into its dictionary;
+an interpreter that refuses this too keeps ``datetime`` as it is. The clocks of other libraries written in C, such as
+``numpy.datetime64("now")``, are not shifted; they differ when a run is repeated.
 """
 
 from __future__ import annotations
@@ -61,12 +61,9 @@ _SEED = 7
 
 @dataclass(frozen=True)
 class Clock:
-    """The clock and the random numbers of a run.
+    """The clock and the random numbers of a run, which begins at a time in epoch seconds, or for None at the real one.
 
-    Attributes:
-        at: The time at which the run begins, in epoch seconds; None is the time as it is.
-        stands_still: Whether the clock stops at this time.
-        seeds_random: Whether ``random``, ``numpy.random`` and ``os.urandom`` begin with the same seed.
+    The clock may stand still; ``random``, ``numpy.random`` and ``os.urandom`` may begin with one seed.
     """
 
     at: int | None = None
@@ -128,13 +125,7 @@ HASH_SEEDS = (1, 2, 3)
 
 @dataclass(frozen=True)
 class Run:
-    """A run: a delivery, and where it takes place.
-
-    Attributes:
-        delivery: The delivery of the rows.
-        hash_seed: The hash seed of the process; None is this process, whose clock is not shifted.
-        clock: The clock in another process.
-    """
+    """A delivery, and the hash seed and clock of its process; a seed of None is this process, with the real clock."""
 
     delivery: Delivery
     hash_seed: int | None = None
@@ -143,7 +134,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Contrast:
-    """Two runs that must emit the same, and the only key that is compared, if it is not all keys."""
+    """Two runs that must emit the same rows, of one key or for None of all keys."""
 
     first: Run
     second: Run
@@ -163,7 +154,7 @@ class Contrast:
 
 
 class Seen(NamedTuple):
-    """A contrast whose runs differ, and what they emitted."""
+    """A contrast whose runs differ, and their outputs."""
 
     contrast: Contrast
     first: RunOutput
@@ -171,15 +162,7 @@ class Seen(NamedTuple):
 
 
 class Laboratory:
-    """Runs deliveries of one plan; ``close`` ends its processes.
-
-    Args:
-        plan: The operation and its inputs.
-        rows: The rows of both inputs.
-
-    Raises:
-        ConfigurationError: The function can't be pickled.
-    """
+    """Runs deliveries of one plan over the rows of both inputs; ``close`` ends its processes."""
 
     def __init__(self, plan: Plan, rows: Sides) -> None:
         self.runner = DeliveryRunner(plan, rows)
@@ -237,11 +220,7 @@ _CODE = "import sys; sys.path[:] = {path!r}; from cojoin.testing.determinism.pro
 
 
 def pickle_plan(plan: Plan) -> bytes:
-    """Return a plan as bytes that another process of this machine can read.
-
-    Raises:
-        ConfigurationError: The function can't be pickled; the message names the attribute at fault, if it is one.
-    """
+    """Return a plan as bytes for another process; an error names the attribute that can't be pickled."""
     error, pickled = _pickled(plan)
     if pickled is not None:
         return pickled
@@ -271,13 +250,7 @@ def _pickled(value: Any) -> tuple[str | None, bytes | None]:
 
 
 class WorkerProcess:
-    """A process that runs deliveries one after the other; ``close`` ends it.
-
-    Args:
-        pickled: The plan, of ``pickle_plan``.
-        rows: The rows of both inputs.
-        hash_seed: Its ``PYTHONHASHSEED``, by which sets of strings are iterated.
-    """
+    """A process with a ``PYTHONHASHSEED`` that runs deliveries of a pickled plan; ``close`` ends it."""
 
     def __init__(self, pickled: bytes, rows: Sides, hash_seed: int) -> None:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - close() closes it
@@ -300,12 +273,7 @@ class WorkerProcess:
         return self._thread.submit(self._answer, request)
 
     def run(self, delivery: Delivery, clock: Clock) -> RunOutput:
-        """Return the output of a delivery.
-
-        Raises:
-            ConfigurationError: The function can't be imported or unpickled in another process.
-            HarnessError: The process ended, or does not answer.
-        """
+        """Return the output of a delivery, unless the process ends or does not answer in time."""
         try:
             return self.ask(delivery, clock).result(_PATIENCE_SECONDS)
         except NoAnswer:
@@ -321,12 +289,6 @@ class WorkerProcess:
         for stream in (self._requests, self._answers, self._errors):
             with suppress(OSError):
                 stream.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
     def _begin(self, frames: list[Any]) -> None:
         try:
@@ -350,7 +312,7 @@ class WorkerProcess:
         except (EOFError, OSError):
             raise self._ended() from None
         rows = {
-            output: {key: [tuple(row) for row in found] for key, found in keys.items()}
+            output: {key: [tuple(row) for row in rows_of_key] for key, rows_of_key in keys.items()}
             for output, keys in answer["rows"].items()
         }
         return RunOutput(rows, answer["error"])
@@ -373,11 +335,7 @@ def write_frame(stream: IO[bytes], content: Any) -> None:
 
 
 def read_frame(stream: IO[bytes]) -> bytes:
-    """Return the content of the next frame.
-
-    Raises:
-        EOFError: The stream has ended.
-    """
+    """Return the content of the next frame; ``EOFError`` if the stream has ended."""
     head = stream.read(_LENGTH.size)
     if len(head) < _LENGTH.size:
         raise EOFError
@@ -412,16 +370,12 @@ def _answer(requests: IO[bytes], answers: IO[bytes]) -> None:
 
 
 def dumps(value: Any) -> bytes:
-    """Return a value as bytes; classes and functions of ``__main__`` by their code, as Spark sends them to workers.
-
-    Raises:
-        EnvironmentSetupError: Neither PySpark nor cloudpickle is installed.
-    """
+    """Return a value as bytes; classes and functions of ``__main__`` by their code, as Spark sends them to workers."""
     return bytes(_cloudpickle().dumps(value))
 
 
 def loads(pickled: bytes) -> Any:
-    """Return the value of bytes of ``dumps``, which this process's parent has made."""
+    """Return the value of the bytes of ``dumps``, which this process's parent has made."""
     return _cloudpickle().loads(pickled)
 
 

@@ -106,7 +106,7 @@ def test_an_error_that_only_some_deliveries_raise_is_reported_with_its_seed() ->
     cause = "whether it fails depends on where micro-batches begin"
     with pytest.raises(DeterminismError, match=f"FailsSecondTime: {cause}") as caught:
         check_determinism(apply(FailsSecondTime()), seeds=60)
-    assert "The run that is got failed: FailsSecondTime.process_element1 raised KeyError: '" in str(caught.value)
+    assert "The other run failed: FailsSecondTime.process_element1 raised KeyError: '" in str(caught.value)
 
 
 @pytest.mark.push
@@ -158,7 +158,7 @@ def test_bad_input_is_refused() -> None:
 
 @pytest.mark.parametrize("timeout", ["0 s", timedelta(0)])
 def test_no_time_at_all_is_refused(timeout: Any) -> None:
-    with pytest.raises(ConfigurationError, match="timeout: expected more than nothing, such as '30 seconds', got"):
+    with pytest.raises(ConfigurationError, match="timeout: must be longer than zero, such as '30 seconds', got"):
         check_determinism(apply(Stateless()), timeout=timeout)
 
 
