@@ -218,7 +218,7 @@ def test_bad_input_is_told(shop: Shop, joined_shop: Shop, tmp_path: Path) -> Non
         debug(shop, shop.pair(delta=True, customers=folder).process(Tiers(), OUTPUT), snapshot)
     frame = shop.spark.readStream.format("delta").load(str(shop.root / "customers"))
     bare = debug(shop, shop.pair(delta=True, customers=frame).process(Tiers(), OUTPUT), snapshot)
-    with pytest.raises(cj.ConfigurationError, match="input 'customers' is a DataFrame, so it is not known"):
+    with pytest.raises(cj.ConfigurationError, match="input 'customers' is a DataFrame, whose rows can't be read again"):
         bare.steps()
     with pytest.raises(
         cj.CheckpointError, match="the checkpoint holds the states 'open_trades', 'tier', which open no longer"
