@@ -9,7 +9,8 @@ The log has Delta's own files and actions, so that ``TableLog`` reads it through
   or changed the metadata. A file that two commits replace by others with the same rows is in the way of neither.
   Ids that were only read are compared with nothing, nor is it compared if a version goes back.
 - Where the log ends before the handle's version, it fails: the table was deleted.
-- A handle stays at its version after its own commit. An update reads the commits after it, and looks at nothing before.
+- A handle stays at its version after its own commit. An update reads the commits after it, and looks at nothing before
+  it; it fails where the newest commit is an earlier one: the table was deleted and made again.
 - No file is looked at, and a file that a commit removes need not be there.
 
 What is left out: a log is not cleaned, for no history lasts as many days, and a feature that ``deltalake`` does not
@@ -117,6 +118,10 @@ class SimulatedDeltalakeTable:
 
     def update(self) -> None:
         def effect() -> None:
+            newest = self._newest()
+            if 0 <= newest < self._now.version:
+                msg = f"the newest version in the log {newest} is older than the existing snapshot version"
+                raise DeltaError(msg)
             while (content := self._content(self._now.version + 1)) is not None:
                 self._now.advance(actions_of(content))
 

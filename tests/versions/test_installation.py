@@ -20,6 +20,13 @@ if TYPE_CHECKING:
 
 NEW = {"pandas": "3.1.1", "pyspark": "4.3.0", "py4j": "0.10.9.9"}
 OTHERS = {"numpy": "2.4.6", "pyarrow": "26.0.1", "tqdm": "4.70.1", "obstore": "0.12.1"}
+OTHERS |= {
+    "deltalake": "1.6.6",
+    "arro3-core": "0.9.1",
+    "deprecated": "1.3.1",
+    "wrapt": "2.5.2",
+    "typing_extensions": "4.16.0",
+}
 
 
 def environment(folder: Path, packages: dict[str, str]) -> Path:
@@ -27,7 +34,7 @@ def environment(folder: Path, packages: dict[str, str]) -> Path:
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
     (site,) = folder.glob("lib/python*/site-packages")
     for name, version in packages.items():
-        info = site / f"{name}-{version}.dist-info"
+        info = site / f"{name.replace('-', '_')}-{version}.dist-info"
         info.mkdir()
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
         (info / "INSTALLER").write_text("pip\n")
@@ -60,7 +67,7 @@ def installed_by(python: Path, wheel: Path, extra: str, *options: str) -> dict[s
     if done.returncode:
         return done.stderr
     found = [each["metadata"] for each in json.loads(report.read_text())["install"]]
-    return {each["name"]: each["version"] for each in found}
+    return {each["name"].lower(): each["version"] for each in found}
 
 
 @pytest.mark.slow
@@ -72,7 +79,8 @@ def test_pandas_3_and_the_newest_spark_stay(tmp_path: Path) -> None:
         assert installed_by(python, ours, extra, "--no-index") == {"cojoin": distribution("cojoin").version}
     # So an upper bound would be seen.
     for bound in ("pandas<3", "pyspark<=4.2.0; extra == 'spark'"):
-        assert "conflicting dependencies" in installed_by(python, wheel(tmp_path, bound), "[spark]", "--no-index")
+        refusal = installed_by(python, wheel(tmp_path, bound), "[spark]", "--no-index")
+        assert "conflicting dependencies" in refusal or f"No matching distribution found for {bound[:8]}" in refusal
 
 
 @pytest.mark.slow
