@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from cojoin import kafka, plots, testing
     from cojoin.api.connect import ConnectedInputs, connect
     from cojoin.api.diff import diff
+    from cojoin.api.frame_joins import asof_join, interval_join, temporal_join
     from cojoin.api.joined import Joined
     from cojoin.api.lateness import lateness
     from cojoin.api.write_state import write_state
@@ -99,11 +100,13 @@ __all__ = [
     "ValueStateDescriptor",
     "WatermarkGenerator",
     "WatermarkStrategy",
+    "asof_join",
     "connect",
     "debug",
     "diff",
     "erase",
     "explain",
+    "interval_join",
     "kafka",
     "lateness",
     "plots",
@@ -114,6 +117,7 @@ __all__ = [
     "sinks",
     "sources",
     "spark_session",
+    "temporal_join",
     "testing",
     "write_state",
 ]
@@ -152,11 +156,13 @@ _LAZY = {
     "ValueStateDescriptor": "cojoin.engine.state",
     "WatermarkGenerator": "cojoin.engine.time.watermark_strategies",
     "WatermarkStrategy": "cojoin.engine.time.watermark_strategies",
+    "asof_join": "cojoin.api.frame_joins",
     "connect": "cojoin.api.connect",
     "debug": "cojoin.debugging.debugger",
     "diff": "cojoin.api.diff",
     "erase": "cojoin.spark.savepoints.erase",
     "explain": "cojoin.checkpoints.inspect.explain",
+    "interval_join": "cojoin.api.frame_joins",
     "kafka": "cojoin.kafka",
     "lateness": "cojoin.api.lateness",
     "plots": "cojoin.plots",
@@ -167,6 +173,7 @@ _LAZY = {
     "sinks": "cojoin.spark.sinks.sinks",
     "sources": "cojoin.spark.sources.sources",
     "spark_session": "cojoin.session.spark_session",
+    "temporal_join": "cojoin.api.frame_joins",
     "testing": "cojoin.testing",
     "write_state": "cojoin.api.write_state",
 }

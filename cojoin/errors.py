@@ -69,7 +69,7 @@ class FunctionError(CojoinError, RuntimeError):
 
 
 class MissingRowsWarning(UserWarning):
-    """Rows of an input were rejected, or its source passes over them, so a result lacks them.
+    """Rows of an input were rejected or can't match, or its source passes over them, so a result lacks them.
 
     Each message says of which input, why and how many, and where they are. To have none of them:
     ``warnings.simplefilter("ignore", cojoin.MissingRowsWarning)``.

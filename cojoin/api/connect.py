@@ -128,12 +128,15 @@ def is_of_spark(source: Any) -> bool:
     return any(each.__module__.split(".")[0] in ("pyspark", "cojoin") for each in type(source).__mro__)
 
 
-def not_an_input(source: Any, argument: str) -> str:
-    """Return the message for a value of an argument, such as ``"input 'trades'"``, that can't be an input's rows."""
+def not_an_input(source: Any, argument: str, *, may_be_source: bool = True) -> str:
+    """Return the message for a value of an argument, such as ``"input 'trades'"``, that can't be an input's rows.
+
+    ``may_be_source`` is whether one of ``cojoin.sources`` could be.
+    """
     kind = f"{type(source).__module__.partition('.')[0]}.{type(source).__name__}".removeprefix("builtins.")
     hint = ""
     if isinstance(source, (str, PathLike)):
-        hint = f"; did you mean cojoin.sources.delta({source!r})?"
+        hint = f"; did you mean cojoin.sources.delta({source!r})?" if may_be_source else "; read its rows first"
     elif kind == "polars.LazyFrame":
         hint = "; run it with .collect()"
     elif isinstance(source, (list, dict)):
@@ -141,8 +144,8 @@ def not_an_input(source: Any, argument: str) -> str:
     elif hasattr(source, "to_table"):
         hint = "; read it with .to_table()"
     return (
-        f"{argument}: expected a DataFrame of Spark's, one of cojoin.sources, or rows in memory (pandas, pyarrow, or "
-        f"anything with __arrow_c_stream__), got {kind}{hint}"
+        f"{argument}: expected a DataFrame of Spark's, {'one of cojoin.sources, ' if may_be_source else ''}or rows in "
+        f"memory (pandas, pyarrow, or anything with __arrow_c_stream__), got {kind}{hint}"
     )
 
 

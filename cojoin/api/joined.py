@@ -217,6 +217,21 @@ class Joined:
         name = self._plan.output_name(output)
         return self._run("to_arrow()", 'to_arrow("rejected")', warns=name != REJECTED).tables[name]
 
+    @property
+    def __arrow_c_stream__(self) -> Callable[[object], object]:
+        """The main output by Arrow's interface, so that any library reads a join in memory: ``polars.from_arrow``.
+
+        It runs the join, as ``to_arrow`` does. A join on Spark does not have it.
+        """
+        if not isinstance(self._execution, EmbeddedExecution):
+            msg = "a join on Spark has no __arrow_c_stream__; use to_dataframe()"
+            raise AttributeError(msg)  # noqa: TRY004 - so that it has no such attribute
+        return self._export
+
+    def _export(self, requested_schema: object = None) -> object:
+        table = self._run("to_arrow()", 'to_arrow("rejected")').output
+        return table.__arrow_c_stream__(requested_schema)
+
     def to_pandas(self, output: OutputName = "main") -> pd.DataFrame:
         """Run the join in this process and return one output as a pandas DataFrame; see ``run``.
 

@@ -24,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cojoin.embedded.libraries import is_pandas, library_of, value_faults
+from cojoin.embedded.libraries import is_pandas, is_polars, library_of, value_faults
 from cojoin.engine.display import format_bytes
 from cojoin.engine.input import Input, InputColumns, check_names, check_pair
 from cojoin.engine.lateness import Lateness, LatenessCounter, arrival_order
@@ -116,24 +116,51 @@ def _size_of(source: Any) -> int:
         return int(source.get_total_buffer_size())
 
 
+def check_size(left: Any, right: Any, label: str) -> None:
+    """Check that a join of rows in memory fits into memory, as far as their sizes are known before they are read.
+
+    Raises:
+        ConfigurationError: It does not fit.
+    """
+    _check_memory(0, _size_of(left) + _size_of(right), label)
+
+
 def read_frame(source: Any, label: str) -> pa.Table:
     """Return rows in memory as an Arrow table with Spark's types."""
     library = library_of(source, label)
+    return with_spark_types(read_as_is(source, label, library), label, library)
+
+
+def read_as_is(source: Any, label: str, library: Library) -> pa.Table:
+    """Return rows in memory as an Arrow table with the types of their library.
+
+    Raises:
+        ConfigurationError: A reader was read before, or its rows do not fit into memory.
+        SchemaError: A column has a name or a type that is not allowed.
+    """
     if is_pandas(source):
         check_pandas(label)
         from cojoin.embedded.pandas_frames import pandas_columns  # noqa: PLC0415 - it imports pandas
 
         columns = dict(pandas_columns(source, label, library))
-    else:
-        table = _read_arrow(source, label)
-        check_names(table.column_names, label)
-        columns = dict(zip(table.column_names, table.columns, strict=True))
-        for field in table.schema:
-            if _is_variant(field):
-                msg = f"{label}: column {field.name!r} is a variant, in its internal bytes; take its parts as columns"
-                raise SchemaError(msg)
+        return pa.Table.from_arrays(list(columns.values()), names=list(columns))
+    table = read_arrow(source, label)
+    check_names(table.column_names, label)
+    for field in table.schema:
+        if _is_variant(field):
+            msg = f"{label}: column {field.name!r} is a variant, in its internal bytes; take its parts as columns"
+            raise SchemaError(msg)
+    return table
+
+
+def with_spark_types(table: pa.Table, label: str, library: Library) -> pa.Table:
+    """Return a table with its columns in Spark's types.
+
+    Raises:
+        SchemaError: A column has a type that is not allowed, or a value that its type can't hold.
+    """
     typed = {}
-    for name, column in columns.items():
+    for name, column in zip(table.column_names, table.columns, strict=True):
         place = f"{label}: column {name!r}"
         fault = value_faults(column)
         if fault is not None:
@@ -162,7 +189,12 @@ def _is_variant(field: pa.Field) -> bool:
     return marked or any(map(_is_variant, (field.type.field(place) for place in range(field.type.num_fields))))
 
 
-def _read_arrow(source: Any, label: str) -> pa.Table:
+def read_arrow(source: Any, label: str) -> pa.Table:
+    """Return rows that have Arrow's interface as a table, in their own types.
+
+    Raises:
+        ConfigurationError: A reader was read before, or the rows can't be read or do not fit into memory.
+    """
     if isinstance(source, pa.Table):
         return source
     if isinstance(source, pa.RecordBatch):
@@ -210,11 +242,11 @@ _TIME = pa.timestamp("us", "UTC")
 def bind_frames(left: Input, right: Input) -> tuple[tuple[InputSpec, InputSpec], tuple[pa.Table, pa.Table]]:
     """Return the specifications of two declared inputs, and their rows in Spark's types."""
     declared, names = (left, right), (left.name or "left", right.name or "right")
-    _check_memory(0, _size_of(left.source) + _size_of(right.source), f"inputs {names[0]!r} and {names[1]!r}")
+    check_size(left.source, right.source, f"inputs {names[0]!r} and {names[1]!r}")
     tables = [read_frame(each.source, f"input {name!r}") for each, name in zip(declared, names, strict=True)]
-    tables = _with_types(declared, tables)
+    tables = with_types(declared, tables)
     libraries = [library_of(each.source, f"input {name!r}") for each, name in zip(declared, names, strict=True)]
-    first, second = (_spec(*each) for each in zip(declared, names, tables, libraries, strict=True))
+    first, second = (specify(*each) for each in zip(declared, names, tables, libraries, strict=True))
     check_pair(first, second, (libraries[0], libraries[1]))
     specs = (first, second)
     left, right = (_expanded(spec, table) for spec, table in zip(specs, tables, strict=True))
@@ -229,7 +261,7 @@ def _expanded(spec: InputSpec, table: pa.Table) -> pa.Table:
     return spec.changes.expanded(table)[0]
 
 
-def _with_types(declared: Sequence[Input], tables: Sequence[pa.Table]) -> list[pa.Table]:
+def with_types(declared: Sequence[Input], tables: Sequence[pa.Table]) -> list[pa.Table]:
     """Return both inputs' rows, where key and event-time columns without values have the types that they need."""
     # ``InputColumns`` refuses later what is not a name.
     keys = [each.key if isinstance(each.key, (list, tuple)) else [each.key] for each in declared]
@@ -255,7 +287,12 @@ def _cast_voids(table: pa.Table, types: dict[Any, pa.DataType]) -> pa.Table:
     return table
 
 
-def _spec(declared: Input, name: str, table: pa.Table, library: Library) -> InputSpec:
+def specify(declared: Input, name: str, table: pa.Table, library: Library) -> InputSpec:
+    """Return the specification of an input with these rows.
+
+    Raises:
+        SchemaError: A column does not exist or has the wrong type.
+    """
     label = f"input {name!r}"
     types = {field.name: type_to_ddl(field.type) for field in table.schema}
     fields = {field.name: field for field in table.schema}
@@ -280,7 +317,7 @@ def frame_lateness(
     wanted = {each: _TIME for each in (event_time, arrival) if isinstance(each, str)}
     parts = partition if isinstance(partition, (list, tuple)) else [partition]
     names = dict.fromkeys([*wanted, *(each for each in parts if isinstance(each, str))])
-    rows = _cast_voids(read_frame(_narrowed(source, list(names)), label), wanted)
+    rows = _cast_voids(read_frame(narrowed(source, list(names)), label), wanted)
     types = {field.name: type_to_ddl(field.type) for field in rows.schema}
     order = arrival_order(types, arrival, every, max_ahead, now_ms)
     columns = InputColumns(label, {field.name: field for field in rows.schema}, types, library_of(source, label))
@@ -290,12 +327,16 @@ def frame_lateness(
     return _counted(rows, spec, order)
 
 
-def _narrowed(source: Any, names: Sequence[str]) -> Any:
+def narrowed(source: Any, names: Sequence[str]) -> Any:
     """Return rows with the named columns alone, where the library drops columns without cost; else the same rows."""
     if is_pandas(source):
-        return source[names] if source.columns.is_unique and set(names) <= set(source.columns) else source
-    has_all = isinstance(source, pa.Table) and set(names) <= set(source.column_names)
-    return source.select(names) if has_all and len(set(source.column_names)) == source.num_columns else source
+        if not source.columns.is_unique or not set(names) <= set(source.columns):
+            return source
+        # The levels of an index without names are not columns.
+        return source[names].set_axis(source.index.set_names([None] * source.index.nlevels), axis="index")
+    has_columns = isinstance(source, pa.Table) or is_polars(source)
+    columns = list(source.column_names if isinstance(source, pa.Table) else source.columns) if has_columns else []
+    return source.select(names) if set(names) <= set(columns) and len(set(columns)) == len(columns) else source
 
 
 def _counted(rows: pa.Table, spec: InputSpec, order: ArrivalOrder) -> Lateness:

@@ -228,6 +228,12 @@ def is_pandas(source: Any) -> bool:
     return pandas is not None and isinstance(source, pandas.DataFrame)
 
 
+def is_polars(source: Any) -> bool:
+    """Return whether a value is a DataFrame of Polars, without importing Polars."""
+    polars = sys.modules.get("polars")
+    return polars is not None and isinstance(source, polars.DataFrame)
+
+
 def library_of(source: Any, label: str) -> Library:
     """Return the library of rows in memory, unless it would export a column as something other than its values."""
     if is_pandas(source):

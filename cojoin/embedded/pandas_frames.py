@@ -15,6 +15,7 @@ from __future__ import annotations
 from datetime import date, datetime, time
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -23,7 +24,9 @@ from cojoin.engine.input import check_names
 from cojoin.errors import SchemaError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
+
+    from numpy.typing import NDArray
 
     from cojoin.embedded.libraries import Library
 
@@ -88,6 +91,14 @@ _NAT = -(1 << 63)
 
 def pandas_columns(frame: pd.DataFrame, label: str, library: Library) -> Iterator[tuple[str, pa.ChunkedArray]]:
     """Yield a DataFrame's columns, by their names."""
+    # A copy, since the frame may be changed after the inputs are connected, and some columns would share its memory.
+    frame = with_levels(frame, label).copy()
+    for name in frame.columns:
+        yield name, _pandas_column(frame[name], f"{label}: column {name!r}", library)
+
+
+def with_levels(frame: pd.DataFrame, label: str) -> pd.DataFrame:
+    """Return a DataFrame whose columns are its named index levels and its columns, and check their names."""
     unnamed = [place for place, name in enumerate(frame.index.names) if name is None]
     if len(unnamed) < frame.index.nlevels:
         try:
@@ -95,15 +106,23 @@ def pandas_columns(frame: pd.DataFrame, label: str, library: Library) -> Iterato
         except ValueError as error:
             msg = f"{label}: its index has the name of a column: {error}; use .reset_index(drop=True)"
             raise SchemaError(msg) from error
-    for name in frame.columns:
+    level_names(frame, label)
+    return frame
+
+
+def level_names(frame: pd.DataFrame, label: str) -> list[str]:
+    """Return the names of a DataFrame's named index levels, and then of its columns.
+
+    Raises:
+        SchemaError: A name is not a text, or is not allowed.
+    """
+    names = [*(name for name in frame.index.names if name is not None), *frame.columns]
+    for name in names:
         if not isinstance(name, str):
             msg = f"{label}: column {name!r}: expected a text as its name; rename it, such as with .rename(columns=str)"
             raise SchemaError(msg)
-    check_names(list(frame.columns), label)
-    # A copy, since the frame may be changed after the inputs are connected, and some columns would share its memory.
-    frame = frame.copy()
-    for name in frame.columns:
-        yield name, _pandas_column(frame[name], f"{label}: column {name!r}", library)
+    check_names(names, label)
+    return names
 
 
 def _pandas_column(values: pd.Series[Any], place: str, library: Library) -> pa.ChunkedArray:
@@ -149,6 +168,43 @@ def as_pandas(table: pa.Table) -> pd.DataFrame:
         if name in own:
             frame.insert(place, name, table.column(place).to_pandas(types_mapper=own[name]))
     return frame
+
+
+def pick(frame: pd.DataFrame, places: NDArray[np.int64]) -> pd.DataFrame:
+    """Return rows by their places, missing ones for -1: then integers and booleans become pandas' nullable ones."""
+    has_gaps = bool((places < 0).any())
+    columns = {}
+    for name in frame.columns:
+        values, dtype = frame[name].array, frame[name].dtype
+        if has_gaps and isinstance(dtype, np.dtype) and dtype.kind in "iub":
+            values = pd.array(values, dtype=_nullable(dtype))
+        columns[name] = values.take(places, allow_fill=has_gaps)
+    picked: pd.DataFrame = pd.DataFrame(columns, index=pd.RangeIndex(len(places)))
+    return picked
+
+
+def _nullable(dtype: np.dtype[Any]) -> str:
+    name = dtype.newbyteorder("=").name
+    return "boolean" if name == "bool" else name.replace("int", "Int").replace("u", "U")
+
+
+def append_columns(
+    rows: pd.DataFrame, names: Sequence[str], added: pd.DataFrame, renamed: Sequence[str]
+) -> pd.DataFrame:
+    """Return rows with other columns next to theirs.
+
+    Args:
+        rows: The rows, whose index the result has.
+        names: The new names of its named index levels, and then of its columns.
+        added: The other columns, in the same order of rows.
+        renamed: Their new names.
+    """
+    joined: pd.DataFrame = pd.concat([rows, added.set_axis(rows.index, axis="index")], axis="columns")
+    left = iter(names)
+    levels = [name if name is None else next(left) for name in rows.index.names]
+    joined.columns = pd.Index([*left, *renamed])
+    joined.index = joined.index.set_names(levels)
+    return joined
 
 
 def _has_nat(array: pa.Array) -> bool:

@@ -42,6 +42,10 @@ class Outputs:
         """The rows of each side output, by its tag."""
         return {tag: self.tables[tag.tag_id] for tag in self.plan.side_outputs}
 
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """Return the main output by Arrow's interface, so that any library reads it."""
+        return self.output.__arrow_c_stream__(requested_schema)
+
     def to_pandas(self, output: Any = "main") -> pd.DataFrame:
         """Return one output as a pandas DataFrame; see ``Joined.to_pandas``.
 

@@ -129,6 +129,8 @@ class InputSpec:
         changes: How its rows are versions and deletes; None where each row is what it is.
         reading: How files or topics are read: ``DIRECT``, or the reason why Spark reads them. None for other sources.
         null_key: What happens to rows with a null in their key.
+        row_number: A column that numbers the rows of a run in memory. If both inputs have one, a join's result is the
+            numbers of its rows, and the rest is left to the caller (``embedded.frame_matches``).
     """
 
     name: str
@@ -145,6 +147,7 @@ class InputSpec:
     changes: RowChanges | None = None
     reading: str | None = None
     null_key: NullKeyPolicy = "reject"
+    row_number: str | None = None
 
     def micros(self, table: pa.Table) -> NDArray[np.int64]:
         """Return the event times of rows of this input in epoch microseconds.

@@ -190,8 +190,11 @@ class SparkExecution:
         """Raise a ConfigurationError if a function can't be pickled, to be sent to the workers."""
         check_picklable(function)
 
-    def to_dataframe(self, plan: Plan, name: str) -> DataFrame:
-        """Return one output of a plan as a DataFrame; ``name`` is a key of its ``outputs``."""
+    def to_dataframe(self, plan: Plan, name: str, depth: int = 2) -> DataFrame:
+        """Return one output of a plan as a DataFrame; ``name`` is a key of its ``outputs``.
+
+        ``depth`` is the number of calls between the one that warns of rejected rows and the user's line.
+        """
         if self._has_static_side:
             msg = (
                 f"to_dataframe(): input {plan.right.name!r} is a static side, whose version a checkpoint of cojoin's "
@@ -209,7 +212,7 @@ class SparkExecution:
             check_present_validity(self.bound)
             emitted = self.emitted(plan) if self.is_streaming else self._emitted_once(plan)
             if not self.is_streaming and name != REJECTED:
-                emitted = _with_rejection_warnings(emitted, [spec.name for spec in plan.inputs], depth=2)
+                emitted = _with_rejection_warnings(emitted, [spec.name for spec in plan.inputs], depth)
             return unpack(emitted, *plan.outputs[name])
 
     def start(self, plan: Plan, options: QueryOptions) -> Query:

@@ -72,6 +72,8 @@ def joined_schema(
             null key are to be emitted unmatched.
         SchemaError: An input has no event time, or names collide; the message says what to change.
     """
+    if left.row_number is not None and right.row_number is not None:
+        return pa.schema([left.schema.field(left.row_number), right.schema.field(right.row_number)])
     _check(suffixes)
     _check_null_keys(left, right, how)
     for spec in (left, right):
@@ -129,7 +131,10 @@ def allows_no_time(right: InputSpec, limit: str | None) -> bool:
 
 @dataclass(frozen=True)
 class JoinedColumns:
-    """Builds the rows of a join's result, of ``joined_schema``, without some columns of the right besides its key."""
+    """Builds the rows of a join's result, of ``joined_schema``, without some columns of the right besides its key.
+
+    Of inputs with row numbers, the result is these alone.
+    """
 
     left: InputSpec
     right: InputSpec
@@ -138,6 +143,9 @@ class JoinedColumns:
 
     def take(self, rows: tuple[SortedRows, SortedRows], left: NDArray[np.int64], right: NDArray[np.int64]) -> pa.Table:
         """Return the result's rows, from the places of their left and right rows in the sorted rows, or -1."""
+        if self.left.row_number is not None and self.right.row_number is not None:
+            numbers = _take(rows[0], [self.left.row_number], left), _take(rows[1], [self.right.row_number], right)
+            return pa.Table.from_arrays([each.column(0) for each in numbers], schema=self.schema)
         names = rows[1].table.column_names
         payload = [name for name in names if name not in self.right.key and name not in self.without]
         columns = _take(rows[0], rows[0].table.column_names, left).columns

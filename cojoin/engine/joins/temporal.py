@@ -120,7 +120,7 @@ class TemporalJoin:
 
     def payload(self, right: InputSpec) -> list[str]:
         """Return the right's columns that are all null in a tombstone of ``null_payload_deletes``."""
-        others = {*right.key, right.event_time, *right.source_order, *self.without(right)}
+        others = {*right.key, right.event_time, right.row_number, *right.source_order, *self.without(right)}
         return [name for name in right.schema.names if name not in others]
 
     def tombstones(self, table: pa.Table, right: InputSpec) -> NDArray[np.bool_]:

@@ -1,0 +1,450 @@
+"""``asof_join``, ``temporal_join`` and ``interval_join`` of two frames in one line: what comes in is what is returned.
+
+Each declares two inputs and runs the join of ``connect`` over them, in this process or, for Spark's DataFrames, there.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import count
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
+
+from cojoin.api.connect import connect, is_of_spark, not_an_input
+from cojoin.embedded.frame_matches import join_frames
+from cojoin.embedded.frames import is_frame
+from cojoin.engine.input import Input
+from cojoin.engine.joins import AsofJoin, IntervalJoin, TemporalJoin
+from cojoin.engine.operator import OUTPUT
+from cojoin.engine.values.arguments import check_word
+from cojoin.engine.values.rows import back_quoted
+from cojoin.errors import ConfigurationError, MissingRowsWarning
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from cojoin.embedded.frame_matches import Join, Unmatchable
+    from cojoin.engine.joins.asof import Direction
+    from cojoin.engine.joins.output_columns import Suffixes
+    from cojoin.engine.values.arguments import Duration
+
+How: TypeAlias = Literal["left", "inner"]
+"""Whether left rows without a match are in the result.
+
+- *left*: the result has exactly the left's rows.
+- *inner*: it has those with a match.
+"""
+
+On: TypeAlias = str | tuple[str, str]
+"""The column with the times: one name for both frames, or a pair, left and right."""
+
+By: TypeAlias = str | tuple[str | Sequence[str], str | Sequence[str]] | list[str | tuple[str, str]]
+"""The key columns: a name, a pair (a tuple: left and right), or a list of names and pairs."""
+
+
+def asof_join(
+    left: Any,
+    right: Any,
+    *,
+    on: On | None = None,
+    by: By | None = None,
+    left_on: str | None = None,
+    right_on: str | None = None,
+    left_by: str | Sequence[str] | None = None,
+    right_by: str | Sequence[str] | None = None,
+    how: How = "left",
+    direction: Direction = "backward",
+    tolerance: Duration | None = None,
+    allow_exact_matches: bool = True,
+    suffixes: Suffixes | None = None,
+) -> Any:
+    """Join each row of a frame with the row of another frame that has its key and is nearest in event time.
+
+    By default that is the newest right row that is not later than the left row. Frames need not be sorted. Of several
+    right rows with the same event time and key, the last by the content of the columns from left to right matches,
+    nulls first (pandas takes the last one in the frame). ``connect`` and ``ConnectedInputs.asof_join`` are the same
+    join with more settings, and also run it as a stream.
+
+    Args:
+        left: A frame: a pandas or Polars DataFrame, a pyarrow Table, a DuckDB relation, anything else with
+            ``__arrow_c_stream__``, or a static DataFrame of Spark's.
+        right: The frame with the rows to look up. In memory it may be of another library than the left.
+        on: The column with the rows' times, which are timestamps with a zone. ``on="event_time"`` is its name in both
+            frames, and ``on=("traded_at", "valid_at")`` a pair of names, left and right.
+        by: The key columns, which must be equal in a match. ``by="customer_id"`` is one column with this name in both
+            frames. A tuple is a pair, left and right: ``by=("customer_id", "id")``, or with several columns
+            ``by=(["customer_id", "zone"], ["id", "zone"])``. A list has several columns, each a name or a pair:
+            ``by=["zone", ("customer_id", "id")]``. None joins rows by time alone; on Spark one task then joins all
+            rows. A level of a pandas index with a name may be named as a column.
+        left_on: The left's column with the times, if ``on`` is None; with ``right_on``.
+        right_on: The right's column with the times.
+        left_by: The left's key column or columns, if ``by`` is None; with ``right_by``, which has as many.
+        right_by: The right's key column or columns, in the same order.
+        how: ``"left"`` returns exactly the left's rows, with nulls where they have no match. ``"inner"`` returns those
+            with a match.
+        direction: ``"backward"`` matches the last right row that is not later, ``"forward"`` the first that is not
+            earlier, ``"nearest"`` the nearer of the two and at equal distance the earlier.
+        tolerance: The largest distance in event time at which a right row matches, inclusive, such as ``"1 hour"`` or a
+            ``timedelta``; None means any distance.
+        allow_exact_matches: Whether a right row with the same event time matches.
+        suffixes: The texts that are appended to column names that both frames have, left and right, such as
+            ``("", "_customer")``. None refuses such names.
+
+    Returns:
+        The joined rows in the left's order, as a frame of the left's library: pandas with the left's index, Polars, or
+        Spark (without an order); for others an Arrow table. The left's columns are as they came. Then come the right's
+        without its key, in its types where both frames are of one library. The right's times are called
+        ``right_event_time`` if their name is taken. In pandas, whole numbers and booleans with missing values have
+        pandas' nullable types, such as ``Int64``. In memory, keys of whole numbers may differ in width, and keys of
+        decimals in scale.
+
+    Raises:
+        ConfigurationError: An argument is invalid, columns are named in two ways at once, or the frames are not of one
+            kind or do not fit into memory.
+        SchemaError: A column does not exist or has the wrong type, the types of the keys differ, or names collide.
+        EnvironmentSetupError: A package that the frames need is missing or too old.
+
+    Warns:
+        MissingRowsWarning: Rows have no key or no event time, so they match nothing; it counts them. With
+            ``how="left"`` such rows of the left are in the result, without a match. On Spark it counts those of the
+            right alone, once the first action on the DataFrame has ended, and with ``how="inner"`` also the left's.
+
+    >>> import pandas as pd
+    >>> import cojoin as cj
+    >>> at = lambda *times: pd.to_datetime(["2026-01-15 " + each for each in times], utc=True)
+    >>> trades = pd.DataFrame({"time": at("10:30", "09:30"), "id": [7, 7], "amount": [50, 20]}, index=["b", "a"])
+    >>> customers = pd.DataFrame({"time": at("09:00", "10:00"), "id": [7, 7], "tier": ["silver", "gold"]})
+    >>> cj.asof_join(trades, customers, on="time", by="id")[["amount", "tier"]]
+       amount    tier
+    b      50    gold
+    a      20  silver
+    """
+    columns = _columns(left, right, (on, left_on, right_on), (by, left_by, right_by))
+    join = AsofJoin(how, tolerance, allow_exact_matches, suffixes, direction)
+    return _joined("asof_join", left, right, columns, join)
+
+
+def temporal_join(
+    left: Any,
+    right: Any,
+    *,
+    on: On | None = None,
+    by: By | None = None,
+    left_on: str | None = None,
+    right_on: str | None = None,
+    left_by: str | Sequence[str] | None = None,
+    right_by: str | Sequence[str] | None = None,
+    how: How = "left",
+    deletes: str | None = None,
+    null_payload_deletes: bool = False,
+    retention: Duration | None = None,
+    suffixes: Suffixes | None = None,
+) -> Any:
+    """Join each row of a frame with the version of its key that is valid at its event time; versions may be deleted.
+
+    A right row is a version of its key. It is valid from its event time until the next version or tombstone of the
+    key. Of several versions with the same event time the last by the content of the columns from left to right is
+    valid, and a tombstone comes last.
+
+    Args:
+        left: As in ``asof_join``.
+        right: The frame with the versions.
+        on: As in ``asof_join``.
+        by: As in ``asof_join``.
+        left_on: As in ``asof_join``.
+        right_on: As in ``asof_join``.
+        left_by: As in ``asof_join``.
+        right_by: As in ``asof_join``.
+        how: As in ``asof_join``.
+        deletes: A boolean column of the right that is true in tombstones, which delete their key. It is not in the
+            result. None if the right has no such column.
+        null_payload_deletes: Whether a right row is a tombstone if all its columns are null except for its key, its
+            event time and ``deletes``.
+        retention: The time after its event time until which a version is valid, inclusive, such as ``"90 days"``. None
+            is until the next version or tombstone.
+        suffixes: As in ``asof_join``.
+
+    Returns:
+        As in ``asof_join``.
+
+    Raises:
+        ConfigurationError: As in ``asof_join``.
+        SchemaError: As in ``asof_join``; or ``deletes`` is not a boolean column.
+        EnvironmentSetupError: As in ``asof_join``.
+
+    Warns:
+        MissingRowsWarning: As in ``asof_join``.
+
+    >>> import pandas as pd
+    >>> import cojoin as cj
+    >>> at = lambda *times: pd.to_datetime(["2026-01-15 " + each for each in times], utc=True)
+    >>> trades = pd.DataFrame({"time": at("09:30", "10:30"), "id": [7, 7]})
+    >>> customers = pd.DataFrame({"time": at("09:00", "10:00"), "id": [7, 7], "tier": ["gold", None],
+    ...                           "closed": [False, True]})
+    >>> cj.temporal_join(trades, customers, on="time", by="id", deletes="closed")["tier"].notna().tolist()
+    [True, False]
+    """
+    columns = _columns(left, right, (on, left_on, right_on), (by, left_by, right_by))
+    join = TemporalJoin(how, deletes, null_payload_deletes, retention, suffixes)
+    return _joined("temporal_join", left, right, columns, join)
+
+
+def interval_join(
+    left: Any,
+    right: Any,
+    lower: Duration,
+    upper: Duration,
+    *,
+    on: On | None = None,
+    by: By | None = None,
+    left_on: str | None = None,
+    right_on: str | None = None,
+    left_by: str | Sequence[str] | None = None,
+    right_by: str | Sequence[str] | None = None,
+    how: How = "left",
+    lower_inclusive: bool = True,
+    upper_inclusive: bool = True,
+    suffixes: Suffixes | None = None,
+) -> Any:
+    """Join each row of a frame with all rows of another that have its key and a time within an interval around its own.
+
+    A pair matches if the right row's event time minus the left row's is between ``lower`` and ``upper``, compared in
+    microseconds.
+
+    Args:
+        left: As in ``asof_join``.
+        right: As in ``asof_join``.
+        lower: The smallest difference, such as ``"-5 minutes"`` or a ``timedelta``. It is negative if the right row may
+            be earlier than the left row.
+        upper: The largest difference, such as ``"1 hour"``.
+        on: As in ``asof_join``.
+        by: As in ``asof_join``.
+        left_on: As in ``asof_join``.
+        right_on: As in ``asof_join``.
+        left_by: As in ``asof_join``.
+        right_by: As in ``asof_join``.
+        how: ``"left"`` also returns left rows without a match, with nulls; ``"inner"`` does not.
+        lower_inclusive: Whether a difference equal to ``lower`` matches.
+        upper_inclusive: Whether a difference equal to ``upper`` matches.
+        suffixes: As in ``asof_join``.
+
+    Returns:
+        As in ``asof_join``, where a left row is repeated for each of its matches: in the left's order, and those of one
+        left row in the order of the right's event times, then of the content of its columns.
+
+    Raises:
+        ConfigurationError: As in ``asof_join``; or no pair can be within the bounds.
+        SchemaError: As in ``asof_join``.
+        EnvironmentSetupError: As in ``asof_join``.
+
+    Warns:
+        MissingRowsWarning: As in ``asof_join``.
+
+    >>> import pandas as pd
+    >>> import cojoin as cj
+    >>> at = lambda *times: pd.to_datetime(["2026-01-15 " + each for each in times], utc=True)
+    >>> trades = pd.DataFrame({"time": at("09:30", "12:00"), "id": [7, 7]})
+    >>> calls = pd.DataFrame({"time": at("09:25", "09:40"), "id": [7, 7], "minutes": [3, 8]})
+    >>> cj.interval_join(trades, calls, "-10 minutes", "10 minutes", on="time", by="id")["minutes"].tolist()
+    [3, 8, <NA>]
+    """
+    if how in ("right", "full"):
+        msg = (
+            f"how: expected 'left' or 'inner', got {how!r}: the result has the left's rows in their order; swap the "
+            f"frames, or use connect(...).interval_join(..., how={how!r})"
+        )
+        raise ConfigurationError(msg)
+    check_word("how", how, get_args(How))
+    columns = _columns(left, right, (on, left_on, right_on), (by, left_by, right_by))
+    join = IntervalJoin(lower, upper, how, lower_inclusive, upper_inclusive, suffixes)
+    return _joined("interval_join", left, right, columns, join)
+
+
+class _Columns(NamedTuple):
+    """The columns by which a frame is joined."""
+
+    time: str
+    key: tuple[str, ...]
+
+
+_TIME_EXAMPLE = "on='event_time', on=('left_name', 'right_name'), or left_on= and right_on="
+
+
+def _columns(
+    left: Any, right: Any, times: tuple[Any, Any, Any], keys: tuple[Any, Any, Any]
+) -> tuple[_Columns, _Columns]:
+    """Return the columns by which both frames are joined.
+
+    Args:
+        left: The left frame.
+        right: The right frame.
+        times: The arguments ``on``, ``left_on`` and ``right_on``.
+        keys: The arguments ``by``, ``left_by`` and ``right_by``.
+
+    Raises:
+        ConfigurationError: An argument is invalid.
+    """
+    on = _one_way("on", *times)
+    if on is None:
+        msg = f"on: expected the column with the times of both frames, got None; write {_TIME_EXAMPLE}"
+        raise ConfigurationError(msg)
+    pair = on if isinstance(on, tuple) else (on, on)
+    if len(pair) != 2 or not all(isinstance(name, str) and name for name in pair):
+        msg = f"on: expected the name of one column, or a pair of names, got {on!r}; write {_TIME_EXAMPLE}"
+        raise ConfigurationError(msg)
+    sides = _key_columns(_one_way("by", *keys), is_pair_clear=keys[0] is None)
+    ambiguous = isinstance(keys[0], tuple) and all(isinstance(name, str) for name in keys[0])
+    if ambiguous and all(set(keys[0]) <= _names_of(frame) for frame in (left, right)):
+        one, two = keys[0]
+        msg = (
+            f"by: {keys[0]!r} is the pair of the left's {one!r} and the right's {two!r}, and both frames have both; "
+            f"write by=[{one!r}, {two!r}] for two key columns, or left_by={one!r}, right_by={two!r} for the pair"
+        )
+        raise ConfigurationError(msg)
+    return _Columns(pair[0], sides[0]), _Columns(pair[1], sides[1])
+
+
+def _one_way(name: str, both: Any, left: Any, right: Any) -> Any:
+    """Return an argument, or the pair of those for the left and the right.
+
+    Raises:
+        ConfigurationError: Columns are named in both ways, or for one frame alone.
+    """
+    if left is None and right is None:
+        return both
+    if both is not None:
+        named = f"left_{name}={left!r}" if left is not None else f"right_{name}={right!r}"
+        msg = f"{name}: expected {name}=, or left_{name}= and right_{name}=, got {name}={both!r} and {named}; drop one"
+        raise ConfigurationError(msg)
+    if left is None or right is None:
+        missing, other, value = ("right", "left", left) if right is None else ("left", "right", right)
+        msg = (
+            f"{missing}_{name}: expected the {missing}'s column for {other}_{name}={value!r}, got None; name it, or "
+            f"write {name}={value!r} if both frames have that name"
+        )
+        raise ConfigurationError(msg)
+    return left, right
+
+
+def _key_columns(by: Any, *, is_pair_clear: bool) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the key columns of both frames.
+
+    Args:
+        by: A name, a pair, a list of names and pairs, or None.
+        is_pair_clear: Whether the pair is from ``left_by`` and ``right_by``.
+
+    Raises:
+        ConfigurationError: It is none of these, or has another number of columns for the left than for the right.
+    """
+    if by is None:
+        return (), ()
+    pairs: list[Any] = [by] if isinstance(by, str) else by if isinstance(by, list) else []
+    is_pair = isinstance(by, tuple) and len(by) == 2
+    sides = [[each] if isinstance(each, str) else each for each in by] if is_pair else []
+    if sides and all(isinstance(each, (list, tuple)) for each in sides):
+        left, right = sides
+        if len(left) != len(right):
+            name = "left_by, right_by" if is_pair_clear else "by"
+            msg = (
+                f"{name}: expected as many key columns of the left as of the right, got {len(left)} "
+                f"({', '.join(map(str, left))}) and {len(right)} ({', '.join(map(str, right))})"
+            )
+            raise ConfigurationError(msg)
+        pairs = list(zip(left, right, strict=True))
+    pairs = [(each, each) if isinstance(each, str) else each for each in pairs]
+    if not pairs or not all(_is_pair(each) for each in pairs):
+        several = f"; for several key columns write by={list(by)!r}" if isinstance(by, tuple) and len(by) > 2 else ""
+        msg = (
+            f"{'left_by, right_by' if is_pair_clear else 'by'}: expected a column's name, a pair (left, right) as a "
+            f"tuple, or a list of names and pairs, got {by!r}{several}; None joins rows by time alone"
+        )
+        raise ConfigurationError(msg)
+    return tuple(left for left, _ in pairs), tuple(right for _, right in pairs)
+
+
+def _is_pair(value: Any) -> bool:
+    return isinstance(value, tuple) and len(value) == 2 and all(isinstance(name, str) and name for name in value)
+
+
+def _names_of(frame: Any) -> set[Any]:
+    """Return the names of a frame's columns, as far as they are known before it is read."""
+    schema = getattr(frame, "schema", None)
+    lists = (getattr(frame, "column_names", None), getattr(frame, "columns", None), getattr(schema, "names", None))
+    return {*next((names for names in lists if names is not None and not callable(names)), ())}
+
+
+def _joined(function: str, left: Any, right: Any, columns: tuple[_Columns, _Columns], join: Join) -> Any:
+    """Return the joined rows as a frame of the left's library, and warn of rows that can't match.
+
+    Raises:
+        ConfigurationError: A value is not a frame, or the frames are not of one kind.
+    """
+    for name, frame in (("left", left), ("right", right)):
+        is_static = is_of_spark(frame) and getattr(frame, "isStreaming", None) is False
+        if not is_frame(frame) and not is_static:
+            if is_of_spark(frame):
+                msg = (
+                    f"{name}: expected a frame with all its rows, got {type(frame).__name__}; {function} of streams "
+                    f"and sources is connect(Input(...), Input(...)).{function}(...)"
+                )
+                raise ConfigurationError(msg)
+            raise ConfigurationError(not_an_input(frame, name, may_be_source=False))
+    inputs = tuple(
+        Input(frame, key=side.key, event_time=side.time, name=name)
+        for name, frame, side in zip(("left", "right"), (left, right), columns, strict=True)
+    )
+    if not is_frame(left) or not is_frame(right):
+        return _on_spark(inputs[0], inputs[1], join)
+    joined, unmatchable = join_frames(inputs[0], inputs[1], join)
+    sentence = _warning(unmatchable, join.how)
+    if sentence is not None:
+        warnings.warn(sentence, MissingRowsWarning, stacklevel=3)
+    return joined
+
+
+_REASONS = {"null_key": "without a key", "null_event_time": "without an event time"}
+
+
+def _warning(unmatchable: tuple[Unmatchable, Unmatchable], how: str) -> str | None:
+    """Return the warning that rows can't match; None if all can."""
+    clauses = []
+    for name, (rows, reasons) in zip(("left", "right"), unmatchable, strict=True):
+        if reasons:
+            why = ", ".join(f"{number:,} {_REASONS[reason]}" for reason, number in reasons.items())
+            clauses.append(f"{sum(reasons.values()):,} of {rows:,} rows of the {name} match none: {why}")
+    if not clauses:
+        return None
+    lacks = "; the result lacks those of the left" if how == "inner" and unmatchable[0].reasons else ""
+    return f"{'; '.join(clauses)}{lacks}"
+
+
+def _on_spark(left: Input, right: Input, join: Join) -> DataFrame:
+    """Return the joined rows of two static DataFrames of Spark's, in no order."""
+    if is_frame(left.source) or is_frame(right.source):
+        connect(left, right)  # It refuses frames of two kinds.
+    from pyspark.sql import functions as F  # noqa: N812, PLC0415 - rows in memory are joined without Spark
+
+    names, added = left.source.columns, None
+    if not left.key:
+        taken = {name.lower() for name in (*names, *right.source.columns)}
+        added = next(name for name in (f"key_{number}" for number in count()) if name not in taken)
+        left, right = (
+            replace(side, source=side.source.withColumn(added, F.lit(0)), key=added) for side in (left, right)
+        )
+    rows, time = left.source, left.event_time
+    # The join rejects rows without an event time, and refuses a column that does not exist with a message.
+    keeps_timeless = join.how == "left" and time.lower() in {name.lower() for name in names}
+    if keeps_timeless:
+        left = replace(left, source=rows.where(F.col(back_quoted(time)).isNotNull()), null_key="unmatched")
+    pair = connect(left, right, key_groups=None if added is None else 1)
+    joined = pair._apply(join)  # noqa: SLF001 - its own layer
+    # A warning of rejected rows is at the user's line, five calls above where it is made.
+    frame = joined._spark("to_dataframe()").to_dataframe(joined.plan, OUTPUT, depth=4)  # noqa: SLF001 - its own layer
+    if keeps_timeless:
+        lefts = zip(rows.columns, frame.columns, strict=False)
+        columns = [F.col(back_quoted(name)).alias(renamed) for name, renamed in lefts]
+        others = frame.schema.fields[len(rows.columns) :]
+        columns += [F.lit(None).cast(field.dataType).alias(field.name) for field in others]
+        frame = frame.union(rows.where(F.col(back_quoted(time)).isNull()).select(columns))
+    return frame if added is None else frame.drop(added)
