@@ -190,7 +190,7 @@ class Library(Advice):
         return self._change(column, expression)
 
     def about_misfit(self, column: str, dtype: pa.DataType, label: str) -> str:
-        """Return the cure for values that Spark's type can't hold; ``label`` is the cure where none is better."""
+        """Return the cure for values that Spark's type can't hold; ``label`` introduces the code that makes texts."""
         types = pa.types
         kind = {types.is_timestamp: "timestamp", types.is_duration: "duration", types.is_time: "time"}
         known = next((name for is_kind, name in kind.items() if is_kind(dtype)), None)
@@ -316,10 +316,7 @@ def _refused(name: str, dtype: Any, why: str, cure: str, label: str) -> SchemaEr
 
 
 def value_faults(column: pa.ChunkedArray) -> str | None:
-    """Return the fault of a column's decimals and times of day, at any depth; None if they have none.
-
-    Another library may hand over what the type can't hold, as DuckDB does of a HUGEINT with 39 digits and of 24:00:00.
-    """
+    """Return the fault of a column's decimals and times of day, such as DuckDB's 24:00:00, at any depth, or None."""
     try:
         for chunk in column.chunks:
             for leaf in _checked(chunk):

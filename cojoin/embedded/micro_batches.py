@@ -107,10 +107,7 @@ def cut_batches(
 
 
 def processing_times(cuts: Cuts, clock: Clock) -> list[int]:
-    """Return each micro-batch's processing time in epoch milliseconds; 0 where it is unknown.
-
-    Without a user's clock it is the end of each batch's arrivals, where that is known.
-    """
+    """Return each batch's processing time in epoch milliseconds, by default its arrivals' end; 0 is unknown."""
     if clock is None:
         times = [0] * len(cuts) if cuts.ends is None else list(cuts.ends)
         if times and cuts.ends is not None and times[0] <= 0:

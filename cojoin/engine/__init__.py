@@ -1,28 +1,13 @@
 """The engine: it joins and processes two keyed inputs by event time.
 
-It decides what is in a result. It imports neither Spark nor Java. Rows come in and go out as Arrow tables.
+It decides what is in a result. It imports neither Spark nor Java. Rows come in and are emitted as Arrow tables.
 
 A subpackage imports only from itself and from those above it in this list:
 
 * ``values``: types, rows, keys, users' arguments and Arrow tables, and their conversion to bytes and back.
 * ``time``: watermarks and their strategies, idleness, timers.
 * ``state``: keyed state with its time-to-live, in memory and in segments.
-* The modules of this package:
-
-  * ``input``: the declaration of an input; ``input_spec``: an input as the engine sees it, and which rows it admits.
-  * ``row_changes``: rows that delete, as versions and deletes.
-  * ``ordering``: the total order of rows.
-  * ``key_groups``: the key group of a row, and its label.
-  * ``operator``: buffers rows until the watermark reaches them; its snapshot.
-  * ``functions``: the contract of a user's function and its side outputs; ``callbacks``: its calls.
-  * ``keyed_process``: the operator that runs a function, and its configuration.
-  * ``keyed_state_backend``: the states and timers of a function.
-  * ``plan``: an operation, its inputs and their settings.
-  * ``rescaling``: cuts a state into another number of key groups.
-  * ``batch_report``: the counters of an input, and the report on a batch.
-  * ``lateness``: how far rows are behind those that arrived before them.
-  * ``display``: values, rows, tables and objects as texts and HTML.
-
+* The modules of this package: inputs, the operator, a function's calls and states, the order of rows, reports.
 * ``joins``: the operators of the as-of, the temporal and the interval join.
 * ``local``: runs an operator in this process.
 

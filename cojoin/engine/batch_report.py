@@ -137,8 +137,9 @@ class InputReport:
         idle_after_ms: After how many milliseconds of silence it goes idle; None where it never does.
         quiet_since: Since when it had no row, where it is idle and complete readings say so; else None.
         promise: What its watermark rests on besides rows, where its event time is that of its table's commits: the
-            newest ``version`` that was read to its end, the moment ``asked_at`` before that was asked for, the time
-            ``up_to`` which no commit is expected any more, and the ``watermark`` that follows. None for others.
+            newest ``version`` that was read to its end, the moment ``asked_at`` just before the table was asked for
+            it, the time ``up_to`` which no later commit is expected, and the ``watermark`` that follows. None for
+            others.
         late_commits: Rows of commits that broke this promise and were late; they are counted as late, too.
         late_commit: The newest of these commits: its version, and its time. None if there is none.
     """
@@ -173,7 +174,7 @@ class InputReport:
 
     @property
     def holder(self) -> str | None:
-        """The holding partition in words, such as ``"partition 3"``; None where there is no other one.
+        """The holding partition in words, such as ``"partition 3"``; None where it is the only one.
 
         Of several columns that identify a partition, only those are named in which the partitions differ.
         """

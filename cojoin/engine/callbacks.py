@@ -153,10 +153,7 @@ class CallbackRunner:
     def fire_timers(  # noqa: C901 - a hot loop, too
         self, domain: TimeDomain, until: int, watermark: int | None
     ) -> Iterator[None]:
-        """Fire the timers of all keys in one domain up to and including a time in epoch milliseconds.
-
-        They fire by timestamp and see the watermark; with None, each sees its own timestamp.
-        """
+        """Fire all keys' timers of a domain up to a time, itself included; without a watermark each sees its own."""
         timers = self._store.timers if domain is TimeDomain.EVENT_TIME else self._store.processing_timers
         queue = timers.due(until)
         if not queue:
@@ -239,10 +236,7 @@ def _of_timer(key: Any, domain: TimeDomain, timestamp: Any) -> str:
 
 
 def fault(error: Exception) -> str:
-    """Return what a callback did wrong, and where.
-
-    Either it raised an error, or it returned a value that is not iterable: then the error's only frame is cojoin's.
-    """
+    """Return the fault of a callback and its place; where it returned no iterable, the only frame is cojoin's."""
     is_ours = error.__traceback__ is not None and error.__traceback__.tb_next is None
     if is_ours and isinstance(error, TypeError) and str(error).endswith("object is not iterable"):
         return f"returned a value that is not iterable ({error}); yield its rows, or return a list of them"

@@ -50,8 +50,8 @@ class Input:
             ``process`` with ``order="arrival"`` accepts it, and on the right of as-of and temporal joins a static side,
             ``cojoin.sources.delta(..., static=True)``, whose rows then are known from the beginning of time. With
             ``cojoin.sources.delta(..., changes=True)`` it is a column of the table, or ``"_commit_timestamp"``: the
-            time of the commit that wrote the row, and for the rows that are there at the start the beginning of time,
-            which is 1900-01-01. Leave it out with ``valid_from``.
+            time of the commit that wrote the row, and for the rows that the table has at the start the beginning of
+            time, which is 1900-01-01. Leave it out with ``valid_from``.
         name: The input's name in messages, progress and the result's columns; ``"left"`` or ``"right"`` if not given.
         partition: The columns that identify a row's source partition, such as ``["topic", "partition"]``. Each
             partition has its own watermark. Without these columns the input is one partition. A Kafka source sets
@@ -300,7 +300,7 @@ class InputColumns:
         return key
 
     def _changes(self, declared: Input, event_time: str | None) -> RowChanges | None:
-        """Return how the rows are versions and deletes; None if each is what it is."""
+        """Return the reading of the rows as versions and deletes; None if they are neither."""
         if declared.valid_from is None:
             return None if self.feed is None else RowChanges(event_time, self.feed)
         if self.feed is not None and self.feed.commit is None:

@@ -2,7 +2,7 @@
 
 A row is rejected if its event time is null, if it is too far ahead of the clock, if its key is null (unless its input
 lets such rows out unmatched), or if its validity ends before it begins; the first of these reasons is reported. The
-operator decides whether a row is late, since it knows the watermark. The map side runs the same check, so both always
+operator, which has the watermark, decides whether a row is late. The map side runs the same check, so both always
 agree.
 
 Watermarks are computed from the largest timestamp and mark of each source partition in a batch (``ObservedTimes``). Of
@@ -126,7 +126,7 @@ class InputSpec:
         static: Whether its rows are a version of a table, which come at once (``TableLoad``). Without event time they
             are known from the beginning of time.
         refreshes: Whether later versions of the table replace its rows.
-        changes: How its rows are versions and deletes; None where each row is what it is.
+        changes: The reading of its rows as versions and deletes; None where they are neither.
         reading: How files or topics are read: ``DIRECT``, or the reason why Spark reads them. None for other sources.
         null_key: What happens to rows with a null in their key.
         row_number: A column that numbers the rows of a run in memory. If both inputs have one, a join's result is the
@@ -308,7 +308,7 @@ def rejected_table(table: pa.Table, spec: InputSpec, reason: str, watermark: int
 
 
 def fault_table(faults: Sequence[tuple[str, str]], name: str, watermark: int) -> pa.Table:
-    """Return faults (reason, JSON), which a source returned instead of rows, as ``rejected_table`` does rows."""
+    """Return a source's faults, of each its reason and its JSON, as rows of the ``rejected`` output."""
     count = len(faults)
     return pa.Table.from_arrays(
         [

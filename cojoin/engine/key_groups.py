@@ -40,15 +40,9 @@ def is_hashed(dtype: pa.DataType) -> bool:
     (True, False)
     """
     types = pa.types
-    return bool(
-        types.is_boolean(dtype)
-        or types.is_signed_integer(dtype)
-        or types.is_string(dtype)
-        or types.is_binary(dtype)
-        or types.is_date32(dtype)
-        or types.is_timestamp(dtype)
-        or (types.is_decimal128(dtype) and dtype.precision <= _LONG_DIGITS)
-    )
+    kinds = types.is_boolean, types.is_signed_integer, types.is_date32, types.is_timestamp
+    is_short = types.is_decimal128(dtype) and dtype.precision <= _LONG_DIGITS
+    return _is_text(dtype) or any(is_kind(dtype) for is_kind in kinds) or is_short
 
 
 def spark_xx_hashes(keys: pa.Table) -> NDArray[np.int64]:

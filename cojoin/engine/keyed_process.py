@@ -13,11 +13,9 @@ In the order ``"arrival"`` the batch's rows are processed at once, a key's left 
 source sequence and content (``ordering``), and see the watermark before the batch; then the due timers fire and see the
 watermark after it. (Flink: ``KeyedCoProcessOperator``.)
 
-In both orders processing-time timers fire last.
-
-It costs some microseconds of Python for each row or timer. In Spark each key group gets a new operator in each
-micro-batch, with a copy of the function; ``open`` and ``close`` are called if the batch has a due row or a due timer.
-Flink calls ``open`` once for each task.
+In both orders processing-time timers fire last. It costs some microseconds of Python for each row or timer. In Spark
+each key group gets a new operator in each micro-batch, with a copy of the function; ``open`` and ``close`` are called
+if the batch has a due row or a due timer. Flink calls ``open`` once for each task.
 """
 
 from __future__ import annotations

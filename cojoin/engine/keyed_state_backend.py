@@ -65,11 +65,7 @@ _TIMESTAMP, _VALUE = "@timestamp", "@value"
 
 
 class KeyedStateBackend(RuntimeContext):
-    """The keyed states and timers of one key group; also the context that ``open`` gets.
-
-    The key columns have the left input's names. Without a clock, times-to-live count by the timer service's processing
-    time and watermark.
-    """
+    """The keyed states and timers of one key group; also the context that ``open`` gets. Keys have the left's names."""
 
     def __init__(self, key_schema: pa.Schema, owner: str, clock: Clock | None = None) -> None:
         self._key_schema = key_schema

@@ -170,7 +170,7 @@ class LatenessCounter:
         timestamps: NDArray[np.int64],
         counted: NDArray[np.bool_] | None = None,
     ) -> None:
-        """Add the next rows: their source partitions as numbers, when they arrived, and their epoch milliseconds.
+        """Add the next rows: their partitions as numbers, arrivals, and event times in milliseconds.
 
         Rows of one partition with one arrival come together. Rows that are not ``counted`` only move the largest
         timestamp; None counts all.

@@ -7,10 +7,10 @@ the ends of validity come before the sequence is looked at, and deletes before v
 temporal join with ``deletes``, which nothing else orders, versions come before deletes.
 
 Integers are sorted by packing values and positions into words, which sort many times faster than positions by their
-values; any 64-bit integers sort right, however far apart they are. A word costs some 20 ns a row and holds 64 bits less
-those of a position: 47 of 100,000 rows. The total order costs one such word for each row, or two where key and time are
-long. Rows that a caller has kept in order (``OrderedPart.settled``) cost a merge, 2 ns a row, and rows that are sorted
-already a look at each, 1 ns. Sequence and content are compared only for rows that tie in key, time and input.
+values. A word costs some 20 ns a row and holds 64 bits less those of a position: 47 of 100,000 rows. The total order
+costs one word for each row, or two where key and time are long. Rows that a caller has kept in order
+(``OrderedPart.settled``) cost a merge, 2 ns a row, and rows that are sorted already 1 ns. Sequence and content are
+compared only for rows that tie in key, time and input.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _WORD_BITS = 64
 def stable_argsort(*columns: NDArray[np.int64], settled: int = 0) -> NDArray[np.int64]:
     """Return the positions sorted by several columns, compared one after the other; equal rows keep their order.
 
-    ``settled`` is how many of the first rows are probably sorted already, so that the others are merged with them.
+    The first ``settled`` rows are probably sorted already, so that the others are merged with them.
 
     >>> stable_argsort(np.array([1, 0, 1]), np.array([5, 9, -2])).tolist()
     [1, 2, 0]

@@ -70,7 +70,8 @@ class Plan:
         stamps_rejected: Whether rejected rows have their micro-batch and its processing time.
         state_has_timeouts: Whether Spark's state has timeouts, as the checkpoint's first batch decided; None where this
             plan decides.
-        emitted_columns: By name, the only columns of outputs to which columns were added after a batch was planned.
+        emitted_columns: The columns of some outputs, by name, to which these are limited: those of the time when a
+            batch was planned, without columns that were added later.
         loaded_schema: The columns of the right input's rows in a load that was written before others were added; None
             where they are the input's.
     """

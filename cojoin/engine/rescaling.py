@@ -56,11 +56,7 @@ def cut(
     groups_of: Callable[[pa.Table], NDArray[np.int64]],
     count: int,
 ) -> list[dict[str, pa.Table]]:
-    """Return the tables of a whole state cut into those of key groups; within one the rows keep their order.
-
-    ``groups_of`` returns the key group of each row of a table of key columns. Each key group gets all tables, also
-    those without a row.
-    """
+    """Return a whole state's tables cut into those of key groups, all tables for each; the rows keep their order."""
     pieces: list[dict[str, pa.Table]] = [{} for _ in range(count)]
     for name, table in tables.items():
         key = key_columns(name, inputs)

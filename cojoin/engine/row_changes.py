@@ -13,13 +13,11 @@ rows of a source are made into versions and deletes where they enter (``expanded
 A delete that is replaced in its own commit, as by an overwrite or a MERGE, is *superseded*: it is dropped and counted
 as done. What it is replaced by has its key, and with validity also its begin. A feed without numbered commits has none.
 
-What replaces it may be rejected (no event time, one too far ahead, late where the input rejects late rows). Then the
-delete is dropped all the same, so the former state stays in force, and is counted as ``unchanged``. With validity a
-rejected row may have another begin, or none: then every delete of its key and commit counts as replaced by it. Where a
-commit is read in several batches, its rejected versions are remembered until all of it is read (their key and the
-columns of ``deciding``), and the deletes that they may replace wait until then. A delete that is late is processed at
-once if no rejected version of its commit was read before it. Batches bring the commits in their order, so only the
-rejected versions of the newest commit are kept.
+The version that replaces it may be rejected. Then the delete is dropped all the same, so the former state stays in
+force, and is counted as ``unchanged``. With validity a rejected row may have another begin, or none: then every delete
+of its key and commit counts as replaced by it. Where a commit is read in several batches, its rejected versions are
+remembered until all of it is read (their key and the columns of ``deciding``), and the deletes that they may replace
+wait until then. Batches bring the commits in their order, so only those of the newest commit are kept.
 
 Ties at one microsecond of a key: first the ends of validity, then the source's own order, and in one commit deletes
 before versions. So a version that begins where another ends is valid. An end only ends its own row's version.
@@ -211,7 +209,7 @@ class RowChanges:
         return rows.set_column(place, rows.schema.field(place), pc.if_else(deleted, late, times))
 
     def commits_of(self, rows: pa.Table) -> list[tuple[int, int]]:
-        """Return each row's commit's version and epoch milliseconds; none where commits have no number."""
+        """Return the version and the epoch milliseconds of each row's commit; none where commits have no number."""
         if self.feed is None or self.feed.commit is None:
             return []
         times = event_millis(_micros(rows.column(self.feed.committed_at)))
@@ -220,8 +218,8 @@ class RowChanges:
     def deletes_in_time(self, rows: pa.Table, latest: int) -> pa.Table:
         """Return rows where a delete that would take effect after ``latest`` does so at its commit.
 
-        In epoch milliseconds that is the latest time that is not too far ahead of the clock. The row that such a delete
-        deletes was also too far ahead, and was rejected.
+        ``latest`` is the latest time that is not too far ahead of the clock, in epoch milliseconds. The deleted row was
+        also too far ahead, and was rejected.
         """
         if self.feed is None or self.valid_from is not None or self.event_time in (None, self.feed.committed_at):
             return rows

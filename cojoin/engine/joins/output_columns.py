@@ -115,11 +115,7 @@ def joined_schema(
 
 
 def allows_no_time(right: InputSpec, limit: str | None) -> bool:
-    """Return whether a join accepts a table without event time as its right input: its rows are always in force.
-
-    ``limit`` is the setting of the join that needs the versions' event times, and refuses such a table; None if it has
-    none.
-    """
+    """Return whether a table without event time may be the right input; ``limit`` is a setting that needs the times."""
     if limit is not None and right.static and right.event_time is None:
         msg = (
             f"{limit}: input {right.name!r} has no event time, so its rows are known from the beginning of time, and "

@@ -97,10 +97,7 @@ def check_conservation(operator: Operator) -> None:
 
 @contextmanager
 def without_garbage_collection() -> Iterator[None]:
-    """Disable the process's garbage collection within a ``with`` block, also while a generator in it is suspended.
-
-    The rows of a batch stay alive until its end, and scanning them would take a fifth of its time.
-    """
+    """Disable garbage collection in a ``with`` block: scanning the rows of a batch would take a fifth of its time."""
     enabled = gc.isenabled()
     gc.disable()
     try:

@@ -349,7 +349,7 @@ class _GatheringState(_SingleState):
 
     def _compile(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return the function, with its name in its errors and its result checked against the declared type."""
-        label = f"{self.label}, what {name} gave"
+        label = f"{self.label}, the result of {name}"
         call, coerce, dtype = self._named(name, function), coercer(self._held_type, label), self._held_type
 
         def checked(*values: Any) -> Any:

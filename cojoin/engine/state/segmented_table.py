@@ -12,13 +12,12 @@ memtable that has outgrown its limit is flushed (``flush``): it becomes a segmen
 segments while these are not much larger, so that sizes grow by a ratio (size-tiered compaction). The state value then
 has the memtable and the hashes that it shadows, and its header the segments' names.
 
-It removes superseded and expired rows of segments in compaction. Expired rows are never returned; in segments they are
+Compaction removes superseded and expired rows of segments. Expired rows are never returned; in segments they are
 counted until they are read or compacted.
 
-It has no additional cost without segments: the memtable is decoded and returned whole in each batch. With segments it
-costs 0.1 ms for each segment that a batch opens, and a binary search for each segment and touched key. Each row is
-written some 4 times a level, and there are 3 levels up to 32 MB (``SegmentOptions``). Timers, and rows that wait or are
-buffered, are not such tables: they stay in the state value.
+Without segments the memtable is decoded and returned whole in each batch. With segments it costs 0.1 ms for each
+segment that a batch opens, and a binary search for each segment and touched key (``SegmentOptions``: writing).
+Timers, and rows that wait or are buffered, are not such tables: they stay in the state value.
 """
 
 from __future__ import annotations
@@ -111,9 +110,7 @@ class _Read:
 
 
 class SegmentedTable:
-    """The rows of one table, in a memtable and in segments, newest first; ``rows`` counts all of them.
-
-    The key has columns by name; the label names the rows in messages.
+    """The rows of one table, in a memtable and in segments, newest first; the label names them in messages.
 
     >>> table = SegmentedTable(pa.table({"id": [1, 2], "tier": ["gold", "none"]}), ["id"], "state")
     >>> table.take([pa.table({"id": [1]})]).num_rows, table.rows
@@ -302,10 +299,7 @@ def without_shadowed(described: Mapping[str, Any], tables: Mapping[str, pa.Table
 def whole_tables(
     described: Mapping[str, Any], tables: Mapping[str, pa.Table], store: SegmentStore
 ) -> dict[str, pa.Table]:
-    """Return a state value's tables with all of their rows, for a reader without an operator.
-
-    ``described`` is the result of ``SegmentedTable.describe``, by table.
-    """
+    """Return a state value's tables with all of their rows, for a reader without an operator."""
     whole = without_shadowed(described, tables)
     for name, description in described.items():
         table = SegmentedTable(tables[name], (), f"table {name!r}")

@@ -79,10 +79,7 @@ class SegmentOptions:
 
 @dataclass(frozen=True)
 class SegmentContext:
-    """The reading and writing of segments by one key group in one batch.
-
-    Without options memtables are never flushed, and segments are only read.
-    """
+    """The use of segments by one key group in one batch; without options memtables are never flushed."""
 
     store: SegmentStore
     options: SegmentOptions | None = None
@@ -92,7 +89,7 @@ class SegmentContext:
 
 @dataclass(frozen=True)
 class Segment:
-    """The record of a segment in the state value: superseded rows count, and the digest is BLAKE2b."""
+    """The record of a segment in the state value; ``rows`` counts superseded ones, and the digest is BLAKE2b."""
 
     name: str
     rows: int

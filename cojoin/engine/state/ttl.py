@@ -177,10 +177,7 @@ def without_accesses(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def without_expired(table: pa.Table, cutoff: int) -> pa.Table:
-    """Return a state's table without what was last accessed at or before a time, and without keys that are left empty.
-
-    It is the same table where the smallest last access shows that nothing has expired.
-    """
+    """Return a state's table without what was last accessed up to a time, and without keys that are left empty."""
     column = table.column(table.num_columns - 1)
     oldest = [pc.min(_accesses(chunk)).as_py() for chunk in column.chunks]
     if cutoff < _MIN_TIMESTAMP or not any(each is not None and each <= cutoff for each in oldest):

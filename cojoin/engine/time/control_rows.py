@@ -2,10 +2,10 @@
 
 From them every key group computes the same watermarks (``operator_watermark``), also in a batch that Spark runs again.
 
-At the end of a run over what is there, one of them says that an input was read to its end, a *complete reading*. Such a
-run fixes its end when it begins: it reads all that its sources have then, and nothing newer. The *moment* of the
-reading is read from the clock just before the sources are asked for what they have. It is stored with the plan of the
-run's last micro-batch, so a batch that is run again finds the same one. Two things follow from it.
+A run over the available rows reads all that its sources have when it begins, and nothing newer. At its end a control
+row reports this *complete reading* of an input. The reading's *moment* is read from the clock just before the sources
+are asked for what they have, and stored with the plan of the run's last micro-batch, so that a batch that is run again
+has the same one. Two things follow from it.
 
 - *Quiet time*: a source partition that had no row between two complete readings was quiet for the time between their
   moments, and ``with_idleness`` counts that. If the clock went back in between, counting begins with the next reading.
@@ -105,7 +105,7 @@ class Control:
         agrees: Whether the newest rows' event times are near these times; None where no row came.
         unread: Those of these partitions that are known to hold more rows. Where the source's times do not count, these
             partitions hold the watermark back until they send something.
-        reading: That the input was read to its end; None in every batch but the last of a run over what is there.
+        reading: The input's complete reading; None in every batch but the last of a run over the available rows.
     """
 
     input: Literal[1, 2]

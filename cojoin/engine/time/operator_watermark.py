@@ -190,10 +190,7 @@ class InputWatermark:
         self._held = None if until is None else max(reached, until)
 
     def tick(self, processing_time: int) -> None:
-        """Advance the clock, and with it clock-driven watermarks and idle times.
-
-        It is called once a micro-batch, after ``fold`` and before rows are admitted.
-        """
+        """Advance the clock, clock-driven watermarks and idle times; once a batch, before rows are admitted."""
         self._processing_time = processing_time
         if self._strategy.generator.follows_clock:
             self._clock = max(self._clock, self._strategy.generator.made(NONE, processing_time))
@@ -330,10 +327,7 @@ class InputWatermark:
         self._asked_at = snapshot.get("asked_at", NONE)
 
     def _restore_marks(self, marks: Mapping[str, int], former: Mapping[str, Any] | None) -> None:
-        """Restore the marks, as far as they are this strategy's.
-
-        ``former`` describes the generator that has read them; None in states of earlier releases.
-        """
+        """Restore the strategy's own marks; ``former`` is the generator that read them, None in old states."""
         own = describe_generator(self._strategy.generator)
         self._marks, self._is_changed = dict(marks), former != own
         if own["generator"] == "bounded_out_of_orderness":

@@ -310,13 +310,13 @@ class WatermarkStrategy:
         none. With files and Delta tables with partition columns, rows in files not yet read look like silence: choose a
         timeout that is longer than catching up takes.
 
-        Of runs over what is there (``Trigger.available_now()``), each of which reads its sources to their ends, the
-        time in between counts, too: a partition without a row from one such run to the next was quiet from the moment
-        at which the first looked at its source to that of the other. So ``with_idleness("1 day")`` works in a daily
-        job. A run that failed or was stopped does not count. If the clock went back, counting begins with the next run.
+        Runs over the available rows (``Trigger.available_now()``) read their sources to the ends, so the time between
+        them counts, too: a partition without a row from one such run to the next was quiet from the moment at which
+        the first looked at its source to that of the other. So ``with_idleness("1 day")`` works in a daily job. A run
+        that failed or was stopped does not count. If the clock went back, counting begins with the next run.
 
         An input that has never sent anything holds the watermark back, however long; Flink's is idle after the timeout.
-        A topic that is still empty, or whose first file is not listed yet, can't be told from one that is slow to
+        A topic that is still empty, or a folder whose first file is not listed yet, looks like one that is slow to
         start, and once the watermark has advanced without it, all its rows are late. Set ``even_if_silent=True`` where
         the input may well stay empty.
 
@@ -427,10 +427,7 @@ def as_written(strategy: WatermarkStrategy) -> str:
 
 
 def marks_of(described: Mapping[str, Any]) -> str:
-    """Return the kind of marks that a described generator reads; other kinds are useless to it.
-
-    Whatever the bound, marks of bounded out-of-orderness are event times. Those of a user's own are its class's.
-    """
+    """Return the kind of marks that a described generator reads; the marks of other kinds are useless to it."""
     name = str(described["generator"])
     return f"{name} {described.get('column', '')}{described.get('class', '')}"
 

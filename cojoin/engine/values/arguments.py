@@ -76,7 +76,7 @@ _PART = re.compile(r"\s*([+-]?\d+(?:\.\d+)?)\s*([a-zA-Zµ]+)\s*")
 
 
 def microseconds(duration: Duration, label: str) -> int:
-    """Return a duration as whole microseconds; the label names in messages what it configures.
+    """Return a duration as whole microseconds; ``label`` is its argument's name in messages.
 
     Raises:
         ConfigurationError: It does not parse, is negative or finer than a microsecond, or is a bare number.

@@ -162,10 +162,7 @@ def row_class(names: tuple[str, ...]) -> type[Row]:
 
 
 def decode_rows(table: pa.Table, beyond: Stand = None) -> list[Row]:
-    """Return an Arrow table as rows, in its order.
-
-    ``beyond`` makes the value for a moment that Python's datetimes can't hold; with None that raises ``OverflowError``.
-    """
+    """Return an Arrow table as rows, in its order; ``beyond`` makes the values that Python's datetimes can't hold."""
     make = row_class(tuple(table.column_names))
     if not table.num_columns:
         return [make(()) for _ in range(table.num_rows)]
@@ -224,7 +221,7 @@ def _has_times(dtype: pa.DataType) -> bool:
 
 
 def _beyond(array: pa.Array) -> NDArray[np.bool_]:
-    """Return which values of a column have such a time; a null has none."""
+    """Return which values of a column have a time, at any depth, that Python's datetimes can't hold."""
     dtype, types = array.type, pa.types
     beyond: NDArray[np.bool_] = np.zeros(len(array), np.bool_)
     if not _has_times(dtype) or not len(array):

@@ -129,7 +129,7 @@ def evolve(table: pa.Table, schema: pa.Schema, label: str, *, fixed: Collection[
 
 
 def _convert(array: pa.Array, dtype: pa.DataType) -> pa.Array:
-    """Return values, if a slice's with all children of its array, converted to a type that theirs may become."""
+    """Return values converted to a type that theirs may become; slices with all children of their array."""
     if array.type.equals(dtype):
         return array
     if not len(array):

@@ -421,10 +421,13 @@ class Wrong(Mean):
     ("gives", "said"),
     [
         ({}, "F: state 'x': Wrong.create_accumulator raised ZeroDivisionError: create"),
-        ({"create": "a"}, "F: state 'x', what Wrong.create_accumulator gave: expected bigint, got 'a' (str)"),
-        ({"create": None}, "F: state 'x', what Wrong.create_accumulator gave: expected bigint, got None (NoneType)"),
+        ({"create": "a"}, "F: state 'x', the result of Wrong.create_accumulator: expected bigint, got 'a' (str)"),
+        (
+            {"create": None},
+            "F: state 'x', the result of Wrong.create_accumulator: expected bigint, got None (NoneType)",
+        ),
         ({"create": 0}, "F: state 'x': Wrong.add raised ZeroDivisionError: add"),
-        ({"create": 0, "add": 1.5}, "F: state 'x', what Wrong.add gave: expected bigint, got 1.5 (float)"),
+        ({"create": 0, "add": 1.5}, "F: state 'x', the result of Wrong.add: expected bigint, got 1.5 (float)"),
         ({"create": 0, "add": 1}, "F: state 'x': Wrong.get_result raised ZeroDivisionError: result"),
     ],
 )
@@ -450,8 +453,12 @@ def test_an_aggregate_functions_fault_names_function_and_state(gives: dict[str, 
             "F: state 'x': expected bigint, got None (NoneType); omit what is missing, or call clear() to forget it",
         ),
         (lambda a, b: a / b, [1, 0], "F: state 'x': reduce_function raised ZeroDivisionError: division by zero"),
-        (lambda a, b: a / b, [1, 2], "F: state 'x', what reduce_function gave: expected bigint, got 0.5 (float)"),
-        (lambda a, b: None, [1, 2], "F: state 'x', what reduce_function gave: expected bigint, got None (NoneType)"),
+        (lambda a, b: a / b, [1, 2], "F: state 'x', the result of reduce_function: expected bigint, got 0.5 (float)"),
+        (
+            lambda a, b: None,
+            [1, 2],
+            "F: state 'x', the result of reduce_function: expected bigint, got None (NoneType)",
+        ),
     ],
 )
 def test_a_reduce_functions_fault_names_function_and_state(reduce: Any, values: list[Any], said: str) -> None:
