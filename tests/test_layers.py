@@ -195,14 +195,14 @@ def test_no_module_is_a_drawer() -> None:
 
 MOST_LINES = {
     "": 640,
-    "api": 1_050,
+    "api": 1_500,
     "capture": 2_000,
     "checkpoints": 6_700,
     "cli": 2_700,
     "comparison": 1_450,
     "debugging": 1_300,
     "delta": 1_800,
-    "embedded": 1_800,
+    "embedded": 2_150,
     "engine": 13_500,
     "kafka": 12_300,
     "metrics": 350,
