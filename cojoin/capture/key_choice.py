@@ -328,13 +328,16 @@ def classify(history: History, notes: Mapping[Any, Notes] | None) -> Coverage:
     keys = _keys(history, codes, count)
     numbers = {key: code for code, key in enumerate(keys)}
     micros = [spec.micros(table) for spec, table in zip(history.plan.inputs, history.rows, strict=True)]
-    late, rejected = history.late(), history.rejected()
+
+    def of_rows(masks: Iterable[NDArray[np.bool_]]) -> NDArray[np.int64]:
+        return np.concatenate([side[mask] for side, mask in zip(codes, masks, strict=True)])
+
     cases = {
         "tie": _ties(history, codes, micros),
-        "late": np.concatenate([side[each] for side, each in zip(codes, late, strict=True)]),
-        "rejected": np.concatenate([side[each] for side, each in zip(codes, rejected, strict=True)]),
+        "late": of_rows(history.late()),
+        "rejected": of_rows(history.rejected()),
         "versions": np.flatnonzero(np.bincount(codes[1], minlength=count) > 1),
-        "null": np.concatenate([side[each] for side, each in zip(codes, _nulls(history), strict=True)]),
+        "null": of_rows(_nulls(history)),
     }
     if notes is None:
         cases["match"], cases["no_match"] = _matches_of_join(history, numbers)

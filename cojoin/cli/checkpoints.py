@@ -114,7 +114,6 @@ class _Command:
         return self._session
 
     def snapshots(self) -> None:
-        """List the snapshots."""
         read = [self._readable(partial(self._snapshots.read, each)) for each in self._snapshots.batch_ids()]
         snapshots = [each for each in read if each is not None]
         if self._arguments.json:
@@ -134,7 +133,6 @@ class _Command:
             return None
 
     def show(self) -> None:
-        """Show one snapshot."""
         from cojoin.checkpoints.checkpoint import find_snapshot  # noqa: PLC0415
 
         held_by = holder(self._files)
@@ -176,7 +174,6 @@ class _Command:
             self._show({**values, "origin": state.origin, "tables": tables}, str(state))
 
     def progress(self) -> None:
-        """Show the last batches."""
         from pyspark.sql import functions as F  # noqa: N812, PLC0415
 
         from cojoin.checkpoints.inspect.query_state import read_progress  # noqa: PLC0415
@@ -211,7 +208,6 @@ class _Command:
         self._show(explanation.as_dict(), str(explanation))
 
     def savepoint(self) -> None:
-        """Take a savepoint."""
         from cojoin.checkpoints.inspect.query_state import savepoint  # noqa: PLC0415
 
         taken = savepoint(self._spark, self._arguments.path)
@@ -227,7 +223,6 @@ class _Command:
         )
 
     def clean(self) -> None:
-        """Remove snapshots."""
         from cojoin.checkpoints.state_table import StateCleaner  # noqa: PLC0415
 
         arguments = self._arguments
@@ -310,7 +305,6 @@ def _headline(path: str, query: Mapping[str, Any], last: Manifest | None, held_b
 
 
 def _snapshots(snapshots: Sequence[Snapshot]) -> str:
-    """Return a table of snapshots."""
     if not snapshots:
         return "no snapshots: one is taken at every --checkpoint-interval, and by `cojoin checkpoints savepoint`"
     rows = [("batch", "kind", "taken at (UTC)", "watermark (UTC)", "key groups", "rows", "size", "written")]
@@ -331,7 +325,6 @@ def _snapshots(snapshots: Sequence[Snapshot]) -> str:
 
 
 def _snapshot(snapshot: Snapshot, query: Mapping[str, Any], held_by: str | None, *, lives: bool) -> str:
-    """Return a snapshot in detail."""
     manifest, sources = snapshot.manifest, _sources(query)
     sizes = f"{format_bytes(snapshot.state_bytes)}, of which this snapshot wrote {format_bytes(snapshot.written_bytes)}"
     stored = sorted((each for each, groups in snapshot.content_batch_ids.items() if groups), key=int)

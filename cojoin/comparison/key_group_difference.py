@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -283,9 +284,7 @@ class Explainer:
             columns = " and ".join(map(repr, plan.left.key))
             yield f"The output has no key column {columns}, so the rows near it are not known."
             return
-        which, own_position = next(
-            (which, own_position) for which, own_position in positions_of.items() if own_position >= 0
-        )
+        which, own_position = next(pair for pair in positions_of.items() if pair[1] >= 0)
         version = self._made["ab".index(which)]
         values = [version.column(name)[own_position] for name in key]
         key_text = show_row(dict(zip(key, (_shown(value) for value in values), strict=True)))
@@ -296,13 +295,11 @@ class Explainer:
                 yield f"{name} emits no rows with {key_text}."
                 continue
             near = positions[max(0, min(rank, len(positions)) - _NEAR) : rank + _NEAR]
-            which = (
-                f", of which these are near ({len(near)} of {len(positions):,})" if len(near) < len(positions) else ""
-            )
-            yield f"{name} emits rows with {key_text}{which}:"
-            for row, row_position in zip(
-                decode_rows(made.take(pa.array(near)), beyond=str), near.tolist(), strict=True
-            ):
+            shown = f"{len(near)} of {len(positions):,}"
+            note = f", of which these are near ({shown})" if len(near) < len(positions) else ""
+            yield f"{name} emits rows with {key_text}{note}:"
+            rows = decode_rows(made.take(pa.array(near)), beyond=str)
+            for row, row_position in zip(rows, near.tolist(), strict=True):
                 yield f"  {show_row(row.as_dict())}{'  <- this one' if row_position == position else ''}"
 
 
@@ -315,11 +312,8 @@ def _tie_order(plan: Plan) -> list[str]:
 
 
 def _with_key(table: pa.Table, names: Any, values: list[pa.Scalar]) -> pa.ChunkedArray:
-    flags = None
-    for name, value in zip(names, values, strict=True):
-        same = pc.fill_null(pc.equal(table.column(name), value), False)
-        flags = same if flags is None else pc.and_(flags, same)
-    return flags
+    same = (pc.equal(table.column(name), value) for name, value in zip(names, values, strict=True))
+    return reduce(pc.and_, (pc.fill_null(mask, False) for mask in same))
 
 
 def _shown(value: pa.Scalar) -> Any:

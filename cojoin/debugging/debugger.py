@@ -271,7 +271,6 @@ class Debugger:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        """Return the loaded state as HTML tables, for notebooks."""
         left, right = (spec.name for spec in self._loaded.inputs)
         operator = str(self._loaded.state.query["operator"])
         tables = {

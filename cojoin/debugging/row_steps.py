@@ -96,7 +96,6 @@ class RowStep:
         return "\n".join([*lines, *([f"  timers: {timers}"] if timers else [])])
 
     def _repr_html_(self) -> str:
-        """Return the step as HTML, for notebooks."""
         head, *lines = repr(self).splitlines()
         return Display(head, notes=lines).html()
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 LEFT, RIGHT, RED, BLACK, GREY = "#3b7dd8", "#c8553d", "#b3261e", "#222222", "#8a8a8a"
-"""The left input, the right input, what has no match, the operator, and lines that connect."""
+"""The left input, the right input, rows without a match, the operator, and lines that connect."""
 
 FILLS = ("#8fb8de", "#e6b566", "#9ccb9a", "#d7a6c8", "#c3bd8b", "#a9b4c2", "#e39c8c", "#8ccfc9")
 """The colours of versions; equal versions have equal colours."""
@@ -55,7 +55,7 @@ def settle(axes: Axes) -> None:
 
 
 def as_numbers(micros: Iterable[int | None]) -> NDArray[np.float64]:
-    """Return times in epoch microseconds as matplotlib's numbers; what has no date, as the end of time, is NaN.
+    """Return times in epoch microseconds as matplotlib's numbers; a time beyond its dates, as the end of time, is NaN.
 
     >>> as_numbers([0, None, 1_000 * (2**63 - 1)]).tolist()
     [0.0, nan, nan]
@@ -82,7 +82,7 @@ def format_times(axes: Axes, which: Literal["x", "y"], label: str) -> None:
     axis.set_major_formatter(untyped.ConciseDateFormatter(locator, tz=timezone.utc))
     axis.set_label_text(f"{label} (UTC)")
     if which == "y":
-        # Where it would stand otherwise is a title's place.
+        # Its usual place is the title's.
         axis.get_offset_text().set_horizontalalignment("right")
 
 
@@ -133,7 +133,7 @@ def pixels(axes: Axes) -> float:
 
 
 def text_pixels(axes: Axes, text: str) -> float:
-    """Return about how wide a label is."""
+    """Return the approximate width of a label, in pixels."""
     figure = axes.get_figure(root=True)
     dots = 100.0 if figure is None else float(figure.dpi)
     return len(text) * _POINT_SIZE * _CHARACTER * dots / 72

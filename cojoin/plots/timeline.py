@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 def plot_timeline(
     joined: Joined, keys: Any, *, ax: Axes | None = None, start: datetime | None = None, end: datetime | None = None
 ) -> Axes:
-    """Draw the rows of one or a few keys over event time, and what matched what.
+    """Draw the rows of one or a few keys over event time, and their matches.
 
     For as-of and temporal joins bars are the right rows, each over the times at which it matches left rows: from its
     event time to the next one, to a tombstone, or as far as the tolerance or the retention reaches. Dots are left rows,
@@ -319,7 +319,6 @@ class Lanes:
             axes.plot(as_numbers([timer.timestamp]), [height], **_marker(_timer_style(timer)))
 
     def _handles(self) -> list[Any]:
-        """Return the labels of the legend."""
         from matplotlib.lines import Line2D  # noqa: PLC0415 - an extra
         from matplotlib.patches import Patch  # noqa: PLC0415
 

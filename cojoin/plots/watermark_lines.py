@@ -35,7 +35,7 @@ Over: TypeAlias = Literal["processing_time", "batches"]
 _COLOURS = (LEFT, RIGHT)
 _FEW_BATCHES = 12
 _STRIP, _WAITING = 0.035, 0.25
-"""The heights of the strip of who holds, and of the largest number of waiting rows, as parts of the axes."""
+"""The heights of the strip at the bottom, and of the largest number of waiting rows, as parts of the axes."""
 
 
 def plot_watermarks(progress: Any, *, ax: Axes | None = None, over: Over | None = None) -> Axes:
@@ -105,7 +105,7 @@ def _places(axes: Axes, points: Sequence[Point], over: Over | None) -> NDArray[n
         axes.set_xlabel("batch")
         positions = np.array(numbers, dtype=np.float64)
     steps = np.diff(positions[~np.isnan(positions)])
-    # The state after the last batch lasts on; half a batch shows that, and no tick falls on a batch that isn't there.
+    # The state after the last batch lasts; half a batch shows that, and no tick falls on a batch that does not exist.
     return np.append(positions, positions[-1] + (float(np.median(steps)) if len(steps) else 1.0) / 2)
 
 
@@ -148,7 +148,6 @@ def _draw_holding(axes: Axes, positions: NDArray[np.float64], points: Sequence[P
 
 
 def _draw_waiting(axes: Axes, positions: NDArray[np.float64], points: Sequence[Point]) -> None:
-
     counts = axes.twinx()
     largest = max(1, *(sum(each.waiting for each in point.inputs) for point in points))
     bottom = np.zeros(len(positions))

@@ -12,11 +12,10 @@ from __future__ import annotations
 import time
 from collections import Counter, deque
 from dataclasses import dataclass
-from difflib import SequenceMatcher
 from textwrap import fill, indent
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from cojoin.engine.display import cells, format_table, format_time
+from cojoin.engine.display import cells, difference, format_table, format_time
 from cojoin.engine.operator import OUTPUT, REJECTED
 from cojoin.engine.plan import Plan
 from cojoin.engine.time.watermarks import NONE
@@ -40,13 +39,13 @@ if TYPE_CHECKING:
 
 
 _APART = 2
-"""Of so many seeds, one runs in another process, so two cores share the work."""
+"""Every second seed runs in another process, so two cores share the work."""
 
 _UNCHANGED = 50
-"""Of so many seeds, one varies nothing but the hash seed and the clock."""
+"""Every fiftieth seed varies nothing but the hash seed and the clock."""
 
 _EARLY = 16
-"""Of so many seeds, those of this process run before all others."""
+"""The number of first seeds of which those of this process run before all others."""
 
 _FIRST_TIME, _LAST_TIME = 1_600_000_000, 1_900_000_000
 _PROCESSES = "other hash seeds and clocks"
@@ -67,7 +66,7 @@ class DeterminismReport:
         name: The name of the function's or join's class.
         rows: The number of rows of both inputs together.
         first_seed: The first seed.
-        seeds: The number of seeds that ran; fewer than were asked for if the time ran out.
+        seeds: The number of seeds that ran, which is smaller than that of the call if the time ran out.
         variations: In how many runs each thing was varied.
         seconds: Its duration.
     """
@@ -402,15 +401,6 @@ def _differences(runner: DeliveryRunner, first: RunOutput, second: RunOutput) ->
 
 
 def _marked(names: Sequence[str], expected: Sequence[RowText], got: Sequence[RowText]) -> str:
-    lines: list[RowText] = []
-    marks: list[str] = []
-    for kind, start, stop, first, last in SequenceMatcher(None, expected, got, autojunk=False).get_opcodes():
-        missing, extra = expected[start:stop], got[first:last]
-        if kind == "equal":
-            lines += missing
-            marks += [" "] * len(missing)
-        else:
-            lines += [*missing, *extra]
-            marks += ["-"] * len(missing) + ["+"] * len(extra)
-    shown = format_table(names, lines[:_MOST_ROWS], marks[:_MOST_ROWS])
-    return shown if len(lines) <= _MOST_ROWS else f"{shown}\n… and {len(lines) - _MOST_ROWS} more"
+    lines = (difference(names, expected, got) or "").split("\n")
+    most = _MOST_ROWS + 2  # the header and the rule below it
+    return "\n".join(lines if len(lines) <= most else [*lines[:most], f"… and {len(lines) - most} more"])

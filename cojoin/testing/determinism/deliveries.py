@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 Aspect: TypeAlias = Literal["arrival", "cuts", "key_groups", "restarts", "processing_time"]
-"""What may vary between two deliveries of the same rows."""
+"""A thing that may vary between two deliveries of the same rows."""
 
 ASPECTS: tuple[Aspect, ...] = get_args(Aspect)
 
