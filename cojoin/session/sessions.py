@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - the common name
 
+from cojoin.engine.values.rows import back_quoted
 from cojoin.errors import ConfigurationError
 from cojoin.session.arrow_types import spark_schema
 from cojoin.session.classic_session import ClassicSession
@@ -132,8 +132,10 @@ def empty_frame(spark: SparkSession, schema: pa.Schema) -> DataFrame:
 
     ``createDataFrame`` would make its session the active one, and the session of a batch is a copy of the user's.
     """
-    columns = [F.lit(None).cast(field.dataType).alias(field.name) for field in spark_schema(schema)]
-    return spark.range(0).select(*columns)
+    fields = spark_schema(schema).fields
+    return spark.range(0).selectExpr(
+        *(f"CAST(NULL AS {each.dataType.simpleString()}) AS {back_quoted(each.name)}" for each in fields)
+    )
 
 
 def is_left_to_spark(session: SparkSession, name: str) -> bool:

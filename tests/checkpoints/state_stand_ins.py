@@ -106,6 +106,13 @@ class StandInSession:
             raise PySparkException(msg)
         return Rows([pq.ParquetFile(each).read(self.columns.names) for each in places])
 
+    def range(self, _: int) -> StandInSession:
+        return self
+
+    def selectExpr(self, *_: str) -> Rows:  # noqa: N802 - Spark's name
+        """Return a frame without rows, of which ``empty_frame`` makes columns."""
+        return Rows([])
+
     def createDataFrame(self, rows: pa.Table | list[Any], _: Any = None) -> Rows:  # noqa: N802 - Spark's name
         return Rows([rows] if rows else [])
 

@@ -27,7 +27,7 @@ def test_a_server_of_another_version_is_refused(spark: SparkSession, monkeypatch
     with pytest.raises(cj.ConfigurationError) as refused:
         cj.connect(cj.Input(frame, key="id", event_time="at"), cj.Input(frame, key="id", event_time="at"))
     assert f"server is of version {server}, and PySpark in this process of version 4.0.5" in str(refused.value)
-    assert f"install pyspark=={server} here" in str(refused.value)
+    assert f"install pyspark=={server}, since" in str(refused.value)
 
 
 def test_a_server_whose_workers_have_other_sources_is_refused(

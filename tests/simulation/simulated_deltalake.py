@@ -119,7 +119,8 @@ class SimulatedDeltalakeTable:
     def update(self) -> None:
         def effect() -> None:
             newest = self._newest()
-            if 0 <= newest < self._now.version:
+            # Commit 0 is not looked at.
+            if 1 <= newest < self._now.version:
                 msg = f"the newest version in the log {newest} is older than the existing snapshot version"
                 raise DeltaError(msg)
             while (content := self._content(self._now.version + 1)) is not None:

@@ -44,6 +44,10 @@ class Frame:
     def __init__(self, disk: Disk, rows: Callable[[], list[dict[str, Any]]]) -> None:
         self._disk, self._rows = disk, rows
 
+    def selectExpr(self, *_: str) -> Frame:  # noqa: N802 - Spark's name
+        """Return the same rows: only those of an empty frame are selected so."""
+        return self
+
     @property
     def write(self) -> _Writer:
         return _Writer(self._disk, self._rows)

@@ -96,6 +96,10 @@ class Session:
         """Return the rows of a Delta table."""
         return TableFrame(self.disk, path)
 
+    def range(self, _: int) -> Frame:
+        """Return a frame without rows, of which ``empty_frame`` makes columns."""
+        return Frame(self.disk, list)
+
     def createDataFrame(self, rows: list[dict[str, Any]], _: Any = None) -> Frame:  # noqa: N802
         return Frame(self.disk, lambda: rows)
 
