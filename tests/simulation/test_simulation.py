@@ -112,6 +112,7 @@ def test_each_broken_step_is_one_of_today(mutant: Mutant) -> None:
     assert found <= {*function.__globals__, *vars(builtins)}
 
 
+@pytest.mark.slow  # Of the tool that shows a failure alone.
 def test_a_failing_history_is_made_short() -> None:
     mutant = next(each for each in DELTA_MUTANTS if "whether the table has the batch" in each.name)
     history = found_by(mutant, range(_FIRST, _FIRST + 300))

@@ -201,7 +201,7 @@ def change(op: str, at: int, before: Any = None, after: Any = None, *, wrapped: 
 @pytest.mark.parametrize(
     ("kind", "unavailable"),
     [
-        ("json", "reject"),
+        pytest.param("json", "reject", marks=pytest.mark.slow),
         pytest.param("avro", "reject", marks=pytest.mark.slow),
         pytest.param("json", "null", marks=pytest.mark.slow),
     ],

@@ -104,6 +104,7 @@ def check(spark: SparkSession, folder: Path, rng: random.Random, monkeypatch: py
             assert ours.where(condition).count() == in_memory.where(condition).count(), condition
 
 
+@pytest.mark.slow  # ``test_written_files`` reads each type back on every push.
 def test_random_rows_are_read_back_as_from_files_of_spark(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
