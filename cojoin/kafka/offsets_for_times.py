@@ -229,8 +229,10 @@ class Times:
                 else:
                     between[partition] = (begin, halves[partition])
                     if record is not None:
-                        stamp = time if record.timestamp is None else record.timestamp
-                        records[partition] = (halves[partition], stamp)
+                        # The record's own offset: others may lie before it, of times too far ahead.
+                        is_known = record.timestamp is not None
+                        at = record.offset if is_known else halves[partition]
+                        records[partition] = at, time if record.timestamp is None else record.timestamp
 
     def _next(self, offsets: Mapping[Partition, int], ends: Mapping[Partition, int]) -> dict[Partition, Stamp | None]:
         """Return the next record from each offset on; each is looked up once."""

@@ -6,7 +6,6 @@ The run's seed draws one environment, and a third of the test files, so that ove
 
 from __future__ import annotations
 
-import re
 from operator import attrgetter
 
 import pytest
@@ -33,5 +32,5 @@ def test_what_needs_spark_works_with_other_versions(environment: Environment) ->
 
 def test_a_query_runs_on_the_newest_spark_where_delta_has_no_build() -> None:
     output = WITHOUT_DELTA.run("cojoin", "demo")
-    assert re.search(r"^pyspark +4\.3\.", output, re.MULTILINE), output
-    assert "equal, row for row, all 19,995" in output
+    assert [*WITHOUT_DELTA.folder().glob("pyspark-4.3*.dist-info")]
+    assert "equal, row for row, all 199,995" in output
