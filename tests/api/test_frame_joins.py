@@ -91,7 +91,7 @@ def drawn(seed: object, count: int, *, nulls: bool = True, side: str) -> pa.Tabl
     columns = {
         "id": pa.array([some(draw.randrange(3)) for _ in range(count)], pa.int64()),
         "t": pa.array([some(NOON + timedelta(seconds=draw.randrange(20))) for _ in range(count)], US),
-        f"{side}_tier": pa.array([draw.choice(TIERS) for _ in range(count)]).dictionary_encode(),
+        f"{side}_tier": pa.array([draw.choice(TIERS) for _ in range(count)], pa.string()).dictionary_encode(),
         f"{side}_n": pa.array([some(draw.randrange(5)) for _ in range(count)], pa.int64()),
     }
     return pa.table(columns)
