@@ -309,9 +309,9 @@ for when_all_idle in ("hold", "max"):
 #   strategy that follows event times; a bound is taken off once more.
 # * **Quiet time over runs.** A partition without a row from one such run to the next was quiet from the moment of the
 #   one to that of the other. So `with_idleness("1 day")` works in a daily job, for files, Delta tables and Kafka: a run
-#   that finds an input without a row for a day lets time go on without it, and the last line says so. A month without
+#   that finds an input without a row for a day advances the watermark without it; the last line says so. A month without
 #   a run is one quiet time, and an input that had a row meanwhile is not quiet. A run that failed or was stopped does
-#   not count; where the clock went back, counting begins anew. Topics with `to=`, or with open transactions, are not
+#   not count; where the clock went back, counting begins again. Topics with `to=`, or with open transactions, are not
 #   read to their ends, so they are never quiet.
 # * **The last line** of a paused run, `query.progress.ending()`, says what the waiting rows wait for, and the one
 #   setting that lets them go; none that is set already.

@@ -700,7 +700,7 @@ print(f"{found.late('0 seconds')} of {found.rows:,} are late without a bound, an
 #
 # | question | answer |
 # |---|---|
-# | When do rows come out? | In the run in which the join's watermark has passed them: both inputs must have come so far. The rows behind it, and with a bound those of the bound's time before the newest row, come with the next run. An input that has nothing new holds time; the last line of a run says how many rows wait, for which input, and which setting lets time go on |
+# | When do rows come out? | In the run in which the join's watermark has passed them: both inputs must have come so far. The rows behind it, and with a bound those of the bound's time before the newest row, come with the next run. An input that has nothing new holds time; the last line of a run says how many rows wait, for which input, and which setting lets the watermark advance |
 # | Is a date an argument? | No. The checkpoint knows what was read. Leave `catchup` off: a run after three days' pause takes all three days, and the same rows come out |
 # | What may a retry do? | Start the same program again. A batch that was interrupted is run again, and written once. A start on another machine first watches the lease of the killed run for half a minute. It is refused while that run's process still lives, so give that a `retry_delay` to end |
 # | What if a run is killed, by a timeout or a restart? | As above. `cron` does not start it again; the next day's run goes on |

@@ -18,6 +18,7 @@ import pytest
 
 from cojoin.errors import EnvironmentSetupError
 from tests.seeds import SEED, SEED_TEXT
+from tests.servers.class_archives import archive_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
@@ -31,16 +32,16 @@ if TYPE_CHECKING:
 PROJECT = Path(__file__).resolve().parents[1]
 # Every JVM of the tests lives for seconds or minutes: the quick compiler and a plain collector cost less of the cores.
 # They read the same classes of Spark each time, so one in ten seconds of a short one would go into verifying those.
-_JAVA_OPTIONS = (
+JAVA_OPTIONS = (
     "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=256m"
-    " -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
-)
-os.environ.setdefault("JDK_JAVA_OPTIONS", _JAVA_OPTIONS)
+    f" -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote {archive_options('spark')}"
+).rstrip()
+os.environ.setdefault("JDK_JAVA_OPTIONS", JAVA_OPTIONS)
 
 SETTINGS = {
     "spark.driver.memory": "2g",
     # Many short queries: a quick compiler and a plain collector take a third off their time.
-    "spark.driver.extraJavaOptions": _JAVA_OPTIONS,
+    "spark.driver.extraJavaOptions": JAVA_OPTIONS,
     "spark.driver.host": "127.0.0.1",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",

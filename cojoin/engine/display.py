@@ -98,10 +98,7 @@ def show_value(value: Any) -> str:
 def text_table(rows: Sequence[Sequence[str]]) -> str:
     """Return rows of texts as an aligned table; the first row is the header, and numbers are right-aligned."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    numeric = [
-        all(row[column].replace(",", "").removeprefix("-").isdigit() for row in rows[1:])
-        for column in range(len(rows[0]))
-    ]
+    numeric = _numeric_columns(rows)
     lines = []
     for row in rows:
         cells = [
@@ -110,6 +107,14 @@ def text_table(rows: Sequence[Sequence[str]]) -> str:
         ]
         lines.append("  ".join(cells).rstrip())
     return "\n".join([lines[0], "  ".join("-" * width for width in widths), *lines[1:]])
+
+
+def _numeric_columns(rows: Sequence[Sequence[str]]) -> list[bool]:
+    """Return for each column whether all its cells below the header are whole numbers, and there are any."""
+    return [
+        len(rows) > 1 and all(row[column].replace(",", "").removeprefix("-").isdigit() for row in rows[1:])
+        for column in range(len(rows[0]))
+    ]
 
 
 _DAY_ZERO = date(1970, 1, 1)
@@ -266,10 +271,7 @@ def html_table(rows: Sequence[Sequence[str]]) -> str:
     """
     if not rows:
         return ""
-    numeric = [
-        len(rows) > 1 and all(row[column].replace(",", "").isdigit() for row in rows[1:])
-        for column in range(len(rows[0]))
-    ]
+    numeric = _numeric_columns(rows)
 
     def cells(row: Sequence[str], tag: str) -> str:
         sides = ("right" if number else "left" for number in numeric)

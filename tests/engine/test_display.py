@@ -43,6 +43,7 @@ def test_a_browser_reads_what_the_cells_say(rows: list[tuple[str, str]]) -> None
 
 def test_numbers_are_at_the_right_and_an_empty_header_is_left_out() -> None:
     assert html_table([("rows",), ("1,000",)]).count("text-align:right") == 2
+    assert html_table([("offset",), ("-1",), ("20",)]).count("text-align:right") == 3
     assert html_table([("rows",), ("x",)]).count("text-align:right") == 0
     assert "<thead>" not in html_table([("", ""), ("key", "id")])
     assert html_table([]) == ""

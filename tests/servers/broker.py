@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING
 
 from tests.servers import Server, ServerError, free_ports
 from tests.servers.certificates import Certificates, make_certificates
+from tests.servers.class_archives import archive_options
 from tests.servers.jars import broker_class_path, java
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from typing_extensions import Self
 
@@ -107,13 +108,14 @@ LIST_OFFSETS, METADATA, CREATE_TOPICS = (2, 1), (3, 1), (19, 2)
 class Broker:
     """A single-node broker, running inside its `with` block."""
 
-    def __init__(self, *, guarded: bool = False) -> None:
+    def __init__(self, *, guarded: bool = False, options: Sequence[str] = ()) -> None:
         """Choose the addresses; nothing runs yet.
 
         Args:
             guarded: Whether it also listens with logins and with TLS, and obeys access lists.
+            options: Further options of its JVM.
         """
-        self._guarded = guarded
+        self._guarded, self._options = guarded, options
         self._port, self._controller_port, self._login_port, self._tls_port = free_ports(4)
         self._secure_port, self._mutual_port = free_ports(2)
         self._folder: tempfile.TemporaryDirectory[str] | None = None
@@ -169,7 +171,7 @@ class Broker:
         self._folder = tempfile.TemporaryDirectory(prefix="cojoin-kafka-")
         folder = Path(self._folder.name)
         options = ["-Xms128m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
-        options += ["-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"]
+        options += ["-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", *archive_options("kafka").split()]
         command = [runtime, *options, "-cp", class_path]
         settings = folder / "server.properties"
         values = {"port": self._port, "controller_port": self._controller_port, "data": (folder / "data").as_posix()}
@@ -192,16 +194,18 @@ class Broker:
         settings.write_text(content, encoding="utf-8")
         try:
             _format(command, settings, USERS if self._guarded else {})
-            self._server = Server("kafka", [*command, "kafka.Kafka", str(settings)], folder)
+            self._server = Server(
+                "kafka", [runtime, *self._options, *command[1:], "kafka.Kafka", str(settings)], folder
+            )
             self._server.wait_until(self._serves, START_SECONDS)
         except BaseException:
             self.stop()
             raise
 
-    def stop(self) -> None:
+    def stop(self, seconds: float = 15) -> None:
         """End the broker that this object started, and forget its data; a second call does nothing."""
         if self._server is not None:
-            self._server.stop()
+            self._server.stop(seconds)
             self._server = None
         if self._folder is not None:
             self._folder.cleanup()

@@ -31,6 +31,7 @@ from cojoin.engine.values.rows import hashable
 from cojoin.errors import CheckpointError, ConfigurationError, did_you_mean
 from cojoin.session.arrow_types import spark_schema
 from cojoin.session.sealed import for_workers
+from cojoin.session.sessions import empty_frame
 from cojoin.storage.locations import is_path, literally
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ def read_rejected(spark: SparkSession, checkpoint: Location | Checkpoint, input:
     columns = RejectedColumns.of(spec)
     location = {} if last is None else last.outputs.get(REJECTED, {})
     if location.get("batch_id") is None:
-        return spark.createDataFrame([], spark_schema(columns.schema))
+        return empty_frame(spark, columns.schema)
     rejected = _opened(spark, location).where(F.col("input") == F.lit(spec.name))
 
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

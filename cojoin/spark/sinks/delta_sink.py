@@ -52,7 +52,7 @@ from cojoin.engine.values.rows import back_quoted
 from cojoin.errors import CheckpointError, ConfigurationError, EnvironmentSetupError, QueryFailedError, did_you_mean
 from cojoin.session.arrow_types import spark_schema
 from cojoin.session.delta_tables import columns_of, default_properties, read_table, table_in_sql
-from cojoin.session.sessions import adapter_of
+from cojoin.session.sessions import adapter_of, empty_frame
 from cojoin.session.spark_errors import SPARK_ERRORS
 from cojoin.spark.batch.written_files import FileTarget, check_seen
 from cojoin.spark.sinks.batch_marker import BatchMarker
@@ -421,7 +421,7 @@ class DeltaWriter(SinkWriter):
 
         def create(applications: Mapping[str, int]) -> None:
             # Delta skips a commit of transaction ids that it has; that of a new table always takes effect.
-            empty = self._session.createDataFrame([], spark_schema(schema))
+            empty = empty_frame(self._session, schema)
             writer = empty.write.format("delta").mode("append").options(**dict(self._sink.options))
             for app_id, version in applications.items():
                 writer = writer.option("txnAppId", app_id).option("txnVersion", version)
