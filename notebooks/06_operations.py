@@ -1224,7 +1224,7 @@ EnvironmentSetupError | the workers of spark://... must have what this process h
   found ... | a host has another cojoin, Python or pyarrow, or none | the same environment on all hosts
 QueryFailedError | the Python worker on host b lacks a module of the query's functions: ... | your function's module is
   not on that host | addPyFile, --py-files, or the same environment
-ConfigurationError | ...: its Spark session was stopped; make another ... | DataFrames of a session that has ended |
+ConfigurationError | ...: its Spark session was stopped; make a new one ... | DataFrames of a session that has ended |
   make the session and the DataFrames anew
 SchemaError | input 'trades' has no key column 'custmer'; did you mean 'customer'? | a wrong name | take the proposal
 SchemaError | input 'trades': event time column 'ts': expected a timestamp, got bigint; ... | a number or text as the

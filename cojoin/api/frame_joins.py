@@ -1,6 +1,6 @@
-"""``asof_join``, ``temporal_join`` and ``interval_join`` of two frames in one line: what comes in is what is returned.
+"""``asof_join``, ``temporal_join`` and ``interval_join`` of two frames; the result is a frame of the left's library.
 
-Each declares two inputs and runs the join of ``connect`` over them, in this process or, for Spark's DataFrames, there.
+Each declares two inputs and runs the join of ``connect`` over them: in this process, or on Spark for Spark DataFrames.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from cojoin.engine.values.arguments import Duration
 
 How: TypeAlias = Literal["left", "inner"]
-"""Whether left rows without a match are in the result.
+"""The treatment of left rows without a match.
 
-- *left*: the result has exactly the left's rows.
-- *inner*: it has those with a match.
+- *left*: they are in the result, with nulls.
+- *inner*: they are not.
 """
 
 On: TypeAlias = str | tuple[str, str]
@@ -61,9 +61,9 @@ def asof_join(
 ) -> Any:
     """Join each row of a frame with the row of another frame that has its key and is nearest in event time.
 
-    By default that is the newest right row that is not later than the left row. Frames need not be sorted. Of several
-    right rows with the same event time and key, the last by the content of the columns from left to right matches,
-    nulls first (pandas takes the last one in the frame). ``connect`` and ``ConnectedInputs.asof_join`` are the same
+    By default that is the newest right row that is not later than the left row. Frames need not be sorted. If several
+    right rows have the same event time and key, they are sorted by their columns, nulls first, and the last one
+    matches (pandas takes the last one in the frame). ``connect`` and ``ConnectedInputs.asof_join`` are the same
     join with more settings, and also run it as a stream.
 
     Args:
@@ -76,7 +76,7 @@ def asof_join(
             frames. A tuple is a pair, left and right: ``by=("customer_id", "id")``, or with several columns
             ``by=(["customer_id", "zone"], ["id", "zone"])``. A list has several columns, each a name or a pair:
             ``by=["zone", ("customer_id", "id")]``. None joins rows by time alone; on Spark one task then joins all
-            rows. A level of a pandas index with a name may be named as a column.
+            rows. A named level of a pandas index counts as a column.
         left_on: The left's column with the times, if ``on`` is None; with ``right_on``.
         right_on: The right's column with the times.
         left_by: The left's key column or columns, if ``by`` is None; with ``right_by``, which has as many.
@@ -93,22 +93,22 @@ def asof_join(
 
     Returns:
         The joined rows in the left's order, as a frame of the left's library: pandas with the left's index, Polars, or
-        Spark (without an order); for others an Arrow table. The left's columns are as they came. Then come the right's
-        without its key, in its types where both frames are of one library. The right's times are called
-        ``right_event_time`` if their name is taken. In pandas, whole numbers and booleans with missing values have
-        pandas' nullable types, such as ``Int64``. In memory, keys of whole numbers may differ in width, and keys of
-        decimals in scale.
+        Spark (without an order); for others an Arrow table. The left's columns are unchanged. The right's follow,
+        without its key; they keep their types if both frames are of one library. The right's time column is renamed
+        ``right_event_time`` if its name is taken. In pandas, whole numbers and booleans with missing values have
+        pandas' nullable types, such as ``Int64``. In memory, the two frames' integer keys may differ in width,
+        and their decimal keys in scale.
 
     Raises:
-        ConfigurationError: An argument is invalid, columns are named in two ways at once, or the frames are not of one
-            kind or do not fit into memory.
+        ConfigurationError: An argument is invalid, columns are named in two ways at once, only one of the frames is
+            on Spark, or they do not fit into memory.
         SchemaError: A column does not exist or has the wrong type, the types of the keys differ, or names collide.
         EnvironmentSetupError: A package that the frames need is missing or too old.
 
     Warns:
-        MissingRowsWarning: Rows have no key or no event time, so they match nothing; it counts them. With
-            ``how="left"`` such rows of the left are in the result, without a match. On Spark it counts those of the
-            right alone, once the first action on the DataFrame has ended, and with ``how="inner"`` also the left's.
+        MissingRowsWarning: Rows have no key or no event time, so they match nothing; the warning has their number.
+            With ``how="left"`` such left rows are in the result, without a match. On Spark the warning follows the
+            first action on the DataFrame; it counts right rows, and left rows only with ``how="inner"``.
 
     >>> import pandas as pd
     >>> import cojoin as cj
@@ -144,8 +144,8 @@ def temporal_join(
     """Join each row of a frame with the version of its key that is valid at its event time; versions may be deleted.
 
     A right row is a version of its key. It is valid from its event time until the next version or tombstone of the
-    key. Of several versions with the same event time the last by the content of the columns from left to right is
-    valid, and a tombstone comes last.
+    key. If several versions have the same event time, they are sorted by their columns, nulls first, with tombstones
+    last; the last one is valid.
 
     Args:
         left: As in ``asof_join``.
@@ -161,8 +161,8 @@ def temporal_join(
             result. None if the right has no such column.
         null_payload_deletes: Whether a right row is a tombstone if all its columns are null except for its key, its
             event time and ``deletes``.
-        retention: The time after its event time until which a version is valid, inclusive, such as ``"90 days"``. None
-            is until the next version or tombstone.
+        retention: The duration for which a version is valid after its event time, inclusive, such as ``"90 days"``.
+            None means until the next version or tombstone.
         suffixes: As in ``asof_join``.
 
     Returns:
@@ -230,8 +230,8 @@ def interval_join(
         suffixes: As in ``asof_join``.
 
     Returns:
-        As in ``asof_join``, where a left row is repeated for each of its matches: in the left's order, and those of one
-        left row in the order of the right's event times, then of the content of its columns.
+        As in ``asof_join``, but a left row is repeated for each of its matches. The matches of one left row are in the
+        order of the right's event times, then of its columns.
 
     Raises:
         ConfigurationError: As in ``asof_join``; or no pair can be within the bounds.
@@ -306,7 +306,7 @@ def _columns(
 
 
 def _one_way(name: str, both: Any, left: Any, right: Any) -> Any:
-    """Return an argument, or the pair of those for the left and the right.
+    """Return the argument for both frames, or the pair of the arguments for the left and the right.
 
     Raises:
         ConfigurationError: Columns are named in both ways, or for one frame alone.
@@ -335,7 +335,7 @@ def _key_columns(by: Any, *, is_pair_clear: bool) -> tuple[tuple[str, ...], tupl
         is_pair_clear: Whether the pair is from ``left_by`` and ``right_by``.
 
     Raises:
-        ConfigurationError: It is none of these, or has another number of columns for the left than for the right.
+        ConfigurationError: ``by`` is none of these, or names unequal numbers of columns for the left and the right.
     """
     if by is None:
         return (), ()
@@ -412,7 +412,7 @@ def _warning(unmatchable: tuple[Unmatchable, Unmatchable], how: str) -> str | No
     for name, (rows, reasons) in zip(("left", "right"), unmatchable, strict=True):
         if reasons:
             why = ", ".join(f"{number:,} {_REASONS[reason]}" for reason, number in reasons.items())
-            clauses.append(f"{sum(reasons.values()):,} of {rows:,} rows of the {name} match none: {why}")
+            clauses.append(f"{sum(reasons.values()):,} of {rows:,} rows of the {name} can't match: {why}")
     if not clauses:
         return None
     lacks = "; the result lacks those of the left" if how == "inner" and unmatchable[0].reasons else ""
@@ -422,7 +422,7 @@ def _warning(unmatchable: tuple[Unmatchable, Unmatchable], how: str) -> str | No
 def _on_spark(left: Input, right: Input, join: Join) -> DataFrame:
     """Return the joined rows of two static DataFrames of Spark's, in no order."""
     if is_frame(left.source) or is_frame(right.source):
-        connect(left, right)  # It refuses frames of two kinds.
+        connect(left, right)  # It raises an error, as only one is on Spark.
     from pyspark.sql import functions as F  # noqa: N812, PLC0415 - rows in memory are joined without Spark
 
     names, added = left.source.columns, None
@@ -433,13 +433,13 @@ def _on_spark(left: Input, right: Input, join: Join) -> DataFrame:
             replace(side, source=side.source.withColumn(added, F.lit(0)), key=added) for side in (left, right)
         )
     rows, time = left.source, left.event_time
-    # The join rejects rows without an event time, and refuses a column that does not exist with a message.
+    # The join rejects rows without an event time, and raises the error for a column that does not exist.
     keeps_timeless = join.how == "left" and time.lower() in {name.lower() for name in names}
     if keeps_timeless:
         left = replace(left, source=rows.where(F.col(back_quoted(time)).isNotNull()), null_key="unmatched")
     pair = connect(left, right, key_groups=None if added is None else 1)
     joined = pair._apply(join)  # noqa: SLF001 - its own layer
-    # A warning of rejected rows is at the user's line, five calls above where it is made.
+    # A warning of rejected rows names the user's line; four calls are between that line and the one that warns.
     frame = joined._spark("to_dataframe()").to_dataframe(joined.plan, OUTPUT, depth=4)  # noqa: SLF001 - its own layer
     if keeps_timeless:
         lefts = zip(rows.columns, frame.columns, strict=False)

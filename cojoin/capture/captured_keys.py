@@ -1,7 +1,7 @@
 """Captured keys: their file, which is JSON with one line a row, and their replay on a new run.
 
-The file has the format's number, the inputs' names, and for each key the cases that it covers, its micro-batches, and
-its output rows with their event times. Content that ``write_captured`` can't have written is refused.
+The file has the format's version, the inputs' names, and for each key the cases that it covers, its state, its
+micro-batches, and its output rows with their event times. A file of another structure is refused.
 
 A captured batch runs as one micro-batch: its rows, the watermarks that both inputs have reached, and the processing
 time. So a row that was late is late again, and a timer fires between the same rows. The last batch has the largest
@@ -63,7 +63,7 @@ class CapturedBatch:
     last_event: int | None = None
 
     def controls(self) -> list[Control]:
-        """Return the control rows of the time after these rows, which the rows themselves do not determine."""
+        """Return control rows with the watermarks and the processing time, which the rows do not determine."""
         seen = {} if self.last_event is None else {ONE_PARTITION: self.last_event}
         return [
             Control(
@@ -98,7 +98,7 @@ class Outcomes:
 class CapturedKey:
     """One captured key: the cases that its rows are an example of, its micro-batches, and their output.
 
-    The state is the key's before them, as a snapshot of a harness or stepper; None if the key had none.
+    The state is that of the key before these batches, as a snapshot of a harness or stepper; None if it had none.
     """
 
     covers: tuple[str, ...]
@@ -114,7 +114,7 @@ class _Line(str):
 
 
 def write_captured(inputs: tuple[str, str], keys: Mapping[str, CapturedKey]) -> str:
-    """Return the content of a file of captured keys, which are given by their texts; inputs are named left first."""
+    """Return the content of a file of captured keys, which ``keys`` has by their texts; the left input is first."""
     made = {
         key: {
             "covers": _line(list(captured.covers)),
@@ -198,7 +198,7 @@ def _read_batch(values: dict[str, Any], names: Sequence[str]) -> CapturedBatch:
     clock = values.pop("processing_time", None)
     rows = values.pop(f"rows of {names[0]}", ()), values.pop(f"rows of {names[1]}", ())
     if values:
-        msg = f"a batch has {next(iter(values))!r}, which is neither of the inputs {names[0]!r} and {names[1]!r}"
+        msg = f"a batch has the entry {next(iter(values))!r}; expected the rows of {names[0]!r} and of {names[1]!r}"
         raise ConfigurationError(msg)
     last_event = None if end is None else time_from_json(end["last_event"])
     return CapturedBatch(rows, (left, right), 0 if clock is None else time_from_json(clock), last_event)
@@ -256,7 +256,7 @@ def _line(value: Any) -> _Line:
 
 
 def _layout(value: Any, depth: int = 0) -> str:
-    """Return JSON of objects and lists over several lines, down to what stands on one line."""
+    """Return JSON with objects and lists over several lines; a ``_Line`` stays on one line."""
     if isinstance(value, _Line):
         return value
     if not value or not isinstance(value, (dict, list)):
@@ -274,11 +274,11 @@ def _layout(value: Any, depth: int = 0) -> str:
 def replay(
     run: LocalRun, batches: Iterable[CapturedBatch], state: bytes | None = None, *, processing_time: int = 0
 ) -> Outcomes:
-    """Run a key's captured batches on a new run that notes rows, and return their output.
+    """Process a key's captured batches in a new run with ``notes_rows``, and return their output.
 
-    The run's inputs have the columns of the rows and make no watermarks themselves. The state is that before the first
-    batch, as a snapshot of a harness or stepper. The clock starts at the processing time, in epoch milliseconds, and
-    moves with the batches that have one.
+    The run's inputs have the columns of the rows, and generate no watermarks themselves. ``state`` is the state before
+    the first batch, as a snapshot of a harness or stepper. The clock starts at the state's time or, without a state, at
+    ``processing_time`` in epoch milliseconds. It then follows the batches that have a processing time.
     """
     now = processing_time
     if state is not None:
@@ -318,10 +318,10 @@ def _table(rows: Sequence[Mapping[str, Any]], spec: InputSpec, where: str) -> pa
 def replay_key(
     history: History, emitted: Mapping[str, Sequence[Any]] | None, subject: str
 ) -> tuple[tuple[CapturedBatch, ...], Outcomes]:
-    """Return a key's micro-batches, merged as far as the same rows are rejected and emitted, and their output.
+    """Return a key's micro-batches and their output; batches are merged as far as the output stays the same.
 
-    A function that emits other rows for the key alone than in the run over all keys (``emitted``, by output; None is
-    not compared) is an error, whose message names the subject.
+    ``emitted`` is the output of the key in the run over all keys, by output name; None is not compared. If a function
+    emits other rows for the key alone, ConfigurationError is raised, whose message starts with ``subject``.
     """
     changes = ""
     for batches in _cuts(history):
@@ -332,16 +332,17 @@ def replay_key(
         if not changes:
             return batches, outcomes
     msg = (
-        f"{subject}: the rows of this key alone have another output than among the rows of all keys, so a test of the "
-        f"key would prove nothing. The function depends on something else: an attribute that keys share, the real "
-        f"clock, or chance. Keep it in a keyed state, or take the time from ctx. - among all keys, + alone:\n"
+        f"{subject}: the output of this key alone differs from its output among all keys, so a test of the key would "
+        f"prove nothing. The function depends on more than the key's rows: an attribute that keys share, the real "
+        f"clock, or chance. Keep the attribute in keyed state, or take the time from ctx. Lines with - are of the run "
+        f"over all keys, lines with + of the key alone:\n"
         f"{changes}"
     )
     raise ConfigurationError(msg)
 
 
 def _cuts(history: History) -> Iterator[tuple[CapturedBatch, ...]]:
-    """Yield the micro-batches with few cuts, with those that have rows, and with all."""
+    """Yield three divisions of the rows: cut before late or rejected rows, at each batch with rows, at each batch."""
     judged = zip(history.places, history.late(), history.rejected(), strict=True)
     distinguished = [batch[late | rejected] for batch, late, rejected in judged]
     starts = {*np.concatenate(distinguished).tolist(), len(history.batches) - 1}
@@ -353,7 +354,7 @@ def _cuts(history: History) -> Iterator[tuple[CapturedBatch, ...]]:
 def _checked_join(
     history: History, batches: tuple[CapturedBatch, ...], outcomes: Outcomes
 ) -> tuple[tuple[CapturedBatch, ...], Outcomes]:
-    """Return merged micro-batches of a join if their output is the same, or else those that were not merged."""
+    """Return a join's merged micro-batches and their output, or the unmerged ones if the output differs."""
     whole = history.captured_batches()
     if len(whole) == len(batches):
         return batches, outcomes
@@ -367,7 +368,7 @@ def _sorted(outcomes: Outcomes) -> list[str]:
 
 
 def _new_run(plan: Plan) -> LocalRun:
-    """Return a run as a harness makes it, whose inputs' rows are what they are."""
+    """Return a run as a harness creates it: its inputs are neither static tables nor change feeds."""
     return LocalRun(plan.with_inputs(static=False, refreshes=False, changes=None, reading=None), notes_rows=True)
 
 

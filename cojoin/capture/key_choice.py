@@ -67,7 +67,7 @@ class Reduction:
 
 @dataclass(frozen=True)
 class ChosenKeys:
-    """The captured keys and their numbers of rows by the keys' texts, with the plan under test and the rows' origin."""
+    """The captured keys; ``keys`` and ``sizes`` (numbers of rows) are by key text, ``origin`` describes the source."""
 
     plan: Plan
     keys: Mapping[str, CapturedKey]
@@ -78,9 +78,9 @@ class ChosenKeys:
 def keys_of_run(
     source: Any, keys: Iterable[Any] | None, covers: Sequence[str], most: int, reduction: Reduction
 ) -> ChosenKeys:
-    """Return the named keys of a join or of a list of steps; without any, at most ``most`` that cover the cases.
+    """Return the named keys of a join or of a list of steps; if ``keys`` is None, at most ``most`` keys for the cases.
 
-    A key without rows is an error, and so are too many rows for a test.
+    A named key without rows raises ConfigurationError, and so do too many rows for a test.
     """
     plan: Plan = source[0].plan if isinstance(source, list) else source.plan
     wanted = None if keys is None else named_keys(keys, plan.left)
@@ -98,8 +98,8 @@ def keys_of_run(
         biggest = max(chosen, key=lambda code: int(coverage.sizes[code]))
         name = key_text(coverage.keys[biggest], history.plan.left)
         msg = (
-            f"keys: they have {count:,} rows, key {name} alone {int(coverage.sizes[biggest]):,}, and a test holds "
-            f"{_MOST_ROWS:,}; choose keys with fewer rows, or a shorter time with span=(start, end)"
+            f"keys: the chosen keys have {count:,} rows, key {name} alone {int(coverage.sizes[biggest]):,}, but a test "
+            f"has at most {_MOST_ROWS:,}; choose keys with fewer rows, or a shorter time with span=(start, end)"
         )
         raise ConfigurationError(msg)
     captured = _captured(history, notes, coverage, chosen)
@@ -129,7 +129,7 @@ def keys_of_checkpoint(source: Any, joined: Any, keys: Iterable[Any] | None, red
         )
         raise ConfigurationError(msg)
     if keys is None:
-        msg = "keys: of a checkpoint no keys are chosen by their cases; name them: capture(..., keys=[...])"
+        msg = "keys: the keys of a checkpoint can't be chosen by their cases; name them: capture(..., keys=[...])"
         raise ConfigurationError(msg)
     named = named_keys(keys, joined.plan.left)
     histories = key_histories(source, joined, named)
@@ -155,7 +155,7 @@ def _classified(history: History, reduction: Reduction) -> tuple[dict[Any, Notes
     except FunctionError as error:
         if reduction.columns is None:
             raise
-        msg = f"{error}; columns= has left some out: keep the columns that the function reads"
+        msg = f"{error}; columns= leaves columns out; if the function reads one of them, keep it"
         raise FunctionError(msg) from error
     return notes, classify(history, notes)
 
@@ -169,7 +169,7 @@ def _emitted(history: History, notes: Mapping[Any, Notes] | None, key: tuple[Any
 
 
 def _masked(history: History, coverage: Coverage, chosen: Sequence[int], reduction: Reduction) -> ChosenKeys:
-    """Return the chosen keys with pseudonyms; a key is recognised by the position of one of its rows."""
+    """Return the chosen keys with pseudonyms; a masked key is identified by the position of one of its rows."""
     rows = [np.isin(codes, chosen) for codes in coverage.codes]
     masked = mask_columns(history.only(*rows), reduction.mask)
     notes, again = _classified(masked, reduction)
@@ -179,7 +179,7 @@ def _masked(history: History, coverage: Coverage, chosen: Sequence[int], reducti
 
 
 def named_keys(keys: Iterable[Any], spec: InputSpec) -> list[tuple[Any, ...]]:
-    """Return the keys that a user names, values or tuples of several columns, as tuples, each key once."""
+    """Return the keys that a user names as tuples, without duplicates; a key of one column may be a plain value."""
     if isinstance(keys, (str, bytes, dict)) or not hasattr(keys, "__iter__"):
         msg = f"keys: expected a list of keys, got {keys!r}; write keys=[{keys!r}]"
         raise ConfigurationError(msg)
@@ -211,7 +211,7 @@ def _key(key: Any, spec: InputSpec) -> tuple[Any, ...]:
 
 
 def _positions_of(wanted: Sequence[tuple[Any, ...]], known: Sequence[tuple[Any, ...]], origin: str) -> list[int]:
-    """Return the positions of keys among the known ones, which have rows; the message names where these are."""
+    """Return the positions of wanted keys among the known keys; the error for a missing key names ``origin``."""
     positions = {key: position for position, key in enumerate(known)}
     missing = [key for key in wanted if key not in positions]
     if missing:
@@ -221,7 +221,7 @@ def _positions_of(wanted: Sequence[tuple[Any, ...]], known: Sequence[tuple[Any, 
         if known and len(known[0]) == 1 and isinstance(missing[0][0], str) and len(known) <= _COMPARED:
             near = did_you_mean(missing[0][0], [str(key[0]) for key in known])
         near = near if "did you mean" in near else ""
-        examples = f"they have {len(known):,}, such as {', '.join(_shown(key) for key in known[:_SHOWN])}"
+        examples = f"they have {len(known):,} keys, such as {', '.join(_shown(key) for key in known[:_SHOWN])}"
         msg = (
             f"keys: {origin} have no rows of key{'s' if len(missing) > 1 else ''} {', '.join(texts)}{more}; "
             f"{examples if known else 'they have no rows at all'}{near}"
@@ -233,7 +233,7 @@ def _positions_of(wanted: Sequence[tuple[Any, ...]], known: Sequence[tuple[Any, 
 def key_text(key: tuple[Any, ...], spec: InputSpec) -> str:
     """Return a key as text, different for different keys of one input.
 
-    A string stands as it is, other values as in the file of captured rows. Several columns are a JSON list.
+    A string is unchanged, other values are as in the file of captured rows. Several columns become a JSON list.
     """
     values = [value_to_json(value, spec.schema.field(name).type) for value, name in zip(key, spec.key, strict=True)]
     if len(values) > 1:
@@ -283,8 +283,8 @@ class Notes:
 class Coverage:
     """The keys of a history and their cases.
 
-    ``codes`` has the code of each row's key, for both inputs. The keys' values, their numbers of rows, and for each
-    case whether the key is an example of it are by code.
+    ``codes`` has, for both inputs, the code of each row's key. The others are by code: ``keys`` has each key's values,
+    ``sizes`` its number of rows, and ``cases``, for each case, whether the key is an example of it.
     """
 
     codes: Sequence[NDArray[np.int64]]
@@ -297,10 +297,10 @@ class Coverage:
         return tuple(name for name, members in self.cases.items() if members[code])
 
     def choose(self, wanted: Iterable[str], most: int) -> list[int]:
-        """Return the codes of at most ``most`` keys that are examples of as many of the wanted cases as possible.
+        """Return the codes of at most ``most`` keys that are examples of the wanted cases.
 
-        Each case gets up to three keys, the rarest case first. A key that is an example of several cases counts for
-        each. Keys with few rows are taken first; of several the one that came first.
+        Each case gets up to three keys, the rarest case first, so the last cases may get none. A key that is an example
+        of several cases counts for each. Keys with fewer rows are taken first; of equal ones, the one that came first.
         """
         chosen: list[int] = []
         # The rarest case comes first, since its keys are often examples of the others, too.
@@ -323,7 +323,7 @@ def applicable(plan: Plan) -> tuple[Case, ...]:
 
 
 def classify(history: History, notes: Mapping[Any, Notes] | None) -> Coverage:
-    """Return the keys of a history and their cases; of a function from its notes by key, None for a join."""
+    """Return the keys of a history and their cases; ``notes`` are a function's notes by key, None for a join."""
     codes, count = history.keys()
     keys = _keys(history, codes, count)
     numbers = {key: code for code, key in enumerate(keys)}
@@ -408,7 +408,7 @@ def _matches_of_join(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the codes of the keys with a left row that has a match, and of those with one that has none."""
     if history.state is not None:
-        # A state can't be restored by another join, and this one may emit no row without a match.
+        # The join runs as a left join, which can't restore a state of another join. So no case is known.
         return np.array([], dtype=np.int64), np.array([], dtype=np.int64)
     operation: Any = history.plan.operation
     plan = replace(history.plan, operation=replace(operation, how="left"))

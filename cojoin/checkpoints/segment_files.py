@@ -2,13 +2,13 @@
 
 They are in ``<checkpoint>/segments/``. A local file is written under a temporary name and renamed, and mapped into
 memory when it is read. On an object store, tasks write and read whole objects with the settings of the session; on
-HDFS, pyarrow does. For these, each process caches the files that it read last. Where tasks can't reach the checkpoint
-in this way, which the driver tries before the start, all state stays in Spark's state store.
+HDFS, pyarrow does. For non-local files, each process caches those that it read last. The driver tries to write and
+read a file before the start; if that fails, all state stays in Spark's state store.
 
-A segment is deleted once no state names it that a restart, a repeated batch or a savepoint may read: the manifests of
-the last ten batches that count do not name it, and it was written at least two batches before the last one. (Two
-manifests are enough for a restart; a savepoint in another process reads the state while batches continue.) A crash in
-between may leave files behind, which a later run deletes. It never loses a file that is needed.
+A segment is deleted once a restart, a repeated batch or a savepoint can't need it. That is when the manifests of the
+last ten batches do not name it, and it was written at least two batches before the last one. (Two manifests are enough
+for a restart; a savepoint in another process reads the state while batches continue.) A crash before the deletion may
+leave files behind, which a later run deletes. It never loses a file that is needed.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _LOG = logging.getLogger(__name__)
 
 FOLDER = "segments"
 KEPT_MANIFESTS = 10
-"""The number of last batches whose manifests' segments are kept."""
+"""The number of newest manifests whose segments are kept."""
 
 _KEPT_BATCHES = 2
 _LISTED_EVERY = 100
@@ -109,7 +109,7 @@ class SegmentFolder:
         return content
 
     def stamp(self, name: str) -> tuple[int, ...]:
-        """Return the identity, size and time of a local file; nothing where ``open`` returns a copy."""
+        """Return the inode, size and modification time of a local file; an empty tuple for other files."""
         if self.settings is None:
             system, path = file_system(f"{self.uri}/{name}", "segments")
             if system.type_name == "local":
@@ -138,7 +138,7 @@ def _object_store(uri: str, settings: Settings) -> ObjectStore:
 
 
 def open_segments(files: Store) -> SegmentFolder | None:
-    """Create and return the directory of a checkpoint's segments; None where tasks can't write to it and read it."""
+    """Create and return the directory of a checkpoint's segments; None if a test file can't be written and read."""
     folder, probe = SegmentFolder.of(files), f"probe-{uuid.uuid4().hex}"
     try:
         files.make_directory(FOLDER)
@@ -176,7 +176,7 @@ class SegmentCleaner:
         self._until_listed = 0
 
     def take(self, manifest: Manifest) -> list[str]:
-        """Register the manifest of a batch that counts, and return the files that can now be deleted.
+        """Register the manifest of a finished batch, and return the files that can now be deleted.
 
         The directory is listed at the first and then at every 100th batch, to find files that crashes and lost tasks
         have left behind.
@@ -191,7 +191,7 @@ class SegmentCleaner:
         self._names.update(manifest.segments)
         needed = {name for each in self._recent for name in each.segments}
         outlived = obsolete(self._names, manifest.batch_id, needed)
-        # A file that can't be deleted now is found again when the directory is listed.
+        # If a file can't be deleted now, a later listing returns it again.
         self._names.difference_update(outlived)
         return outlived
 

@@ -1,8 +1,9 @@
-"""The commands that take joins of job files: ``cojoin run`` and ``cojoin diff``.
+"""The commands that run the joins of job files: ``cojoin run`` and ``cojoin diff``.
 
 ``run`` starts a join as a query, waits for it, and prints a report at its end. The job's file is loaded before Spark
-starts, so that an error in it is reported at once. A run that continues live is the same query, over the same sources
-without an end. ``diff`` compares two versions of a join over the same history; its exit code is 1 if they differ.
+starts, so that an error in it is reported at once. A run that continues live after the history is the same query
+over the same sources, which then have no end. ``diff`` compares two versions of a join over the same history; its exit
+code is 1 if they differ.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def run_job(arguments: Arguments) -> int:
             }
             joined = join_of(arguments.job, module, session, arguments.settings, on_spark=True)
             if joined.is_streaming:
-                session()  # a join that no function returned has made it already
+                session()  # a job file whose join is a variable has already created the session
         return _run(arguments, joined, sinks)
 
 
@@ -79,8 +80,8 @@ def _announce(arguments: Arguments, joined: Joined) -> None:
     left, right = joined.plan.inputs
     operation = describe_operation(joined.plan.operation)
     tell(f"Running {operation} of {left.name} with {right.name} into {arguments.output} ...")
-    # A topic next to a table that is loaded whole does not run ahead of it.
-    bound = () if right.static else getattr(joined._execution, "bound", ())  # noqa: SLF001 - it is the half of Spark
+    # A topic does not run ahead of a right table that is loaded as a whole.
+    bound = () if right.static else getattr(joined._execution, "bound", ())  # noqa: SLF001 - only Spark's has it
     topics = [each.source is not None and each.source.format == "cojoin.kafka" for each in bound]
     for topic, other in ((left, right), (right, left)):
         if topics == [topic is left, topic is right]:
@@ -92,7 +93,7 @@ def _announce(arguments: Arguments, joined: Joined) -> None:
 
 def _report(progress: BatchReport | None, *, goes_on: bool = False) -> None:
     if progress is None:
-        say("\nNo batch has run: neither source had a row.")
+        say("\nNo batch was finished.")
         return
     say("\n" + run_report.watermarks(progress) + "\n")
     say(run_report.counts(progress))
@@ -103,7 +104,7 @@ def _report(progress: BatchReport | None, *, goes_on: bool = False) -> None:
 
 @contextmanager
 def _noted() -> Iterator[None]:
-    """Print the warnings for users that are raised meanwhile; the others are for programmers of libraries."""
+    """Print the UserWarnings of the block at its end; other warnings are ignored, since they are for programmers."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("ignore")
         warnings.simplefilter("always", UserWarning)
@@ -150,11 +151,11 @@ def _check_folder(folder: str | None) -> None:
     if folder is None:
         return
     if "://" in folder:
-        msg = f"--write {folder}: expected a directory of this machine"
+        msg = f"--write {folder}: expected a directory on this machine"
         raise ConfigurationError(msg)
     path = Path(folder)
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        msg = f"--write {folder}: it exists and is not empty; choose another directory"
+        msg = f"--write {folder}: it is a file or a directory that is not empty; choose another directory"
         raise ConfigurationError(msg)
 
 
@@ -166,7 +167,7 @@ def _write(difference: Difference, folder: Path) -> None:
             target, rows = folder / name / kind, getattr(output, kind)
             if isinstance(rows, pa.Table):
                 target.mkdir(parents=True)
-                # Readers that filter would pass over NaN (``file_statistics``).
+                # With statistics of floats, readers that filter would skip NaN (``parquet_files.file_statistics``).
                 kept = columns_with_statistics(rows.schema)
                 pq.write_table(rows, target / "rows.parquet", write_statistics=kept)
             else:

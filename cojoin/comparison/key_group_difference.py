@@ -1,10 +1,11 @@
-"""Both versions over the rows of one key group, the rows in which their outputs differ, and explanations of some.
+"""Runs both versions over the rows of one key group; returns the rows in which their outputs differ, some explained.
 
 The rows of a key never leave their key group, so comparing the two versions of a row needs no shuffle. The inputs and
-both versions' outputs of one key group are in memory at once. Inputs in memory are one key group.
+both versions' outputs of one key group are in memory at once. Without Spark, all rows are compared as one key group.
 
 For a join an explanation has the matched row of each version, its distance from the row, and the key's other right rows
-around that time; of several with one event time it names what decides. For a function it has the key's rows that each
+around that time; if several have the same event time, it names the
+columns that order them. For a function it has the key's rows that each
 version emitted around the one that differs, if the output has the key's columns.
 """
 
@@ -80,7 +81,7 @@ def compare_key_group(
 
 
 def _run(which: str, plan: Plan, rows: Sides, controls: Sequence[Control]) -> dict[str, pa.Table]:
-    # The columns of an input may stand in another order, which breaks its ties otherwise.
+    # An input's columns may be in another order in each version; their order decides between rows of equal time.
     left, right = (
         table.select(spec.schema.names).cast(spec.schema) for spec, table in zip(plan.inputs, rows, strict=True)
     )
@@ -126,7 +127,7 @@ def _difference(
     )
     by_column = Counter({name: int(count) for name, count in zip(names, columns.sum(axis=0), strict=True) if count})
     offsets = np.concatenate([[0], np.cumsum(columns.sum(axis=1))]).astype(np.int32)
-    # The names of a row's columns, row by row; rows that only one version has stand as null.
+    # The names of each row's differing columns; null for a row that only one version has.
     listed = pa.array(names[np.nonzero(columns)[1]], pa.string())
     differs = pa.ListArray.from_arrays(pa.array(offsets), listed, mask=pa.array(~both))
     rows = [_structs(a, one), _structs(b, other), differs, pa.array(texts, pa.string())]
@@ -156,13 +157,13 @@ class Explainer:
         )
 
     def narrow(self, positions: Sequence[tuple[int, int]]) -> None:
-        """Keep only the right rows that explanations of rows at these positions need; finding them is then faster."""
+        """Keep only right rows of the keys at these positions (in a, in b), which makes explanations faster."""
         if not (self._is_join and self._has_times()):
             return
         plan = self._plans[0]
         key = plan.left.key[0]
         dtype = plan.left.schema.field(key).type
-        # For other types, being in a set is not what being equal is: 0.0 and -0.0 are equal.
+        # For other types, ``is_in`` is not equality: 0.0 equals -0.0, but is not in a set that has only -0.0.
         if not (pa.types.is_integer(dtype) or pa.types.is_string(dtype)):
             return
         name = dict(zip(plan.left.schema.names, plan.output.names, strict=False))[key]
@@ -214,14 +215,14 @@ class Explainer:
     def _match(self, matched: int | None, moment: int | None) -> str:
         left, right = (spec.name for spec in self._plans[0].inputs)
         if matched is None:
-            return f"has no match of {right!r} for it."
+            return f"matches no row of {right!r} with it."
         if moment is None:
             return f"has no row of {left!r} for the row of {right!r} of {_time(matched)}."
         apart = "at the same time" if matched == moment else _apart(matched - moment)
-        return f"matches it with the row of {right!r} of {_time(matched)}, {apart}."
+        return f"matches it with the row of {right!r} at {_time(matched)}, {apart}."
 
     def _rivals(self, key: list[pa.Scalar], around: int, present: list[tuple[str, pa.Table]]) -> Iterator[str]:
-        """Yield the rows of the right input of a key around a time, with marks at those that a version matched."""
+        """Yield lines that show a key's right rows around a time, and mark those that a version matched."""
         plan = self._plans[0]
         spec, own = plan.right, self._rows[1]
         own = own.filter(_with_key(own, spec.key, key)).select(spec.schema.names)
@@ -251,7 +252,7 @@ class Explainer:
             yield from self._ties(micros[order], marks)
 
     def _places_of(self, rows: pa.Table, row: pa.Table) -> list[int]:
-        """Return the position among sorted right rows of the one in an output row; of equal ones the last."""
+        """Return the position, among sorted right rows, of an output row's right row: the last of equal ones."""
         plan = self._plans[0]
         names = {
             own: output_name for own, output_name in right_columns(plan).items() if output_name in row.column_names
@@ -271,8 +272,8 @@ class Explainer:
             count = int((micros == time).sum())
             if count > 1:
                 orders = [", ".join(_tie_order(plan)) for plan in self._plans]
-                by = orders[0] if orders[0] == orders[1] else f"{orders[0]} in a, by {orders[1]} in b"
-                yield f"{count} of them have the time {_time(time)}; the last one counts, by {by}."
+                by = orders[0] if orders[0] == orders[1] else f"{orders[0]} in a, of {orders[1]} in b"
+                yield f"{count} of them have the time {_time(time)}; the last one in the order of {by} counts."
 
     def _emitted_near(self, positions_of: Mapping[str, int]) -> Iterator[str]:
         plan = self._plans[0]
@@ -282,7 +283,7 @@ class Explainer:
             schema.field(name).type != plan.left.schema.field(name).type for name in key
         ):
             columns = " and ".join(map(repr, plan.left.key))
-            yield f"The output has no key column {columns}, so the rows near it are not known."
+            yield f"The output has no key column {columns} of the input's type, so the rows near it are not known."
             return
         which, own_position = next(pair for pair in positions_of.items() if pair[1] >= 0)
         version = self._made["ab".index(which)]
@@ -304,7 +305,7 @@ class Explainer:
 
 
 def _tie_order(plan: Plan) -> list[str]:
-    """Return the columns that order right rows of one event time, the first first."""
+    """Return the columns that order right rows of the same event time, the most significant first."""
     order, right = [*plan.right.source_order], plan.right
     if isinstance(plan.operation, TemporalJoin) and plan.operation.ranks(right) != right.ranks:
         order.insert(len(order) if right.sequence else 0, "deletes last")
@@ -344,7 +345,7 @@ def embedded_difference(comparison: Comparison, a: EmbeddedExecution, b: Embedde
     for side, (one, other) in enumerate(zip(a.rows, b.rows, strict=True)):
         if one is not other:
             _check_rows(comparison.a.inputs[side].name, one, other.select(one.column_names))
-    # Each version has its own event time and watermark, and so its own view of time over the rows of a.
+    # Each version has its own event time and watermark, and so its own control rows over the rows of a.
     of_a = a.controls()
     controls = of_a, of_a if _have_same_watermarks(comparison) else replace(a, inputs=comparison.b.inputs).controls()
     by_output = compare_key_group(comparison, a.rows, controls)
@@ -369,7 +370,9 @@ def _check_rows(name: str, one: pa.Table, other: pa.Table) -> None:
     if one.num_rows == other.num_rows and (one.equals(other) or rows_digest(one) == rows_digest(other)):
         return
     contents = (
-        f"{one.num_rows:,} rows in a and {other.num_rows:,} in b" if one.num_rows != other.num_rows else "other rows"
+        f"{one.num_rows:,} rows in a and {other.num_rows:,} in b"
+        if one.num_rows != other.num_rows
+        else "other rows in b than in a"
     )
     msg = (
         f"input {name!r} has {contents}; diff compares two versions over the same history, so connect both to the same "

@@ -1,16 +1,16 @@
-"""Checks that plain Parquet files may be added to a Delta table, against the version to which they are added.
+"""Checks that plain Parquet files fit a Delta table, in the version of the table to which they are added.
 
-A table is plain where its protocol, its properties and its columns ask nothing of a data file but the table's columns
-under their own names. Features that this module does not list are refused, since later protocols are unknown. Some are
-harmless only while nothing uses them: constraints, generated columns, column mapping. ``deltalake`` refuses some
+A table is plain where its protocol, properties and columns require nothing of a data file but the table's columns
+under their own names. Unlisted features are refused, since later protocols are unknown. Some of the listed features
+are harmless only while nothing uses them: constraints, generated columns, column mapping. ``deltalake`` refuses some
 features, too, but accepts files that violate a constraint, or that have the wrong names under column mapping. Deletion
-vectors are harmless to added files; a file that has one can't be removed by ``deltalake``, which does not repeat it in
-the removal. (Delta's protocol, "Table Features".)
+vectors are harmless to added files; ``deltalake`` can't remove a file that has one, since it leaves the vector out of
+the ``remove`` action. (Delta's protocol, "Table Features".)
 
-A file fits where its rows' columns are the table's by name, type and order; nullability is the table's, and the file's
-statistics count no nulls of a column that is NOT NULL. Its partition values are those of the table's partition columns,
-as texts that their types read. It is in the table's folder, in its written size: one request a file, eight at a time on
-object stores.
+A file fits where its rows' columns are the table's by name, type and order, whatever their nullability, and the file's
+statistics count no nulls of a column that is NOT NULL. It has a partition value for each partition column of the table,
+as a text that can be parsed as the column's type. It is in the table's folder in its written size; that costs one
+request a file, eight at a time on object stores.
 """
 
 from __future__ import annotations
@@ -87,11 +87,11 @@ _READ: dict[str, Callable[[str], object]] = {
     **dict.fromkeys(("float", "double"), float),
     "boolean": {"true": True, "false": False}.__getitem__,
     "date": date.fromisoformat,
-    # Python 3.10 reads no Z.
+    # Python 3.10's fromisoformat does not accept a Z.
     "timestamp": lambda text: datetime.fromisoformat(text.removesuffix("Z")),
     "timestamp_ntz": datetime.fromisoformat,
 }
-"""The readers of partition values, by type; other types take any text."""
+"""The parsers of partition values, by Delta's type; other types accept any text."""
 
 
 def why_not_plain(protocol: Protocol, metadata: Mapping[str, Any]) -> str | None:
@@ -177,7 +177,7 @@ def check_files(
     schema: pa.Schema | None,
     files: Sequence[DataFile],
 ) -> None:
-    """Check that files, whose rows (with partition columns) have a schema, fit the table with this ``metaData`` action.
+    """Check that files fit the table with this ``metaData`` action; ``schema`` has their columns and partition columns.
 
     Raises ``TableRefusedError`` with what was expected and what was found, and ``CheckpointError`` where the store
     can't be reached.
@@ -185,7 +185,7 @@ def check_files(
     named = without_login(store.path(folder))
     why = "the files' columns are not known" if schema is None else column_difference(metadata, schema)
     if why is not None:
-        msg = f"Delta table {named}: its columns were changed, or are not those of the query: {why}; start it again"
+        msg = f"Delta table {named}: its columns were changed, or are not the query's: {why}; start the query again"
         raise TableRefusedError(msg)
     types = {each["name"]: each["type"] for each in _columns(metadata)}
     partitions = {name: types[name] for name in metadata.get("partitionColumns") or ()}
@@ -199,7 +199,7 @@ def check_files(
 
 
 def column_difference(metadata: Mapping[str, Any], schema: pa.Schema) -> str | None:
-    """Return how the columns of a ``metaData`` action and of rows differ, but for nullability; None if they don't."""
+    """Return the differences of a ``metaData`` action's and rows' columns, except in nullability; None without any."""
     expected, actual = (
         [(each["name"], _spelled(each["type"])) for each in columns]
         for columns in (_columns(metadata), nullable_schema(schema)["fields"])
@@ -215,7 +215,7 @@ def column_difference(metadata: Mapping[str, Any], schema: pa.Schema) -> str | N
 
 
 def nullable_schema(schema: pa.Schema) -> dict[str, Any]:
-    """Return Arrow's columns as a table's ``metaData`` has them, with every field, element and value nullable.
+    """Return an Arrow schema in the form of a ``metaData`` action, with every field, element and value nullable.
 
     >>> import pyarrow as pa
     >>> nullable_schema(pa.schema([("id", pa.int64())]))["fields"][0]["type"]
@@ -257,15 +257,15 @@ def _unfit(
         if value is None and name in not_null:
             return f"the partition column {name!r} is NOT NULL, and its value is null"
         if value is not None and not _is_of_type(value, partitions[name]):
-            return f"the value {value!r} of the partition column {name!r} is not a {partitions[name]}"
+            return f"the value {value!r} of the partition column {name!r} is not of its type {partitions[name]}"
     statistics = file.counted()
     if counted and "numRecords" not in statistics:
-        return "expected statistics with the number of rows, as the table's feature 'deletionVectors' asks"
+        return "expected statistics with the number of rows, as the table's feature 'deletionVectors' requires"
     nulls = statistics.get("nullCount") or {}
     for name in must:
         if nulls.get(name) != 0:
             number = nulls.get(name, "unknown")
-            return f"the column {name!r} is NOT NULL; expected statistics with no nulls in it, the number is {number}"
+            return f"the column {name!r} is NOT NULL; expected statistics that count 0 nulls in it, got {number}"
     return None
 
 
@@ -291,6 +291,6 @@ def _check_sizes(store: Store, folder: str, named: str, files: Sequence[DataFile
         if size != file.size:
             msg = (
                 f"Delta table {named}: file {file.path}: expected {file.size} bytes, found "
-                f"{size or 'no such file'}; see that all writers of its files see the same folder as the driver"
+                f"{size or 'no such file'}; check that all writers of its files see the same folder as the driver"
             )
             raise TableRefusedError(msg)

@@ -1,8 +1,8 @@
-"""The micro-batches into which two inputs are cut, and each one's processing time; nothing depends on the clock.
+"""Cuts two inputs into micro-batches, and returns each batch's processing time, without reading the clock.
 
-Every row is in exactly one micro-batch. Rows of one micro-batch keep the order in which they were given, and rows that
-arrive at one time come together. It costs one sort where rows are cut by a column, and a copy of each micro-batch's
-rows when it comes.
+Every row is in exactly one micro-batch. Rows of one micro-batch keep the order of their input. Rows with the same
+arrival are in the same micro-batch. Cutting by a column costs one sort, and a copy of each micro-batch's rows when it
+is processed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from cojoin.engine.operator import Sides
 
 Batches: TypeAlias = int | Iterable[tuple[int, int]] | None
-"""How rows are cut in the order given: a number of batches, or pairs with the next rows of the left and the right."""
+"""The cut of rows in their order: a number of batches, or for each batch a pair of row counts, left and right."""
 
 Arrival: TypeAlias = str | tuple[str, str] | None
 """The column by which rows arrive: one name for both inputs, or the left's and the right's."""
@@ -45,7 +45,7 @@ Clock: TypeAlias = Moment | Iterable[Moment] | None
 """The processing time of all batches, or one for each; 0 is unknown."""
 
 _ARRIVALS = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_timestamp, pa.types.is_date)
-"""The types of columns by which rows arrive; texts are none, since "10" sorts before "9"."""
+"""The types of an arrival column; strings are not among them, since "10" sorts before "9"."""
 
 _LONGEST_US = (1 << 63) - 1
 """The longest window in microseconds; no time is further from the epoch."""
@@ -59,9 +59,9 @@ class Cuts:
 
     Attributes:
         rows: The rows of both inputs.
-        orders: The order of each input's rows, as positions; None is the order of the rows.
-        bounds: Where each input's micro-batches begin in that order, and as the last one how many rows there are.
-        ends: When each micro-batch's last row has arrived, in epoch milliseconds; None where that is unknown.
+        orders: The positions of each input's rows, in the order of the micro-batches; None if they are in that order.
+        bounds: The index in that order at which each micro-batch of an input begins; the last one is its row count.
+        ends: The end of each micro-batch's arrival window, in epoch milliseconds; None where that is unknown.
     """
 
     rows: Sides
@@ -90,8 +90,8 @@ def cut_batches(
     if batches is not None and (arrival is not None or every is not None):
         other = "arrival" if arrival is not None else "every"
         msg = (
-            f"batches, {other}: rows can be cut in one way only; leave out batches= to cut by time, or {other}= to cut "
-            f"by numbers of rows"
+            f"batches, {other}: rows can be cut in one way only; leave out batches= to cut by a column, or {other}= to "
+            f"cut by numbers of rows"
         )
         raise ConfigurationError(msg)
     if arrival is not None:
@@ -107,13 +107,13 @@ def cut_batches(
 
 
 def processing_times(cuts: Cuts, clock: Clock) -> list[int]:
-    """Return each batch's processing time in epoch milliseconds, by default its arrivals' end; 0 is unknown."""
+    """Return each batch's processing time in epoch milliseconds, by default the end of its arrivals; 0 is unknown."""
     if clock is None:
         times = [0] * len(cuts) if cuts.ends is None else list(cuts.ends)
         if times and cuts.ends is not None and times[0] <= 0:
             msg = (
-                "processing_time: rows arrive before 1970, where the clock does not go; give processing_time= a time "
-                "for each batch, or 0 if it is unknown"
+                "processing_time: rows arrive before 1970, and processing times begin after it; give processing_time= "
+                "a time for each batch, or 0 if it is unknown"
             )
             raise ConfigurationError(msg)
         return times
@@ -123,7 +123,7 @@ def processing_times(cuts: Cuts, clock: Clock) -> list[int]:
     if len(times) != len(cuts):
         msg = (
             f"processing_time: expected one time for each of the {_count(len(cuts), 'batch')}, got {len(times)}; the "
-            f"drain has that of the last batch"
+            f"drain after them uses the time of the last batch"
         )
         raise ConfigurationError(msg)
     for place, (before, after) in enumerate(pairwise(times), start=1):
@@ -151,7 +151,7 @@ def _epoch_millis(moment: Any, label: str) -> int:
         )
         raise ConfigurationError(msg)
     if not 0 <= millis < END_OF_TIME:
-        msg = f"{label}: expected a time from 1970 on, got {moment!r}"
+        msg = f"{label}: expected a time from 1970 on, below {END_OF_TIME} epoch milliseconds, got {moment!r}"
         raise ConfigurationError(msg)
     return millis
 
@@ -181,9 +181,9 @@ def _counted(batches: Any, inputs: tuple[InputSpec, InputSpec], counts: tuple[in
     for spec, side, count in zip(inputs, bounds, counts, strict=True):
         if side[-1] != count:
             differs = (
-                f"{_count(count - side[-1], 'row')} would never come"
+                f"{_count(count - side[-1], 'row')} would be in no batch"
                 if side[-1] < count
-                else f"{side[-1] - count:,} more than there are"
+                else f"{side[-1] - count:,} too many"
             )
             msg = (
                 f"batches: they take {_count(side[-1], 'row')} of input {spec.name!r}, which has {count:,}: {differs}; "
@@ -236,11 +236,11 @@ def _arrivals(spec: InputSpec, rows: pa.Table, name: str) -> pa.ChunkedArray:
     label = f"arrival: column {name!r} of input {spec.name!r}"
     kind = type_to_ddl(column.type)
     if not any(is_kind(column.type) for is_kind in _ARRIVALS):
-        cure = "turn its texts into such" if kind == "string" else "take another column"
+        cure = "convert it to one of these" if kind == "string" else "take another column"
         msg = f"{label} is {kind}; expected numbers, timestamps or dates, whose order is that of arrival: {cure}"
         raise SchemaError(msg)
     if pa.types.is_timestamp(column.type) and column.type.tz is None:
-        msg = f"{label} is {kind}: it has no time zone; make it a column of moments in the zone that is meant"
+        msg = f"{label} is {kind}: it has no time zone; convert it to timestamps with the zone that is meant"
         raise SchemaError(msg)
     if column.null_count:
         row = pc.index(pc.is_null(column), value=True).as_py()
@@ -257,7 +257,7 @@ def _by_event_time(inputs: tuple[InputSpec, InputSpec], rows: Sides, every: Dura
                 f"every: input {spec.name!r} has no event time; name the column by which its rows arrive with arrival="
             )
             raise ConfigurationError(msg)
-        # A row without event time is rejected; it comes with the row before it.
+        # A row without event time is rejected, in the batch of the row before it, or after it if it is the first.
         filled = pc.fill_null_backward(pc.fill_null_forward(table.column(spec.event_time)))
         times.append(_micros(filled))
     return _by_windows(rows, (times[0], times[1]), length, ends=False)
@@ -288,13 +288,13 @@ def _by_windows(rows: Sides, times: tuple[NDArray[np.int64], NDArray[np.int64]],
     cuts = _numbered(rows, (numbers[: len(times[0])], numbers[len(times[0]) :]))
     if not ends:
         return cuts
-    # The end of a window of one microsecond is that microsecond, rounded up to the unit of the clock.
+    # A window of one microsecond ends at that microsecond, a longer one where the next begins, both rounded up to ms.
     last = [(int(each) + (length > 1)) * length for each in known]
     return Cuts(cuts.rows, cuts.orders, cuts.bounds, [-(-each // 1_000) for each in last])
 
 
 def _numbered(rows: Sides, numbers: tuple[NDArray[np.int64], NDArray[np.int64]]) -> Cuts:
-    """Return inputs cut by the number of each row's batch; the numbers are in order, and none is missing."""
+    """Return inputs cut by the number of each row's batch, in the order of the numbers that occur."""
     present = np.unique(np.concatenate(numbers))
     orders, bounds = [], []
     for side in numbers:

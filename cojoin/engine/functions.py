@@ -1,8 +1,8 @@
 """The contract of a user's function over two keyed inputs, with PyFlink's names (``pyflink.datastream``).
 
 The callbacks of one key never overlap, and they see the key's rows and timers in the declared order. A function must
-keep its data in states: each call of a key group works on a fresh copy of the function, so attributes carry nothing
-over to the next call.
+keep its data in states. A call processes one key group in one micro-batch, on a fresh copy of the function, so
+attributes carry nothing over to the next call.
 
 A callback yields ``row`` for the main output and ``(tag, row)`` for a side output, which has its own columns. Tags are
 declared where the function is connected, so that every output has its schema and its sink before the query starts.
@@ -53,9 +53,9 @@ _NEARLY = 0.88
 Order: TypeAlias = Literal["event_time", "arrival"]
 """The order in which a function sees its rows.
 
-- *event_time*: rows wait until the watermark passes them. A key's rows and timers form one sequence of time, key after
-  key; one sequence of all keys would cost two fifths of the speed. The result is deterministic, and late rows are
-  rejected.
+- *event_time*: rows wait until the watermark passes them. Keys are processed one after the other, each with its rows
+  and timers in time order; one time order over all keys would cost two fifths of the speed. The result is
+  deterministic, and late rows are rejected.
 - *arrival*: the order of Flink. A micro-batch's rows are processed at once, late ones too unless the input rejects
   them. Then the watermark advances, and the timers of all keys of a key group fire by timestamp.
 """
@@ -118,7 +118,7 @@ class OpenContext(RuntimeContext):
         of_rows = [known for known in vars(Context) if not known.startswith("_")]
         if _as_in_python(name) in (*of_rows, *_OF_TIMERS):
             msg = (
-                f"ctx.{name} has no answer in open, where no key, no row and no time is current: ask the ctx of "
+                f"ctx.{name} can't be used in open, where no key, no row and no time is current; use it in "
                 f"{', '.join(_CALLBACKS)}"
             )
         else:
@@ -156,7 +156,7 @@ class Context:
             FunctionError: The current element is a row.
         """
         if self._domain is None:
-            msg = "ctx.time_domain() has an answer in on_timer only: a row has no time domain"
+            msg = "ctx.time_domain() is only valid in on_timer: a row has no time domain"
             raise FunctionError(msg)
         return self._domain
 
@@ -222,7 +222,7 @@ class KeyedCoProcessFunction:
 
 
 def check_callbacks(function: KeyedCoProcessFunction) -> None:
-    """Refuse a method named nearly like a lacking callback, such as ``on_timers``: nothing would call it."""
+    """Refuse a method with almost the name of a missing callback, such as ``on_timers``: nothing would call it."""
     kind = type(function)
     lacking = [name for name in _CALLBACKS if getattr(kind, name) is getattr(KeyedCoProcessFunction, name)]
     for name in dir(kind):
@@ -232,8 +232,8 @@ def check_callbacks(function: KeyedCoProcessFunction) -> None:
         nearest = [each for each in _CALLBACKS if likeness[each] == max(likeness.values()) >= _NEARLY]
         if nearest and all(each in lacking for each in nearest):
             msg = (
-                f"{kind.__name__}.{name} would never be called; did you mean {' or '.join(nearest)}? A method of your "
-                f"own needs a name that is not so near"
+                f"{kind.__name__}.{name} would never be called; did you mean {' or '.join(nearest)}? If not, "
+                f"rename it, since the names are too similar"
             )
             raise ConfigurationError(msg)
 
@@ -274,8 +274,8 @@ class OutputTag:
     """The name of a side output and its columns.
 
     Attributes:
-        tag_id: Its name, which begins with a letter: letters, digits, ``-`` and ``_``. Without a sink, the output goes
-            to a folder of this name in the checkpoint.
+        tag_id: Its name: letters, digits, ``-`` and ``_``, beginning with a letter. Without a sink, the output is
+            written to the checkpoint's folder ``side_outputs/<tag_id>``.
         output_type: Its columns, as DDL, a ``StructType`` or an Arrow schema.
         schema: Its columns as an Arrow schema.
 
@@ -294,8 +294,8 @@ class OutputTag:
     def __post_init__(self) -> None:
         if not isinstance(self.tag_id, str) or not _NAME.fullmatch(self.tag_id) or self.tag_id in _RESERVED:
             msg = (
-                f"OutputTag: expected a name of letters, digits, '-' and '_' that is none of {', '.join(_RESERVED)}, "
-                f"got {self.tag_id!r}"
+                f"OutputTag: expected a name of letters, digits, '-' and '_' that begins with a letter and is none of "
+                f"{', '.join(_RESERVED)}, got {self.tag_id!r}"
             )
             raise ConfigurationError(msg)
         object.__setattr__(self, "schema", as_schema(self.output_type, f"side output {self.tag_id!r}"))
@@ -311,7 +311,10 @@ def check_tags(tags: Any, label: str) -> tuple[OutputTag, ...]:
             raise ConfigurationError(msg)
     names = [tag.tag_id.lower() for tag in declared]
     if len(set(names)) < len(names):
-        msg = f"{label}: side_outputs: two tags have the same name, in {', '.join(tag.tag_id for tag in declared)}"
+        msg = (
+            f"{label}: side_outputs: two tags have the same name, apart from upper and lower case, in "
+            f"{', '.join(tag.tag_id for tag in declared)}"
+        )
         raise ConfigurationError(msg)
     return declared
 
@@ -354,8 +357,8 @@ def _split(yielded: list[Any], tags: Sequence[OutputTag], owner: str) -> tuple[l
                 names = [known.tag_id for known in tags]
                 near = did_you_mean(tag.tag_id, names)
                 msg = (
-                    f"{owner}: yielded to the side output {tag.tag_id!r}, which was not declared{near}; declare it "
-                    f"with the same columns: process(..., side_outputs=[...])"
+                    f"{owner}: yielded to the side output {tag.tag_id!r}, which was not declared{near}; declare this "
+                    f"tag: process(..., side_outputs=[...])"
                 )
                 raise FunctionError(msg)
             beside[tag.tag_id].append(row)

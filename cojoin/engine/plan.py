@@ -1,9 +1,8 @@
-"""The plan of a run: an operation, its two inputs, and how they are split and timed; picklable, and without Spark.
+"""The plan of a run: an operation, its two inputs, key groups and watermark policy; picklable, and without Spark.
 
-A few of its settings may change from run to run: how time follows the rows, and what is late. A checkpoint keeps them
-with its query, as JSON values, so that a batch that was planned with them is run again with them, whatever the next run
-has: watermark strategies with their bounds and idleness, ``max_ahead``, ``late``, ``null_key``, and how the inputs'
-watermarks become the operator's.
+A few of its settings may change from run to run: watermark strategies with their bounds and idleness, ``max_ahead``,
+``late``, ``null_key``, and how the operator's watermark is computed from the inputs'. A checkpoint stores them as JSON
+values with its query. So a batch that was planned with them is repeated with them, even if the next run has others.
 
 Descriptions of inputs, operations and sources are a few words for people, without secrets, made without reading a row.
 """
@@ -58,7 +57,7 @@ class Operation(Protocol):
 
 @dataclass(frozen=True)
 class Plan:
-    """The operation and its inputs, as they are sent to the workers with the call.
+    """The operation and its inputs; they are serialized and sent to the workers.
 
     Attributes:
         operation: The join or function.
@@ -70,10 +69,10 @@ class Plan:
         stamps_rejected: Whether rejected rows have their micro-batch and its processing time.
         state_has_timeouts: Whether Spark's state has timeouts, as the checkpoint's first batch decided; None where this
             plan decides.
-        emitted_columns: The columns of some outputs, by name, to which these are limited: those of the time when a
-            batch was planned, without columns that were added later.
-        loaded_schema: The columns of the right input's rows in a load that was written before others were added; None
-            where they are the input's.
+        emitted_columns: For some outputs, by name, the columns that they had when the batch was planned; columns added
+            later are not emitted.
+        loaded_schema: The columns of the right input's rows if they were loaded before further columns were added; None
+            if they are the input's columns.
     """
 
     operation: Operation
@@ -159,12 +158,12 @@ def plan_settings(plan: Plan) -> dict[str, Any]:
         }
         for spec in plan.inputs
     ]
-    # Later runs read from it which runs look at the clock.
+    # Later runs read from needs_clock whether this run depended on processing time.
     return {"inputs": inputs, "time": asdict(plan.time), "needs_clock": plan.needs_clock}
 
 
 def with_settings(plan: Plan, settings: Mapping[str, Any]) -> Plan:
-    """Return a plan with an earlier one's ``plan_settings``; a user's own generator must still be the plan's."""
+    """Return a plan with the ``plan_settings`` of an earlier one; the plan must still have a user's own generator."""
     left, right = (_with(spec, values) for spec, values in zip(plan.inputs, settings["inputs"], strict=True))
     return replace(plan, left=left, right=right, time=TimePolicy(**settings["time"]))
 
@@ -175,8 +174,8 @@ def _with(spec: InputSpec, values: Mapping[str, Any]) -> InputSpec:
     except StrategyIsCodeError as error:
         msg = (
             f"input {spec.name!r}: a batch was planned with the watermark strategy {error}, whose code a checkpoint "
-            f"does not keep, and the query has {as_written(spec.watermark)}: start it once as it was, with "
-            f"Trigger.available_now(), and then with the new one"
+            f"does not keep, but the query now has {as_written(spec.watermark)}; start the query once with the former "
+            f"strategy and Trigger.available_now(), and then with the new strategy"
         )
         raise CheckpointError(msg) from None
     return replace(
@@ -192,7 +191,7 @@ def clock_needs(plan: Plan) -> list[str]:
         if spec.watermark.needs_clock
     ]
     if plan.needs_clock and not needs:
-        needs = ["the function's processing-time timers (processing_time_timers=False of process() where it sets none)"]
+        needs = ["the function's processing-time timers (if it sets none: processing_time_timers=False in process())"]
     return needs
 
 
@@ -200,7 +199,7 @@ _MANY_COLUMNS = 12
 
 
 def describe_operation(operation: Any) -> str:
-    """Return a join or a function with the settings that are not the default.
+    """Return the name of a join or a function, with its settings that are not the default.
 
     >>> from cojoin.engine.joins import AsofJoin
     >>> describe_operation(AsofJoin("inner", tolerance="1 hour"))
@@ -215,7 +214,7 @@ def describe_operation(operation: Any) -> str:
 
 
 def describe_watermark(strategy: WatermarkStrategy) -> str:
-    """Return a watermark strategy.
+    """Return the description of a watermark strategy.
 
     >>> from cojoin.engine.time.watermark_strategies import WatermarkStrategy
     >>> describe_watermark(WatermarkStrategy.for_bounded_out_of_orderness("5 seconds").with_idleness("1 minute"))
@@ -236,7 +235,7 @@ def describe_watermark(strategy: WatermarkStrategy) -> str:
 
 
 def describe_inputs(inputs: Iterable[InputSpec], sources: Iterable[str]) -> list[tuple[str, ...]]:
-    """Return both inputs, with where their rows are, as rows of a table, the header first."""
+    """Return a table that describes both inputs and their sources, the header first."""
     rows = [
         (
             spec.name,
@@ -258,15 +257,15 @@ def _times(spec: InputSpec) -> str:
 
 
 def describe_columns(schema: pa.Schema) -> str:
-    """Return columns with their types as DDL; of very many the first ones."""
+    """Return columns with their types as DDL; of more than 12 columns only the first 12."""
     return _shortened([f"{field.name} {_type(field)}" for field in schema])
 
 
 def describe_source(source: Any) -> str:
     """Return the kind and size of an input's frame, or a source's own name.
 
-    It runs nothing: of a frame of Spark's it shows the columns, and of one whose size takes a query, such as a DuckDB
-    relation, the kind alone.
+    It runs no query. A Spark DataFrame is described by its columns. A frame whose size needs a query, such as a DuckDB
+    relation, is described by its kind only.
     """
     kind = f"{type(source).__module__.partition('.')[0]} {type(source).__name__}"
     title = getattr(source, "title", None) if kind.startswith("cojoin ") else None
@@ -282,7 +281,7 @@ def describe_source(source: Any) -> str:
 
 def _describe_dataframe(frame: Any) -> str:
     kind = "streaming" if frame.isStreaming else "static"
-    return f"{kind} DataFrame of Spark's: {_shortened([f'{name} {dtype}' for name, dtype in frame.dtypes])}"
+    return f"{kind} Spark DataFrame: {_shortened([f'{name} {dtype}' for name, dtype in frame.dtypes])}"
 
 
 def _default(setting: Field[Any]) -> Any:

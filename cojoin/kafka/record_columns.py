@@ -1,12 +1,12 @@
-"""The rows that Spark makes of records: their values and keys as columns, and columns of key, headers and timestamp.
+"""Converts Kafka records to rows in Spark: columns of the value, of the key, of headers and of the timestamp.
 
 Values in Avro or Protobuf come decoded (``formats``), and Debezium's envelopes become rows here. Spark's own
 ``from_json`` reads JSON, so timestamps and decimals have the same forms as everywhere in Spark. A value that is not
 JSON of the schema, or a key or header that does not fit its type, makes the record undecodable: its row goes to
 ``rejected``, or ends the query if the user chooses that. A missing field is null.
 
-The formats of values and keys are resolved at first use, which may ask a schema registry. The columns then stay as they
-are for this source and all that are made of it, so that both ends of a batch see the same ones.
+The formats of values and keys are resolved at first use, which may ask a schema registry. The columns then stay the
+same for this source and every source derived from it, so that the start and the end of a batch have the same ones.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _CHANGE, _ARRAY, _END = "__cojoin_change", "__cojoin_array", "__cojoin_end"
 _SHOWN = 200
 _HIGH, _LOW = r"\\u[dD][89abAB][0-9a-fA-F]{2}", r"\\u[dD][c-fC-F][0-9a-fA-F]{2}"
 _HALF = rf"{_HIGH}(?!{_LOW})|(?<!{_HIGH}){_LOW}"
-# Possessive, since Java's matcher would go one call deeper with each blank.
+# Possessive, since Java's matcher would otherwise recurse once for each blank.
 _BLANKS = r"(?:\s|\\(?:u[0-9a-fA-F]{4}|[a-z]))*+"
 _LONG, _TIME_OF_DAY, _DAYS = r"-?\d{12}", r'(?:T\d|\d{1,2}:)[^"]*"(?!\s*:)', r'[+-]?\d{1,3}\s*"(?!\s*:)'
 _INSTANT = pa.timestamp("us", "UTC")
@@ -66,12 +66,12 @@ _ODD_TIMES: _OddTimes = (
     (_INSTANT.equals, rf'"\s*+(?:{_TIME_OF_DAY}|\\)', _TIME_OF_DAY),
     (pa.types.is_date, rf'"\s*+(?:{_DAYS}|\\)', _DAYS),
 )
-"""Values that Spark takes for whole times: a number is seconds, also where it is milliseconds, a time of the day is one
-of today, and a text of digits is days since 1970. Each has the column types that it concerns, the pattern of a JSON
-that may have such a value, and the pattern of the value."""
+"""Values that Spark reads as a wrong time. It reads a number as seconds, even if it is milliseconds. It reads a time of
+day as that time today, and a text of digits as days since 1970. Each entry has the column types that it concerns, the
+pattern of a JSON text that may have such a value, and the pattern of the value."""
 
 _PLACE = ("topic", "partition", "offset")
-"""The columns of a record's place."""
+"""The columns that identify a record in Kafka."""
 
 
 @dataclass(frozen=True)
@@ -158,9 +158,9 @@ def check_columns(
     *,
     has_format: bool = False,
 ) -> None:
-    """Check the columns that a user describes; a part with a format (``has_format``) brings others."""
+    """Check a source's schema, columns and ``decode``; with a format (``has_format``) the schema may be None."""
     if schema is None and (decode is not None or not (columns or has_format)):
-        msg = f"{label}: expected schema=, such as 'customer_id long, event_time timestamp': what a value holds"
+        msg = f"{label}: expected schema=, the columns of a value, such as 'customer_id long, event_time timestamp'"
         raise ConfigurationError(msg)
     if decode is not None:
         if not callable(decode):
@@ -178,13 +178,13 @@ def check_columns(
 
 
 def _check_names(label: str, *parts: Iterable[str]) -> None:
-    """Check that all columns, by the names of each part's, have different names."""
+    """Check that the columns of all parts, and those of the record's place, have different names."""
     seen: set[str] = set()
     for name in [*(name for part in parts for name in part), *_PLACE]:
         if name.lower() in seen:
             msg = (
-                f"{label}: two columns have the name {name!r}: the value's fields, the key's, further columns and "
-                f"Kafka's own, topic, partition and offset, need different names"
+                f"{label}: two columns have the name {name!r}; the fields of value and key, the further columns and "
+                f"Kafka's own (topic, partition and offset) need different names"
             )
             raise SchemaError(msg)
         seen.add(name.lower())
@@ -204,12 +204,12 @@ def decoded(
 ) -> DataFrame:
     """Return records as rows: the value's columns, the key's, the further ones, then ``topic, partition, offset``.
 
-    A record is one row, but a change event that moves a row to another key is two. Each row's mark, fault and newest
-    timestamp are the last columns, besides those of packed rows where there are any.
+    A record is one row, but a change event that moves a row to another key is two. Then follow the row's
+    mark, fault and newest timestamp, and at the end the columns of packed rows, if ``records`` has them.
 
-    A record that can't be decoded ends the query if ``fails_for`` names the input. The value is decoded already if
-    ``in_python``, and of some rows if ``archived``; it is plain JSON of the schema if ``value`` is None. ``moves_by``
-    has the key columns of change events.
+    A record that can't be decoded ends the query if ``fails_for`` names the input. With
+    ``in_python`` all values are already decoded, with ``archived`` those of some rows. Without a ``value`` format they
+    are plain JSON of the schema. ``moves_by`` has the key columns of change events.
     """
     faults = [F.col(FAULT)]
     names = [] if schema is None else parse_schema(schema, label="schema").names
@@ -221,7 +221,7 @@ def decoded(
         records = _with_parsed(records, VALUE, _PARSED, dtype)
         decoder = None if value is None else value.decoder
         title, odd = "value", _ODD_TIMES
-        if isinstance(decoder, DebeziumJson):  # which leaves no number for a time
+        if isinstance(decoder, DebeziumJson):  # it leaves no numbers in columns of times
             title, odd = f"value ({decoder.hint})", _ODD_TIMES[1:]
         faults.append(_misparsed(VALUE, _PARSED, title, dtype, odd))
     change = None
@@ -258,7 +258,7 @@ def decoded(
         records = records.withColumn(_CHANGE, F.explode(change.rows(is_good=fault.isNull())))
         own = [F.col(_CHANGE).getField("row").getField(name).alias(name) for name in names]
         own += [F.col(_CHANGE).getField("deleted").alias(DELETED), change.changed_at.alias(CHANGED_AT)]
-        # Debezium writes a tombstone after each delete, which it repeats for compaction.
+        # Debezium's tombstone only repeats the delete before it, for compaction.
         fault = F.when(fault == F.lit(TOMBSTONE), F.lit(REPEATED)).otherwise(fault)
         fault = F.coalesce(fault, F.col(_CHANGE).getField("note"))
     return records.select(
@@ -274,10 +274,11 @@ def decoded(
 
 
 def _with_parsed(records: DataFrame, source: str, parsed: str, dtype: pa.StructType) -> DataFrame:
-    """Return records with a column of JSON as a struct; it is null for JSON that is none of the type.
+    """Return records with a column of JSON as a struct; it is null if the JSON is not of the type.
 
-    Spark's parser reads the first JSON of a text and leaves out what follows it, so that the rest of a damaged value
-    would be lost in silence. Within an array, further text is not JSON, or another element, or leaves out the end.
+    Spark's parser reads the first JSON value of a text and ignores the rest, so the rest of a damaged value would be
+    lost silently. So the text is parsed within an array: further text is then invalid, or a second element, or the
+    field ``_END`` is missing.
     """
     # Not in the user's spelling, because Spark's plans refuse a char or varchar in a parsed schema.
     spelled = f"{_ARRAY} {type_to_ddl(pa.list_(dtype))}, {_END} boolean, {_CORRUPT} string"
@@ -311,7 +312,7 @@ def _misparsed(source: str, parsed: str, part: str, dtype: pa.StructType, odd: _
 
 
 def _leaves(dtype: pa.DataType, is_leaf: Callable[[pa.DataType], bool]) -> pa.DataType | None:
-    """Return a type with those leaves alone, as texts; None where it has none."""
+    """Return a type with only the leaves for which ``is_leaf`` is true, as texts; None if it has no such leaf."""
     types = pa.types
     if is_leaf(dtype):
         return pa.string()
@@ -385,7 +386,7 @@ class RecordDescription:
 
     @property
     def archived_schema(self) -> str | None:
-        """DDL of the columns that an archive may have instead of values; Debezium's envelopes only become rows here."""
+        """DDL of the columns that an archive may have instead of values; None for Debezium, which has no rows yet."""
         value = self.part("value")
         return None if value is not None and value.row is not None else self.schema
 
@@ -420,7 +421,7 @@ class RecordDescription:
 
     @property
     def json(self) -> dict[str, pa.Schema]:
-        """The columns of JSON that Spark parses, by the record's column in which it is."""
+        """The schema of each record column whose JSON Spark parses, by that column's name."""
         key, schema = self.part("key"), self.schema
         schemas = {} if schema is None or self.in_python else {VALUE: parse_schema(schema)}
         if key is not None and not key.in_python:
@@ -428,7 +429,7 @@ class RecordDescription:
         return schemas
 
     def parts(self, names: Iterable[str]) -> tuple[Part, ...] | None:
-        """Return which part of a record each column of a row comes from; None if one comes from none."""
+        """Return the part of a record from which each column of a row comes; None if a column comes from no part."""
         key, schema = self.part("key"), self.schema
         known: dict[str, Part] = dict.fromkeys(_PLACE, "place")
         known |= dict.fromkeys([] if schema is None else parse_schema(schema).names, "value")

@@ -1,15 +1,14 @@
-"""The metrics of one run of a query, taken from the reports of its batches, and OpenTelemetry's instruments of them.
+"""The metrics of one run of a query, computed from its batch reports, and the OpenTelemetry instruments for them.
 
-Counters add the difference of a report from the one before, beginning with the checkpoint's counts: they begin at 0 in
-each process, and a batch that is run again after it has counted adds nothing. The first batch of a restored query,
-which reads another query's state with its counts, adds none of these. Gauges are those of the newest report. It costs
-some microseconds a batch.
+A counter begins at 0 in each process. A batch adds its output rows, and for inputs the difference between its report
+and the previous one, at first the checkpoint's last. A batch that is run again after its manifest was written adds
+nothing. The first batch of a restored query adds no rows: its report has the counts of another query's state. Gauges
+have the values of the newest report. A batch costs some microseconds.
 
 There is one set of instruments for each meter, since a second instrument of the same name would be refused. Without the
-package ``opentelemetry-api`` there is none; with it, but without an SDK that the program has configured, nothing is
-measured. An exporter asks for gauges by a callback, and gets each query's newest values. The newest query of a name is
-shown after its end, too, so that the values of a short run are exported; the oldest of many ended queries are
-forgotten.
+package ``opentelemetry-api`` it does not exist, and until the program configures an SDK, nothing is measured. An
+exporter reads gauges by a callback, which returns each query's newest values. The newest query of a name is shown after
+its end, too, so that the values of a short run are exported. Of the ended queries, the 20 that started last are kept.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ class QueryMetrics:
 
     ``before`` is the report of the checkpoint's last batch when the run began, None before the first one; ``epoch`` is
     the number of the query's starts. ``begins_restored`` is whether batch 0 reads the state of another query.
-    ``is_asked`` is set once an exporter has read a gauge, so that figures that cost a request are requested only then.
+    ``is_asked`` is set once an exporter has read a gauge; before that, no source is queried for its newest offsets.
     """
 
     def __init__(
@@ -108,7 +107,7 @@ class QueryMetrics:
             self._add("cojoin.input.rejected", more, of_input, (REASON, reason))
 
     def count_group_failure(self, name: str, amount: int = 1) -> None:
-        """Count commits of an input's offsets to its consumer group that failed."""
+        """Count failed commits of an input's offsets to its consumer group."""
         self._add("cojoin.input.group.failures", amount, (INPUT, name))
 
     def set_offset_lags(self, lags: Mapping[str, int]) -> None:
@@ -148,7 +147,7 @@ class QueryMetrics:
         return self._time(figure, report.watermark)
 
     def _time(self, figure: str, watermark: int) -> float | None:
-        """Return a watermark, or how far it is behind the clock, in seconds; none where time has not begun or ended."""
+        """Return a watermark, or its lag behind the clock, in seconds; None before the first and after the last one."""
         if watermark in {NONE, END_OF_TIME}:
             return None
         if figure == "watermark":
@@ -160,7 +159,7 @@ class QueryMetrics:
 
 
 def _parts(report: BatchReport, durations_ms: Mapping[str, float]) -> dict[str, float]:
-    """Return the parts of a batch, one after the other; ``calls`` lies within ``execute`` and is left out."""
+    """Return the milliseconds of a batch's consecutive parts, without ``calls``, which is a part of ``execute``."""
     parts = {part: durations_ms[part] for part in ("execute", "snapshot") if part in durations_ms}
     own = {*parts, "calls"}
     parts["write"] = sum(millis for name, millis in durations_ms.items() if name in report.emitted and name not in own)

@@ -1,4 +1,4 @@
-"""A session with a JVM in this process, which py4j asks for what PySpark does not offer publicly."""
+"""A session with its driver JVM on this host; py4j also calls what PySpark does not offer publicly."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _WITH_DELTA: set[str] = set()
 """The applications whose JVMs have Delta's classes."""
 
 _CHECKED: set[str] = set()
-"""The applications whose Java was asked for its version."""
+"""The applications whose Java version was checked."""
 
 _BUILD = re.compile(r"delta-spark_(\d+\.\d+)_2\.\d+-")
 """The version of Spark in the name of Delta's jar."""
@@ -41,14 +41,14 @@ _BUILD = re.compile(r"delta-spark_(\d+\.\d+)_2\.\d+-")
 _PLAIN_FILE = re.compile(r"file:(/(?!\.{1,2}(/|$))[^/]+)+")
 _LOCAL_CLASSES = frozenset({"LocalFileSystem", "RawLocalFileSystem"})
 _ENCRYPTION = "parquet.crypto.factory.class"
-"""The setting of Hadoop's with which Spark encrypts the files that it writes."""
+"""The Hadoop setting by which Spark encrypts the parquet files that it writes."""
 
-# Spark 4.1 moved the classes of its logs.
+# Spark 4.1 moved the classes of its offset and commit logs.
 _LOGS = "org.apache.spark.sql.execution.streaming" + ("" if pyspark.__version__[:4] == "4.0." else ".checkpointing")
 
 
 class ClassicSession(SessionAdapter):
-    """A session with a JVM in this process."""
+    """A session with its driver JVM on this host, which py4j calls."""
 
     runs_batches: ClassVar[bool] = True
     has_local_properties: ClassVar[bool] = True
@@ -75,7 +75,7 @@ class ClassicSession(SessionAdapter):
         return f"the workers of {self.spark.sparkContext.master}"
 
     def check(self, label: str) -> None:
-        """Check that it is a session that runs."""
+        """Check that the session is a ``SparkSession`` that was not stopped, on a Java that Spark supports."""
         if not isinstance(self.spark, SparkSession):
             msg = f"{label}: expected a SparkSession, got {type(self.spark).__name__}"
             raise ConfigurationError(msg)
@@ -94,7 +94,7 @@ class ClassicSession(SessionAdapter):
         _CHECKED.add(self.application_id)
 
     def check_delta(self) -> None:
-        """Check that the JVM has Delta's classes, of its Spark's build."""
+        """Check that the JVM has Delta's classes, built for its version of Spark."""
         if self.application_id in _WITH_DELTA:
             return
         catalog, version = DELTA_SETTINGS["spark.sql.catalog.spark_catalog"], self.spark.version
@@ -107,10 +107,10 @@ class ClassicSession(SessionAdapter):
             package = delta_package(version)
             msg = (
                 f"this Spark {version} has no Delta: expected the jars of {package}, found no {catalog}; "
-                f"start the program with spark-submit --packages {package} (without a way to a Maven "
-                f"repository, with --jars and that package's jars), and with a session of cojoin.spark_session() or "
+                f"start the program with spark-submit --packages {package}, or, without access to a Maven repository, "
+                f"with --jars and that package's jars. Make its session with cojoin.spark_session(), or with "
                 f"the settings spark.sql.extensions={DELTA_SETTINGS['spark.sql.extensions']} and "
-                f"spark.sql.catalog.spark_catalog={catalog}. Started as a plain Python program, "
+                f"spark.sql.catalog.spark_catalog={catalog}. In a plain Python program, "
                 f"cojoin.spark_session() fetches the package itself"
             )
             raise EnvironmentSetupError(msg) from None
@@ -118,7 +118,7 @@ class ClassicSession(SessionAdapter):
         _WITH_DELTA.add(self.application_id)
 
     def check_checkpoint(self, files: Store) -> None:
-        """Do nothing: Spark is in this process, and its file systems were asked for the directory."""
+        """Do nothing: Spark's driver is on this host and reaches the same directories as this process."""
 
     def is_set(self, name: str) -> bool:
         """Return whether a setting was set explicitly."""
@@ -126,7 +126,7 @@ class ClassicSession(SessionAdapter):
 
     def setting_names(self) -> list[str]:
         """Return the names of all settings that were set explicitly."""
-        # All names in one call: one call per name takes a tenth of a second.
+        # All names in one call: with one call per name it would take a tenth of a second.
         return str(self._java.conf().getAll().keySet().mkString("\n")).splitlines()
 
     def hadoop_setting(self, name: str) -> str | None:
@@ -156,7 +156,7 @@ class ClassicSession(SessionAdapter):
         return not self.has_other_hosts
 
     def open_store(self, root: str, label: str) -> Store:
-        """Return the files below a directory, after Spark was asked whether it reaches the directory."""
+        """Return the files below a directory, which Spark resolves first, unless it is a plain ``file:`` path."""
         if _PLAIN_FILE.fullmatch(root) is None:
             root = qualified(self.spark, root, label)
         local = self.hadoop_setting("fs.file.impl")
@@ -186,10 +186,10 @@ class ClassicSession(SessionAdapter):
                 location = catalog.getTableMetadata(identifier).location()
             else:
                 location = catalog.defaultTablePath(identifier)
-            # As a path, in which a blank is a blank, where the URI has %20.
+            # A Path's text has a blank for the URI's %20.
             return str(java_class(self.spark, "org.apache.hadoop.fs.Path")(location).toString())
         except SPARK_ERRORS:
-            # It is a catalog of another kind, or the name is wrong, for which opening the table raises an error.
+            # The catalog is of another kind, or the name is wrong; opening the table then raises the error.
             return None
 
     def plan_bytes(self, frame: DataFrame) -> int:
@@ -208,7 +208,7 @@ class ClassicSession(SessionAdapter):
         return [_stream_source(leaf) for leaf in nodes if leaf.isStreaming()]
 
     def planned_metadata(self, files: Store) -> str:
-        """Return the line of metadata with which Spark would plan a new query's first batch now."""
+        """Return the metadata line that Spark would write to the offset log for a new query's first batch now."""
         del files
         # Only Spark knows which settings a query keeps from its first batch on.
         metadata = java_class(self.spark, f"{_LOGS}.OffsetSeqMetadata")
@@ -218,12 +218,12 @@ class ClassicSession(SessionAdapter):
         return json.dumps(entry)
 
     def add_listener(self, awaited: Callable[[], Sequence[str]], take: Callable[[str, dict[str, Any]], None]) -> None:
-        """Have a listener called after each action of the session."""
+        """Register a listener that is called after each action of the session; see ``ExecutionListener``."""
         ensure_callback_server_started(self.spark.sparkContext._gateway)  # noqa: SLF001 - as foreachBatch does
         self._java.listenerManager().register(ExecutionListener(awaited, take))
 
     def await_listeners(self, milliseconds: int) -> None:
-        """Wait until the listeners were called for all that has ended."""
+        """Wait until the listeners were called for all actions that have ended."""
         self._context.listenerBus().waitUntilEmpty(milliseconds)
 
     @property
@@ -245,7 +245,7 @@ def _plans(frame: DataFrame) -> Any:
 
 
 def _stream_source(leaf: Any) -> StreamSource | None:
-    """Return the source of a leaf of an analysed plan; None of a stream without a ``DataSource``."""
+    """Return the source of a leaf of an analysed plan; None if the leaf has no ``DataSource``."""
     try:
         name, entries, options = str(leaf.sourceName()), leaf.dataSource().options().iterator(), {}
         while entries.hasNext():
@@ -259,12 +259,12 @@ def _stream_source(leaf: Any) -> StreamSource | None:
 def stopped(label: str) -> ConfigurationError:
     """Return the error for a session that was stopped."""
     return ConfigurationError(
-        f"{label}: its Spark session was stopped; make another with cojoin.spark_session(), and its DataFrames again"
+        f"{label}: its Spark session was stopped; make a new one with cojoin.spark_session(), and new DataFrames in it"
     )
 
 
 def _check_build(version: str, jar: str) -> None:
-    """Check by the name of Delta's jar that it is built for a version of Spark; other names are accepted."""
+    """Check by the name of Delta's jar that it is built for this version of Spark; a name without one is accepted."""
     built = _BUILD.search(jar)
     if built is None or built[1] == spark_version(version):
         return
@@ -272,6 +272,6 @@ def _check_build(version: str, jar: str) -> None:
         raise no_delta(version)
     msg = (
         f"Delta's jar {jar.rpartition('/')[2]} is built for Spark {built[1]}, and this session is of Spark {version}; "
-        f"start it with the package {delta_package(version)} in its place"
+        f"start the session with the package {delta_package(version)} instead of this jar"
     )
     raise EnvironmentSetupError(msg)

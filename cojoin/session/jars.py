@@ -1,12 +1,12 @@
-"""The jars of a session: Delta's, Kafka's and the user's own, from cached folders, so a start needs no network.
+"""The jars of a session: Delta's, Kafka's and the user's own, from cached folders; only filling one needs a network.
 
 Each folder in the user's cache is fetched once, by one process, and is either complete or absent. It is filled under a
 temporary name, with a list of its files, and then renamed. The next process removes what a killed process left. Other
 processes wait for a lock, which the operating system releases when the holder ends.
 
 Maven packages are resolved with Spark's launcher and the Ivy library that PySpark contains. Spark has no command that
-only resolves packages, but its launcher resolves them before it runs a program, and its own ``--version`` is a program
-that ends at once. So the same repositories, credentials and proxies apply as for a session.
+only resolves packages, but its launcher resolves them before it runs a program. The program is ``SparkSubmit`` with
+``--version``, which ends at once. So the same repositories, credentials and proxies apply as for a session.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _CHOSEN = "COJOIN_JARS"
 _LIST = "jars.txt"
 _LONGEST_NAME = 100
 _FAILED, _PAUSES = "download failed", (2, 5)
-"""Ivy's message where a repository breaks off, and the seconds after which it is asked again."""
+"""Ivy's message for a broken download, and the pauses in seconds before further attempts."""
 
 # Versions that Maven and Ivy may resolve differently later: a snapshot, a range, the latest.
 _CHANGING = re.compile(r"-SNAPSHOT$|^latest\.|[\[\](),+]")
@@ -70,7 +70,7 @@ IN_SPARK = (
     "org.slf4j:*",
     "org.xerial.snappy:*",
 )
-"""Dependencies of Delta and Kafka that Spark contains itself and would load first; three quarters of the bytes."""
+"""Dependencies of Delta and Kafka that Spark contains and loads first; excluding them saves three quarters of bytes."""
 
 
 def find_jars(
@@ -87,8 +87,8 @@ def find_jars(
 
     Packages are ``organisation:module:version``; in the ``excludes``, ``*`` stands for any organisation or module.
     ``home`` is Ivy's folder, ``work`` one for the log. The launcher inherits the file descriptors in ``held``, so that
-    it keeps their locks if this process is killed. With ``is_apart``, the user's local Maven repository is left out:
-    Ivy takes a package whose description is in it, and fails if the jar is missing, as Maven often leaves it. Raises
+    it keeps their locks if this process is killed. With ``is_apart``, Ivy does not read the user's local Maven
+    repository, which often has a package's description without its jar, so that Ivy fails. Raises
     ``EnvironmentSetupError`` with Ivy's error where a package was not found or is damaged.
     """
     log, nothing = work / "spark.log", work / "no-defaults.conf"
@@ -126,7 +126,7 @@ def _run(command: Sequence[str], log: Path, held: Sequence[int], more: dict[str,
         try:
             return process.wait(_SECONDS)
         except subprocess.TimeoutExpired:
-            msg = f"it has not ended after {_SECONDS / 60:g} minutes"
+            msg = f"Spark's launcher has not ended after {_SECONDS / 60:g} minutes"
             raise EnvironmentSetupError(msg) from None
         finally:
             process.kill()
@@ -184,7 +184,7 @@ def fetch_jars(
     """Return the jars of Maven packages and of their dependencies; they are fetched if they are not in the cache.
 
     Packages whose version may change, such as a snapshot, are resolved each time. The user's ``settings`` of Spark
-    determine the repositories. ``say`` is called with messages that this may take a while. Raises
+    determine the repositories. ``say`` is called with a message before a fetch or a long wait. Raises
     ``EnvironmentSetupError`` where a package can't be fetched, or the folder can't be written.
     """
     changing = any(_CHANGING.search(package.split(":")[-1]) for package in packages)
@@ -194,7 +194,7 @@ def fetch_jars(
     with _explained_failures(packages, folder), _one_at_a_time(folder, say) as lock:
         if not changing and (jars := _listed(folder)):
             return jars
-        say(f"Fetching {', '.join(packages)} with what they need, once, which may take minutes ...")
+        say(f"Fetching {', '.join(packages)} and their dependencies, which may take minutes ...")
         return _fetch(packages, excludes, settings or {}, folder, lock, changing=changing)
 
 
@@ -224,9 +224,9 @@ def _explained_failures(packages: Sequence[str], folder: Path) -> Iterator[None]
         yield
     except EnvironmentSetupError as error:
         msg = (
-            f"could not fetch {', '.join(packages)}: {error}. Without a way to Maven Central, name a mirror in "
+            f"could not fetch {', '.join(packages)}: {error}. If Maven Central can't be reached, name a mirror in "
             "spark.jars.repositories or spark.jars.ivySettings, or a proxy in spark.driver.extraJavaOptions; or copy "
-            f"{folder} from a machine that has it, or put the jars into Spark's own folder jars or into spark.jars"
+            f"{folder} from a machine that has it, put the jars into Spark's folder jars, or name them in spark.jars"
         )
         raise EnvironmentSetupError(msg) from error
     except OSError as error:
@@ -276,10 +276,10 @@ def _fetch(
 def _find(
     packages: Sequence[str], excludes: Sequence[str], settings: Mapping[str, str], work: Path, lock: int
 ) -> list[Path]:
-    """Return the jars from the user's own folders, which may have them all, or if that fails from the repositories.
+    """Return the jars by the user's Ivy folder, which may have them all, or if that fails by a new, empty one.
 
-    Every program that starts Spark writes into the user's folder, and two at once may damage it permanently. A
-    repository that breaks off is asked three times in all.
+    Every program that starts Spark writes into the user's folder, and two at once may damage it permanently. With the
+    empty folder, a download that breaks off is attempted three times in all.
     """
     home = Path(settings.get("spark.jars.ivy") or Path.home() / ".ivy2.5.2").expanduser()
     try:
@@ -293,8 +293,8 @@ def _find(
     while True:
         try:
             return find_jars(packages, excludes, settings, work / "ivy", work, (lock,), is_apart=True)
-        except EnvironmentSetupError as error:  # noqa: PERF203 - it is asked thrice at most
-            # The repository has the jar, so it may serve it a moment later; what was fetched is not fetched again.
+        except EnvironmentSetupError as error:  # noqa: PERF203 - three times at most
+            # The repository has the jar and may deliver it a moment later; Ivy's folder keeps the jars already fetched.
             pause = next(pauses, None)
             if pause is None or _FAILED not in str(error):
                 raise
@@ -328,7 +328,7 @@ def jar_settings(conf: Mapping[str, Any], *, kafka: bool, say: Callable[[str], N
 
 
 def gets_delta(conf: Mapping[str, Any]) -> bool:
-    """Return whether a session has Delta: a build for this Spark exists, or the user names a jar or package of it.
+    """Return whether a session is to have Delta: it has a build for this Spark, or the user names its jar or package.
 
     With an empty ``spark.jars.packages``, only the latter counts.
     """

@@ -1,17 +1,17 @@
-"""The settings with which Spark's launcher starts a session's JVM, and the JVM's options, known before it starts.
+"""The settings and JVM options with which Spark's launcher will start a session's JVM, computed before it starts.
 
 The command line in ``PYSPARK_SUBMIT_ARGS`` overrides the settings that the program gives, and both override a file of
 settings such as ``spark-defaults.conf``.
 
-The JVM's log has warnings and errors, without the lines that come at every start: its settings are those of
-``log4j2.properties`` next to this module, given when the JVM starts, since its first lines come before Spark has a
-session. They are not given where the user has a configuration of Log4j, in any of the places where Spark looks for one.
-``spark.log.level`` and ``setLogLevel`` work as ever.
+The JVM logs warnings and errors, but not the lines that Spark logs at every start. ``log4j2.properties`` next to this
+module configures that. It is passed as a JVM option, since the first lines are logged before Spark has a session. It is
+not passed where the user has a Log4j configuration, in any of the places where Spark looks for one. ``spark.log.level``
+and ``setLogLevel`` work as usual.
 
-Java's second compiler (C2) takes a fifth of the CPU of a short run on few cores: by its defaults it compiles code of
-the planner and of the start that then hardly runs again. With thresholds ten times as high it takes a tenth. That
-spared 1 to 2 of 12 to 20 seconds of runs with and without cojoin, and cost later batches nothing measurable. What runs
-long is compiled all the same. The user's own options come later on the command line, and win. (HotSpot's tiered
+Java's second compiler (C2) takes a fifth of the CPU of a short run on few cores: by default it compiles code
+of the planner and of the startup that hardly runs again. With thresholds ten times as high it takes a tenth. That saved
+1 to 2 seconds in runs of 12 to 20 seconds, with and without cojoin, and did not measurably slow later batches. Code
+that runs for long is still compiled. The user's own options come later on the command line, and win. (HotSpot's tiered
 compilation policy.)
 """
 
@@ -64,13 +64,13 @@ def _conf_folder() -> Path:
 
 
 def settings_of(conf: Mapping[str, Any]) -> Mapping[str, str]:
-    """Return the settings that Spark will see, by those that the program gives."""
+    """Return the settings that Spark will see if the program sets those of ``conf``."""
     typed, _, properties = submit_arguments()
     return ChainMap(typed, {name: str(value) for name, value in conf.items()}, _read_properties(properties))
 
 
 def submit_arguments() -> tuple[dict[str, str], list[str], Path | None]:
-    """Return the settings in ``PYSPARK_SUBMIT_ARGS``, its words without those for jars, and its properties file."""
+    """Return the settings in ``PYSPARK_SUBMIT_ARGS``, its arguments without those for jars, and its properties file."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     for option, name in _OPTIONS.items():
         parser.add_argument(option, dest=name)
@@ -130,9 +130,9 @@ def log_options(settings: Mapping[str, str], options: str) -> list[str]:
 
 
 def jvm_settings(conf: Mapping[str, Any]) -> dict[str, str]:
-    """Return the driver's default JVM options as a Spark setting, the user's own included.
+    """Return the driver's default JVM options as a Spark setting, including the user's own.
 
-    A program that spark-submit started, whose JVM runs already, gets none.
+    Empty in a program that spark-submit started, since its JVM is already running.
     """
     if "PYSPARK_GATEWAY_PORT" in os.environ:
         return {}

@@ -1,7 +1,7 @@
 """One interface over the two kinds of Spark sessions: with a JVM in this process, and of Spark Connect.
 
-All other code asks the adapter of its session (``sessions.adapter_of``) for what it needs: an ability of the session,
-as an attribute, or the object itself, by a method that both kinds implement. It never asks which kind a session is.
+All other code uses the adapter of its session (``sessions.adapter_of``): attributes for the abilities of the session,
+and methods, which both kinds implement, for everything else. No other code checks which kind a session is.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class SessionAdapter(ABC):
     """Whether ``add_listener`` and ``await_listeners`` can be called."""
 
     shares_paths: ClassVar[bool]
-    """Whether a local path is surely the same place for Spark as for this process."""
+    """Whether a local path is always the same directory or file for Spark as for this process."""
 
     def __init__(self, spark: SparkSession) -> None:
         self.spark = spark
@@ -56,7 +56,7 @@ class SessionAdapter(ABC):
     @property
     @abstractmethod
     def application_id(self) -> str:
-        """The id of the application that the session belongs to; of a session of Spark Connect, its own id."""
+        """The id of the application that the session belongs to; with Spark Connect, the session's own id."""
 
     @property
     @abstractmethod
@@ -70,16 +70,17 @@ class SessionAdapter(ABC):
 
     @abstractmethod
     def check(self, label: str) -> None:
-        """Check that it is a session that answers; ``label`` is what it belongs to, such as ``"input 'trades'"``.
+        """Check that this is a Spark session that works; ``label`` names its owner, such as ``"input 'trades'"``.
 
-        Raises ``ConfigurationError`` for anything else, or where its server does not answer or has another version.
+        Raises ``ConfigurationError`` for any other object, a stopped session, or a server that does not answer or has
+        another version.
         """
 
     @abstractmethod
     def check_delta(self) -> None:
         """Raise ``EnvironmentSetupError`` with the package if Delta can't be used.
 
-        Without its classes, the first use of a table would fail with Java's stack.
+        Without Delta's classes, the first use of a table would fail with a Java stack trace.
         """
 
     @abstractmethod
@@ -103,20 +104,20 @@ class SessionAdapter(ABC):
 
     @abstractmethod
     def with_setting(self, name: str, value: str) -> AbstractContextManager[SparkSession]:
-        """Return a context with a session that has a setting; the session's own value stays or is restored."""
+        """Return a context manager for a session that has a setting; this session's value is the same after it."""
 
     @abstractmethod
     def parallel_tasks(self) -> int:
-        """Return how many tasks run at the same time: Spark's default parallelism, the number of all cores."""
+        """Return how many tasks run at the same time: Spark's default parallelism, usually the number of cores."""
 
     @abstractmethod
     def executors(self) -> frozenset[str]:
-        """Return the addresses of the driver and of the executors that it knows; none with Spark Connect."""
+        """Return the addresses of the driver and of its registered executors; none with Spark Connect."""
 
     @property
     @abstractmethod
     def has_child_workers(self) -> bool:
-        """Whether all workers are children of this process's Spark, so that they have what it has."""
+        """Whether all Python workers are on this process's host, as its Spark's children, and so have its packages."""
 
     @property
     def has_other_hosts(self) -> bool:
@@ -126,7 +127,7 @@ class SessionAdapter(ABC):
 
     @abstractmethod
     def open_store(self, root: str, label: str) -> Store:
-        """Return the files below a directory; as ``sessions.open_store``."""
+        """Return the store of the files below a directory; see ``sessions.open_store``."""
 
     @abstractmethod
     def local_path(self, location: str) -> str | None:
@@ -138,14 +139,14 @@ class SessionAdapter(ABC):
 
     @abstractmethod
     def table_location(self, table: str) -> str | None:
-        """Return the folder of a table by path, with a ``/``, or by name; None without such a table.
+        """Return the folder of a table, which is a path (with a ``/``) or a table's name; None without such a table.
 
-        With a JVM in this process, it is also known of a table that does not exist yet.
+        With a JVM in this process, a table that does not exist yet has a folder, too.
         """
 
     @abstractmethod
     def plan_bytes(self, frame: DataFrame) -> int:
-        """Return the size of a static DataFrame in bytes, as Spark estimates it; of an unknown one, the largest."""
+        """Return the size of a static DataFrame in bytes, as Spark estimates it; ``sys.maxsize`` if it is unknown."""
 
     @abstractmethod
     def runs_python(self, frame: DataFrame) -> bool:
@@ -155,31 +156,31 @@ class SessionAdapter(ABC):
     def stream_sources(self, frame: DataFrame) -> list[StreamSource | None]:
         """Return the sources of the streams that the plan of a DataFrame reads, in order.
 
-        Each has one line in Spark's offset log. None stands for an unknown source: one without a reader of Spark's
-        first kind (``DataSource``), and any of a session of Spark Connect.
+        Each has one line in Spark's offset log. None stands for an unknown source: one that is not of version 1 of
+        Spark's data source API (``DataSource``), and every source with Spark Connect.
         """
 
     @abstractmethod
     def planned_metadata(self, files: Store) -> str:
         """Return the line of metadata with which Spark would plan a new query's first batch now.
 
-        ``files`` is a directory that Spark reaches; with Spark Connect, the checkpoint of a query that only produces
-        the line lies there for a moment.
+        ``files`` is a directory that Spark reaches. With Spark Connect, a query is run only to produce the line, and
+        its checkpoint is stored in the directory for a moment.
         """
 
     @abstractmethod
     def add_listener(self, awaited: Callable[[], Sequence[str]], take: Callable[[str, dict[str, Any]], None]) -> None:
-        """Have an ``ExecutionListener`` called after each action of the session; needs ``has_listeners``."""
+        """Register an ``ExecutionListener`` of these functions, called after each action; needs ``has_listeners``."""
 
     @abstractmethod
     def await_listeners(self, milliseconds: int) -> None:
-        """Wait until the listeners were called for all that has ended; needs ``has_listeners``.
+        """Wait until the listeners were called for all ended actions; needs ``has_listeners``.
 
         Raises an error where that takes longer, or the session was stopped.
         """
 
     def object_store_settings(self, root: str) -> Settings | None:
-        """Return how the object store of a root is reached without Hadoop; None elsewhere, or if left to Hadoop."""
+        """Return the settings to reach a root's object store without Hadoop; None without one, or if left to Hadoop."""
         if str(self.spark.conf.get(_STORAGE, "")).lower() == "hadoop":
             return None
         settings = settings_of(root, self.hadoop_setting)

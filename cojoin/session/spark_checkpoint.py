@@ -1,17 +1,17 @@
 """Spark's own files of a query, as cojoin reads, compares and writes them: offset log, source logs and state store.
 
-*The offset log* has a text for each batch, of version ``v1``: a line with the version, a line of metadata, then a line
+*The offset log* has a file for each batch, in version ``v1``: a line with the version, a line of metadata, then a line
 for each source in the order of the plan. The control input is the last source. Spark runs a batch that is planned and
 not committed exactly as it was planned, so cojoin plans batches by writing their entries.
 
-*The log of a file source*, in ``spark/sources/<n>``, has for each id a text ``<id>`` with the line ``v1`` and a JSON
-line for each file. At a regular interval the text is named ``<id>.compact`` and repeats all earlier entries, after
-which Spark may delete the older texts. A source offset ``{"logOffset": k}`` means that all files of the ids up to k
-were read. Spark never writes an id without files; Spark and this module refuse a log that lacks an id. Spark reads all
-files that the log lacks. Each manifest therefore has a sum of the entries up to its batch, which reveals a log that was
-changed, or is a former one.
+*The log of a file source*, in ``spark/sources/<n>``, has for each id a log file ``<id>``: the line ``v1``, then a JSON
+line for each data file. At regular intervals, it is named ``<id>.compact`` and repeats all earlier entries, after which
+Spark may delete the older log files. A source offset ``{"logOffset": k}`` means that all files of the ids up to k
+were read. Spark never writes an id without files; Spark and this module refuse a log that lacks an id. Spark reads
+again every file that is missing in the log. Each manifest therefore has a checksum of the entries up to its batch,
+which reveals a log that was changed or is an older copy.
 
-*The state store* is read without the query that has written it. (Spark: ``StateDataSource``.)
+*The state store* is read without running the query that wrote it. (Spark: ``StateDataSource``.)
 
 In this module, ``files`` is the checkpoint, an offset is a source's line in the offset log, and ``check`` raises an
 error where another start has taken over. Errors are ``CheckpointError``.
@@ -40,7 +40,7 @@ STATE_COLUMNS = ("key.key_group AS label", "value.groupState.state AS content")
 """The key and the state of each value, as SQL."""
 
 ENCODED = re.compile(r"[\s%\[\]{}^`|\"<>\\#?]")
-"""The characters in a path that Spark's reader of state encodes, and then looks for."""
+"""The characters that Spark's state reader encodes in a path; it finds nothing, since it searches the encoded path."""
 NOTHING_READ = "-"
 """The offset of a source of which nothing was read, in Spark's offset log."""
 
@@ -66,11 +66,11 @@ _FIELDS = ("path", "timestamp", "batchId")
 
 
 def load_states(spark: SparkSession, files: Store, batch_id: int) -> DataFrame:
-    """Return the state values after a batch, for ``STATE_COLUMNS``; ``SPARK_ERRORS`` where Spark no longer has them."""
+    """Return the state values after a batch, for ``STATE_COLUMNS``; raises ``SPARK_ERRORS`` if Spark deleted them."""
     # The format needs classes that a session loads only with its first stream.
     _ = spark.streams
     store = spark.read.format("statestore").option("batchId", batch_id).load(files.path("spark"))
-    # Spark Connect looks at the files only when it is asked something.
+    # Spark Connect reads the files only when the schema is requested.
     _ = store.columns
     return store
 
@@ -81,15 +81,15 @@ def names_missing_state(error: BaseException) -> bool:
 
 
 def source_offsets(files: Store, batch_id: int) -> list[str]:
-    """Return each source's end offset of a batch; empty where it has no entry. The entry may be damaged."""
+    """Return each source's end offset of a batch; empty where it has no entry. Raises an error for a damaged entry."""
     return planned_lines(files, batch_id)[2:] if files.exists(f"{OFFSETS}/{batch_id}") else []
 
 
 def planned_entry(spark: SparkSession, files: Store) -> str:
     """Return the line of metadata with which Spark would plan a new query's first batch now.
 
-    ``files`` is a directory that Spark reaches: with Spark Connect, a query that only produces the line has its
-    checkpoint in it.
+    ``files`` is a directory that Spark reaches: with Spark Connect, a query is run only to produce the line, and its
+    checkpoint is stored in the directory.
     """
     return adapter_of(spark).planned_metadata(files)
 
@@ -97,7 +97,7 @@ def planned_entry(spark: SparkSession, files: Store) -> str:
 def plan_first_batch(
     spark: SparkSession, files: Store, sources: Sequence[str], control: int, check: Callable[[], None]
 ) -> None:
-    """Plan a restored query's first batch, which reads the control input alone, to an entry in its log.
+    """Plan a restored query's first batch, which reads only the control input, up to the id ``control`` in its log.
 
     ``sources`` has the offset of each other source at the end of the batch. The query keeps the session's number of
     shuffle partitions.
@@ -116,21 +116,21 @@ def begin_after(files: Store, sources: Sequence[str], check: Callable[[], None])
     text = "\n".join([version, metadata, *sources, first[-1]])
     files.write_checked(f"{OFFSETS}/0", text, check)
     if not files.create(f"{OFFSETS}/1", text.encode()):
-        # A start that was suspended has had Spark plan it, perhaps by the former offsets, and can't execute it.
+        # Spark has planned it for a start that was suspended, maybe by the former offsets; that start can't execute it.
         files.write_checked(f"{OFFSETS}/1", text, check)
 
 
 def plan_look_at_the_clock(files: Store, now: int) -> bool:
     """Plan a batch without rows after the last committed one, at a processing time (epoch milliseconds).
 
-    Returns False where no batch ever ran, or where a planned batch, with its own processing time, is not yet committed.
+    Returns False where no batch ever ran, a planned batch is not yet committed, or another run has planned the batch.
     """
     newest, committed = newest_id(files, OFFSETS), newest_id(files, COMMITS)
     if newest is None or newest != committed:
         return False
     version, metadata, *sources = planned_lines(files, newest)
     entry = json.dumps({**json.loads(metadata), "batchTimestampMs": now})
-    # As for Spark itself, the first run that plans a batch has planned it.
+    # As among Spark's own runs, the entry of the run that writes it first counts.
     return files.create(f"{OFFSETS}/{newest + 1}", "\n".join([version, entry, *sources]).encode())
 
 
@@ -143,16 +143,16 @@ def planned_batch(files: Store) -> int | None:
 def log_offset(number: int) -> str:
     """Return the offset of the control input's log as Spark writes it.
 
-    Spark compares offsets as texts: by another one it would plan a batch in which nothing is new.
+    Spark compares offsets as texts: for the same number in another spelling, it would plan a batch without new data.
     """
     return json.dumps({"logOffset": number}, separators=(",", ":"))
 
 
 def check_offsets(files: Store, batch_id: int, expected: Sequence[str]) -> None:
-    """Check that Spark's offset log has the offsets in the manifest of the last batch that counts.
+    """Check that Spark's offset log has the ``expected`` offsets, from the manifest of the batch ``batch_id``.
 
-    If they differ, the query would not continue where it stopped. Batches that Spark has committed since have moved no
-    source.
+    If they differ, the query would not continue where it stopped. Batches that Spark has committed since have read no
+    rows, so they have the same offsets.
     """
     batch_id = max(batch_id, newest_id(files, COMMITS) or 0)
     logged = source_offsets(files, batch_id)
@@ -164,14 +164,14 @@ def check_offsets(files: Store, batch_id: int, expected: Sequence[str]) -> None:
             else f"{differs[0]}, the manifest {differs[1]}"
         )
         msg = (
-            f"checkpoint {files.root}: {OFFSETS}/{batch_id} is not what the query has counted: it has {difference}; "
+            f"checkpoint {files.root}: {OFFSETS}/{batch_id} differs from the query's manifest: it has {difference}; "
             f"{PUT_BACK}"
         )
         raise CheckpointError(msg)
 
 
 def plan_interrupted(spark: SparkSession, files: Store, begins: Sequence[str], ends: Sequence[str]) -> None:
-    """Write, into an empty directory, a query's logs as if its batch from some offsets to others was interrupted."""
+    """Write, into an empty directory, the logs of a query whose batch from ``begins`` to ``ends`` was interrupted."""
     entry = planned_entry(spark, files)
     files.write(_METADATA, json.dumps({"id": str(uuid.uuid4())}))
     files.write(f"{OFFSETS}/0", "\n".join([LOG_VERSION, entry, *begins]))
@@ -183,7 +183,7 @@ def planned_lines(files: Store, batch_id: int) -> list[str]:
     """Return the lines of a batch's entry in Spark's offset log."""
     name = f"{OFFSETS}/{batch_id}"
     lines = (files.read(name) or "").splitlines()
-    # The format of other sources' offsets is their own; the control input is the last line.
+    # Of the offsets, only the control input's, in the last line, has a format that is known.
     if len(lines) < 3 or lines[0] != LOG_VERSION or not _is_object(lines[1]) or not _is_position(lines[-1]):
         msg = (
             f"checkpoint {files.root}: {name}, a batch in Spark's offset log, is not in the form {LOG_VERSION}: it was "
@@ -223,7 +223,7 @@ def source_entries(files: Store, n: int) -> list[dict[str, Any]]:
     """Return the entries of the log of the ``n``-th source of the plan, one for each file, in the order of their ids.
 
     An entry is ``{"path", "timestamp", "batchId"}``: the path encoded as a URL, the file's modification time in epoch
-    milliseconds, and the id under Spark's name for it. Without a log, there are none.
+    milliseconds, and the entry's id, which Spark calls ``batchId``. Without a log, the list is empty.
     """
     folder = _folder(n)
     compacted: dict[int, str] = {}
@@ -251,10 +251,10 @@ def write_source_log(
 ) -> None:
     """Write the ``n``-th source's log as if Spark had read exactly up to an id; the call is idempotent.
 
-    ``entries`` are those of ``source_entries``; those after ``last_id``, the ``logOffset`` of the source's offset (-1:
-    nothing was read), are left out. Spark expects compacted texts at multiples of the ``interval``. With ``check``,
-    another log that an earlier start has left is deleted, as long as no batch is committed; without it, the folder must
-    have no texts of other ids.
+    ``entries`` are those of ``source_entries``. ``last_id`` is the ``logOffset`` of the source's offset (-1: nothing
+    was read); later entries are left out. Spark expects a compacted log file at each ``interval``-th id. With
+    ``check``, log files that an earlier start has left are deleted, as long as no batch is committed; without it, the
+    folder must have no log files of other ids.
     """
     by_id: dict[int, list[str]] = {number: [] for number in range(last_id + 1)}
     for entry in entries:
@@ -263,7 +263,7 @@ def write_source_log(
     missing = [number for number, lines in by_id.items() if not lines]
     if missing:
         msg = (
-            f"checkpoint {files.root}: the file source's log should come to {last_id}, but its entries have no files "
+            f"checkpoint {files.root}: the file source's log should reach id {last_id}, but its entries have no files "
             f"for {_shown(missing)}; restore from an older batch, or start with a new checkpoint"
         )
         raise CheckpointError(msg)
@@ -289,7 +289,7 @@ def write_source_log(
 
 
 class LogDigests:
-    """The digests of what file sources have read; their offsets are only the numbers of entries in their logs."""
+    """The digests of the files that file sources have read: a file source's offset is only an id in its log."""
 
     def __init__(self, files: Store) -> None:
         self._files = files
@@ -300,7 +300,7 @@ class LogDigests:
     def sums(self, offsets: Sequence[str]) -> dict[str, list[Any]]:
         """Return the last id and a sum of the entries up to it, by file source, for ``check_source_logs``.
 
-        It is empty where a source is read twice, since that has two offsets and one log.
+        It is empty where the plan reads a source twice, which has two offsets, but one log.
         """
         if self._has_all is None:
             folders = [int(name) for name in self._files.names(SOURCES) if name.isdigit()]
@@ -324,7 +324,7 @@ class LogDigests:
         if known > number:
             listed = [each for each in source_entries(self._files, n) if each["batchId"] <= number]
             if all(each["batchId"] != number for each in listed):
-                # A sum of an old listing would never be found again.
+                # The checksum of an outdated listing would not match the log at the next start.
                 msg = (
                     f"checkpoint {self._files.root}: the listing of {_folder(n)}, the log of the files that Spark has "
                     f"read, lacks its newest entry {number}; start the query again"
@@ -367,9 +367,9 @@ def check_source_logs(files: Store, sums: Mapping[str, Sequence[Any]]) -> None:
         actual = _hexadecimal(_sum(each for each in source_entries(files, int(n)) if each["batchId"] <= number))
         if actual != expected:
             msg = (
-                f"checkpoint {files.root}: {_folder(int(n))}, the log of the files that Spark has read, is not what "
-                f"the query has counted up to {number}: it was changed, or is a former one, so files would be read "
-                f"twice or never; put it back from a backup of the checkpoint"
+                f"checkpoint {files.root}: {_folder(int(n))}, the log of the files that Spark has read, does not "
+                f"have the entries up to {number} that the query has read: it was changed or is an older copy, so "
+                f"files would be read twice or never; put it back from a backup of the checkpoint"
             )
             raise CheckpointError(msg)
 
@@ -406,7 +406,7 @@ def _read(files: Store, name: str) -> list[dict[str, Any]]:
     except (ValueError, KeyError, TypeError) as error:
         msg = (
             f"checkpoint {files.root}: {name} holds a line that is not an entry with {', '.join(_FIELDS)}; "
-            f"restore from a copy of the checkpoint that is whole"
+            f"put it back from a backup of the checkpoint"
         )
         raise CheckpointError(msg) from error
 

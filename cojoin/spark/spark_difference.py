@@ -1,9 +1,9 @@
-"""The comparison of two versions over inputs of Spark: one reading, one shuffle, and both versions in each key group.
+"""The comparison of two versions of a plan over Spark inputs, which are read and shuffled once for both versions.
 
 A grouped function runs both versions of a plan over one key group, inside ``applyInArrow``, on the packed rows that
-``StaticCall`` takes. It emits rows of ``(kind, payload)``: of kind 0 the counts of all outputs as JSON, of the kinds
-from 1 on Arrow messages of the differing rows of each output. These are persisted on the executors' disks, so that the
-differing rows can be looked at without running both versions again, until the difference is garbage-collected.
+``StaticCall`` takes. It emits rows of ``(kind, payload)``. Kind 0 is the counts of all outputs as JSON; each kind from
+1 on is one output, with its differing rows as Arrow messages. The emitted rows are persisted on the executors' disks
+until the difference is garbage-collected, so that differing rows are read without running both versions again.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 _DIFFERING_DDL = "kind int, payload binary"
 _COUNTS = 0
-"""The kind of the counts; the outputs are numbered from 1 on, as ``Comparison.outputs`` has them."""
+"""The kind of the counts; the kinds from 1 on are the outputs in the order of ``Comparison.outputs``."""
 
 _OTHER_CONTROL_TAG = -1
 """The tag of control rows that are for version b alone."""
@@ -57,7 +57,7 @@ _SCHEMA = pa.schema([("kind", pa.int32()), ("payload", pa.binary())])
 
 @dataclass(frozen=True)
 class _ComparingCall:
-    """Runs two versions over one key group's rows; version b has separate control rows of the inputs ``own``."""
+    """Runs two versions over one key group's rows; for the inputs in ``own``, version b has separate control rows."""
 
     comparison: Comparison
     own: frozenset[int] = frozenset()
@@ -95,12 +95,13 @@ class _ComparingCall:
 
 
 def spark_difference(comparison: Comparison, a: SparkExecution, b: SparkExecution) -> Difference:
-    """Return how two versions over inputs of Spark differ; both process the rows of the first one.
+    """Return the difference of two versions over Spark inputs; both process version a's rows.
 
-    A ConfigurationError means that an input has no end, or different rows; a QueryFailedError that a version failed.
+    Raises ``ConfigurationError`` where an input has no end, or other rows in b than in a, and ``QueryFailedError``
+    where a version fails.
     """
     inputs = [_history(one, other) for one, other in zip(a.bound, b.bound, strict=True)]
-    # Both versions run in the same key groups, to the end of time, where no row is ahead of the clock.
+    # Both versions run in the same key groups, and to the end of time, so no row is rejected as too far ahead.
     left, right = (replace(each.spec, max_ahead_ms=None) for each in inputs)
     one = replace(comparison.a, left=left, right=right)
     left, right = (replace(spec, max_ahead_ms=None) for spec in comparison.b.inputs)
@@ -113,7 +114,7 @@ def spark_difference(comparison: Comparison, a: SparkExecution, b: SparkExecutio
     ]
     packed = [each.packed(one.key_groups) for each in inputs]
     for mine, theirs in own:
-        # Version b's view of time over the same rows; its rows are not packed a second time.
+        # Version b's control rows over the same rows, which are not packed a second time.
         controls = _static(mine.frame, theirs, mine.tag).packed(one.key_groups).where(F.col("tag") == CONTROL_TAG)
         packed.append(controls.withColumn("tag", F.lit(_OTHER_CONTROL_TAG).cast("tinyint")))
     rows = reduce(lambda one, two: one.union(two), packed)
@@ -152,7 +153,7 @@ class _Kept:
 
 
 def _release(emitted: DataFrame) -> None:
-    # The session may have been stopped in the meantime, and its files with it.
+    # If the session was stopped in the meantime, its persisted rows are already deleted.
     if not adapter_of(emitted.sparkSession).is_stopped:
         emitted.unpersist()
 
@@ -205,7 +206,7 @@ def _opened(bound: BoundInput) -> DataFrame:
 
 
 def _static(frame: DataFrame, spec: InputSpec, tag: Any) -> BoundInput:
-    """Return static rows as an input of a specification."""
+    """Return a static DataFrame as an input with the settings of ``spec``."""
     declared = Input(
         frame,
         key=spec.key,
@@ -221,13 +222,13 @@ def _static(frame: DataFrame, spec: InputSpec, tag: Any) -> BoundInput:
         valid_to=spec.changes.valid_to if spec.changes else None,
     )
     bound = BoundInput(declared, spec.name, tag)
-    # A DataFrame does not say that its rows are those of a change feed.
+    # A DataFrame does not show that its rows are those of a change feed.
     bound.spec = replace(bound.spec, changes=spec.changes)
     return bound
 
 
 def _seen(spec: InputSpec) -> tuple[Any, ...]:
-    """Return the settings that decide on the times that the map tasks observe."""
+    """Return the settings that determine an input's control rows."""
     return spec.event_time, spec.partition, spec.watermark
 
 

@@ -2,8 +2,8 @@
 
 A setting ``fs.*`` may be in Hadoop's configuration or in Spark's, where its name begins with ``spark.hadoop.``. Without
 credentials in them, the libraries look where the store's own tools do: environment variables, profile files, the
-identity of the machine or pod. Settings that only Hadoop's connectors understand, such as a user's credentials provider
-or a credential file, have no translation; the store is then reached by Hadoop.
+identity of the machine or pod. With a user's credentials provider or a credential file, which only Hadoop's connectors
+understand, Hadoop reaches the store. Other settings without a translation, such as encryption, are ignored.
 
 Credentials are in ``Settings.options``, which ``repr`` leaves out. They are never written to a checkpoint.
 """
@@ -45,19 +45,19 @@ _RETRIES = {
     "retry_timeout": timedelta(seconds=20),
     "backoff": {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=3), "base": 2},
 }
-"""Passing errors are bridged; that a store is down is reported within seconds, not after the client's usual minutes."""
+"""Temporary errors are retried; a store that is down is reported within some 20 seconds, not minutes."""
 
 _ANONYMOUS = "AnonymousAWSCredentialsProvider"
 _AZURE_PROVIDERS = frozenset({"ClientCredsTokenProvider", "MsiTokenProvider", "WorkloadIdentityTokenProvider"})
 _AMAZON = re.compile(r"^(?:https?://)?s3(?:[.-]([a-z0-9-]+))?\.amazonaws\.com/?$")
-"""Amazon's own endpoints, with the region."""
+"""Amazon's endpoints of the form s3.amazonaws.com or s3.<region>.amazonaws.com, with the region."""
 
 _CREDENTIAL_FILES = "hadoop.security.credential.provider.path"
 
 
 @dataclass(frozen=True)
 class Settings:
-    """The way to one bucket or container and the path below it; ``kind`` is ``"s3"``, ``"gs"`` or ``"azure"``.
+    """A path in a bucket or container, with the options to reach it; ``kind`` is ``"s3"``, ``"gs"`` or ``"azure"``.
 
     The options are those of ``obstore``'s client; they may hold credentials.
     """
@@ -69,14 +69,14 @@ class Settings:
 
 
 def settings_of(root: str, setting: Callable[[str], str | None]) -> Settings | None:
-    """Return how to reach the store of a root; None where it is not on an object store, or only Hadoop can reach it.
+    """Return the settings for a root's object store; None if it is not on one, or only Hadoop can reach the store.
 
     ``setting`` returns Hadoop's setting of a name, such as ``fs.s3a.access.key``, or None.
 
     >>> settings_of("s3a://lake/trades", {"fs.s3a.path.style.access": "true"}.get).bucket
     'lake'
     """
-    # Hadoop takes a path as it is: neither are escapes undone, nor do ? and # mean anything.
+    # Hadoop takes a path literally: it does not decode escapes, and ? and # have no meaning.
     scheme, _, rest = root.partition("://")
     place, _, path = rest.partition("/")
     kind = SCHEMES.get(scheme)
@@ -92,7 +92,7 @@ def settings_of(root: str, setting: Callable[[str], str | None]) -> Settings | N
 
 
 def client_of(settings: Settings) -> Any:
-    """Return the client of ``obstore`` for a bucket or container and a prefix; ``BaseError`` for an invalid option."""
+    """Return the client of ``obstore`` for the settings; raise ``BaseError`` for an invalid option."""
     from obstore.store import AzureStore, GCSStore, S3Store  # noqa: PLC0415 - queries on local files do not load it
 
     kinds = {"s3": S3Store, "gs": GCSStore, "azure": AzureStore}

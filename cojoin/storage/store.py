@@ -1,15 +1,14 @@
-"""The files below one directory, on any store: all that cojoin itself reads, writes, lists and deletes goes through it.
+"""The interface by which cojoin itself reads, writes, lists and deletes the files below one directory, on any store.
 
 A file is written whole or not at all, and a reader never sees a part of one. ``create`` writes a file only where there
 is none, and ``replace`` only where the file still is the one that was read (compare-and-swap): of several processes
-that try, one succeeds. ``replace`` is exact where ``swaps`` is true. Elsewhere the file is compared first and then
-written, and two processes may both succeed within that moment.
+that try, one succeeds. ``replace`` is atomic where ``swaps`` is true. Elsewhere the file is compared first and
+then written, and of two processes that do so at the same moment both may succeed.
 
 ``local_store``, ``object_store`` and ``hadoop_store`` are the stores; ``sessions.open_store`` chooses one. The tests
 compare each with their simulated store by the same sequences of operations.
 
-An error of a store names its remedy where that is known (``cure_of``), whether it came from cojoin's own client or from
-Hadoop.
+The message of a store's error has the remedy if one is known (``cure_of``), for cojoin's own clients and for Hadoop.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ _CURES = (
     ),
     (
         ("PermanentRedirect", "AuthorizationHeaderMalformed", "status code: 301", "without LOCATION"),
-        "set the bucket's region, such as by fs.s3a.endpoint.region",
+        "set the bucket's region, for example with fs.s3a.endpoint.region",
     ),
     (
         ("error sending request", "error trying to connect", "timed out", "dns error", *_JAVAS_UNREACHED),
@@ -82,7 +81,7 @@ FORMER = ".former"
 
 _TEMPORARY = re.compile(r"\..+\.[0-9a-f]{32}\.tmp")
 _SAFE_SECONDS = 24 * 3600.0
-"""The age of an abandoned temporary file; a writer that was suspended for so long fails when it renames its file."""
+"""The age from which a temporary file is abandoned; a writer that was suspended for longer fails at its rename."""
 
 
 def cure_of(text: str) -> str | None:
@@ -93,7 +92,7 @@ def cure_of(text: str) -> str | None:
     >>> cure_of("S3Exception: Bad Request (Service: S3, Status Code: 400, Request ID: null)").partition(";")[0]
     'it gives no reason'
     """
-    # Java's SDK writes it so.
+    # The AWS SDK for Java capitalises it.
     text = text.replace("Status Code", "status code")
     return next((cure for signs, cure in _CURES if any(sign in text for sign in signs)), None)
 
@@ -107,18 +106,18 @@ class UnreadableFileError(CheckpointError):
 
 
 class UnplacedFileError(CheckpointError):
-    """A file was written and could not be put in place: other processes replaced it each time."""
+    """A file's new content could not be renamed into place: other processes replaced the file each time."""
 
 
 class Tagged(NamedTuple):
-    """A file's content as it was read, and a tag for ``replace`` that differs for every content the file has had."""
+    """A file's content, and a tag that ``replace`` compares; every content that the file has had has another tag."""
 
     content: bytes
     tag: str
 
 
 class Store(ABC):
-    """The files below one directory; ``label`` is what it is, for messages, such as ``"checkpoint"``.
+    """The files below one directory; ``label`` names the directory in messages, such as ``"checkpoint"``.
 
     ``swaps``: ``create`` and ``replace`` are atomic among all processes that reach the store. Errors are
     ``CheckpointError``.
@@ -149,7 +148,7 @@ class Store(ABC):
         """Return a file with its tag; None where it does not exist.
 
         Raises ``UnreadableFileError`` where the file exists and can't be read, and ``CheckpointError`` where the store
-        can't be reached or refuses, which means nothing for the file.
+        can't be reached or refuses access: the file itself may be intact.
         """
 
     @abstractmethod
@@ -158,7 +157,7 @@ class Store(ABC):
 
     @abstractmethod
     def replace(self, name: str, content: bytes, tag: str | None) -> bool:
-        """Write a file whole if it still has the tag with which it was read; None: if it does not exist.
+        """Write a file whole if it still has this tag; with None, if it does not exist.
 
         Returns False where another process has written or deleted it since. Where two processes write the same content,
         both may get True: the content should name its writer. Raises ``CheckpointError`` where it can't be written, or
@@ -197,9 +196,10 @@ class Store(ABC):
         """Return the names in a directory in order, of complete files and of directories; none where it is missing."""
 
     def times(self, descends: Callable[[str], bool]) -> Iterator[tuple[str, int]]:
-        """Yield each file below the root, hidden ones too, as it is listed: its path without scheme and host, its time.
+        """Yield the path and time of each file below the root, hidden ones too, while they are listed.
 
-        Times are in epoch milliseconds. ``descends`` returns whether files below a directory of a name are listed. A
+        Paths have no scheme and host. Times are modification times in epoch milliseconds. ``descends`` is called with a
+        directory's name and returns whether the files below it are listed. A
         caller may stop early; a store without such a listing yields nothing. Local files cost some 5 microseconds each,
         an object store answers with 1,000 at once, and Hadoop's file systems cost half a millisecond a file.
         """
@@ -210,7 +210,7 @@ class Store(ABC):
         """Delete the temporary files that killed processes have left in a directory itself; it need not exist."""
 
     def check_swaps(self) -> None:
-        """Check that the store keeps the promise of ``swaps``, where only a trial shows that."""
+        """Check by a trial that the store swaps atomically, where ``swaps`` alone does not guarantee it."""
         return
 
     def for_tasks(self) -> Settings | None:
@@ -247,8 +247,8 @@ class Store(ABC):
     def write_checked(self, name: str, text: str, check: Callable[[], None]) -> None:
         """Write a text file whole if ``check`` raises no error and no other process has written the file meanwhile.
 
-        It is for files whose form is not cojoin's, so that they can't name the run that wrote them. Raises
-        ``CheckpointError`` where others write it again and again; other errors are those of ``replace``.
+        It is for files in Spark's formats, which can't contain the id of the run that wrote them. Raises
+        ``CheckpointError`` where other runs write the file again and again; other errors are those of ``replace``.
         """
         for _ in range(_TRIES):
             stored = self.read_tagged(name)
@@ -271,7 +271,7 @@ class Store(ABC):
 
 
 def former_name(name: str) -> str:
-    """Return a file's second name.
+    """Return a file's second name, under which Hadoop's stores keep it while it is being replaced.
 
     >>> former_name("manifest/7.json")
     'manifest/.7.json.former'
@@ -281,7 +281,7 @@ def former_name(name: str) -> str:
 
 
 def visible_names(names: set[str]) -> list[str]:
-    """Return the names of complete files in order: without hidden ones, and with those that are being replaced.
+    """Return the names of complete files in order: not of hidden files, but also of files that are being replaced.
 
     >>> visible_names({"b", ".a.former", ".c.0f.tmp"})
     ['a', 'b']
@@ -291,7 +291,7 @@ def visible_names(names: set[str]) -> list[str]:
 
 
 def is_abandoned(name: str, modified: float) -> bool:
-    """Return whether a file, last written at an epoch second, is an interrupted write's temporary file, a day old.
+    """Return whether a file is an interrupted write's temporary file that was last written (epoch seconds) a day ago.
 
     >>> is_abandoned(f".7.json.{'0' * 32}.tmp", 0.0), is_abandoned("7.json", 0.0)
     (True, False)

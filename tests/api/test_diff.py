@@ -152,15 +152,15 @@ def test_a_changed_tie_rule_is_explained() -> None:
     assert found.settings == {"right input's sequence": ("none", "seq")}
     (example,) = found.examples
     assert (example.a["tier"], example.b["tier"], example.columns) == ("silver", "bronze", ("tier", "seq"))  # type: ignore[index]
-    by = "by the row's content in a, by seq, the row's content in b"
+    by = "the row's content in a, of seq, the row's content in b"
     assert example.explanation.splitlines() == [
-        "a matches it with the row of 'customers' of 2026-01-15 10:00:00, at the same time.",
-        "b matches it with the row of 'customers' of 2026-01-15 10:00:00, at the same time.",
+        "a matches it with the row of 'customers' at 2026-01-15 10:00:00, at the same time.",
+        "b matches it with the row of 'customers' at 2026-01-15 10:00:00, at the same time.",
         "'customers' has rows of customer_id=7:",
         "  2026-01-15 10:00:00  tier=silver, seq=1  <- a",
         "  2026-01-15 10:00:00  tier=bronze, seq=2  <- b",
         "  2026-01-15 11:00:00  tier=gold, seq=3",
-        f"2 of them have the time 2026-01-15 10:00:00; the last one counts, {by}.",
+        f"2 of them have the time 2026-01-15 10:00:00; the last one in the order of {by} counts.",
     ]
     html = found._repr_html_()
     assert "<details open><summary>Example 1: main, changed: trade_id=2" in html
@@ -175,7 +175,7 @@ def test_rows_that_only_one_version_has() -> None:
     assert found.only_in_a.num_rows == found.changed.num_rows == 0
     first = found.examples[0]
     assert (first.a, first.b["trade_id"]) == (None, 1)  # type: ignore[index]
-    assert "a has no such row.\nb has no match of 'customers' for it." in first.explanation
+    assert "a has no such row.\nb matches no row of 'customers' with it." in first.explanation
 
 
 def test_functions_are_compared_as_whole_rows_or_by_keys() -> None:

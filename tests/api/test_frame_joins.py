@@ -491,8 +491,8 @@ def test_rows_that_cannot_match_are_counted(trades: pd.DataFrame, customers: pd.
         joined = cj.asof_join(left, right, on="t", by="id", how=how)
     assert caught[0].filename == __file__
     assert [str(each.message) for each in caught] == [
-        "3 of 4 rows of the left match none: 1 without a key, 2 without an event time; 1 of 3 rows of the right match "
-        "none: 1 without a key" + ("; the result lacks those of the left" if how == "inner" else "")
+        "3 of 4 rows of the left can't match: 1 without a key, 2 without an event time; 1 of 3 rows of the right "
+        "can't match: 1 without a key" + ("; the result lacks those of the left" if how == "inner" else "")
     ]
     assert joined["tier"].tolist()[:1] == ["gold"]
     assert joined["tier"].isna().tolist() == ([False, True, True, True] if how == "left" else [False])

@@ -187,7 +187,7 @@ def test_the_choice_is_deterministic_and_says_what_is_missing(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        ({"keys": ["eve"]}, "have no rows of key 'eve'; they have 3, such as 'ada', 'bob', 'cy'"),
+        ({"keys": ["eve"]}, "have no rows of key 'eve'; they have 3 keys, such as 'ada', 'bob', 'cy'"),
         ({"keys": ["adda", "eve"]}, "did you mean 'ada'"),
         ({"keys": "ada"}, r"expected a list of keys, got 'ada'; write keys=\['ada'\]"),
         ({"keys": [7]}, "key column 'customer': expected string, got 7"),
@@ -268,12 +268,12 @@ def test_functions_that_a_test_can_not_make_are_refused(tmp_path: Path, monkeypa
 def test_functions_that_depend_on_other_keys_are_refused(tmp_path: Path) -> None:
     ByClass.seen = 0
     for made in (Counted(), ByClass()):
-        with pytest.raises(cj.ConfigurationError, match="alone have another output"):
+        with pytest.raises(cj.ConfigurationError, match="the output of this key alone differs"):
             capture(function(made), tmp_path / "test_bad.py", keys=["cy"])
 
 
 def test_a_dropped_column_that_the_function_reads_is_told(tmp_path: Path) -> None:
-    with pytest.raises(cj.FunctionError, match="keep the columns that the function reads"):
+    with pytest.raises(cj.FunctionError, match="if the function reads one of them, keep it"):
         capture(function(Scaled()), tmp_path / "test_bad.py", keys=["ada"], columns={"trades": []})
 
 
@@ -293,7 +293,7 @@ def test_a_damaged_file_is_told(tmp_path: Path) -> None:
     for damage, told in (
         (text[:-40], "expected what cojoin.testing.capture writes"),
         (text.replace('"captured": 1', '"captured": 9'), "expected format 1"),
-        (text.replace("rows of trades", "rows of traders"), "neither of the inputs"),
+        (text.replace("rows of trades", "rows of traders"), "expected the rows of 'trades' and of 'tiers'"),
     ):
         captured.rows_path.write_text(damage, "utf-8")
         with pytest.raises(cj.ConfigurationError, match=f"test_join.json: {told}|{told}"):

@@ -102,7 +102,7 @@ def test_versions_that_differ_end_with_1(versions: Any, capsys: Any, tmp_path: P
     assert written.column("trade").to_pylist() == [2]
     code, _, err = typed(capsys, "job:joined", "job:strict", "--write", str(tmp_path / "rows"))
     assert code == 2
-    assert "it exists and is not empty" in err
+    assert "it is a file or a directory that is not empty" in err
 
 
 def test_each_version_has_the_modules_beside_it(versions: Any, capsys: Any) -> None:

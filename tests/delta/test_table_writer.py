@@ -92,7 +92,7 @@ def test_an_empty_table_with_properties_and_partitions(tmp_path: Path) -> None:
     )
     for values, why in (
         ({"day": "2026-01-01"}, r"expected values of the partition columns \['day', 'side'\], got \['day'\]"),
-        ({"day": "1 May", "side": "c"}, "the value '1 May' of the partition column 'day' is not a date"),
+        ({"day": "1 May", "side": "c"}, "the value '1 May' of the partition column 'day' is not of its type date"),
     ):
         with pytest.raises(TableRefusedError, match=why):
             ours.commit(Change({APP: 1}, schema, [data_file(tmp_path, [5], **values)]), never)
@@ -254,7 +254,7 @@ def test_columns_that_are_not_null(tmp_path: Path) -> None:
     by_hand(tmp_path, fields=[{**FIELDS[0], "nullable": False}])
     ours, file = writer(tmp_path), data_file(tmp_path)
     assert ours.commit(Change({APP: 0}, SCHEMA, [file]), never).version == 1
-    for nulls, why in (('{"id":1}', "the number is 1"), ("{}", "the number is unknown")):
+    for nulls, why in (('{"id":1}', "count 0 nulls in it, got 1"), ("{}", "count 0 nulls in it, got unknown")):
         bad = DataFile(file.path, file.size, 0, f'{{"numRecords":1,"nullCount":{nulls}}}')
         with pytest.raises(TableRefusedError, match=f"the column 'id' is NOT NULL.*{why}"):
             ours.commit(Change({APP: 1}, SCHEMA, [bad]), never)

@@ -348,7 +348,7 @@ def test_time_is_asked_in_timers_only() -> None:
             ctx.time_domain()
 
     with pytest.raises(
-        FunctionError, match=r"process_element1 raised FunctionError: ctx.time_domain\(\) has an answer"
+        FunctionError, match=r"process_element1 raised FunctionError: ctx.time_domain\(\) is only valid"
     ):
         feed(operator(Asks()), [trade(10)])
 

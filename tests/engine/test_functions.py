@@ -71,7 +71,7 @@ def test_in_open_nothing_is_current(name: str) -> None:
             getattr(ctx, name)()
 
     harness = Harness(Asks(), "x int", input1=PERSON, input2=PERSON, order="arrival")
-    with pytest.raises(FunctionError, match=rf"Asks.open raised AttributeError: ctx.{name} has no answer in open"):
+    with pytest.raises(FunctionError, match=rf"Asks.open raised AttributeError: ctx.{name} can't be used in open"):
         harness.process_element1(("a",), 1)
 
 

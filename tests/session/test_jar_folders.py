@@ -74,7 +74,7 @@ def test_two_processes_fetch_once_and_what_is_damaged_is_fetched_anew(
     said: list[str] = []
     assert fetch_jars([PACKAGE], settings=settings, say=said.append) == jars
     assert [jar.stat().st_size for jar in jars] == sizes
-    assert said == [f"Fetching {PACKAGE} with what they need, once, which may take minutes ..."]
+    assert said == [f"Fetching {PACKAGE} and their dependencies, which may take minutes ..."]
     assert left() == [jars[0].parent.name]
     # Nothing is asked for what is there, nor is a repository needed.
     assert fetch_jars([PACKAGE], say=said.append) == jars

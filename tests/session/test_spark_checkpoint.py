@@ -113,7 +113,7 @@ def test_nothing_read_is_no_log(files: Store) -> None:
 
 
 def test_a_log_with_a_hole_is_refused(files: Store) -> None:
-    with refused("should come to 3", "no files for 1, 3", kind=cj.CheckpointError):
+    with refused("should reach id 3", "no files for 1, 3", kind=cj.CheckpointError):
         write_source_log(files, 0, [entry(0, 0), entry(1, 2)], 3)
     assert not files.exists()
 

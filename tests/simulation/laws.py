@@ -58,7 +58,8 @@ _TOLD = (
 """What an error may say: that a fault struck, that another run has taken over, or that there is nothing yet."""
 
 _TOLD_OF_OLD_FILES = (
-    "is not what the query has counted",
+    "differs from the query's manifest",
+    "that the query has read: it was changed or is an older copy",
     "lacks its newest entry",
     "its newest manifest is of batch",
     "and this file is gone",

@@ -190,11 +190,11 @@ REFUSED: list[tuple[str, Callable[[Things], Any], type[Exception], str]] = [
     ("a switch", lambda t: t.start(cut_back_output="no"), cj.ConfigurationError,
      "cut_back_output: expected True or False, got 'no'"),
     ("partition by", lambda _: cj.sinks.delta("/x", partition_by=3), cj.ConfigurationError,  # type: ignore[arg-type]
-     "sinks.delta: partition_by: expected a column's name, or a list of different ones, got 3"),
+     "sinks.delta: partition_by: expected a column's name, or a list of distinct names, got 3"),
     ("partition by none", lambda t: t.start(output=cj.sinks.delta(t.folder / "o", partition_by="dya")),
      cj.ConfigurationError, "output: sinks.delta: partition_by: the output has no column 'dya'; valid are 'id', 'k'"),
     ("partition by twice", lambda _: cj.sinks.delta("/x", partition_by=["a", "A"]), cj.ConfigurationError,
-     "or a list of different ones, got ['a', 'A']"),
+     "or a list of distinct names, got ['a', 'A']"),
     ("partition by all", lambda t: t.start(
         output=cj.sinks.delta(t.folder / "o", partition_by=["id", "K", "ts", "v", "customers_event_time", "w"])
     ), cj.ConfigurationError, "output: sinks.delta: partition_by: expected to leave columns for the files"),
@@ -240,7 +240,9 @@ def test_the_frames_of_a_stopped_session_are_told_from_others(things: Things, mo
     # As after stop(); the tests' own session is to go on.
     monkeypatch.setattr(ClassicSession, "is_stopped", property(lambda _: True))
     monkeypatch.setattr(SparkSession, "getActiveSession", lambda: None)
-    with pytest.raises(cj.ConfigurationError, match="input 'trades': its Spark session was stopped; make another with"):
+    with pytest.raises(
+        cj.ConfigurationError, match="input 'trades': its Spark session was stopped; make a new one with"
+    ):
         things.pair()
     with pytest.raises(cj.ConfigurationError, match="spark: its Spark session was stopped"):
         cj.read_state(things.spark, "/x")

@@ -1,7 +1,7 @@
 """The findings of ``explain``: facts about a row or a key, each with its values and a sentence.
 
-A row or a timer that waits has a ``Wait``: the time that it waits for, the time that is missing, and the input and
-source partition that hold the watermark back.
+A row or a timer that waits has a ``Wait``: the time that must be reached, how far the watermark or clock is behind it,
+and the input and source partition that hold the watermark back.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ FindingKind: TypeAlias = Literal["buffered", "version", "state", "timer", "emitt
 - *version*: a row of the right input that later rows can match.
 - *state*, *timer*: what a function keeps for the key.
 - *emitted*: a row of an output.
-- *rejected*: a row of the rejected rows.
+- *rejected*: a row of the ``rejected`` output.
 - *unknown*: nothing was found.
 """
 
@@ -163,10 +163,10 @@ class Since(NamedTuple):
     """The batch since which a row has been waiting."""
 
     batch_id: int
-    """The first of the known batches after which the row waited."""
+    """The first batch after which the row is known to have waited."""
 
     exact: bool
-    """Whether the row is known not to have waited after the batch before that one."""
+    """Whether the row is known not to have waited before; if not, it may have waited longer."""
 
     def __str__(self) -> str:
         return f" since batch {self.batch_id}{'' if self.exact else ' or longer'}"
@@ -175,9 +175,9 @@ class Since(NamedTuple):
 def state_findings(
     state: QueryState, rows: Mapping[str, MatchingRows], since: Since | None, limit: int
 ) -> Iterator[Finding]:
-    """Yield a finding for each of the rows from the tables of a state, at most ``limit`` of a table.
+    """Yield a finding for each row in the tables of a state, at most ``limit`` for each table.
 
-    ``since`` is the batch since which the row waits, where the question is about a single row.
+    ``since`` is the batch since which the row waits; None if the question is about more than one row.
     """
     for name in (*BUFFERS, "versions", *(each for each in rows if each.startswith(STATE)), *DOMAINS):
         if name in rows and rows[name].rows.num_rows:
@@ -241,8 +241,8 @@ def _fate(state: QueryState, name: str, wait: Wait, other: str) -> str:
         return f"it is kept for rows of {other!r} until the watermark reaches {format_time(wait.until)}; {wait}."
     if name == "waiting":
         if wait.until == END_OF_TIME:
-            return f"its match is open until a later row of {other!r} comes and the watermark passes it; {wait}."
-        return f"its match is open, at the longest until the watermark reaches {format_time(wait.until)}; {wait}."
+            return f"its match is open until a later row of {other!r} comes and the watermark passes that row; {wait}."
+        return f"its match is open at most until the watermark reaches {format_time(wait.until)}; {wait}."
     verbs = {"process": "the function gets it", "interval_join": "it is joined"}
     verb = "it takes effect" if name == "held2" else "it is emitted"
     if name == "held1" and state.query.get("direction", "backward") != "backward":
@@ -254,7 +254,7 @@ def _versions(state: QueryState, rows: pa.Table) -> Iterator[Finding]:
     spec = state.inputs[1]
     for row in decode_rows(rows, beyond=str):
         since = "" if spec.event_time is None else f" from {show_value(row[spec.event_time])} on"
-        text = f"{describe_row(spec.name, row.as_dict())} is in force{since}: rows to come can match it."
+        text = f"{describe_row(spec.name, row.as_dict())} is in force{since}: later rows can match it."
         yield Finding("version", text, spec.name, values=row.as_dict())
 
 
@@ -322,15 +322,11 @@ class Wait:
         if self.clock == "processing_time":
             return f"the last batch was at {format_time(self.reached)}{behind}"
         if self.is_due:
-            return f"the watermark has reached {format_time(self.reached)}, so the next batch does it"
+            return f"the watermark has reached {format_time(self.reached)}, so this happens in the next batch"
         partition = f" partition {self.partition}" if self.partition else ""
         if self.reached == NONE:
             return "no watermark yet" + (f": input {self.input!r}{partition} has none" if self.input else "")
-        holder = (
-            "all inputs that are not finished being idle"
-            if self.input is None
-            else f"held by {self.input!r}{partition}"
-        )
+        holder = "no active input holds it back" if self.input is None else f"held by {self.input!r}{partition}"
         return f"it is at {format_time(self.reached)}, {holder}{behind}"
 
 

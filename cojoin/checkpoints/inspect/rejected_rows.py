@@ -1,8 +1,8 @@
 """``read_rejected``: a query's rejected rows in the columns of their input, each with an id that stays the same.
 
-The table of rejected rows holds each row as JSON, since the inputs' columns differ; it is read back by the columns'
-types. A row's id is a digest of its entries in the table, with a number among equal rows of a batch, so it depends
-neither on the files nor on the time of reading.
+The table of rejected rows holds each row as JSON, since the inputs' columns differ. The JSON is converted back by the
+columns' types. A row's id is a digest of its values in the table, with a number for equal rows of a batch. So it
+depends neither on the files nor on the time of reading.
 
 It costs a read of the table, a shuffle of the input's rows by their digests, and Python for each row.
 """
@@ -65,8 +65,8 @@ _ABOUT = pa.schema(
 def read_rejected(spark: SparkSession, checkpoint: Location | Checkpoint, input: str) -> DataFrame:  # noqa: A002 - its name in every method
     """Read the rejected rows of an input, in the input's columns.
 
-    Each row has a ``row_id``, which is the same whenever it is read. So what was processed again is a set of ids, and
-    an anti-join leaves what was not.
+    Each row has a ``row_id``, which is the same whenever it is read. Keep the ids
+    of the rows that you processed again; an anti-join with them returns the other rows.
 
     Args:
         spark: The session.
@@ -74,15 +74,15 @@ def read_rejected(spark: SparkSession, checkpoint: Location | Checkpoint, input:
         input: The name of the input, such as ``"trades"``.
 
     Returns:
-        ``row_id``, ``reason``, ``batch_id``, ``processing_time`` and ``watermark`` (the join's before the batch), then
-        the columns of the input, then ``row``, the whole row as JSON. A name that the input has too gets an underscore
-        in front. Batch and processing time are null for rows that a former version has written, and the processing
-        time for those of ``sinks.parquet``. Of records that gave no row (``undecodable``, ``tombstone``, ``gone``) the
-        columns that could not be read are null, and ``row`` has the reason.
+        ``row_id``, ``reason``, ``batch_id``, ``processing_time`` and ``watermark`` (before the batch), then
+        the columns of the input, then ``row``, the whole row as JSON. If the input has a column of one of these names,
+        that name gets an underscore in front. Batch id and processing time are null in rows from an earlier version of
+        cojoin; the processing time is also null in rows from ``sinks.parquet``. For records that gave no row
+        (``undecodable``, ``tombstone``, ``gone``), columns that could not be read are null, and ``row`` has the reason.
 
     Raises:
-        ConfigurationError: The query has no such input, a moment is given, or the rejected rows go to a callable or a
-            topic.
+        ConfigurationError: The query has no such input, the checkpoint has ``at``, or the rejected rows go to a
+            callable or a topic.
         CheckpointError: The directory is not a checkpoint, or the rejected rows can't be read.
 
     Example:
@@ -90,7 +90,7 @@ def read_rejected(spark: SparkSession, checkpoint: Location | Checkpoint, input:
     """
     checkpoint = as_checkpoint(checkpoint, None)
     if checkpoint.at is not None:
-        msg = f"read_rejected: expected a path, since all rejected rows are read; got at={checkpoint.at!r}"
+        msg = f"read_rejected: all rejected rows are read; expected a checkpoint without at=, got at={checkpoint.at!r}"
         raise ConfigurationError(msg)
     files = open_files(spark, checkpoint.path)
     inputs = stored_inputs(read_query(files)["query"])
@@ -113,7 +113,7 @@ def read_rejected(spark: SparkSession, checkpoint: Location | Checkpoint, input:
 
 
 def _opened(spark: SparkSession, output: Mapping[str, Any]) -> DataFrame:
-    """Return the rejected rows in the columns of their table; those that an older one lacks are null.
+    """Return the rejected rows with the columns of ``STAMPED_SCHEMA``; columns that an older table lacks are null.
 
     Raises ``ConfigurationError`` where they are not in a table or a folder, ``CheckpointError`` where they can't be
     read.
@@ -121,7 +121,7 @@ def _opened(spark: SparkSession, output: Mapping[str, Any]) -> DataFrame:
     kind = next((each for each in ("delta", "parquet") if each in output), None)
     if kind is None:
         name = " ".join(f"{each} {where}" for each, where in output.items() if each not in ("batch_id", "version"))
-        msg = f"read_rejected: the rejected rows go to {name}; read them where they are"
+        msg = f"read_rejected: the rejected rows go to {name}, not to a table or folder; read them from that output"
         raise ConfigurationError(msg)
     location, reader = str(output[kind]), spark.read.format(kind)
     try:
@@ -135,7 +135,7 @@ def _opened(spark: SparkSession, output: Mapping[str, Any]) -> DataFrame:
         raise CheckpointError(msg) from error
     columns = []
     for field in spark_schema(STAMPED_SCHEMA).fields:
-        # A folder's name gives its number as an int; a user's own column of the name may be anything.
+        # Spark reads batch_id from a folder's name as an int. A user's own column of the same name may have any type.
         fits = types.get(field.name) in (field.dataType.simpleString(), "int")
         columns.append((F.col(field.name) if fits else F.lit(None)).cast(field.dataType).alias(field.name))
     return frame.select(*columns)
@@ -196,7 +196,7 @@ class RejectedColumns:
 def _reader(dtype: pa.DataType) -> _Convert:
     """Return a function that reads a value of a type from the JSON of a rejected row.
 
-    A value of another type becomes null, such as a moment beyond the year 9999, or the text of a fault.
+    A value that can't be read as the type becomes null, such as a moment beyond the year 9999.
     """
     read = _plain_reader(dtype)
 
@@ -237,7 +237,7 @@ def _plain_reader(dtype: pa.DataType) -> _Convert:
 
 
 def _key_reader(dtype: pa.DataType) -> _Convert:
-    """Return a function that reads a map's key, which is a text in JSON: its own, or the JSON of another value."""
+    """Return a function that reads a map's key from JSON: a text is itself, another value is JSON in a text."""
     read = _reader(dtype)
     is_json = any(
         is_kind(dtype)

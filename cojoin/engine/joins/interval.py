@@ -1,20 +1,20 @@
 """The interval join: every pair of one key whose right row is ``lower`` to ``upper`` after its left row.
 
-It keeps both sides' rows until no row to come can match them, each with a flag that says whether it has matched.
+It keeps both sides' rows until no later row can match them, each with a flag whether it has matched.
 
 It emits each pair once, when the watermark reaches the later of its two timestamps. With ``how`` left, right or full,
 it emits a row without any match once, when the row is forgotten, with nulls for the other side; the key column then
-holds the row's own key. A key's rows are emitted in the order of these moments, and at equal moments by the left row's,
-then by the right row's place in the total order.
+holds the row's own key. A key's rows are emitted in the order of these moments. At equal moments, the left rows' total
+order decides, then the right rows'.
 
 It forgets a left row of time x when the watermark has reached both x and x + ``upper``, and a right row of time x when
 it has reached both x and x - ``lower``. No ties need breaking: every row pairs with every other row in range, exact
-to the microsecond. A late row is rejected; if it is applied, it is joined with the rows that are still kept, and
-forgotten at once if its time is over.
+to the microsecond. A late row is rejected by default. With ``late="apply"`` it is joined with the rows that are
+still kept, and forgotten at once if no later row can match it.
 
-It costs for each batch a sort of the new rows as integers, a merge with the rows kept, for each new row a binary
-search, and then the pairs; no Python for each row. Once after a restore, the rows kept are sorted too, since they may
-come in any order. (Flink's ``IntervalJoin`` and ``TimeIntervalJoin``; here the output is in event-time order.)
+Each batch costs a sort of the new rows as integers, a merge with the kept rows, a binary search for each new row, and
+the copies of the pairs; no Python for each row. After a restore, the kept rows are also sorted once, since they may be
+in any order. (Flink's ``IntervalJoin`` and ``TimeIntervalJoin``; here the output is in event-time order.)
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ IntervalHow: TypeAlias = Literal["inner", "left", "right", "full"]
 """
 
 _ROWS_AT_ONCE = 1 << 18
-"""How many rows of the result are built at a time, since there may be many pairs, and each copies its rows."""
+"""The number of rows of the result that are built at a time: there may be many pairs, and each copies its rows."""
 
 _MINUS = re.compile(r"\s*(?:interval\s+)?-\s*(?=[\d.])", re.IGNORECASE)
 
@@ -98,7 +98,7 @@ class IntervalJoin:
         if lower > upper:
             msg = (
                 f"lower, upper: no time is between {self.lower!r} and {self.upper!r} when the bounds themselves are "
-                f"left out; leave lower_inclusive and upper_inclusive True, or set them further apart"
+                f"excluded; leave lower_inclusive and upper_inclusive True, or set lower and upper further apart"
             )
             raise ConfigurationError(msg)
 
@@ -110,7 +110,7 @@ class IntervalJoin:
 
     def output_schema(self, left: InputSpec, right: InputSpec) -> pa.Schema:
         """Return the columns of the result: the left's, then the right's without its key."""
-        refuse_refresh(right, "interval_join", "pairs with rows of the former version may be out already")
+        refuse_refresh(right, "interval_join", "pairs with rows of the former version may already be emitted")
         return joined_schema(left, right, self.suffixes, how=self.how)
 
     def create_operator(
@@ -188,7 +188,7 @@ class IntervalJoinOperator(Operator):
         )
 
     def _ends(self, side: int, micros: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the time from which each row of a side can't match any row to come, in epoch milliseconds."""
+        """Return the watermark from which each row of a side can't match any later row, in epoch milliseconds."""
         return event_millis(np.maximum(micros, shift(micros, -self._lower if side else self._upper)))
 
     def _forget(
@@ -201,7 +201,7 @@ class IntervalJoinOperator(Operator):
         self._matched = (matched[0][kept[0]], matched[1][kept[1]])
 
     def waiting_rows(self) -> tuple[int, int]:
-        """Return how many rows of each side a row to come may match."""
+        """Return the number of rows of each side that a later row may match."""
         return self._kept[0].num_rows, self._kept[1].num_rows
 
     def state_tables(self) -> dict[str, pa.Table]:

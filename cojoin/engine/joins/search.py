@@ -1,10 +1,10 @@
 """Binary searches for matching rows of the other side, over rows sorted by key, then by the total order.
 
-It keeps nothing. Each side is sorted once, as integers. A match is a position in that order, so a smaller position is
-an earlier row of the same key.
+It has no state. Each side is sorted once, as integers. A match is a position in the sorted side; of one key's rows,
+the one with the smaller position is earlier.
 
 Of several rows in one microsecond, the last in the total order is in force, for searches backward and forward. (pandas
-``merge_asof`` takes the first of those given in a search forward, and the last in one backward.) Arithmetic on
+``merge_asof`` takes the first of such rows in a forward search, and the last in a backward search.) Arithmetic on
 microseconds saturates instead of wrapping, since an event time may be any 64-bit integer.
 
 It costs a sort of one integer for each row, or a merge where rows were kept in order (``ordering``). It costs a binary
@@ -35,7 +35,10 @@ _LAST = np.uint64((1 << 63) - 1)
 
 @dataclass(frozen=True)
 class SortedRows:
-    """The rows of one side, and in sorted order their positions, key codes (equal on both sides) and microseconds."""
+    """The rows of one side, and in sorted order their positions, key codes and microseconds.
+
+    Equal keys have equal codes on both sides.
+    """
 
     table: pa.Table
     order: NDArray[np.int64]
@@ -73,7 +76,7 @@ def sort_sides(
 
 
 def sort_alone(inputs: tuple[InputSpec, InputSpec], side: int, rows: pa.Table) -> tuple[SortedRows, SortedRows]:
-    """Return rows of one side whatever their keys, sorted by the total order, and no rows of the other side."""
+    """Return rows of one side, sorted by the total order regardless of their keys, with an empty other side."""
     left, right = (
         _sort(spec, table, np.zeros(table.num_rows, dtype=np.int64), 1 - number, 0, spec.ranks)
         for number, (spec, table) in enumerate(
@@ -103,12 +106,12 @@ class Neighbours:
         self._rows, self._versions = combine((left.codes, left.micros), (right.codes, right.micros))
 
     def behind(self) -> NDArray[np.int64]:
-        """Return the newest version at or before each row; of one microsecond's the last in the total order."""
+        """Return the newest version before (``exact``: at or before) each row; of equal times, the last in order."""
         side: Literal["left", "right"] = "right" if self._exact else "left"
         return self._near(_places(self._versions, self._rows, side) - 1)
 
     def ahead(self) -> NDArray[np.int64]:
-        """Return the earliest version at or after each row; of one microsecond's the last in the total order."""
+        """Return the earliest version after (``exact``: at or after) each row; of equal times, the last in order."""
         side: Literal["left", "right"] = "left" if self._exact else "right"
         last_of_time = np.searchsorted(self._versions, self._versions, side="right") - 1
         return self._near(np.append(last_of_time, -1)[_places(self._versions, self._rows, side)])
@@ -121,15 +124,15 @@ class Neighbours:
 
 
 def ranges(probe: SortedRows, built: SortedRows, low: int, high: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return, for each probe row, the rows of its key whose time is ``low`` to ``high`` microseconds after its own.
+    """Return, for each probe row, the range of rows of its key that are ``low`` to ``high`` microseconds after it.
 
-    They are the positions of the first one in the sorted other side, and after the last one; equal where nothing
-    matches.
+    A range is the position of its first row in the sorted other side, and the position after its last row. The two are
+    equal if nothing matches.
     """
     lowest, highest = shift(probe.micros, low), shift(probe.micros, high)
     first, last, others = combine((probe.codes, lowest), (probe.codes, highest), (built.codes, built.micros))
     starts, stops = _places(others, first, "left"), _places(others, last, "right")
-    # No time lies beyond the limits of 64 bits, so nothing matches there.
+    # A bound beyond the limits of 64 bits was clipped, and no time can be beyond it, so nothing matches.
     if low > 0:
         stops = np.where(distance(lowest, probe.micros) < _clipped(low), starts, stops)
     if high < 0:
@@ -179,7 +182,7 @@ def shift(micros: NDArray[np.int64], by: int | NDArray[np.uint64]) -> NDArray[np
 
 
 def _places(values: NDArray[np.int64], wanted: NDArray[np.int64], side: Literal["left", "right"]) -> NDArray[np.int64]:
-    """Return what ``searchsorted`` returns for sorted numbers; it searches for the fewer among the more."""
+    """Return ``searchsorted`` of sorted numbers in sorted numbers; it searches the longer array for the shorter one."""
     if len(wanted) <= len(values):
         return np.searchsorted(values, wanted, side=side)
     starts = np.searchsorted(wanted, values, side="left" if side == "right" else "right")

@@ -1,13 +1,14 @@
-"""The watermark of an operator, the minimum over its active inputs, and those of its inputs, from control rows.
+"""The watermarks of an operator and of its inputs, from control rows; the operator's is the minimum over active inputs.
 
 ``OperatorWatermark`` keeps the watermarks of both inputs, and whether the wait for the right input's first load is
 over. ``InputWatermark`` keeps each source partition's largest timestamp, mark, watermark, status and idle time. A
 *mark* is the value from which the strategy's generator computes a partition's watermark, such as the largest timestamp.
-An input's watermark is the minimum over its active partitions. Both only ever advance. All of it is state and survives
-a restart. It costs some microseconds a partition and batch.
+An input's watermark is the minimum over its active partitions. An input's and an operator's watermark only ever
+advance. All of these are state and survive a restart. A batch costs some microseconds for each partition.
 
 Another strategy may take over a stored state. Each partition's watermark is then the larger of the stored one and the
-new strategy's, which follows from the largest timestamps for bounded out-of-orderness, and else from its own marks.
+new strategy's. Bounded out-of-orderness computes its own from the stored largest timestamps, other strategies from new
+marks.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ if TYPE_CHECKING:
     from cojoin.engine.time.control_rows import CompleteReading, Control
 
 HeldBy: TypeAlias = Literal["max_drift", "silence"]
-"""The origin of a holding partition's watermark that is later than its rows: its source gave it.
+"""The reason for a holding partition's watermark that is later than its rows': its source reported the watermark.
 
 - *max_drift*: in this micro-batch. Kafka's is ``max_drift`` before the time up to which all partitions are read.
-- *silence*: in an earlier one. Since then the source gave none, as in a live query.
+- *silence*: in an earlier micro-batch. Since then the source has reported none, as in a live query.
 """
 
 _STATUS_PRECEDENCE: tuple[Status, ...] = ("active", "idle", "finished")
@@ -66,7 +67,7 @@ class InputWatermark:
         """The newest reading with a promise, as JSON values."""
         self._asked_at = NONE
         self.source_agrees: bool | None = None
-        """Whether the times by which the source is read are near the newest rows' event times; None before any row."""
+        """Whether the source's own times, as Kafka's, are near the newest rows' event times; None before any row."""
 
     @property
     def finished(self) -> bool:
@@ -78,8 +79,8 @@ class InputWatermark:
 
         They are applied in this order: (1) complete readings, which are older than all rows of the batch; (2) observed
         rows, which make an idle partition active; (3) watermarks that were computed elsewhere, which a partition that
-        is idle may ignore (``Returning``); (4) statuses. Of several statuses of one partition, the one that holds the
-        watermark back most counts.
+        is idle may ignore (``Returning``); (4) statuses. If a partition has several statuses, the
+        first of active, idle, finished counts.
         """
         self._given = {}
         readings = [control.reading for control in controls if control.reading is not None]
@@ -128,9 +129,9 @@ class InputWatermark:
         self._merge.update(partition, watermark)
 
     def take_reading(self, reading: CompleteReading) -> None:
-        """Apply a complete reading: a table's promise, or the quiet time of each partition since the reading before.
+        """Apply a complete reading: a table's promise, and each partition's quiet time since the previous reading.
 
-        A promise speaks for all of the input's partitions, so none of them is silent.
+        A promise is about all of the input's partitions, so each counts as active.
         """
         promised = NONE if reading.up_to is None else self._of_source(reading.up_to + 1)
         is_older, self._asked_at = reading.asked_at < self._asked_at, reading.asked_at
@@ -144,7 +145,7 @@ class InputWatermark:
         if self._idleness is None:
             return
         if is_older:
-            # The clock went back, or the run that took the moment was taken over: counting begins with the next one.
+            # The clock went back, or this run's checkpoint was taken over: quiet time counts from the next reading on.
             for timer in self._known_timers():
                 timer.quiet_since = None
             return
@@ -178,14 +179,14 @@ class InputWatermark:
         """Set a micro-batch's processing time, in epoch milliseconds, before anything is folded."""
         self._processing_time = processing_time
         if self._is_changed:
-            # Not at the restore: what a batch finds late and due begins with the watermark that was stored.
+            # Not in restore(): late rows and due timers of the first batch are decided by the stored watermark.
             self._is_changed = False
             for partition, mark in self._marks.items():
                 if mark > NONE:
                     self._merge.raise_watermark(partition, self._watermark_for(partition))
 
     def hold(self, until: int | None) -> None:
-        """Limit the input's watermark from now on, in epoch milliseconds; None ends that. It never goes back."""
+        """Limit the input's watermark to epoch milliseconds; None ends the limit. The watermark never goes back."""
         reached = self.current()
         self._held = None if until is None else max(reached, until)
 
@@ -213,7 +214,7 @@ class InputWatermark:
     def current(self) -> int:
         """Return the watermark: ``NONE`` before the input has one, ``END_OF_TIME`` once the input is finished.
 
-        In between it is the largest of the partitions' merged watermark, the clock's and the promised one, but at most
+        Otherwise it is the largest of the partitions' merged watermark, the clock's and the promised one, but at most
         the limit of ``hold``. The merged watermark is the minimum over the active partitions; if all are idle and
         ``all_idle`` is ``"max"``, the maximum over all that are not finished.
         """
@@ -234,11 +235,11 @@ class InputWatermark:
         return max(self._largest.values(), default=NONE)
 
     def holding_partition(self) -> str | None:
-        """Return the active partition with the smallest watermark, which holds the input back; None if none is."""
+        """Return the active partition with the smallest watermark, which holds the input back; None without one."""
         return self._merge.holding()
 
     def held_by(self) -> HeldBy | None:
-        """Return how the holding partition has got a watermark later than its rows; None where its rows gave it."""
+        """Return why the holding partition's watermark is later than its rows'; None where it follows from its rows."""
         holding = self.holding_partition()
         if holding is None or not self.source_agrees:
             return None
@@ -256,7 +257,7 @@ class InputWatermark:
         return self._merge.statuses()
 
     def quiet_since(self) -> int | None:
-        """Return since when an idle input has had no row, by complete readings; None where that is unknown."""
+        """Return the complete reading's moment since which an idle input has had no row; None where that is unknown."""
         known = [timer.quiet_since for timer in self._known_timers() if timer.quiet_since is not None]
         return max(known) if known and self.status() == "idle" else None
 
@@ -295,7 +296,7 @@ class InputWatermark:
             "clock": self._clock,
             "source_agrees": self.source_agrees,
             **({} if self._held is None else {"held": self._held}),
-            # A state without them is as one of an earlier release.
+            # Left out where unset, as in the states of earlier releases.
             **({"quiet_since": quiet} if quiet else {}),
             **({} if never_spoke is None else {"never_spoke_since": never_spoke}),
             **({} if self.promise is None else {"promised": [self.promised, self.promise]}),
@@ -303,7 +304,7 @@ class InputWatermark:
         }
 
     def restore(self, snapshot: Mapping[str, Any]) -> None:
-        """Restore what ``snapshot`` returned, perhaps that of an input watermark with another strategy."""
+        """Restore what ``snapshot`` returned, also that of an input watermark with another strategy."""
         self._merge.restore(snapshot["merge"])
         self._largest = dict(snapshot["largest"])
         self._restore_marks(snapshot["marks"], snapshot.get("generator"))
@@ -314,7 +315,7 @@ class InputWatermark:
             if self._idleness is not None:
                 self._timer(name).restore(since, quiet.get(name))
             elif self._merge.status_of(name) == "idle":
-                # Only the idleness that the strategy had made it idle.
+                # It was idle only by the former strategy's idleness.
                 self._merge.set_status(name, "active")
         if self._silence is not None:
             self._silence.restore(silence, snapshot.get("never_spoke_since"))
@@ -327,7 +328,7 @@ class InputWatermark:
         self._asked_at = snapshot.get("asked_at", NONE)
 
     def _restore_marks(self, marks: Mapping[str, int], former: Mapping[str, Any] | None) -> None:
-        """Restore the strategy's own marks; ``former`` is the generator that read them, None in old states."""
+        """Restore marks that fit the strategy; ``former`` describes their generator, and is None in old states."""
         own = describe_generator(self._strategy.generator)
         self._marks, self._is_changed = dict(marks), former != own
         if own["generator"] == "bounded_out_of_orderness":
@@ -335,7 +336,7 @@ class InputWatermark:
         elif (former is None and own["generator"] in {"punctuated", "own"}) or (
             former and marks_of(former) != marks_of(own)
         ):
-            # Each partition keeps the watermark that its marks have made.
+            # The former generator's marks are useless to this one; each partition keeps its stored watermark.
             self._marks = {}
 
 
@@ -358,8 +359,8 @@ class TimePolicy:
         when_all_idle: What the watermark does when every input that is not finished is idle, and what an input's own
             watermark does when all its partitions are idle.
         hold_left_until: The operator's watermark does not advance until the right input's watermark has reached this
-            time, in epoch milliseconds, or the right input is idle or finished, so left rows wait for the right input's
-            first load. None does not wait. Once the watermark has advanced, a later value has no effect.
+            time, in epoch milliseconds, or the right input is idle or finished. So left rows wait for the right input's
+            first load. With None, they don't wait. Once the watermark has advanced, the setting has no effect.
     """
 
     when_all_idle: AllIdle = "hold"
@@ -406,7 +407,7 @@ class OperatorWatermark:
             watermark.set_status(None, "finished")
 
     def current(self) -> int:
-        """Return the operator's watermark in epoch milliseconds; ``NONE`` while an input has none or is waited for."""
+        """Return the operator's watermark in epoch milliseconds; ``NONE`` while an input has none or is awaited."""
         for name, watermark in zip("12", self.inputs, strict=True):
             self._merge.update(name, watermark.current())
             self._merge.set_status(name, watermark.status())

@@ -6,9 +6,9 @@ structs are rows too, arrays are lists, maps are dicts, and timestamps are UTC-a
 1 µs a row of four columns).
 
 Spark and Delta allow texts that are not valid UTF-8. In a string each byte that is not part of a character becomes one
-of U+DC80 to U+DCFF, as in Python's own ``os.fsdecode`` (PEP 383): ``cast(X'ff41' as string)`` is ``"\udcffA"``. Every
-text has one such string and every such string one text, so texts that a function takes and yields keep their bytes. In
-JSON such a character is written as ``\udcff``.
+of U+DC80 to U+DCFF, as in Python's own ``os.fsdecode`` (PEP 383): ``cast(X'ff41' as string)`` is ``"\udcffA"``. This
+mapping is one-to-one, so texts that a function takes and yields keep their bytes. In JSON such a character is written
+as ``\udcff``.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def dump_json(value: Any, *, indent: int | None = None, default: Callable[[Any],
     >>> print(dump_json({"name": "\udcffÅsa"}))
     {"name": "\udcffÅsa"}
     """
-    # JSON has no such characters outside of its strings.
+    # In JSON, halves of surrogate pairs occur only in strings, where an escape is valid.
     return _HALVES.sub(
         lambda half: f"\\u{ord(half.group()):04x}",
         json.dumps(value, ensure_ascii=False, indent=indent, default=default),
@@ -103,7 +103,7 @@ def back_quoted(name: str) -> str:
 
 
 Stand: TypeAlias = "Callable[[str], Any] | None"
-"""Makes a value from the description of a moment outside of Python's years 1 to 9999; None raises ``OverflowError``."""
+"""Makes a value from the text of a time outside of the years 1 to 9999; without it, ``OverflowError`` is raised."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _EPOCH_NAIVE = datetime(1970, 1, 1)  # noqa: DTZ001 - timestamp_ntz has no zone
@@ -113,10 +113,10 @@ _MICROS = _DAYS[0] * _DAY, (_DAYS[1] + 1) * _DAY - 1
 
 
 class Row(tuple):  # type: ignore[type-arg]
-    """An immutable named row; the module's docstring says how its fields are read.
+    """An immutable named row; the module's docstring lists the ways to read its fields.
 
-    A field whose name is not a Python identifier, begins with an underscore, or is ``as_dict``, is read as
-    ``row["its name"]``.
+    A field is read only as ``row["its name"]`` if its name is not a Python identifier, is a keyword, begins with an
+    underscore, or is ``as_dict``.
 
     >>> trade = row_class(("trade_id", "amount"))((7, 2.5))
     >>> trade.amount, trade["amount"], trade[1]
@@ -138,7 +138,7 @@ class Row(tuple):  # type: ignore[type-arg]
         return tuple.__getitem__(self, item)
 
     def __getattr__(self, name: str) -> Any:
-        # Reached only where no field has this name: fields are descriptors of the class.
+        # Reached where the class has no descriptor of this name: for no field, or one that is read as row["its name"].
         msg = f"a row has no field {name!r}; its fields are {', '.join(self._fields)}"
         raise AttributeError(msg)
 
@@ -155,7 +155,7 @@ def row_class(names: tuple[str, ...]) -> type[Row]:
     """Return the class of rows with these fields; it is called with one iterable of values."""
     # The getters of a named tuple are written in C, so they are the fastest.
     getters: Any = namedtuple("getters", names, rename=True)  # type: ignore[misc]  # noqa: PYI024
-    named: tuple[str, ...] = getters._fields  # names that are not identifiers are replaced
+    named: tuple[str, ...] = getters._fields  # names that can't be attributes become _0, _1, ...
     # A row's own methods take precedence over a field of the same name, which is read by row["its name"].
     fields = {name: getattr(getters, name) for name in names if name in named and name not in vars(Row)}
     return type("Row", (Row,), {"__slots__": (), "_fields": names, **fields})
@@ -201,7 +201,7 @@ def decode_column(array: pa.Array | pa.ChunkedArray, beyond: Stand = None) -> li
 
 
 def beyond_python(table: pa.Table) -> NDArray[np.bool_]:
-    """Return which rows have a time, at any depth, outside of the years 1 to 9999, which Python's datetimes have.
+    """Return a mask of the rows that have a time, at any depth, outside of the years 1 to 9999 of Python's datetimes.
 
     >>> micros = pa.array([0, 1 << 60, None]).cast(pa.timestamp("us", "UTC"))
     >>> beyond_python(pa.table({"at": micros, "id": [1, 2, 3]})).tolist()
@@ -299,7 +299,7 @@ def _decode_map(array: pa.MapArray, beyond: Stand) -> list[Any]:
 
 
 def needs_freezing(dtype: pa.DataType) -> bool:
-    """Return whether values of a type have another form as keys of a map (``hashable``)."""
+    """Return whether ``hashable`` changes values of a type."""
     return bool(pa.types.is_nested(dtype) or pa.types.is_floating(dtype))
 
 

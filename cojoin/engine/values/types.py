@@ -1,16 +1,16 @@
-"""Spark's DDL without Spark: the text of a type or schema, and the Arrow type that PySpark makes of it.
+"""Spark's DDL without Spark: converts the text of a type or schema into PySpark's Arrow type for it, and back.
 
-Spark 4.2 reads every text that is accepted here as the same type, and refuses every text that is refused here as
-malformed. This module also refuses an empty schema, fields of one struct whose names differ at most in case,
-``decimal(0)``, a void that is never null, and types without a plain Arrow type: variant, geometry, geography, calendar
-and year-month intervals, and collations other than ``utf8_binary``. The message about a text shows the faulty line, the
+Spark 4.2 reads every text that this module accepts, as the same type, and refuses every text that this module refuses
+as malformed. This module also refuses an empty schema, fields of one struct whose names differ at most in case,
+``decimal(0)``, a NOT NULL void, and types without a plain Arrow type: variant, geometry, geography, calendar and
+year-month intervals, and collations other than ``utf8_binary``. The message about a text shows the faulty line, the
 position in it, what was expected, and how to correct it.
 
 DDL that this module writes is read back as the same type, with two exceptions. DDL can't express an array or map whose
-values are never null, so the wider type is written. Arrow's large, fixed-size and dictionary-encoded forms, time units
-and zones are written as the one Spark type that PySpark reads them as.
+values are never null, so the wider type is written. Arrow's large, fixed-size and dictionary-encoded forms,
+256-bit decimals, time units and zones are written as the one Spark type that PySpark makes of them.
 
-Comments are dropped. Timestamps are UTC and to the microsecond. Names keep their case; type names have none.
+Comments are dropped. Timestamps are UTC and to the microsecond. Names keep their case; type names ignore case.
 """
 
 from __future__ import annotations
@@ -59,13 +59,13 @@ _FOREIGN = (
 
 _UNITS = ("day", "hour", "minute", "second")
 _CONTINUED = {*_UNITS, "year", "month", "collate", "with", "without"}
-"""Words that continue a type's name, so they are never read as the type of a field that has that name."""
+"""Words that continue a type's name: ``interval day`` is a type, not a field ``interval`` of a type ``day``."""
 
 _AFTER_FIELD = {
     "default": "; DEFAULT is not supported",
     "generated": "; generated columns are not supported",
     "not": "; write NOT NULL once, before COMMENT",
-    "null": "; leave it out, for a field may be null unless it is NOT NULL",
+    "null": "; leave it out, since a field may be null unless it is NOT NULL",
 }
 """The advice about words that other dialects of DDL allow after a field."""
 
@@ -114,7 +114,7 @@ def _tokens(ddl: str) -> Iterator[_Token]:
 
 
 class _Reader:
-    """One pass over the tokens of a DDL text; each method reads the construct that it is named after."""
+    """One pass over the tokens of a DDL text; a method with the name of a type or construct reads it."""
 
     def __init__(self, ddl: str, label: str) -> None:
         if not isinstance(ddl, str):
@@ -140,7 +140,7 @@ class _Reader:
         return follows
 
     def expect(self, sign: str, cure: str = "", *, also: str = "") -> None:
-        """Skip this sign, or check for the end of the text where it is empty; refuse anything else."""
+        """Skip this sign; an empty sign stands for the end of the text. Raise an error for anything else."""
         if not (self.accept(sign) if sign else self.peek().kind == "end"):
             self.unexpected(also + (repr(sign) if sign else "the end"), cure)
 
@@ -161,14 +161,14 @@ class _Reader:
 
     def begins_with_a_field(self) -> bool:
         known, second = self.peek().text.lower() in _NAMES, self.peek(1)
-        if second.kind == "stray":  # it cuts off a name that must be quoted
+        if second.kind == "stray":  # the first word is a part of a name that must be quoted
             return not known
         if second.kind in {"word", "quoted"}:
             return not (known and second.is_one_of(*_CONTINUED))
         return second.is_one_of(":")
 
     def fields(self, close: str) -> list[pa.Field]:
-        """Return the fields up to a closing sign, or up to the end of the text where it is empty."""
+        """Return the fields up to a closing sign; an empty sign stands for the end of the text."""
         fields: dict[str, pa.Field] = {}
         while not fields or self.accept(","):
             token = self.peek()
@@ -201,11 +201,11 @@ class _Reader:
         return token.text[1:-1].replace("``", "`") if token.kind == "quoted" else token.text
 
     def quoting_cure(self) -> str:
-        """Return the advice for a character that cuts off a name, or stands where one begins, and must be quoted."""
+        """Return the advice for a character within or at the start of a name, which must then be quoted."""
         if self.peek().text in {"`", "'", '"'}:
             return "; the quote is not closed"
         if self.peek().kind in {"stray", "number", "text"}:
-            return "; back-quote a name that has other signs than letters, digits and _, or only digits"
+            return "; back-quote a name that has characters other than letters, digits and _, or only digits"
         return ""
 
     def comment(self) -> None:
@@ -284,7 +284,7 @@ class _Reader:
         return pa.duration("us")
 
     def not_void(self, dtype: pa.DataType, meaning: str) -> None:
-        """Raise an error for a void that Spark accepts but neither Arrow nor any value can represent."""
+        """Raise an error for a void that may not be null: Spark accepts it, but no value has that type."""
         if pa.types.is_null(dtype):
             self.refuse(self.tokens[self.index - 1], f"expected {meaning}, got 'void'")
 

@@ -7,14 +7,14 @@ has a fault.
 
 PostgreSQL does not log a large value that an update leaves as it is, unless the table's replica identity is full, and
 Debezium writes a placeholder for it. A row with a placeholder is rejected, or gets nulls instead and is counted, as the
-user chooses. Of a delete only the key is needed.
+user chooses. A delete needs only its key.
 
 In JSON, Kafka Connect writes a decimal as the base64 of its digits, and Debezium a time as a number, of days up to
 nanoseconds. What they mean is in the event's ``schema``, as Connect's converter writes it by default; such values
-become texts that Spark reads. A value that its column can't hold exactly is a fault. So is a number for a time that no
-schema explains, which Spark would take for seconds, and a text for a decimal that is a number as well as base64, such
-as "1234"; any other text is only one of them. It costs some 50 microseconds an event with a schema, and nothing where
-the row has neither decimals nor times.
+become texts that Spark reads. A value that its column can't hold exactly is a fault; only nanoseconds are cut to
+microseconds. Without a schema, a number for a time is a fault, since Spark would read it as seconds. So is a text for a
+decimal that is both a number and base64, such as "1234". It costs some 50 microseconds an event with a schema, and
+nothing where the row has neither decimals nor times.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ _ROW, _FORMER = "__cojoin_row", "__cojoin_former"
 
 
 def envelope_of(row: pa.StructType) -> pa.StructType:
-    """Return the envelope of a row, as far as it is read."""
+    """Return the type of a row's envelope, with only the fields that are read."""
     return pa.struct([("before", row), ("after", row), ("op", pa.string()), ("source", _SOURCE)])
 
 
@@ -77,7 +77,7 @@ def payload_of(envelope: pa.StructType) -> pa.StructType:
 
 
 def row_of(envelope: pa.StructType, label: str) -> tuple[pa.StructType, pa.StructType]:
-    """Return the fields that are read of an envelope, and the row's columns; another struct is a SchemaError."""
+    """Return the envelope's type with only the fields that are read, and the row's; raise SchemaError for others."""
     types = {field.name: field.type for field in envelope}
     row = types.get("after")
     if row is None or not pa.types.is_struct(row) or types.get("op") != pa.string():
@@ -107,7 +107,7 @@ class Placeholder:
     instead: Unavailable = "reject"
 
     def stands_in(self, value: Column, dtype: pa.DataType) -> Column | None:  # noqa: PLR0911 - one for each form
-        """Return whether a value, or a part of a struct, is a placeholder; None where its type has no form of one."""
+        """Return whether a value, or a field of a struct, is a placeholder; None if its type has no placeholder."""
         types, content = pa.types, self.text.encode()
         texts = [self.text, b64encode(content).decode(), json.dumps({self.text: self.text}, separators=(",", ":"))]
         if types.is_string(dtype):
@@ -132,9 +132,9 @@ class Placeholder:
         return None
 
     def why(self, columns: Column, *, of_key: bool) -> Column:
-        """Return why a row is rejected whose columns, by the text of their names, have placeholders.
+        """Return the reason why a row is rejected; ``columns`` is the text of the columns that have placeholders.
 
-        Those of the key (``of_key``) can't be null instead.
+        Key columns (``of_key``) can't be read as null instead.
         """
         advice = "" if of_key else ', or read it with debezium(..., unavailable="null")'
         cure = f"; set REPLICA IDENTITY FULL for the table (PostgreSQL){advice}"
@@ -144,8 +144,8 @@ class Placeholder:
 class ChangeRow(NamedTuple):
     """The expressions of a change event: its row, whether it is a delete, and the time of the change in the database.
 
-    ``deleted`` is null without an event. ``problem`` is a text, null if the event has none; so is ``missing``, the
-    reason why a value that is needed is unavailable. ``former`` is the row before an update; null for other events.
+    ``deleted`` is null without an event. ``problem`` is a text; null if the event is valid. ``missing`` is a text: the
+    reason why a needed value is unavailable, or null. ``former`` is the row before an update; null for other events.
     ``has_nulls`` is true if values of the row are null because they are unavailable. ``key`` has the row's key columns.
     """
 
@@ -161,9 +161,9 @@ class ChangeRow(NamedTuple):
     def rows(self, *, is_good: Column) -> Column:
         """Return an array of the event's rows, each a struct of ``row``, ``deleted`` and ``note``.
 
-        An update that moves the row to another key deletes the former key's, where ``before`` has that key. A row whose
-        unavailable values are null is followed by one with only a note, which is counted. An event that is not
-        ``is_good`` can't be decoded.
+        An update that moves the row to another key also deletes the former key's row, if ``before`` has that key. A row
+        whose unavailable values are null is followed by its copy with a note, which is counted. ``is_good`` is false
+        for an event with a fault.
         """
         nothing = F.lit(None).cast("string").alias("note")
         one = F.struct(self.row.alias("row"), self.deleted.alias("deleted"), nothing)
@@ -182,8 +182,8 @@ class ChangeRow(NamedTuple):
 def change_sides(event: Column, *, may_be_wrapped: bool) -> dict[str, Column]:
     """Return the columns that ``change_row`` needs besides the event: the row, and the row before an update.
 
-    They are columns because each is used for each of the row's columns. The envelope may be in the event's ``payload``
-    if it ``may_be_wrapped``.
+    As columns of the frame they are computed once, although each column of the row uses them. The envelope may be in
+    the event's ``payload`` if it ``may_be_wrapped``.
     """
     op, before, after = (_envelope_part(event, name, may_be_wrapped) for name in ("op", "before", "after"))
     row = F.when(op == F.lit("d"), before).when(op.isin(*_VERSIONS), after)
@@ -198,9 +198,9 @@ def _envelope_part(event: Column, name: str, may_be_wrapped: bool) -> Column:
 def change_row(
     event: Column, columns: pa.StructType, key: Sequence[str], placeholder: Placeholder, *, may_be_wrapped: bool
 ) -> ChangeRow:
-    """Return the expressions that make an event a row, with the columns of ``change_sides``.
+    """Return the expressions that convert an event to a row; the frame must have the columns of ``change_sides``.
 
-    Key columns that are not the row's are the same before and after. The envelope may be in the event's ``payload`` if
+    Key columns that are not in the row do not change with an update. The envelope may be in the event's ``payload`` if
     it ``may_be_wrapped``.
     """
     wanted = {each.lower() for each in key}
@@ -217,7 +217,7 @@ def change_row(
             millis.isNotNull() & micros.isNull(),
             F.concat(F.lit("its source.ts_ms is not a time in milliseconds: got "), millis.cast("string")),
         )
-        .when(row.isNull(), F.concat(F.lit("it has no row: op "), op, F.lit(", and before or after is null")))
+        .when(row.isNull(), F.concat(F.lit("it has no row: op "), op, F.lit(", and its before (d) or after is null")))
     )
     changed_at, deleted, nulls = F.timestamp_micros(micros), op == F.lit("d"), placeholder.instead == "null"
     everywhere = _standing(row, columns, placeholder, None)
@@ -233,7 +233,7 @@ def change_row(
 
 
 def _standing(row: Column, columns: pa.StructType, placeholder: Placeholder, names: Sequence[str] | None) -> Column:
-    """Return the names of a row's columns (None for all) that have a placeholder, in a text, which may be empty."""
+    """Return a text of those columns of ``names`` (None: all) that have a placeholder; it may be empty."""
     standing = [
         F.when(stands, F.lit(repr(field.name)))
         for field in columns
@@ -260,7 +260,7 @@ _MICROS = {
     "io.debezium.time.MicroTimestamp": (1, 1),
     "io.debezium.time.NanoTimestamp": (1, 1_000),
 }
-"""For a type of times, the factor and the divisor that make microseconds of its numbers."""
+"""For each type of times, the factor and the divisor that convert its numbers to microseconds."""
 
 _DAYS = ("org.apache.kafka.connect.data.Date", "io.debezium.time.Date")
 _DAY = 86_400_000_000
@@ -300,7 +300,7 @@ class _Number(str):
 class DebeziumJson:
     """Converts events that carry a schema into events that Spark reads; it is sent to the workers.
 
-    ``framed`` takes the events, which then have no schemas, out of another format; None where the values are the
+    ``framed`` decodes events that are wrapped in another format, and have no schemas; None if the values are the
     events.
     """
 
@@ -314,18 +314,18 @@ class DebeziumJson:
 
     @property
     def hint(self) -> str:
-        """The cure of decimals that no schema explains, for messages."""
+        """Advice for messages about decimals that no schema explains."""
         if self.framed is not None:
             return "decimals in base64 are not read: set decimal.format=NUMERIC in its converter"
         return "decimals in base64 are read by the event's schema: set schemas.enable=true in its converter"
 
     @property
     def dtype(self) -> pa.DataType:
-        """The type of JSON."""
+        """The type of the decoded events, which are JSON."""
         return pa.binary()
 
     def decode(self, values: Sequence[bytes | None], faults: list[str | None], heads: Heads = None) -> pa.Array:
-        """Return the events; one with a value that its column can't hold is null and becomes a fault."""
+        """Return the events; an event with a value that its column can't hold is null, and its fault is set."""
         events = [*values] if self.framed is None else self.framed.decode(values, faults, heads).to_pylist()
         for at, value in enumerate(events):
             if value is None or not self._is_looked_at(value):
@@ -341,7 +341,7 @@ class DebeziumJson:
         return pa.array(events, pa.binary())
 
     def _is_looked_at(self, value: bytes) -> bool:
-        # PostgreSQL's source has a field "schema", too.
+        # "schema" alone is not enough: the source block of PostgreSQL's events has a field of that name.
         may_have_schema = b'"schema"' in value and b'"payload"' in value
         return self.has_times or may_have_schema or _MAY_BE_AMBIGUOUS.search(value) is not None
 
@@ -352,7 +352,7 @@ class DebeziumJson:
         schemas = _fields(event.get("schema"))
         payload = event["payload"] if isinstance(event.get("payload"), dict) else event
         convert = _Conversion("" if self.framed is not None else _IN_CONVERTER)
-        # Of an envelope in two places each field is read where it is.
+        # The fields of an envelope may be in the payload and in the event; both are checked.
         made, *_ = [
             {
                 side: convert(holder[side], schemas.get(side, {}), self.row, "row")
@@ -410,7 +410,7 @@ class _Conversion:
         return value
 
     def _time(self, value: _Number, name: str, dtype: pa.DataType, place: str) -> str:
-        """Return a time as a text, in UTC: of a type without a zone Spark takes it as it stands."""
+        """Return a time as a text in UTC; for a type without a zone, Spark reads the text unchanged."""
         is_date = pa.types.is_date(dtype)
         if name not in _MICROS and name not in _DAYS:
             msg = (

@@ -4,7 +4,7 @@ It takes the input's columns with each row's key group, and emits ``(key_group, 
 the input's tag, and at the end of the task one control row (tag 0) for every key group, with the largest timestamp of
 each source partition and the number of rows sent to that key group. So the shuffle moves a few large binary rows
 whatever the inputs' schemas, and every key group receives the timestamps of every partition. It costs one sort of small
-integers and one copy of the rows. ``unpack`` makes rows of such messages.
+integers and one copy of the rows. ``unpack`` converts such messages to rows.
 
 A key group is Spark's hash of the key, modulo the number of groups. Spark computes it, or a worker does
 (``Grouping``), with the same result. Rows with a null key that are emitted without a match are spread by the hash of
@@ -12,9 +12,9 @@ their content.
 
 Where rows are known to be small, Spark's Arrow batches are limited by their number of rows alone
 (``counted_by_rows``): a thousand small rows take at most 4 MB, and a thousand messages of packed rows 128 MB. For its
-own limit of 64 MB, Spark adds up all columns before each row, a third of the JVM's work in an as-of join. That limit
-remains until both inputs have had rows, if the rows of a snapshot are large, if a Python function processes an input's
-rows first, and if the user has set a limit.
+own limit of 64 MB, Spark adds up the sizes of all columns before each row, which is a third of the JVM's work in an
+as-of join. That limit remains until both inputs have had rows. It also remains if rows or the state are large, if a
+Python function processes an input's rows first, or if the user has set a limit.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ CHUNK_ROWS, CHUNK_BYTES = 131_072, 64 << 20
 
 
 class Piece(NamedTuple):
-    """Rows of the key group with the number ``group``: how many, and the messages (``engine.values.codec``)."""
+    """Rows of one key group: the group's number, the number of rows, and their messages (``engine.values.codec``)."""
 
     group: int
     rows: int
@@ -72,8 +72,8 @@ class Grouping:
         schema: The input's columns.
         key: The names of the key columns, of types that ``engine.key_groups.is_hashed`` accepts.
         key_groups: The number of key groups.
-        spreading: The columns by whose hash rows with a null key are distributed, of such types too; none where these
-            rows are rejected.
+        spreading: The columns whose hash distributes rows with a null key, of types that ``is_hashed`` accepts; none if
+            such rows are rejected.
     """
 
     schema: pa.Schema
@@ -107,7 +107,7 @@ def cut(rows: pa.Table, groups: NDArray[np.int32]) -> Iterator[Piece]:
 
 
 def chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """Yield rows in chunks of limited rows and bytes; none exceeds twice the bytes, unless it is a single row."""
+    """Yield rows in chunks of limited rows and bytes; a huge batch is split by the average size of its rows."""
     waiting: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:
@@ -134,7 +134,7 @@ GROUP_COLUMN, NOW_COLUMN = "__cojoin_key_group", "__cojoin_now"
 MARK_COLUMN, FAULT_COLUMN, NEWEST_COLUMN = MARKER_COLUMNS = ("__cojoin_mark", "__cojoin_fault", "__cojoin_newest")
 """The columns of marker rows, which a source of cojoin's adds to its rows; they are null in ordinary rows.
 
-- A row with a mark carries only the time up to which its source partition is read, in epoch milliseconds.
+- A row with a mark carries the time up to which its source partition is read, in epoch milliseconds.
 - A row with a fault stands for records that give no row. The fault is the reason, a colon, and a description. All are
   rejected but ``REPEATED`` and ``UNAVAILABLE``, which are counted.
 - A row with a newest time carries the largest record timestamp of its partition in the task, in epoch milliseconds.
@@ -144,7 +144,7 @@ MARK_COLUMN, FAULT_COLUMN, NEWEST_COLUMN = MARKER_COLUMNS = ("__cojoin_mark", "_
 READY_GROUP, READY_PAYLOAD = READY_COLUMNS = ("__cojoin_ready_group", "__cojoin_ready_payload")
 """The columns of rows that a source's task has packed: a message of rows, and the number of its key group.
 
-Of such a row all other columns are null. Of an ordinary row these are.
+In a packed row, the input's columns are null; in an ordinary row, these two are null.
 """
 
 _PACKED_SCHEMA = pa.schema([("key_group", pa.int32()), ("tag", pa.int8()), ("payload", pa.binary())])
@@ -411,5 +411,5 @@ def limits_bytes(session: SparkSession) -> bool:
 
 
 def runs_python(frame: DataFrame) -> bool:
-    """Return whether the plan of a DataFrame contains a Python function; with Spark Connect it is taken for granted."""
+    """Return whether the plan of a DataFrame contains a Python function; with Spark Connect, always True."""
     return adapter_of(frame.sparkSession).runs_python(frame)

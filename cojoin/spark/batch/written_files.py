@@ -1,18 +1,19 @@
 """Parquet files written by the Python workers, so that output rows do not pass through the JVM.
 
-A call that emits many rows of an output at once writes its own file of them (``CallFiles``). All other rows are
-gathered by a later step of the same task, one file per output (``write_files``), so that small batches make few files.
-On object stores only that step writes, since it is sent with the store's settings; the calls would take them from a
-property of the job, which Spark's event log has. Written rows are replaced by a line of JSON per file. The driver then
-publishes the files; until then readers do not see them. A call or a step that fails removes its files. A task that is
-killed, or of which a later call fails, leaves unpublished files.
+A call that emits many rows of an output at once writes them to its own file (``CallFiles``). A later step of the same
+task writes all other rows, to one file per output (``write_files``), so that small batches make few files. On object
+stores only this step writes, since its function carries the store's credentials. Calls get their targets by a property
+of the job, which Spark's event log records. In the task's result a line of JSON per file replaces the written rows. The
+driver then publishes the files; until then readers do not see them. A call or a step that fails removes its files. A
+killed task, or one in which a later call fails, leaves unpublished files.
 
-Integers, dates and times are stored as differences (``DELTA_BINARY_PACKED``), which Spark reads since 3.3, and texts
-with a dictionary, by which numbers rarely gain: that takes two thirds of the time of pyarrow's defaults to write, and
-three quarters of the space. With ``spark.cojoin.output=spark`` in the session's settings Spark writes all rows.
+Integers, dates and times are stored as differences (``DELTA_BINARY_PACKED``), which Spark reads since 3.3. Texts and
+nested columns get a dictionary; other numbers rarely gain by one. Compared with pyarrow's defaults, writing takes two
+thirds of the time, and the files three quarters of the space. With ``spark.cojoin.output=spark`` in the session's
+settings Spark writes all rows.
 
-It keeps the rows of one row group in memory. It costs a third to a half of the time of Spark's own writer, and no copy
-in the JVM.
+An open file has the rows of one row group in memory. Writing takes a third to a half of the time of Spark's own
+writer, and no copy in the JVM.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ _CODECS = {"none": "none", "uncompressed": "none", "snappy": "snappy", "gzip": "
 
 _ROW_GROUP_ROWS, _ROW_GROUP_BYTES = 1_000_000, 128 << 20
 _OWN_FILE_ROWS = 50_000
-"""The least number of rows, emitted at once, of which a call writes its own file."""
+"""The least number of rows emitted at once that a call writes to its own file."""
 
 _LINE = b"{"
 """The first byte of a file's line of JSON; an Arrow message begins with other bytes."""
@@ -84,11 +85,11 @@ class FileTarget:
 
     @property
     def is_local(self) -> bool:
-        """Whether the folder is in a file system, where calls may write files, too."""
+        """Whether the folder is in a file system, not on an object store; only then may calls write files."""
         return self.settings is None
 
     def as_dict(self) -> dict[str, str]:
-        """Return it as JSON values, without the columns."""
+        """Return the folder and the codec as JSON values."""
         return {"folder": self.folder, "compression": self.compression}
 
     @classmethod
@@ -97,7 +98,7 @@ class FileTarget:
     ) -> FileTarget | None:
         """Return a location as a target; None if the workers can't write the same files to it as Spark.
 
-        ``store`` is the folder's store where it may be on an object store; None stands for local folders only.
+        ``store`` is the folder's store; with None, only a local folder is a target.
         """
         adapter = adapter_of(session)
         if is_left_to_spark(session, OUTPUT_SETTING) or adapter.encrypts_files():
@@ -124,12 +125,12 @@ def can_be_written(schema: pa.Schema) -> bool:
 
 
 def check_seen(folder: str, files: Sequence[WrittenFile]) -> None:
-    """Raise a QueryFailedError unless the driver sees the files that it is about to publish; Delta does not look."""
+    """Raise a QueryFailedError unless the driver sees the files that it is about to publish; Delta checks none."""
     missing = unseen(folder, [(each.name, each.size) for each in files])
     if missing:
         msg = (
             f"the driver, on {this_host()}, does not see {len(missing)} of the {len(files)} files that the workers "
-            f"have written to {folder}, or sees other sizes, such as {missing[0]}; nothing was committed: {CURE}"
+            f"have written to {folder}, or not in full, such as {missing[0]}; nothing was committed: {CURE}"
         )
         raise QueryFailedError(msg)
 
@@ -146,9 +147,10 @@ def _can_be_written(dtype: pa.DataType) -> bool:
 
 
 def write_files(emitted: DataFrame, targets: Mapping[int, FileTarget]) -> DataFrame:
-    """Return the emitted rows of ``(kind, payload)``, with a line of JSON per file instead of the rows of some outputs.
+    """Write the rows of the outputs in ``targets`` to files, and return a line of JSON per file instead of these rows.
 
-    ``targets`` has these outputs by kind. The lines are ``WrittenFile``, also of the files that calls have written.
+    Rows are ``(kind, payload)``; a kind is the number of an output, by which ``targets`` has it. Rows of other outputs,
+    and the lines of files that calls have written, are returned unchanged. A line is a ``WrittenFile``.
     """
     return emitted.mapInArrow(for_workers(_Writer(dict(targets))), emitted.schema)
 
@@ -174,7 +176,7 @@ class CallFiles:
         self._files: dict[int, _File] = {}
 
     def take(self, kind: int, rows: pa.Table) -> bool:
-        """Return whether rows were written: not if they are few, or of an output without a target."""
+        """Write rows to the output's file; return False, without writing, if they are few or it has no target."""
         if kind not in self._targets or rows.num_rows < _OWN_FILE_ROWS:
             return False
         if kind not in self._files:
@@ -187,7 +189,7 @@ class CallFiles:
         """Complete the files, and return their lines, each with its kind."""
         lines = [(kind, file.close().to_json()) for kind, file in self._files.items()]
         if lines:
-            # Idle workers keep their memory until the next task.
+            # Otherwise an idle worker would keep this memory until its next task.
             pa.default_memory_pool().release_unused()
         return lines
 
@@ -225,7 +227,7 @@ class _Writer:
             for path in of_calls:
                 path.unlink(missing_ok=True)
             raise
-        # Idle workers keep their memory until the next task.
+        # Otherwise an idle worker would keep this memory until its next task.
         pa.default_memory_pool().release_unused()
         if lines:
             yield pa.RecordBatch.from_arrays(
@@ -234,7 +236,7 @@ class _Writer:
             )
 
     def _writes(self, kind: int, message: pa.Buffer, files: dict[int, _File], of_calls: list[Path]) -> bool:
-        """Return whether a message was written: rows of an output with a target are.
+        """Write the rows of a message; return False, without writing, if it is a line or its output has no target.
 
         ``files`` receives the rows by kind, and ``of_calls`` the path of a file that a call has written.
         """
@@ -251,7 +253,7 @@ class _Writer:
 
 
 class _Upload:
-    """An object that is being written, as a file to which pyarrow writes; small ones are one request."""
+    """An object that is being written, as a Python file for pyarrow; a small object takes one request."""
 
     def __init__(self, folder: str, settings: Settings, name: str) -> None:
         import obstore  # noqa: PLC0415 - queries on local files do not load it
@@ -263,7 +265,7 @@ class _Upload:
 
     @contextlib.contextmanager
     def _errors(self) -> Iterator[None]:
-        """Raise the store's errors without signed addresses."""
+        """Raise the store's errors as a QueryFailedError, without signed URLs."""
         from cojoin.storage.object_store import ERRORS, explained  # noqa: PLC0415
 
         try:
@@ -279,7 +281,7 @@ class _Upload:
         return len(data)
 
     def flush(self) -> None:
-        """Do nothing: parts are sent as they are full."""
+        """Do nothing: a part is sent once it is full."""
 
     def close(self) -> None:
         if not self.closed:
@@ -312,7 +314,7 @@ class _File:
             compression=target.compression,
             store_schema=False,
             version="2.6",
-            # As in Spark's files, so that readers notice what a disk has changed.
+            # As in Spark's files, so that readers detect pages that a disk has corrupted.
             write_page_checksum=True,
             use_dictionary=with_dictionary,
             column_encoding=dict.fromkeys(packed, "DELTA_BINARY_PACKED"),

@@ -1,15 +1,15 @@
 """Observers of a running query: its metrics, the user's ``on_progress``, and the offset commits of its sources.
 
-All of them follow the batches that count, in the process that started the query; with Spark Connect that is the client,
-which reads the batches' manifests. None can stop the query: an error is logged once.
+They follow the batches whose manifests are written, in the process that started the query; with Spark Connect that is
+the client, which reads the manifests. Observers' errors do not stop the query; repeated ones are not logged.
 
-``on_progress`` is called once for each batch, in their order, in a thread. Reports wait for it while it runs; more than
-``_MOST_WAITING`` do not: the oldest are left out, which is logged, too.
+``on_progress`` is called once for each batch, in order, in a thread. While it runs, reports wait, at most
+``_MOST_WAITING`` of them; beyond that the oldest are dropped, with a warning.
 
-A position is committed to a source, e.g. to a Kafka consumer group, once its batch counts, never before, in another
-thread: the newest wins. A start commits the checkpoint's last position first, which a killed run may have left out. A
-failed commit is counted and tried again. It costs a thread and a request a commit; the number of unread offsets is only
-read once an exporter has read the metric.
+A position is committed to a source, e.g. to a Kafka consumer group, after its batch's manifest is written. This is done
+in another thread; if several positions wait, only the newest is committed. A start first commits the checkpoint's last
+position, since a killed run may not have done so. A failed commit is counted and tried again. A commit costs one
+request. The number of unread offsets is only read once an exporter has read a gauge.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class ProgressHook:
         return threading.current_thread() is self._thread
 
     def finish(self, seconds: float) -> None:
-        """Wait until the function was called with every report, at most for some seconds."""
+        """Wait until the function was called with every report, for at most ``seconds``."""
         if self._thread is None:
             return
         with self._changed:
@@ -149,11 +149,11 @@ class MonitoredInput:
 
 
 class Monitoring:
-    """Commits positions, and asks how much is unread, in a thread.
+    """Commits positions, and reads the number of unread offsets, in a thread.
 
-    ``lines`` is the number of lines of the offset log without that of the control input. Failures are counted and lags
-    shown by ``metrics``, if there are any. ``check`` raises an error once another run has taken over, whose positions
-    must not be overwritten.
+    ``lines`` is the number of lines of the offset log without that of the control input. ``metrics``, unless None,
+    counts failures and shows lags. ``check`` raises an error once another run has taken over, so that the positions of
+    that run are not overwritten.
     """
 
     def __init__(
@@ -172,7 +172,7 @@ class Monitoring:
         self._thread: threading.Thread | None = None
 
     def note(self, offsets: Sequence[str]) -> None:
-        """Take the positions after a batch that counts: a line for each source, and the control input's last."""
+        """Take the offsets after a batch whose manifest is written: a line per source, then the control input's."""
         if len(offsets) != self._lines + 1:
             # It is not known which line belongs to which input.
             return
@@ -184,7 +184,7 @@ class Monitoring:
             self._thread.start()
 
     def finish(self) -> None:
-        """Wait until the newest positions are committed, or one more try has failed."""
+        """Wait until the newest positions are committed or one more try has failed, for at most ``_COMMIT_SECONDS``."""
         if self._thread is None:
             return
         with self._changed:
@@ -223,7 +223,7 @@ class Monitoring:
                     self._metrics.count_group_failure(own.name)
             if not own.is_failing:
                 _LOG.warning(
-                    "query %s: the offsets that input %r has read could not be committed, the query continues: %s",
+                    "query %s: could not commit the offsets that input %r has read; the query continues: %s",
                     self._query,
                     own.name,
                     explain(error),
@@ -233,7 +233,7 @@ class Monitoring:
         own.committed, own.committed_at, own.is_failing = own.position, time.monotonic(), False
 
     def _ask(self) -> None:
-        """Ask how much is unread; an input that gives no answer has no lag until the next time."""
+        """Read the number of unread offsets; if that fails, an input has no lag until the next attempt."""
         metrics = self._metrics
         if metrics is None or not metrics.is_asked.is_set():
             return
@@ -252,7 +252,7 @@ _END_SECONDS = 10.0
 
 
 class Observers:
-    """The observers of one run of a query, which is shown by its name.
+    """The observers of one run of a query; metrics and messages show its ``name``.
 
     ``sources`` has None for a DataFrame, and ``lines`` the number of lines of the offset log that belong to each input.
     """
@@ -285,7 +285,7 @@ class Observers:
             self._monitoring.note(checkpoint.last.offsets)
 
     def count(self, manifest: Manifest) -> None:
-        """Take a batch that counts."""
+        """Pass a batch to all observers, after its manifest is written."""
         if self._metrics is not None:
             try:
                 self._metrics.count(manifest.report, manifest.durations_ms)
@@ -300,7 +300,7 @@ class Observers:
 
     @contextlib.contextmanager
     def ended_by_errors(self) -> Iterator[None]:
-        """Finish where the start of the query fails."""
+        """Finish the observers if the block, which starts the query, raises an error."""
         try:
             yield
         except BaseException:
@@ -313,7 +313,7 @@ class Observers:
         return self._hook is not None and self._hook.is_this_thread
 
     def finish(self) -> None:
-        """Wait, for some seconds, until all observers have followed the last batch."""
+        """Wait until all observers have followed the last batch, for at most 35 seconds."""
         if self._monitoring is not None:
             self._monitoring.finish()
         if self._hook is not None:

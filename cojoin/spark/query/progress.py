@@ -1,19 +1,19 @@
-"""The progress of a query as it is shown to people: a line while it is waited for, and the query's own display.
+"""The progress of a query as users see it: a line while a program waits for the query, and the query's own display.
 
 In a terminal the line is one that tqdm redraws in place, and in a notebook's cell one output that IPython updates.
 Elsewhere, and where ``TERM`` is ``dumb``, it is shown only on request, as a plain line every few seconds after new
-batches. The last state stays. It costs a look at the newest report four times a second, in the thread that waits.
+batches. The last line stays visible. Four times a second, the waiting thread reads the newest report.
 
-How far a run is goes by the operator's watermark within the range of event time that the run goes through, or by the
-number of rows read where only their total is known. A run that has caught up with a range whose end moves on, or that
-has no range, is live: it has no goal, and its distance to the newest timestamp is measured instead. A live run gets a
-goal again only when it has fallen back by more than a tenth of the range and more than ten minutes.
+The share that is done is that of the operator's watermark within the run's range of event time, or that of the rows
+read where only their total is known. A run with neither is live, as is one whose watermark has caught up with a range
+whose end still advances: it has no goal, and its distance to the newest timestamp is measured instead. A live run gets
+a goal again only when it has fallen back by more than a tenth of the range and more than ten minutes.
 
-After the bar come each input's watermark, the pace, and what waits, the most important first. Times are UTC. The day is
-shown once where both watermarks are of one day that isn't today, and at each watermark where their days differ. The
-year is left out, so that both watermarks mostly fit into 80 columns.
+After the bar come each input's watermark, the pace, the input that holds time back, and the buffered rows, the most
+important first. Times are UTC. The day is shown once if both watermarks are on the same day, but not today, and at each
+watermark if their days differ. The year is left out, so that both watermarks mostly fit into 80 columns.
 
-The display shows this process's own view, without a look at Spark or the checkpoint.
+The display shows only what is in this process: it reads neither Spark's status nor the checkpoint.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _FALLEN_BACK, _FALLEN_BACK_MS = 0.9, 600_000
 
 
 class Goal(NamedTuple):
-    """The part of a run that is done; ``unit`` is ``"time"`` for milliseconds of event time, or ``"rows"``."""
+    """A run's goal, and how much of it is done; ``unit`` is ``"time"`` (event time in milliseconds) or ``"rows"``."""
 
     unit: str
     done: int
@@ -56,21 +56,21 @@ class Goal(NamedTuple):
 
 
 class Figures:
-    """A run as it was last looked at.
+    """The figures of a run, as of the last call of ``look``.
 
     Args:
         now: The time at the start, in seconds of a clock that never goes back.
-        report: The last report at the start: a restart counts only its own rows.
+        report: The newest report at the start; its rows are not counted, so that a restart counts only its own.
         total: How many rows both inputs hold, where that is known.
 
     Attributes:
         report: The newest batch's report; None before a checkpoint's first batch.
         batches: How many batches the run has finished.
         rows: How many rows of both inputs the run has read.
-        rate: Rows a second over the last batches, or at the end over the whole wait; None where no new row came.
+        rate: Rows a second over the last batches, in the final figures over the whole wait; None without new rows.
         goal: How much is done; None where the run is live, and before the first report.
         behind: Milliseconds from the watermark to the newest timestamp; only where ``goal`` is None.
-        is_final: Whether nothing is shown after it.
+        is_final: Whether these are the last figures that are shown.
     """
 
     def __init__(self, now: float, report: BatchReport | None, *, total: int | None = None) -> None:
@@ -83,12 +83,12 @@ class Figures:
     def look(
         self, now: float, report: BatchReport | None, batches: int, span: tuple[int, int] | None, *, final: bool = False
     ) -> None:
-        """Take the newest report, and the range of event time in epoch milliseconds as it is known now."""
+        """Update the figures from the newest report and the current range of event time, in epoch milliseconds."""
         self.report, self.batches, self.is_final = report, batches, final
         self.rows = _rows(report) - self._before
         if self.rows > self._points[-1][1]:
             if len(self._points) == 2 and not self._points[0][1]:
-                # The time of the query's start is not part of its pace, which a second batch shows.
+                # From the second batch on, the pace leaves out the time that the query took to start.
                 self._points.popleft()
             self._points.append((now, self.rows))
         self.rate = self.rows / max(now - self._began, 0.001) or None if final else self._last_rate(now)
@@ -174,9 +174,9 @@ def _inputs(report: BatchReport) -> list[str]:
 
 
 def _held(report: BatchReport, *, is_live: bool) -> list[str]:
-    """Return a part that names the input that holds time back, and the setting for it.
+    """Return a part that names the input that holds the watermark back, and the setting that causes it.
 
-    It is empty where both inputs are at one time, but a live run still names a silent partition.
+    It is empty where both inputs have the same watermark, except where a silent partition holds a live run back.
     """
     holding = next((each for each in report.inputs if each.name == report.holding_input), None)
     if holding is None or not (len({each.watermark for each in report.inputs}) > 1 or (is_live and holding.held_by)):
@@ -196,7 +196,7 @@ def _moment(watermark: int) -> tuple[str, str]:
     if watermark in _NO_TIME:
         return "", _NO_TIME[watermark]
     text = format_time(watermark)
-    # A time that no calendar holds is shown as milliseconds.
+    # A time outside of the years 1 to 9999 is shown as milliseconds.
     return ("", text) if text.endswith("ms") else (text[:11], text[11:19])
 
 
@@ -210,7 +210,7 @@ def _is_notebook() -> bool:
 
 
 class _NotebookCell:
-    """An output of the cell that runs, made by the first text that is shown."""
+    """An output of the running notebook cell; the first ``show`` creates it."""
 
     def __init__(self) -> None:
         self._handle: Any = None
@@ -243,10 +243,10 @@ class ProgressLine:
     Args:
         query: Has ``progress``, a ``BatchReport`` or None, and ``batches``.
         enabled: None decides by the output: a terminal or a notebook shows it.
-        total: How many rows both inputs hold, where that is known; the bar is over them where no range is known.
-        span: Returns the range of event time that the run goes through, begin and end in epoch milliseconds, or None
-            while it isn't known; the bar is over it. The end may move on. It is called at every drawing, several times
-            a second: it must be cheap, and must not raise.
+        total: How many rows both inputs hold, if known; without a range, the bar shows the share of them that is read.
+        span: Returns the run's range of event time, begin and end in epoch milliseconds, or None while it isn't known.
+            The bar shows the watermark's position in it, and its end may advance. The function is called at every
+            drawing, several times a second: it must be cheap, and must not raise.
     """
 
     def __init__(
@@ -300,7 +300,7 @@ class ProgressLine:
         return True
 
     def draw(self, *, final: bool = False) -> None:
-        """Show the query as it is now; where the line can't be redrawn, only now and then, and where it is final."""
+        """Show the newest figures; a line that can't be redrawn is written only every few seconds, and at the end."""
         if self._bar is None:
             return
         self._update(self._bar, final=final)
@@ -321,7 +321,7 @@ class ProgressLine:
             self._stream.flush()
 
     def _update(self, bar: tqdm[Any], *, final: bool) -> None:
-        """Set the bar to the query as it is now; it is drawn where a batch has finished."""
+        """Set the bar to the newest figures; tqdm draws it where the goal has advanced."""
         span = None if self._span is None else self._span()
         self._figures.look(time.monotonic(), self._query.progress, self._query.batches, span, final=final)
         goal = self._figures.goal
@@ -329,7 +329,7 @@ class ProgressLine:
             self._unit, bar.total, bar.bar_format = "", None, _LIVE
         else:
             if goal.unit != self._unit:
-                # The speed in another unit, or while the run was live, is not one towards this goal.
+                # A speed in another unit, or from when the run was live, does not predict when this goal is reached.
                 began, self._unit = bar.start_t, goal.unit
                 bar.reset()
                 bar.start_t, bar.initial, bar.n, bar.last_print_n = began, goal.done, goal.done, goal.done
@@ -368,7 +368,7 @@ def query_display(query: Query, plan: Plan, checkpoint: str) -> Display:
 
 
 def _share(query: Query) -> float | None:
-    """Return how far a running query is within the range of event time that it goes through; None if it is live."""
+    """Return the share of its range of event time that a running query has done; None if it has ended or is live."""
     if not query.is_active or query.span is None:
         return None
     figures = Figures(time.monotonic(), None)

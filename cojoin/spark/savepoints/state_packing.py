@@ -1,8 +1,8 @@
-"""Packs the parts of a state by key group, in tasks: each key group's tables become the content of a snapshot's row.
+"""Packs the parts of a state by key group, in Spark tasks: each key group's tables become one row of a snapshot.
 
 Spark computes the key group of each row as it does for an input. A task of the first stage checks its rows and cuts
-them by key group; one of the second stage has all of a key group, looks for keys that come twice, and encodes the
-tables. Faults are returned, and a state with a fault is not written. It costs one shuffle of the rows as packed
+them by key group. A task of the second stage has all rows of a key group, looks for duplicate keys, and encodes the
+tables. Faults are returned, and a state with a fault is not written. Packing costs one shuffle of the rows as packed
 Arrow, and the memory of one key group for each task.
 """
 
@@ -65,7 +65,7 @@ def packed_contents(
 ) -> DataFrame:
     """Return the content of each key group, as rows of ``CONTENT_DDL``, with all tables of ``schemas``."""
     labels = group_labels(key_groups)
-    # Each key group has a row, also one without a key.
+    # An empty piece per key group, so that a key group without keys has a row, too.
     pieces = spark.createDataFrame(
         pa.table([pa.array(labels, pa.int32()), [""] * key_groups, [b""] * key_groups], schema=_PIECE)
     )
@@ -79,7 +79,7 @@ def packed_contents(
         tables, faults = assemble_group(zip(names, payloads, strict=True), schemas, inputs)
         return content_row(numbers[label], tables, faults, largest=largest_times(tables, inputs))
 
-    # Spark would put small key groups together, and one core would encode them all.
+    # Otherwise Spark would coalesce small key groups into one task, and one core would encode them all.
     return pieces.repartition(key_groups, "label").groupBy("label").applyInArrow(for_workers(assemble), CONTENT_DDL)
 
 
@@ -153,12 +153,12 @@ def assemble_group(
             continue
         first = np.sort(np.unique(codes, return_index=True)[1])
         if name in _TIMERS:
-            # A timer that is set twice is one.
+            # Equal timers are one timer, as in Flink.
             tables[name] = take_rows(table, first)
         else:
             twice = np.setdiff1d(np.arange(table.num_rows), first)
             key = decode_rows(take_rows(keys, twice[:1]), beyond=str)[0].as_dict()
-            why = f"state {name.removeprefix(STATE)!r}: a key comes more than once, such as {show_row(key)}"
+            why = f"state {name.removeprefix(STATE)!r}: a key occurs more than once, such as {show_row(key)}"
             faults[why] += len(twice)
     return {name: table.combine_chunks() for name, table in tables.items()}, faults
 

@@ -26,7 +26,7 @@ class BatchMarker:
 
     ``rows_digest`` does not depend on the order of rows; None if only their number is known. ``offsets`` is the digest
     of the source offsets at which the batch was planned to end, and of the files to which these refer; None if it is
-    not known. ``settings`` are those that determine which rows are emitted when, for messages.
+    not known. ``settings`` determine which rows are emitted and when; only messages use them.
     """
 
     batch_id: int
@@ -73,14 +73,14 @@ class BatchMarker:
             return None
 
     def differences(self, stored: BatchMarker) -> list[str]:
-        """Return how a stored marker differs from this one; nothing if both executions are the same.
+        """Return the differences of a stored marker from this one, as texts; none if both executions are the same.
 
         Values that the stored marker lacks are not compared: for a commit of release 0.5.0 only the number of rows is
         known.
         """
         different = []
         if stored.offsets is not None and stored.offsets != self.offsets:
-            different.append("it was read up to other source offsets")
+            different.append("it ended at other source offsets then")
         if stored.rows != self.rows:
             different.append(f"it had {stored.rows:,} rows then and has {self.rows:,} now")
         elif stored.rows_digest is not None and stored.rows_digest != self.rows_digest:
@@ -88,10 +88,10 @@ class BatchMarker:
         return different
 
     def refusal(self, stored: BatchMarker, place: str, cure: str) -> str | None:
-        """Return why a batch that an output has is not this one, and what to do; None if both executions are the same.
+        """Return why the batch stored in an output differs from this one, and what to do; None if they are the same.
 
-        ``place`` is the output, such as ``"the table"``; ``cure`` is the advice where the source offsets differ, as the
-        end of a sentence.
+        ``place`` is the output, such as ``"the table"``; ``cure`` is the advice, as the end of a sentence. For equal
+        source offsets it is the second choice, after a start with the former settings and code.
         """
         differences = self.differences(stored)
         if not differences:
@@ -100,8 +100,8 @@ class BatchMarker:
         since = f" Since then {'; '.join(changed)}." if changed else ""
         if stored.offsets == self.offsets:
             cure = (
-                f"start it once with the settings and the code that the batch was run with, and change them after "
-                f"that run; where that can't be, {cure}"
+                f"start the query once with the settings and the code of that execution, and change them afterwards; "
+                f"if that is impossible, {cure}"
             )
         return (
             f"{place} has the query's batch {self.batch_id} already, from another execution: "

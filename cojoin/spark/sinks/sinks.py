@@ -8,12 +8,12 @@
   which is replaced if the batch is run again (``parquet_sink``).
 - A callable receives ``(DataFrame, batch_id)`` and may receive a batch twice, with the same id.
 
-A driver that was suspended, and whose checkpoint another driver has taken over meanwhile, is *fenced off* by a Delta
-table: its commit compares the epoch of its lease within Delta's own transaction. That holds where the workers write the
-files. Where Spark writes them (partitions, writer options), the epoch is compared right before; a later commit can only
-be of a batch that the table does not have yet. A Kafka topic fences it as well: Kafka refuses its producer, and the
-marker has the later epoch. The other sinks are not fenced: the lease is read right before they are called, and what
-they have begun by then they may finish.
+A Delta table *fences off* a suspended driver whose checkpoint another driver has taken over meanwhile: each commit
+compares the epoch of the driver's lease within Delta's own transaction. That holds where the workers write the files.
+Where Spark writes them (partitions, writer options), the epoch is compared right before the commit. A commit of the
+suspended driver after that comparison can only add a batch that the table does not have yet. A Kafka topic fences off
+the driver as well: Kafka refuses its producer, and the topic's marker has the later epoch. The other sinks do not: the
+lease is read right before each call, and a write that has begun by then may still finish.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 __all__ = ["DeltaSink", "KafkaSink", "ParquetSink", "Sink", "SinkLike", "as_sink", "delta", "kafka", "parquet"]
 
-# Imported at first use: they are of a layer above, and need confluent-kafka, which is an extra.
+# Imported at first use: the Kafka sink is in a layer above this one, and needs confluent-kafka, which is an extra.
 _KAFKA = "cojoin.kafka.sink.kafka_sink"
 
 
@@ -81,11 +81,11 @@ class CallableWriter(SinkWriter):
 def delta(
     location: Location, *, partition_by: str | Sequence[str] = (), options: Mapping[str, Any] | None = None
 ) -> DeltaSink:
-    """Return a sink that appends to a Delta table, exactly once, and fenced against a driver that was taken over.
+    """Return a sink that appends to a Delta table, exactly once, and fences off a driver that lost its checkpoint.
 
-    A driver that was suspended can't commit after its successor has begun: Delta's own transaction compares the two.
-    Where Spark writes the rows (on object stores and HDFS, with ``partition_by``, ``options``, a table's name, or in a
-    session of Spark Connect), they are compared right before the transaction instead.
+    A driver that was suspended can't commit after its successor has begun: Delta's own transaction compares the epochs
+    of their leases. Where Spark writes the rows (such as on HDFS, with ``partition_by`` or ``options``, or on local
+    paths with Spark Connect), the epochs are compared right before the transaction instead.
 
     Args:
         location: A path (with a ``/``, or a ``pathlib.Path``), or a table's name. The table is created if it does not
@@ -107,7 +107,7 @@ def delta(
     columns = (partition_by,) if isinstance(partition_by, str) else partition_by
     is_list = isinstance(columns, (list, tuple)) and all(isinstance(each, str) and each for each in columns)
     if not is_list or len({each.lower() for each in columns}) < len(columns):
-        msg = f"sinks.delta: partition_by: expected a column's name, or a list of different ones, got {partition_by!r}"
+        msg = f"sinks.delta: partition_by: expected a column's name, or a list of distinct names, got {partition_by!r}"
         raise ConfigurationError(msg)
     return DeltaSink(place, tuple(columns), tuple(as_options(options, "sinks.delta").items()))
 
@@ -116,7 +116,7 @@ def parquet(path: Location) -> ParquetSink:
     """Return a sink that writes a folder of parquet files, with one folder ``batch_id=N`` per batch.
 
     It is exactly once for readers that read the whole folder between two batches. It is not fenced: a driver that was
-    suspended while it wrote a batch may finish that after another driver has taken over. Both write the same rows.
+    suspended while it wrote a batch may finish the batch after another driver has taken over. Both write the same rows.
 
     Args:
         path: The folder. A query must not share it with another query.
@@ -131,7 +131,7 @@ def parquet(path: Location) -> ParquetSink:
 
 
 def as_sink(declared: Any, role: str) -> Sink:
-    """Return a sink for what the user declared for an output (``role``): a sink or a callable.
+    """Return the sink that the user declared for an output; a callable is wrapped. ``role`` names the output.
 
     Raises:
         ConfigurationError: It is neither a sink nor a callable.
@@ -154,7 +154,7 @@ def as_sink(declared: Any, role: str) -> Sink:
 def __getattr__(name: str) -> Any:
     if name in {"KafkaSink", "kafka"}:
         return getattr(import_module(_KAFKA), name)
-    # Spark's writers have one method per format, so the error for such a name has the function to use instead.
+    # Spark's writers have one method per format; for the name of such a format, the error shows a callable instead.
     msg = (
         f"module 'cojoin.sinks' has no attribute {name!r}; it has delta, kafka and parquet, and for any other format a "
         f"query takes a callable: output=lambda frame, batch_id: frame.write..."

@@ -1,7 +1,7 @@
 """The sources of an input: ``delta`` for Delta tables and ``files`` for folders; ``cojoin.kafka.source`` for topics.
 
 A source is a description that cojoin opens itself, as a stream or as a static DataFrame. An ``Input`` also takes a
-plain DataFrame, but only with a source can a restored query continue, and some have partitions and a span of time.
+plain DataFrame, but a restored query can only continue with a source. Some sources have partitions and a span of time.
 """
 
 from __future__ import annotations
@@ -44,43 +44,43 @@ def delta(
     it with an error, unless ``changes=True`` or Delta's option ``skipChangeCommits`` is given.
 
     In a query (``Joined.start``) the order of the files makes no row late. While the snapshot is read, the input's
-    watermark does not pass the smallest event time of the unread files, which Delta's file statistics contain. The
-    watermark does not advance at all until the snapshot is read if the statistics lack the event time (an expression,
-    a column after the first 32, or with column mapping), nor until a commit is read that has more files than a
-    micro-batch takes.
+    watermark does not pass the smallest event time of the unread files, which Delta's file statistics contain. If
+    the statistics lack the event time (an expression, a column after the first 32, or with column mapping), the
+    watermark does not advance until the snapshot is read. Nor does it advance while a commit is read that has more
+    files than a micro-batch takes.
 
     Rows ahead of the watermark wait in the state. For a large table whose files overlap in event time, set a larger
     ``maxFilesPerTrigger`` or cluster the table by event time.
 
     With ``changes=True`` the table's changes are read after its present rows, from Delta's change data feed: inserted
-    and updated rows are versions, and deleted rows are deletes, which ``temporal_join`` takes without an option. The
+    and updated rows are versions, and deleted rows are tombstones; ``temporal_join`` needs no option for them. The
     feed is switched on with ``ALTER TABLE ... SET TBLPROPERTIES ('delta.enableChangeDataFeed' = 'true')``. Each row has
     ``_deleted``, ``_commit_version`` and ``_commit_timestamp`` next to the table's columns; a join's result leaves
     them out, except for the one that is the event time. If event time is a column of the table, a deleted row takes
-    effect at the later of that column and its commit's time. A row that is updated to an event time that is null or too
-    far ahead keeps its former state: the new one is rejected, and the progress counts both (``rejected``,
-    ``unchanged``). The other input's rows wait until the present rows are all in the state; the progress says how many
-    are read.
+    effect at the later of that column and its commit's time. If a row is updated to an event time that is null or too
+    far ahead, the new version is rejected and the former one stays valid; the progress counts both (``rejected``,
+    ``unchanged``). The other input's rows wait until all present rows are in the state; the progress has the number
+    of those read.
 
-    If event time is ``_commit_timestamp``, a run over what is there (``Trigger.available_now()``) ends with what it
-    knows of the table: the newest version was asked for after a moment by the driver's clock, so all later commits have
-    later times, but for writers whose clocks are behind. So the input's watermark is this moment less ``clock_skew``,
-    or that version's own time where it is later. A table that does not change holds no daily job back. Rows of commits
-    with earlier times are late, and the progress counts them (``late_commits``).
+    With the event time ``_commit_timestamp``, a bounded run (``Trigger.available_now()``) first takes the time of the
+    driver's clock and then reads the table's newest version. Later commits have later times, unless their writers'
+    clocks are behind. So the input's watermark at the end is the time taken less ``clock_skew``, or the version's own
+    time if it is later: a table that does not change does not delay a daily job. Rows of commits with earlier times
+    are late, and the progress counts them (``late_commits``).
 
-    With ``static=True`` the table is the right side of a stream, as one version of it: the newest at the query's first
-    start, which the query then keeps over all its runs. It is loaded as a whole before the first left row is joined,
-    and does not hold time. With ``event_time=None`` in its ``Input`` its rows are known from the beginning of time, one
-    for each key. With ``refresh="1 hour"``, the newest version takes the place of the rows at the first boundary of
-    micro-batches an hour or more after the last load, by the micro-batches' processing times; a bounded run looks at
-    its start. A refresh changes the rows that are emitted after it, and none before.
+    With ``static=True`` the table is the right side of a join with a stream. One version of it is read: the newest at
+    the query's first start, for all the query's runs. It is loaded as a whole before the first left row is joined, and
+    does not hold the watermark back. With ``event_time=None`` in its ``Input`` its rows, one for each key, are valid
+    at all times. With ``refresh="1 hour"``, the newest version replaces the loaded one between two micro-batches, an
+    hour or more after the last load by their processing times; a bounded run checks this at its start. A refresh
+    changes the rows that are emitted after it, and none before.
 
     Args:
         location: A path (with a ``/``, or a ``pathlib.Path``), or a table's name.
         changes: Whether the table's changes are read after its present rows.
         static: Whether the table is read as one version, to be joined with a stream.
-        refresh: How long after a load the newest version is loaded, such as ``"1 hour"`` or a ``timedelta``, in as-of
-            and temporal joins; it implies ``static``. None is never.
+        refresh: The time from a load to that of the newest version, such as ``"1 hour"`` or a ``timedelta``, in as-of
+            and temporal joins; it implies ``static``. None means never.
         clock_skew: With ``changes=True`` and the event time ``_commit_timestamp``, how far the clocks of the table's
             writers may be behind the driver's; None is a minute.
         options: Options of Delta's source, such as ``maxFilesPerTrigger``. With ``static`` they are those of Delta's
@@ -134,15 +134,15 @@ def files(
     Spark reads files in the order of their modification times, by default all present files in one micro-batch. With
     ``maxFilesPerTrigger`` or ``maxBytesPerTrigger`` this must also be the order of event time, within the bound of the
     watermark strategy: the watermark follows the rows read so far, so rows of a file that is read too late are late.
-    A stream passes over a file that appears later with a time of a week or more before the newest that it has read, and
-    says nothing of it: copy old files with new times, or set Spark's option ``maxFileAge``, such as ``"3650d"``.
+    A stream silently ignores a file that is a week or more older, by modification time, than the newest that it has
+    read: copy old files with new times, or set Spark's option ``maxFileAge``, such as ``"3650d"``.
 
     Parquet files of a local or mounted folder are read by the Python workers themselves where that gives the same rows
     as Spark's reader: columns of plain types, event time a column, and no option or setting that changes how a file is
     read. Offsets and the log of what was read are Spark's in any case, so a checkpoint continues either way.
-    ``query.progress`` says which way it is, and why: ``inputs[0].reading``. ``connect`` decides it, and looks at up to
-    four files; a later one that differs (another type of a column, old calendars, a folder named ``column=value``)
-    stops the query with an error. If the session has ``spark.cojoin.parquet=spark`` then, Spark reads all files.
+    The reader and the reason are in ``query.progress``, as ``inputs[0].reading``. ``connect`` chooses the reader by up
+    to four files; a later file that differs (another type of a column, old calendars, a folder named ``column=value``)
+    stops the query with an error. If the session has ``spark.cojoin.parquet=spark`` at ``connect``, Spark reads all.
 
     Args:
         path: The folder; a stream reads files as they appear.
@@ -182,7 +182,7 @@ def files(
 
 
 def __getattr__(name: str) -> Any:
-    # Spark's readers have one method per format, so the error for such a name has the function to use instead.
+    # Spark's readers have one method per format, so the error for a format's name contains the function to use.
     if name in _FORMATS:
         hint = f"; read a folder of files with cojoin.sources.files(path, {name!r}, schema=...)"
     elif name == "kafka":

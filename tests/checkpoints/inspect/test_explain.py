@@ -230,18 +230,18 @@ def test_what_a_held_row_waits_for_depends_on_the_join() -> None:
     forward = {**backward, "direction": "forward"}
     assert "its match is looked for when" in findings(forward, "held1", ROW)[0]
     (text,) = findings(forward, "waiting", ROW)
-    assert "its match is open until a later row of 'payments' comes and the watermark passes it;" in text
+    assert "its match is open until a later row of 'payments' comes and the watermark passes that row;" in text
     (text,) = findings({**forward, "tolerance_us": 3_000_000}, "waiting", ROW)
-    assert "at the longest until the watermark reaches 1970-01-01 00:00:13.000;" in text
+    assert "at most until the watermark reaches 1970-01-01 00:00:13.000;" in text
 
 
 def test_waits_in_words() -> None:
     assert str(Wait("watermark", 10, NONE, "customers")) == ("no watermark yet: input 'customers' has none")
     assert str(Wait("watermark", 10, 4)) == (
-        "it is at 1970-01-01 00:00:00.004, all inputs that are not finished being idle, 0.006 s behind"
+        "it is at 1970-01-01 00:00:00.004, no active input holds it back, 0.006 s behind"
     )
     assert Wait("watermark", END_OF_TIME, 4, "customers").behind_ms is None
-    assert "so the next batch does it" in str(Wait("watermark", 10, 12, "customers"))
+    assert "so this happens in the next batch" in str(Wait("watermark", 10, 12, "customers"))
     assert [format_span(millis) for millis in (5, 60_000, 3_600_000, 86_400_000)] == [
         "0.005 s",
         "1 min 0 s",

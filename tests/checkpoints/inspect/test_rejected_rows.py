@@ -116,7 +116,7 @@ def test_what_can_not_be_read_is_said(spark: SparkSession, query: str, tmp_path:
     assert cj.read_rejected(spark, query, "customers").count() == 1
     with refused("the query has no input 'trade'; did you mean 'trades'?"):
         cj.read_rejected(spark, query, "trade")
-    with refused("expected a path, since all rejected rows are read"):
+    with refused("all rejected rows are read; expected a checkpoint without at="):
         cj.read_rejected(spark, cj.Checkpoint(query, at=0), "trades")
     folders = Folders(tmp_path)
     folders.add_trades(trades([(1, 1, 10), (2, None, 10)]))

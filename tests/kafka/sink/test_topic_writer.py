@@ -136,7 +136,7 @@ def test_a_batch_is_there_once_whatever_is_run_again(spark: SparkSession, broker
     cases = (
         (marker(2, 3), "it had 2 rows then and has 3 now"),
         (marker(2, 2, digest=7), "its 2 rows are different now"),
-        (marker(2, 2, "others"), "it was read up to other source offsets"),
+        (marker(2, 2, "others"), "it ended at other source offsets then"),
         (marker(2, 0, digest=0), "it had 2 rows then and has 0 now"),
         (marker(1, 4), "has the query's batches up to 2 already"),
     )

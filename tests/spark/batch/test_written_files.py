@@ -271,7 +271,7 @@ def test_a_table_that_changed_meanwhile_is_not_written(spark: SparkSession, tmp_
     spark.sql(f"alter table delta.`{tmp_path}/out` add columns (more string)")
     with pytest.raises(
         cj.QueryFailedError,
-        match="its columns were changed, or are not those of the query: in the table alone: more string",
+        match="its columns were changed, or are not the query's: in the table alone: more string",
     ):
         sink.commit(NUMBERS, files, batch(0, 1))
     assert table(spark, tmp_path / "out").count() == 1

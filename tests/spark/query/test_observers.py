@@ -181,7 +181,7 @@ def test_a_refusal_is_told_once_counted_and_tried_again(
     assert len(noted.failures) >= 3
     (warning,) = caplog.records
     assert warning.getMessage() == (
-        "query enrich: the offsets that input 'input-0' has read could not be committed, the query continues: "
+        "query enrich: could not commit the offsets that input 'input-0' has read; the query continues: "
         "input 'trades': consumer group 'lags' has members"
     )
 

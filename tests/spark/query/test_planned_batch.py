@@ -177,7 +177,7 @@ def test_a_generator_that_is_code_must_be_there_for_the_planned_batch(tmp_path: 
     with refused(
         f"checkpoint {files.root}: batch 3 is planned and not finished: input 'customers': a batch was planned with "
         f"the watermark strategy for_generator(Halved(less=3))",
-        "start it once as it was",
+        "start the query once with the former strategy",
         kind=cj.CheckpointError,
     ):
         transition(files, PLAN)

@@ -83,7 +83,7 @@ def test_a_real_query_and_its_inputs_show_themselves(spark: SparkSession, tmp_pa
     static = cj.Input(spark.sql(rows), **columns, name="static")
     spark.conf.set("spark.sql.repl.eagerEval.enabled", "true")
     try:
-        assert "static DataFrame of Spark's: id bigint, event_time timestamp" in repr(static)
+        assert "static Spark DataFrame: id bigint, event_time timestamp" in repr(static)
     finally:
         spark.conf.unset("spark.sql.repl.eagerEval.enabled")
     pair = cj.connect(*(cj.Input(cj.sources.delta(path), **columns, name=name) for name in ("left", "right")))

@@ -127,7 +127,7 @@ def test_a_key_that_comes_twice_is_told_whatever_the_state(drawn: dict[str, pa.T
     shape = PartShape(f"state {name!r}", "state", STATE + name, rows.schema, rows.schema, (0,))
     _, faults = whole([(pa.concat_tables([rows, rows]), shape)], {STATE + name: rows.schema})
     assert sum(faults.values()) == rows.num_rows
-    assert all(f"state {name!r}: a key comes more than once, such as customer=" in why for why in faults)
+    assert all(f"state {name!r}: a key occurs more than once, such as customer=" in why for why in faults)
 
 
 timers = st.lists(st.tuples(keys, st.sampled_from(["event_time", "processing_time"]), numbers), max_size=12)

@@ -205,7 +205,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_written(
         kind=cj.CheckpointError,
     ):
         cj.write_state(spark, into, arrivals, states={"customer": twice}, timers=timers)
-    with refused("state 'customer': a key comes more than once, such as customer_id=1", kind=cj.CheckpointError):
+    with refused("state 'customer': a key occurs more than once, such as customer_id=1", kind=cj.CheckpointError):
         cj.write_state(spark, into, arrivals, states={"customer": twice.where("customer_id = 1")})
     assert not into.exists()
     into.mkdir()
