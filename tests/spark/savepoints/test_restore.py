@@ -141,7 +141,7 @@ def test_in_the_same_table_what_came_after_is_taken_back_only_if_asked(story: St
     assert not new.folder.exists()
     new.run(trigger=DRAIN, cut_back_output=True, checkpoint_interval=None, **restore)
     assert old.rows() == story.streams.enriched()
-    with refused("goes on", kind=cj.CheckpointError):
+    with refused("its output continues", kind=cj.CheckpointError):
         old.start()
 
 

@@ -8,7 +8,9 @@ import pytest
 from pyspark.errors import PySparkException
 
 import cojoin as cj
+from cojoin.engine.values.types import schema_to_ddl
 from cojoin.spark.sinks.delta_sink import misfits
+from tests.seeds import drawn
 from tests.spark.data import Folders, asof, customers, table, trades
 
 if TYPE_CHECKING:
@@ -112,3 +114,67 @@ def test_what_is_refused_is_what_delta_refuses(
             wrong.append((there, given, found))
         spark.sql(f"DROP TABLE {named}")
     assert not wrong
+
+
+def _property(text: str) -> tuple[str, str, str]:
+    return "", f"TBLPROPERTIES ({text})", ""
+
+
+FEATURES = [
+    ("nothing special", "", "", "", None),
+    ("partitions", "", "PARTITIONED BY (customer_id)", "", "partition"),
+    (
+        "NOT NULL",
+        ", must INT NOT NULL DEFAULT 1",
+        "TBLPROPERTIES ('delta.feature.allowColumnDefaults' = 'supported')",
+        "",
+        "",
+    ),
+    ("appendOnly", *_property("'delta.appendOnly' = 'true'"), None),
+    ("change data feed", *_property("'delta.enableChangeDataFeed' = 'true'"), None),
+    ("timestamp_ntz", *_property("'delta.feature.timestampNtz' = 'supported'"), None),
+    ("variant", *_property("'delta.feature.variantType' = 'supported'"), None),
+    ("deletion vectors", *_property("'delta.enableDeletionVectors' = 'true'"), None),
+    ("v2 checkpoints", *_property("'delta.checkpointPolicy' = 'v2'"), None),
+    ("CHECK", "", "", "ALTER TABLE {table} ADD CONSTRAINT positive CHECK (trade_id > 0)", "positive"),
+    ("generated columns", ", day DATE GENERATED ALWAYS AS (CAST(event_time AS DATE))", "", "", ""),
+    ("identity", ", n BIGINT GENERATED ALWAYS AS IDENTITY", "", "", ""),
+    (
+        "defaults",
+        ", tag STRING DEFAULT 'x'",
+        "TBLPROPERTIES ('delta.feature.allowColumnDefaults' = 'supported')",
+        "",
+        "",
+    ),
+    ("column mapping", *_property("'delta.columnMapping.mode' = 'name'"), "column mapping"),
+    ("row tracking", *_property("'delta.enableRowTracking' = 'true'"), "domainMetadata"),
+    ("in-commit timestamps", *_property("'delta.enableInCommitTimestamps' = 'true'"), "inCommitTimestamp"),
+    ("type widening", *_property("'delta.enableTypeWidening' = 'true'"), "typeWidening"),
+    ("clustering", "", "CLUSTER BY (trade_id)", "", "clustering"),
+]
+"""Features of Delta: a table's further columns and clauses, a statement after it, and why Spark writes, if it does."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("feature", "columns", "clauses", "then", "why"), drawn(FEATURES, 3))
+def test_a_table_with_a_feature_has_each_row_once(
+    spark: SparkSession,
+    folders: Folders,
+    tmp_path: Path,
+    feature: str,
+    columns: str,
+    clauses: str,
+    then: str,
+    why: str | None,
+) -> None:
+    folders.add_trades(trades([(2, 1, 20), (3, 2, 30)]))
+    joined, out = asof(folders.connect(spark)), f"{tmp_path}/out"
+    spark.sql(f"CREATE TABLE delta.`{out}` ({schema_to_ddl(joined.plan.output)}{columns}) USING delta {clauses}")
+    if then:
+        spark.sql(then.format(table=f"delta.`{out}`"))
+    query = start(spark, folders, out, f"{tmp_path}/checkpoint")
+    assert query.progress is not None
+    by_spark = query.progress.written_by_spark.get("output")
+    assert by_spark is None if why is None else why in str(by_spark), feature
+    rows = table(spark, tmp_path / "out").select("trade_id", "version").orderBy("trade_id").collect()
+    assert [tuple(row) for row in rows] == [(1, 1), (2, 1), (3, None)]
