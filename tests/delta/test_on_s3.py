@@ -81,6 +81,22 @@ def test_two_writers_append_in_turns(server: S3Server, store: ObjectStore) -> No
     assert max(counts[2:]) == min(counts[2:]) <= 14, "the commits since the last checkpoint are not read again"
 
 
+def test_files_and_commits_are_encrypted_with_the_key_of_the_settings(server: S3Server) -> None:
+    encrypted = {"fs.s3a.encryption.algorithm": "SSE-KMS", "fs.s3a.encryption.key": "arn:aws:kms:x:1:key/1"}
+    prefix = uuid.uuid4().hex
+    settings = settings_of(f"s3a://{BUCKET}/{prefix}", {**settings_for(server.endpoint), **encrypted}.get)
+    assert settings is not None
+    store = ObjectStore.of(settings, f"s3a://{BUCKET}/{prefix}", "table")
+    append(TableWriter(store, "t"), store, 0)
+    client = server.client()
+    names = [each["Key"] for each in client.list_objects_v2(Bucket=BUCKET, Prefix=prefix)["Contents"]]
+    heads = [client.head_object(Bucket=BUCKET, Key=name) for name in names]
+    assert {(each["ServerSideEncryption"], each["SSEKMSKeyId"]) for each in heads} == {
+        ("aws:kms", "arn:aws:kms:x:1:key/1")
+    }
+    assert len(heads) >= 2
+
+
 def test_a_commit_that_another_has_overwritten_is_named(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
     ours, real = TableWriter(store, "t"), DeltaTable.create_write_transaction
     append(ours, store, 0)
