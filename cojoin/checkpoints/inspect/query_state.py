@@ -47,7 +47,7 @@ from cojoin.engine.row_changes import RowChanges
 from cojoin.engine.state.ttl import split_type
 from cojoin.engine.time.watermarks import NONE
 from cojoin.engine.values.encoding import encode_rows
-from cojoin.engine.values.rows import back_quoted
+from cojoin.engine.values.rows import back_quoted, free_name
 from cojoin.engine.values.types import parse_schema
 from cojoin.errors import CheckpointError, ConfigurationError
 from cojoin.session.arrow_types import spark_schema
@@ -273,14 +273,6 @@ def _select(numbered: DataFrame, names: Sequence[str], added: Mapping[str, Colum
     """Return the columns under their original names, and added columns under names that are still free."""
     columns = [F.col(f"c{position}").alias(name) for position, name in enumerate(names)]
     return numbered.select(*columns, *(column.alias(free_name(name, names)) for name, column in added.items()))
-
-
-def free_name(name: str, taken: Sequence[str]) -> str:
-    """Return a name with as many underscores before it as make it differ from others, in any case."""
-    lowered = {each.lower() for each in taken}
-    while name.lower() in lowered:
-        name = f"_{name}"
-    return name
 
 
 def _together(one: DataFrame, two: DataFrame) -> DataFrame:

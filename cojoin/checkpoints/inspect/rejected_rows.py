@@ -22,12 +22,12 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from cojoin.checkpoints.checkpoint import open_files
 from cojoin.checkpoints.identity import read_query
-from cojoin.checkpoints.inspect.query_state import as_checkpoint, free_name, stored_inputs
+from cojoin.checkpoints.inspect.query_state import as_checkpoint, stored_inputs
 from cojoin.checkpoints.manifest import Manifests
 from cojoin.engine.input_spec import STAMPED_SCHEMA
 from cojoin.engine.operator import REJECTED
 from cojoin.engine.values.encoding import encode_entries
-from cojoin.engine.values.rows import hashable
+from cojoin.engine.values.rows import free_name, hashable
 from cojoin.errors import CheckpointError, ConfigurationError, did_you_mean
 from cojoin.session.arrow_types import spark_schema
 from cojoin.session.sealed import for_workers
@@ -47,6 +47,9 @@ _Convert: TypeAlias = "Callable[[Any], Any]"
 
 _TIME = pa.timestamp("us", "UTC")
 _FLOATS = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
+_FAULTS = frozenset({"undecodable", "unavailable_value", "tombstone", "gone"})
+"""The reasons of records that gave no row: their JSON has the columns of the source's order, and ``error``."""
+
 _SPAN = re.compile(r"(?:(-?\d+) days?, )?(\d+):(\d\d):(\d\d)(?:\.(\d{6}))?")
 """The form of a duration in the JSON of a row."""
 
@@ -78,7 +81,8 @@ def read_rejected(spark: SparkSession, checkpoint: Location | Checkpoint, input:
         the columns of the input, then ``row``, the whole row as JSON. If the input has a column of one of these names,
         that name gets an underscore in front. Batch id and processing time are null in rows from an earlier version of
         cojoin; the processing time is also null in rows from ``sinks.parquet``. For records that gave no row
-        (``undecodable``, ``tombstone``, ``gone``), columns that could not be read are null, and ``row`` has the reason.
+        (``undecodable``, ``tombstone``, ``gone``), columns that could not be read are null, and ``row`` has the reason
+        as ``error``, with an underscore in front if the input has such a column.
 
     Raises:
         ConfigurationError: The query has no such input, the checkpoint has ``at``, or the rejected rows go to a
@@ -167,6 +171,7 @@ class RejectedColumns:
 
     def __init__(self, schema: pa.Schema, own: pa.Schema, event_time: str | None) -> None:
         self.schema, self._own, self._event_time = schema, own, event_time
+        self._error = free_name("error", own.names)
         self._readers = [_reader(field.type) for field in own]
 
     @classmethod
@@ -182,6 +187,10 @@ class RejectedColumns:
         for batch in batches:
             texts = batch.column("row")
             rows = [json.loads(text) for text in texts.to_pylist()]
+            for row, reason in zip(rows, batch.column("reason").to_pylist(), strict=True):
+                # Up to 0.5.0, the reason was "error" even if the input has a column of that name.
+                if reason in _FAULTS and self._error not in row:
+                    row.pop("error", None)
             columns = []
             for field, read in zip(self._own, self._readers, strict=True):
                 if field.name == self._event_time:

@@ -102,6 +102,18 @@ def back_quoted(name: str) -> str:
     return f"`{name.replace('`', '``')}`"
 
 
+def free_name(name: str, taken: Sequence[str]) -> str:
+    """Return a name with as many underscores before it as make it differ from others, in any case.
+
+    >>> free_name("error", ["id", "Error"])
+    '_error'
+    """
+    lowered = {each.lower() for each in taken}
+    while name.lower() in lowered:
+        name = f"_{name}"
+    return name
+
+
 Stand: TypeAlias = "Callable[[str], Any] | None"
 """Makes a value from the text of a time outside of the years 1 to 9999; without it, ``OverflowError`` is raised."""
 

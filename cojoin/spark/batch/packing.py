@@ -38,7 +38,7 @@ from cojoin.engine.key_groups import spark_xx_hashes
 from cojoin.engine.time.control_rows import REPEATED, UNAVAILABLE, CompleteReading, Control
 from cojoin.engine.time.watermarks import NONE
 from cojoin.engine.values.codec import binary_column, read_message, write_messages
-from cojoin.engine.values.rows import decode_column, decode_rows, dump_json
+from cojoin.engine.values.rows import decode_column, decode_rows, dump_json, free_name
 from cojoin.session.arrow_types import spark_schema
 from cojoin.session.sealed import for_workers
 from cojoin.session.sessions import adapter_of
@@ -234,10 +234,10 @@ class Packer:
         repeated, nulled = chunk.filter(is_repeated), chunk.filter(has_nulls)
         faulty = chunk.filter(pc.invert(pc.or_(is_repeated, has_nulls)))
         known = [dict(zip(named.values(), each, strict=True)) for each in decode_rows(faulty.select(list(named)), str)]
-        groups = faulty.column(GROUP_COLUMN).to_pylist()
+        groups, error = faulty.column(GROUP_COLUMN).to_pylist(), free_name("error", self.spec.source_schema.names)
         for group, fault, row in zip(groups, faulty.column(FAULT_COLUMN).to_pylist(), known, strict=True):
             reason, _, description = fault.partition(": ")
-            seen.faults[group].append((reason, dump_json({**row, "error": description})))
+            seen.faults[group].append((reason, dump_json({**row, error: description})))
         seen.tombstones.update(repeated.column(GROUP_COLUMN).to_pylist())
         seen.unavailable.update(nulled.column(GROUP_COLUMN).to_pylist())
         is_row = [pc.is_null(each) for each in markers]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import decimal
+import json
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -62,6 +63,19 @@ def test_a_value_comes_back_as_it_was(dtype: pa.DataType, values: list[Any]) -> 
     assert found.column("row").equals(column)
     assert found.column("Reason").equals(column)
     assert found.column("at").equals(times)
+
+
+@pytest.mark.parametrize("error", ["_error", "error"], ids=["this release", "0.5.0"])
+def test_a_column_named_error_has_not_the_reason_of_a_fault(error: str) -> None:
+    own = pa.schema([("id", pa.int64()), ("error", pa.bool_())])
+    texts = ['{"id": 7, "error": true}', json.dumps({error: "the value is not JSON"})]
+    spec = InputSpec("orders", own, ("id",), None)
+    nulls = pa.nulls(2)
+    about = {"row_id": pa.array(["x", "y"]), "reason": pa.array(["null_key", "undecodable"]), "batch_id": nulls}
+    batch = pa.table(about | {"processing_time": nulls, "watermark": nulls, "event_time": nulls, "row": texts})
+    (found,) = RejectedColumns.of(spec)(batch.combine_chunks().to_batches())
+    assert found.column("error").to_pylist() == [True, None]
+    assert found.column("row").to_pylist() == texts
 
 
 @pytest.fixture(scope="module")

@@ -164,6 +164,17 @@ def test_signs_of_a_source_are_no_rows() -> None:
     assert controls[0].agrees is False
 
 
+def test_the_reason_of_a_fault_leaves_a_column_named_error_alone() -> None:
+    schema = pa.schema([("key", pa.int64()), ("time", pa.timestamp("us", "UTC")), ("error", pa.string())])
+    rows = batch([(None, None, "b", 0)])
+    markers = [pa.nulls(1, pa.int64()), pa.array(["undecodable: no JSON: {"]), pa.nulls(1, pa.int64())]
+    sent = pa.RecordBatch.from_arrays([*rows.columns, *markers], names=[*rows.schema.names, *MARKER_COLUMNS])
+    declared = InputSpec("trades", schema, ("key",), "time", partition=("error",))
+    _, controls = packed(Packer(declared, 1, (0,)), sent)
+    ((_, known),) = controls[0].faults
+    assert json.loads(known) == {"error": "b", "_error": "no JSON: {"}
+
+
 def test_tombstones_that_repeat_a_delete_and_unavailable_values_are_counted() -> None:
     one = (1, 2_000, "a", 0)
     rows = batch([one, (None, None, "a", 1), (None, None, "b", 1), (7, None, "b", 0), one])
