@@ -339,8 +339,8 @@ def _check_sources(loaded: LoadedKey, bound: tuple[BoundInput, BoundInput]) -> N
     for side, known in zip(bound, loaded.stored["sources"], strict=True):
         if side.source is None or known is None:
             continue
-        own = side.source.identity(loaded.spark)
-        if {name: known.get(name) for name in own} != own:
+        if not side.source.is_known_as(loaded.spark, known):
+            own = side.source.identity(loaded.spark)
             msg = (
                 f"debug: input {side.spec.name!r} read {known['format']} {known['location']} in the query that wrote "
                 f"the checkpoint, and this one reads {own['format']} {own['location']}; give debug the same join"

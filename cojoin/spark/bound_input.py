@@ -90,7 +90,7 @@ _SAMPLES, _LISTED = 3, 10_000
 
 def _is_parquet(source: Any) -> bool:
     """Return whether a source is a folder of parquet files, made by ``cojoin.sources.files``."""
-    return type(source) is Source and source.format.lower() == "parquet"
+    return type(source) is Source and source.format == "parquet"
 
 
 def _root_of(session: SparkSession, source: Source) -> str | None:

@@ -312,11 +312,10 @@ def _check_sources(new: NewQuery, stored: Sequence[Mapping[str, Any] | None], of
                 f"give cojoin.Input a source: cojoin.kafka.source, cojoin.sources.delta or files"
             )
             raise CheckpointError(msg)
-        own = source.identity(spark)
-        if {name: old.get(name) for name in own} != own:
+        if not source.is_known_as(spark, old):
             msg = (
                 f"restore_from: {label} read {_describe(old)} in the query that wrote the checkpoint, and reads "
-                f"{_describe(own)} in this one; expected the same source"
+                f"{_describe(source.identity(spark))} in this one; expected the same source"
             )
             raise CheckpointError(msg)
         # This applies also where losses are allowed: records of another topic do not continue those that were read.

@@ -239,6 +239,19 @@ class Source:
             location = open_store(spark, location, "source").root
         return {"format": self.format, "location": location}
 
+    def is_known_as(self, spark: SparkSession, known: Mapping[str, Any]) -> bool:
+        """Return whether a checkpoint's description of a source is this one's.
+
+        Up to 0.5.0, a description has a format of files as it was spelled.
+
+        Args:
+            spark: The session, whose file systems make paths absolute.
+            known: The description.
+        """
+        own = self.identity(spark)
+        stored = {name: known.get(name) for name in own}
+        return stored | {"format": str(known["format"]).lower()} == own
+
     def recognised(self, spark: SparkSession, label: str, known: Mapping[str, Any] | None) -> dict[str, Any]:
         """Check that this is the source that the checkpoint has read, and return what the checkpoint stores of it.
 

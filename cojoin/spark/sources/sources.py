@@ -162,11 +162,12 @@ def files(
         >>> files("/lake/trades", "parquet", schema="customer_id bigint, event_time timestamp").format
         'parquet'
     """
-    if not isinstance(format, str) or format.lower() not in _FORMATS:
+    name = format.lower() if isinstance(format, str) else ""
+    if name not in _FORMATS:
         if isinstance(path, str) and path.lower() in _FORMATS:
             msg = f"sources.files: expected the path, then the format; got them as ({path!r}, {format!r})"
             raise ConfigurationError(msg)
-        near = f": use cojoin.sources.delta({path!r})" if format == "delta" else did_you_mean(str(format), _FORMATS)
+        near = f": use cojoin.sources.delta({path!r})" if name == "delta" else did_you_mean(str(format), _FORMATS)
         msg = f"sources.files: format: expected a format of files, got {format!r}{near}"
         raise ConfigurationError(msg)
     place = as_location(path, "sources.files")
@@ -178,7 +179,7 @@ def files(
         raise ConfigurationError(msg)
     ddl = schema if isinstance(schema, str) else schema_to_ddl(as_schema(schema, "schema"), label="schema")
     parse_schema(ddl, label="schema")
-    return Source(format, place, ddl, as_options(options, f"sources.files {place!r}"))
+    return Source(name, place, ddl, as_options(options, f"sources.files {place!r}"))
 
 
 def __getattr__(name: str) -> Any:

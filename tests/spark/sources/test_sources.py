@@ -87,6 +87,18 @@ def test_files_need_a_schema() -> None:
         cj.sources.files("/x", "parquet", schema="a lng")
 
 
+def test_a_format_is_the_same_in_any_case() -> None:
+    assert cj.sources.files("/x", "Parquet", schema="a long") == cj.sources.files("/x", "parquet", schema="a long")
+    with refused("got 'Delta': use cojoin.sources.delta('/x')"):
+        cj.sources.files("/x", "Delta", schema="a long")
+
+
+def test_a_checkpoint_of_0_5_0_may_have_a_format_in_capitals(spark: SparkSession, tmp_path: Path) -> None:
+    source = cj.sources.files(tmp_path, "Parquet", schema="a long")
+    assert source.is_known_as(spark, {**source.identity(spark), "format": "Parquet"})
+    assert not source.is_known_as(spark, {**source.identity(spark), "format": "ORC"})
+
+
 def test_options_may_hold_secrets_and_are_never_shown() -> None:
     source = cj.sources.delta("/lake/trades", options={"fs.s3a.secret.key": "hush", "maxFilesPerTrigger": 3})
     assert source.options["maxFilesPerTrigger"] == "3"
