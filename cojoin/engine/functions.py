@@ -170,13 +170,13 @@ class Context:
 
     def __getattr__(self, name: str) -> NoReturn:
         # Python calls this only for a name that does not exist.
-        if name.startswith("get_") and name.endswith("state"):
+        known = _as_in_python(name)
+        if known.startswith("get_") and known.endswith("state"):
             msg = f"ctx.{name} can't be called in a callback: declare states in open(self, ctx), and keep them on self"
             raise FunctionError(msg)
         if name == "output":
             msg = "ctx.output does not exist: yield (tag, row) for a side output, as in PyFlink"
             raise FunctionError(msg)
-        known = _as_in_python(name)
         if known in _OF_TIMERS:
             msg = f"a context has no {name!r}: it is ctx.timer_service().{known}()"
         else:

@@ -87,7 +87,7 @@ class QueryMetrics:
         if before is not None and report.batch_id <= before.batch_id:
             return
         self._add("cojoin.query.batches", 1)
-        for part, millis in _parts(report, durations_ms).items():
+        for part, millis in _parts(durations_ms).items():
             attributes = {QUERY: self._query, PART: part}
             self._instruments.record("cojoin.query.batch.duration", millis / 1000, attributes)
         if before is None and self._begins_restored and report.batch_id == 0:
@@ -158,11 +158,10 @@ class QueryMetrics:
         self._instruments.add(name, max(0, amount), {QUERY: self._query, **dict(attributes)})
 
 
-def _parts(report: BatchReport, durations_ms: Mapping[str, float]) -> dict[str, float]:
+def _parts(durations_ms: Mapping[str, float]) -> dict[str, float]:
     """Return the milliseconds of a batch's consecutive parts, without ``calls``, which is a part of ``execute``."""
     parts = {part: durations_ms[part] for part in ("execute", "snapshot") if part in durations_ms}
-    own = {*parts, "calls"}
-    parts["write"] = sum(millis for name, millis in durations_ms.items() if name in report.emitted and name not in own)
+    parts["write"] = sum(millis for name, millis in durations_ms.items() if name not in {*parts, "calls"})
     return parts
 
 

@@ -55,6 +55,13 @@ def test_a_context_says_where_a_name_is(name: str, said: str) -> None:
     assert said in str(caught.value)
 
 
+@pytest.mark.parametrize("name", ["get_state", "getState", "getMapState"])
+def test_states_are_declared_in_open(name: str) -> None:
+    context = Context(TimerService(Timers(KeyContext(), "F"), Timers(KeyContext(), "F")))
+    with pytest.raises(FunctionError, match=rf"ctx.{name} can't be called in a callback: declare states in open"):
+        getattr(context, name)
+
+
 def test_the_timer_service_says_which_name_is_meant() -> None:
     service = TimerService(Timers(KeyContext(), "F"), Timers(KeyContext(), "F"))
     for name in ("currentWatermark", "current_watermrk"):

@@ -80,6 +80,14 @@ def test_counters_add_what_a_batch_brought_and_nothing_twice(measured: Measured)
     assert ("cojoin.query.batch.duration", "enrich", "calls") not in found
 
 
+def test_the_output_named_snapshot_is_a_part_of_what_is_written(measured: Measured) -> None:
+    metrics = measured.metrics()
+    metrics.count(batch(0, 100, emitted={"snapshot": 7}), {"execute": 2000.0, "_snapshot": 300.0, "snapshot": 500.0})
+    found = measured.points()
+    parts = {part: found["cojoin.query.batch.duration", "enrich", part] for part in ("execute", "write", "snapshot")}
+    assert parts == {"execute": 2.0, "write": 0.3, "snapshot": 0.5}
+
+
 def test_another_run_goes_on_with_the_counters_of_this_process(measured: Measured) -> None:
     last = batch(4, 500, 50)
     measured.metrics().end()

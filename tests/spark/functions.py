@@ -53,6 +53,7 @@ class Mendable(cj.KeyedCoProcessFunction):
 
 UNKNOWN = cj.OutputTag("unknown-customers", "trade_id bigint, event_time timestamp")
 SEEN = cj.OutputTag("seen", "customer_id bigint")
+SNAPSHOT = cj.OutputTag("snapshot", "customer_id bigint")
 
 
 class SplitTrades(cj.KeyedCoProcessFunction):
@@ -99,3 +100,10 @@ class LookUp(cj.KeyedCoProcessFunction):
 
     def process_element2(self, customer: Any, ctx: cj.Context) -> None:
         self.tier.update(customer.tier)
+
+
+class Customers(cj.KeyedCoProcessFunction):
+    """Yields the key of each customer to a side output named as a part of a batch."""
+
+    def process_element2(self, customer: Any, ctx: cj.Context) -> Any:
+        yield SNAPSHOT, (ctx.get_current_key(),)

@@ -8,7 +8,7 @@ import pytest
 
 import cojoin as cj
 from tests.spark.data import Folders, customers, rows, table, trades
-from tests.spark.functions import SEEN, UNKNOWN, SplitTrades
+from tests.spark.functions import SEEN, SNAPSHOT, UNKNOWN, Customers, SplitTrades
 from tests.spark.refused import refused
 
 if TYPE_CHECKING:
@@ -48,6 +48,23 @@ def test_each_output_has_its_own_sink_or_a_table_beside_the_checkpoint(
     assert rows(table(spark, f"{tmp_path}/checkpoint/side_outputs/seen")) == [(7,)]
     assert query.progress is not None
     assert query.progress.is_conserved
+
+
+def test_a_side_output_and_a_part_of_a_batch_of_one_name_are_both_timed(
+    spark: SparkSession, folders: Folders, tmp_path: Path
+) -> None:
+    query = (
+        folders.connect(spark, key_groups=2)
+        .process(Customers(), "trade_id bigint", side_outputs=[SNAPSHOT])
+        .start(
+            output=cj.sinks.delta(f"{tmp_path}/out"),
+            checkpoint=f"{tmp_path}/checkpoint",
+            trigger=cj.Trigger.available_now(drain=True),
+        )
+    )
+    query.await_termination()
+    batches = cj.read_progress(spark, f"{tmp_path}/checkpoint").collect()
+    assert {"_snapshot", "snapshot"} <= {name for batch in batches for name in batch.durations_ms}
 
 
 def test_a_static_run_gives_each_as_a_frame(spark: SparkSession, folders: Folders) -> None:

@@ -36,6 +36,7 @@ from cojoin.checkpoints.state_table import STATE_LOCK, StateCleaner, StateTable
 from cojoin.engine.batch_report import BatchReport
 from cojoin.engine.operator import OUTPUT
 from cojoin.engine.values.hashes import add_digests
+from cojoin.engine.values.rows import free_name
 from cojoin.errors import QueryFailedError
 from cojoin.session.spark_checkpoint import LogDigests, source_offsets
 from cojoin.session.spark_errors import explain
@@ -332,7 +333,8 @@ class BatchProtocol:
             place = self._write(batch, output, kind, schema, files.get(kind), marker)
             if place is not None:
                 written[output] = {**place, "batch_id": report.batch_id}
-                durations[output] = _since(started)
+                # A side output may have the name of this part of a batch.
+                durations[free_name(output, ["snapshot"])] = _since(started)
         return written
 
     def _write(
