@@ -289,9 +289,14 @@ class _Upload:
             with self._errors():
                 self._writer.close()
 
-    def delete(self) -> None:
+    def remove(self) -> None:
+        """Abort the upload, so that no sent part is left; delete the object if it is complete."""
         with contextlib.suppress(QueryFailedError), self._errors():
-            self._client.delete(self._name)
+            if self.closed:
+                self._client.delete(self._name)
+            else:
+                self.closed = True
+                self._writer.__exit__(QueryFailedError, None, None)
 
 
 class _File:
@@ -354,9 +359,7 @@ class _File:
         # The footer may not fit on a full disk.
         with contextlib.suppress(OSError, pa.ArrowException, QueryFailedError):
             self._writer.close()
-            if self._upload is not None:
-                self._upload.close()
         if self._upload is None:
             self._path.unlink(missing_ok=True)
         else:
-            self._upload.delete()
+            self._upload.remove()

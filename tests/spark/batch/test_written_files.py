@@ -25,10 +25,12 @@ from benchmarks.join.result import result_files
 from cojoin.engine.values.codec import write_messages
 from cojoin.engine.values.types import parse_schema
 from cojoin.session.arrow_types import arrow_schema, spark_schema
-from cojoin.spark.batch.written_files import CallFiles, FileTarget, _Writer, can_be_written
+from cojoin.spark.batch.written_files import CallFiles, FileTarget, _File, _Writer, can_be_written
 from cojoin.spark.sinks.batch_marker import BatchMarker
 from cojoin.spark.sinks.sink import OutputId
+from cojoin.storage.object_store_settings import settings_of
 from cojoin.storage.parquet_files import WrittenFile
+from tests.servers.s3 import S3Server
 from tests.spark.data import connect, generate, rows, table
 from tests.spark.saved import DRAIN
 
@@ -330,6 +332,31 @@ def test_a_step_that_fails_removes_the_files_of_its_calls(tmp_path: Path) -> Non
     with pytest.raises((pa.ArrowException, OSError)):
         list(_Writer({1: target})([pa.record_batch({"kind": pa.array([1, 1], pa.int8()), "payload": payloads})]))
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("state", ["begun", "complete", "without a footer"])
+def test_a_file_that_is_removed_leaves_no_part_on_a_store(state: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with S3Server("removed") as server:
+        settings = settings_of(f"{server.root}/out", server.settings().get)
+        schema = pa.schema([("raw", pa.binary())])
+        file = _File(FileTarget(f"{server.root}/out", schema, "none", settings))
+        # An upload has parts from 10 MB on.
+        file.add(pa.record_batch([pa.array([bytes([at]) * (1 << 20) for at in range(24)])], schema=schema))
+        file._write_waiting()
+        client = server.client()
+        if state == "complete":
+            file.close()
+            assert [name for name, _ in server.objects()]
+        elif state == "without a footer":
+
+            def fail() -> None:
+                file._writer.is_open = False
+                raise OSError
+
+            monkeypatch.setattr(file._writer, "close", fail)
+        file.remove()
+        assert not client.list_multipart_uploads(Bucket=server.bucket).get("Uploads")
+        assert not [name for name, _ in server.objects()]
 
 
 @pytest.mark.slow
