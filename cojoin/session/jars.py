@@ -115,14 +115,21 @@ def find_jars(
 
 def _run(command: Sequence[str], log: Path, held: Sequence[int], more: dict[str, str]) -> int:
     with log.open("wb") as output:
-        process = subprocess.Popen(  # noqa: S603 - Spark's own launcher
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            env=os.environ | {"SPARK_CONNECT_MODE": "0"} | more,
-            pass_fds=() if sys.platform == "win32" else tuple(held),
-        )
+        try:
+            process = subprocess.Popen(  # noqa: S603 - Spark's own launcher
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=os.environ | {"SPARK_CONNECT_MODE": "0"} | more,
+                pass_fds=() if sys.platform == "win32" else tuple(held),
+            )
+        except OSError as error:
+            msg = (
+                f"Spark's launcher {command[0]} can't be started: {error.strerror or error}; see that this file may be "
+                f"executed, or let SPARK_HOME name another Spark"
+            )
+            raise EnvironmentSetupError(msg) from error
         try:
             return process.wait(_SECONDS)
         except subprocess.TimeoutExpired:

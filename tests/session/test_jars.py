@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from cojoin.errors import EnvironmentSetupError
 from cojoin.session import jars
 from cojoin.session.jars import IN_SPARK, jar_settings
 from cojoin.session.versions import delta_package, kafka_package, spark_version
@@ -93,6 +94,23 @@ def test_kafka_is_fetched_with_delta() -> None:
 def test_the_versions_are_those_of_the_packages_for_python() -> None:
     assert delta_package().endswith(f":{version('delta-spark')}")
     assert kafka_package().endswith(f":{version('pyspark')}")
+
+
+@pytest.mark.parametrize(("mode", "reason"), [(0o644, "Permission denied"), (None, "No such file or directory")])
+def test_a_launcher_that_can_not_be_started_is_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: int | None, reason: str
+) -> None:
+    launcher = tmp_path / "spark" / "bin" / "spark-submit"
+    launcher.parent.mkdir(parents=True)
+    if mode is not None:
+        launcher.touch(mode)
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path / "spark"))
+    monkeypatch.setattr("pathlib.Path.home", lambda: tmp_path)
+    with pytest.raises(EnvironmentSetupError) as caught:
+        jars.fetch_jars(["my:thing:1.0"], say=lambda _: None)
+    assert str(caught.value).startswith(
+        f"could not fetch my:thing:1.0: Spark's launcher {launcher} can't be started: {reason}; see that this file may"
+    )
 
 
 def test_under_spark_submit_its_command_line_has_decided(monkeypatch: pytest.MonkeyPatch) -> None:
