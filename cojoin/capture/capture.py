@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from cojoin.api.joined import Joined
     from cojoin.checkpoints.checkpoint import Checkpoint
     from cojoin.embedded.steps import Step
+    from cojoin.engine.plan import Plan
 
 _MOST_CHARACTERS = 100
 """The most characters of a path in a message."""
@@ -131,13 +132,7 @@ def capture(
         msg = f"most: expected a whole number above zero, got {most!r}"
         raise ConfigurationError(msg)
     source, plan = opened(source, joined)
-    for spec in plan.inputs:
-        if spec.changes is not None:
-            msg = (
-                f"capture: the rows of input {spec.name!r} are versions and deletes of a table, which the test harness "
-                f"does not make of rows; connect them with event_time= and name the deletes in temporal_join(deletes=)"
-            )
-            raise ConfigurationError(msg)
+    _check_inputs(plan)
     operation: Any = plan.operation
     made = None
     if isinstance(operation, KeyedCoProcess):
@@ -164,6 +159,23 @@ def capture(
     possible = applicable(chosen.plan)
     missing = tuple(case for case in covers if case in possible and not counts[case])
     return CapturedTest(test, rows, {key: each.covers for key, each in chosen.keys.items()}, chosen.sizes, missing)
+
+
+def _check_inputs(plan: Plan) -> None:
+    """Check that a test harness can have the inputs."""
+    for spec in plan.inputs:
+        if spec.changes is not None:
+            msg = (
+                f"capture: the rows of input {spec.name!r} are versions and deletes of a table, which the test harness "
+                f"does not make of rows; connect them with event_time= and name the deletes in temporal_join(deletes=)"
+            )
+            raise ConfigurationError(msg)
+        if spec.static and spec.event_time is None:
+            msg = (
+                f"capture: input {spec.name!r} is a static table without event time, which the test harness does not "
+                f"have; connect its rows with an event_time= before that of all other rows"
+            )
+            raise ConfigurationError(msg)
 
 
 def _checked_path(path: Any, *, overwrite: bool) -> Path:

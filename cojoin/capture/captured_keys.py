@@ -196,12 +196,21 @@ def _read_batch(values: dict[str, Any], names: Sequence[str]) -> CapturedBatch:
     left, right = (time_from_json(each) for each in values.pop("watermarks"))
     end = values.pop("end_of_input", None)
     clock = values.pop("processing_time", None)
-    rows = values.pop(f"rows of {names[0]}", ()), values.pop(f"rows of {names[1]}", ())
+    rows = _objects(values.pop(f"rows of {names[0]}", [])), _objects(values.pop(f"rows of {names[1]}", []))
     if values:
         msg = f"a batch has the entry {next(iter(values))!r}; expected the rows of {names[0]!r} and of {names[1]!r}"
         raise ConfigurationError(msg)
     last_event = None if end is None else time_from_json(end["last_event"])
     return CapturedBatch(rows, (left, right), 0 if clock is None else time_from_json(clock), last_event)
+
+
+def _objects(rows: list[Any]) -> list[dict[str, Any]]:
+    """Return the rows of a file, after checking that they are a list of objects."""
+    for row in [rows] if not isinstance(rows, list) else rows:
+        if not isinstance(row, dict):
+            msg = f"expected rows as JSON objects, got {row!r}"
+            raise ConfigurationError(msg)
+    return rows
 
 
 def _outcomes_to_json(outcomes: Outcomes) -> dict[str, Any]:
@@ -228,14 +237,23 @@ def _timed_to_json(rows: Iterable[TimedRow]) -> list[_Line]:
     return [_line([time_to_json(each.timestamp), each.row]) for each in rows]
 
 
+_ENTRIES = frozenset({"covers", "state", "batches", "output", "side_outputs", "rejected"})
+"""The entries of a key."""
+
+
 def _read_key(values: Mapping[str, Any], inputs: tuple[str, str]) -> CapturedKey:
+    if unknown := sorted(values.keys() - _ENTRIES):
+        msg = f"a key has the entry {unknown[0]!r}; expected {', '.join(sorted(_ENTRIES))}"
+        raise ConfigurationError(msg)
     batches = tuple(_read_batch(dict(entry), inputs) for entry in values["batches"])
     side_outputs = {
         name: [_read_timed(entry) for entry in rows] for name, rows in values.get("side_outputs", {}).items()
     }
+    entries = values.get("rejected", ())
+    rows = _objects([entry["row"] for entry in entries])
     rejected = [
-        Rejected(entry["input"], entry["reason"], entry["row"], _time(entry["time"]), _time(entry["watermark"]))
-        for entry in values.get("rejected", ())
+        Rejected(entry["input"], entry["reason"], row, _time(entry["time"]), _time(entry["watermark"]))
+        for entry, row in zip(entries, rows, strict=True)
     ]
     outcomes = Outcomes([_read_timed(entry) for entry in values["output"]], side_outputs, rejected)
     state = b64decode(values["state"], validate=True) if "state" in values else None
@@ -244,7 +262,7 @@ def _read_key(values: Mapping[str, Any], inputs: tuple[str, str]) -> CapturedKey
 
 def _read_timed(pair: Any) -> TimedRow:
     timestamp, row = pair
-    return TimedRow(_time(timestamp), row)
+    return TimedRow(_time(timestamp), *_objects([row]))
 
 
 def _time(text: str | None) -> int | None:

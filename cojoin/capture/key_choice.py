@@ -122,7 +122,7 @@ def _captured(
 
 def keys_of_checkpoint(source: Any, joined: Any, keys: Iterable[Any] | None, reduction: Reduction) -> ChosenKeys:
     """Return keys of a checkpoint, each with its state at the snapshot and its rows since."""
-    if reduction != Reduction(None, None, ()):
+    if reduction.span is not None or reduction.columns or reduction.mask:
         msg = (
             "span, columns, mask: a checkpoint's state holds whole rows, also from before a span; leave these out, or "
             "capture from the query's sources: capture(joined, ...)"
@@ -299,16 +299,18 @@ class Coverage:
     def choose(self, wanted: Iterable[str], most: int) -> list[int]:
         """Return the codes of at most ``most`` keys that are examples of the wanted cases.
 
-        Each case gets up to three keys, the rarest case first, so the last cases may get none. A key that is an example
-        of several cases counts for each. Keys with fewer rows are taken first; of equal ones, the one that came first.
+        Each case gets a first key, the rarest case first, then each a second and a third. A key that is an example of
+        several cases counts for each. Keys with fewer rows are taken first; of equal ones, the one that came first.
         """
         chosen: list[int] = []
+        by_size = np.argsort(self.sizes, kind="stable")
         # The rarest case comes first, since its keys are often examples of the others, too.
-        for members in sorted((self.cases[case] for case in wanted if case in self.cases), key=np.count_nonzero):
-            candidates = np.flatnonzero(members)
-            by_size = candidates[np.argsort(self.sizes[candidates], kind="stable")].tolist()
-            lacking = _EXAMPLES - int(members[chosen].sum())
-            chosen += [code for code in by_size if code not in chosen][: max(0, min(lacking, most - len(chosen)))]
+        cases = sorted((self.cases[case] for case in wanted if case in self.cases), key=np.count_nonzero)
+        smallest = [by_size[members[by_size]][:most].tolist() for members in cases]
+        for count in range(1, _EXAMPLES + 1):
+            for members, candidates in zip(cases, smallest, strict=True):
+                if len(chosen) < most and members[chosen].sum() < count:
+                    chosen += [code for code in candidates if code not in chosen][:1]
         return chosen
 
 

@@ -148,7 +148,8 @@ class CapturedKeys:
         Args:
             key: One of ``keys``.
             harness: A new harness with the function or the join under test, whose inputs have the captured columns and
-                make no watermarks of their own.
+                make no watermarks of their own. A key with a state starts at the state's time, whatever the harness's
+                ``processing_time``.
 
         Raises:
             AssertionError: Rows differ: ``-`` marks a captured row that is missing, ``+`` one that came instead.

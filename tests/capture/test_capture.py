@@ -5,14 +5,17 @@ from __future__ import annotations
 import copy
 import json
 import sys
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 import cojoin as cj
+from cojoin.capture.key_choice import Coverage
 from cojoin.testing import CapturedKeys, capture
 from tests.capture import tiers
 from tests.capture.functions import ByClass, Counted, Scaled, Secretive, Walled, make_scaled
@@ -293,6 +296,10 @@ def test_a_damaged_file_is_told(tmp_path: Path) -> None:
     for damage, told in (
         (text[:-40], "expected what cojoin.testing.capture writes"),
         (text.replace('"captured": 1', '"captured": 9'), "expected format 1"),
+        (text.replace('"covers"', '"cover": 1, "covers"'), "a key has the entry 'cover'; expected batches, covers, "),
+        (text.replace('"rows of tiers": [', '"rows of tiers": [5, '), "expected rows as JSON objects, got 5"),
+        (text.replace('"output": [', '"output": [[null, 7], '), "expected rows as JSON objects, got 7"),
+        (text.replace('"output": [', '"output": [[null, 7], ').replace("7]", "{}, 8]"), "expected what cojoin"),
         (text.replace("rows of trades", "rows of traders"), "expected the rows of 'trades' and of 'tiers'"),
     ):
         captured.rows_path.write_text(damage, "utf-8")
@@ -304,6 +311,30 @@ def test_a_damaged_file_is_told(tmp_path: Path) -> None:
     captured.rows_path.unlink()
     with pytest.raises(cj.ConfigurationError, match="can't be read"):
         CapturedKeys.read(captured.path)
+
+
+def test_all_cases_have_a_key_before_one_has_a_second() -> None:
+    of_a, of_b = (np.isin(np.arange(7), codes) for codes in ([0, 1, 2], [3, 4, 5, 6]))
+    coverage = Coverage([], [], np.arange(7), {"late": of_a, "match": of_b})
+    assert coverage.choose(["match", "late"], 3) == [0, 3, 1]
+    assert coverage.choose(["match", "late"], 2) == [0, 3]
+    assert coverage.choose(["match", "late"], 10) == [0, 3, 1, 4, 2, 5]
+
+
+def test_a_mask_of_nothing_is_allowed_for_a_checkpoint(tmp_path: Path) -> None:
+    joined = pair().asof_join()
+    with pytest.raises(cj.ConfigurationError, match="the keys of a checkpoint can't be chosen by their cases"):
+        capture(str(tmp_path), tmp_path / "test_a.py", joined=joined, mask=[])
+    with pytest.raises(cj.ConfigurationError, match="span, columns, mask: a checkpoint's state holds whole rows"):
+        capture(str(tmp_path), tmp_path / "test_a.py", joined=joined, mask=["tier"])
+
+
+def test_a_static_table_without_event_time_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    joined = pair().asof_join()
+    plan = replace(joined.plan, right=replace(joined.plan.right, static=True, event_time=None))
+    monkeypatch.setattr("cojoin.capture.capture.opened", lambda source, _: (source, plan))
+    with pytest.raises(cj.ConfigurationError, match="input 'tiers' is a static table without event time"):
+        capture(joined, tmp_path / "test_a.py")
 
 
 def test_the_function_that_ran_is_not_changed(tmp_path: Path) -> None:
