@@ -31,6 +31,8 @@ from cojoin.storage.parquet_files import columns_with_statistics
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from pyspark.sql import DataFrame
+
     from cojoin.api.joined import Joined
     from cojoin.cli.options import Arguments
     from cojoin.comparison.difference import Difference
@@ -164,11 +166,22 @@ def _write(difference: Difference, folder: Path) -> None:
         for kind in _KINDS:
             if not getattr(output.counts, kind):
                 continue
-            target, rows = folder / name / kind, getattr(output, kind)
+            target, rows = (folder / name / kind).absolute(), getattr(output, kind)
+            if not isinstance(rows, pa.Table) and not _sees_this_disk(rows):
+                rows = rows.toArrow()
             if isinstance(rows, pa.Table):
                 target.mkdir(parents=True)
                 # With statistics of floats, readers that filter would skip NaN (``parquet_files.file_statistics``).
                 kept = columns_with_statistics(rows.schema)
                 pq.write_table(rows, target / "rows.parquet", write_statistics=kept)
             else:
-                rows.write.parquet(str(target.absolute()))
+                # Without the scheme, the path would be on Spark's default file system.
+                rows.write.parquet(f"file:{target}")
+
+
+def _sees_this_disk(rows: DataFrame) -> bool:
+    """Return whether the workers of a DataFrame's session have this process's disk."""
+    from cojoin.session.sessions import adapter_of  # noqa: PLC0415 - jobs in memory need no Spark
+
+    adapter = adapter_of(rows.sparkSession)
+    return adapter.shares_paths and not adapter.has_other_hosts

@@ -147,3 +147,20 @@ def test_jobs_on_spark_get_a_session(spark: Any, versions: Any, capsys: Any) -> 
     code, out, _ = typed(capsys, "../main/job.py:on_spark", "job.py:on_spark", "--keys", "trade")
     assert code == 1
     assert "Columns of 'main' that changed: score (2)." in out
+
+
+@pytest.mark.slow  # Two jobs.
+@pytest.mark.spark
+def test_rows_are_written_to_this_machine_whatever_sparks_default_file_system_is(
+    spark: Any, versions: Any, capsys: Any, tmp_path: Path
+) -> None:
+    hadoop = spark.sparkContext._jsc.hadoopConfiguration()
+    before = hadoop.get("fs.defaultFS")
+    hadoop.set("fs.defaultFS", "nowhere://cluster")
+    try:
+        words = ("../main/job.py:on_spark", "job.py:on_spark", "--keys", "trade", "--write", str(tmp_path / "my rows"))
+        code, _, err = typed(capsys, *words)
+    finally:
+        hadoop.set("fs.defaultFS", before)
+    assert code == 1, err
+    assert sorted(pq.read_table(tmp_path / "my rows" / "main" / "changed").column("trade").to_pylist()) == [1, 2]
