@@ -280,6 +280,7 @@ class Wait:
         reached: The current watermark or processing time; ``-2**63`` before the first one.
         input: The input that holds the watermark back; None where no input does, or it is not known.
         partition: The source partition of that input that holds it back, where the input has several.
+        is_holder_known: Whether it is known if an input holds the watermark back.
 
     >>> print(Wait("watermark", 5_000, -1_001, "customers", '["customers",3]'))
     it is at 1969-12-31 23:59:58.999, held by 'customers' partition ["customers",3], 6.001 s behind
@@ -290,6 +291,7 @@ class Wait:
     reached: int
     input: str | None = None
     partition: str | None = None
+    is_holder_known: bool = True
 
     @property
     def behind_ms(self) -> int | None:
@@ -320,13 +322,18 @@ class Wait:
     def __str__(self) -> str:
         behind = "" if self.behind_ms is None else f", {format_span(self.behind_ms)} behind"
         if self.clock == "processing_time":
+            if self.reached == NONE:
+                return "the processing time of the last batch is not known"
+            behind = ", so this happens in the next batch" if self.is_due else behind
             return f"the last batch was at {format_time(self.reached)}{behind}"
         if self.is_due:
             return f"the watermark has reached {format_time(self.reached)}, so this happens in the next batch"
         partition = f" partition {self.partition}" if self.partition else ""
         if self.reached == NONE:
             return "no watermark yet" + (f": input {self.input!r}{partition} has none" if self.input else "")
-        holder = "no active input holds it back" if self.input is None else f"held by {self.input!r}{partition}"
+        holder = f"held by {self.input!r}{partition}" if self.input else "no active input holds it back"
+        if not self.is_holder_known:
+            holder = "it is not known which input holds it back"
         return f"it is at {format_time(self.reached)}, {holder}{behind}"
 
 
@@ -337,7 +344,8 @@ def wait_for_watermark(state: QueryState, until: int) -> Wait:
     partition = None
     if report is not None:
         partition = next((each.holding_partition for each in report.inputs if each.name == holding), None)
-    return Wait("watermark", until, state.watermark, holding, None if partition == ONE_PARTITION else partition)
+    partition = None if partition == ONE_PARTITION else partition
+    return Wait("watermark", until, state.watermark, holding, partition, report is not None)
 
 
 def wait_for_clock(state: QueryState, until: int) -> Wait:

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 import cojoin as cj
-from cojoin.checkpoints.inspect.findings import Since, Wait, state_findings
+from cojoin.checkpoints.inspect.findings import Since, Wait, state_findings, wait_for_watermark
 from cojoin.checkpoints.inspect.key_state import MatchingRows
 from cojoin.checkpoints.manifest import Manifests
 from cojoin.engine.display import format_span
@@ -235,6 +235,12 @@ def test_what_a_held_row_waits_for_depends_on_the_join() -> None:
     assert "at most until the watermark reaches 1970-01-01 00:00:13.000;" in text
 
 
+def test_without_a_report_the_input_that_holds_the_watermark_is_not_known() -> None:
+    state = SimpleNamespace(report=None, watermark=5_000)
+    wait = wait_for_watermark(state, 9_000)  # type: ignore[arg-type]
+    assert (wait.input, wait.is_holder_known) == (None, False)
+
+
 def test_waits_in_words() -> None:
     assert str(Wait("watermark", 10, NONE, "customers")) == ("no watermark yet: input 'customers' has none")
     assert str(Wait("watermark", 10, 4)) == (
@@ -242,6 +248,14 @@ def test_waits_in_words() -> None:
     )
     assert Wait("watermark", END_OF_TIME, 4, "customers").behind_ms is None
     assert "so this happens in the next batch" in str(Wait("watermark", 10, 12, "customers"))
+    assert str(Wait("watermark", 10, 4, is_holder_known=False)) == (
+        "it is at 1970-01-01 00:00:00.004, it is not known which input holds it back, 0.006 s behind"
+    )
+    assert str(Wait("processing_time", 10, 4)) == "the last batch was at 1970-01-01 00:00:00.004, 0.006 s behind"
+    assert str(Wait("processing_time", 4, 4)) == (
+        "the last batch was at 1970-01-01 00:00:00.004, so this happens in the next batch"
+    )
+    assert str(Wait("processing_time", 4, NONE)) == "the processing time of the last batch is not known"
     assert [format_span(millis) for millis in (5, 60_000, 3_600_000, 86_400_000)] == [
         "0.005 s",
         "1 min 0 s",
