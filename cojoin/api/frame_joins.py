@@ -295,7 +295,7 @@ def _columns(
         raise ConfigurationError(msg)
     sides = _key_columns(_one_way("by", *keys), is_pair_clear=keys[0] is None)
     ambiguous = isinstance(keys[0], tuple) and all(isinstance(name, str) for name in keys[0])
-    if ambiguous and all(set(keys[0]) <= _names_of(frame) for frame in (left, right)):
+    if ambiguous and len({*keys[0]}) > 1 and all(set(keys[0]) <= _names_of(frame) for frame in (left, right)):
         one, two = keys[0]
         msg = (
             f"by: {keys[0]!r} is the pair of the left's {one!r} and the right's {two!r}, and both frames have both; "

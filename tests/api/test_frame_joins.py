@@ -407,6 +407,11 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 
 
+def test_a_pair_of_one_name_is_that_name(trades: pd.DataFrame, customers: pd.DataFrame) -> None:
+    pair = cj.asof_join(trades, customers, on=("t", "t"), by=("id", "id"))
+    pd.testing.assert_frame_equal(pair, cj.asof_join(trades, customers, on="t", by="id"))
+
+
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 def test_ways_of_naming_columns(trades: pd.DataFrame, customers: pd.DataFrame, way: dict[str, Any]) -> None:
     trades["zone"], customers["zone"] = "x", "x"

@@ -220,9 +220,8 @@ def change_row(
         .when(row.isNull(), F.concat(F.lit("it has no row: op "), op, F.lit(", and its before (d) or after is null")))
     )
     changed_at, deleted, nulls = F.timestamp_micros(micros), op == F.lit("d"), placeholder.instead == "null"
-    everywhere = _standing(row, columns, placeholder, None)
-    of_sides = [F.nullif(_standing(side, columns, placeholder, own), F.lit("")) for side in (row, former)]
-    of_key = F.concat_ws(" and ", *of_sides)
+    everywhere = _standing([row], columns, placeholder, None)
+    of_key = _standing([row, former], columns, placeholder, own)
     is_missing = (everywhere != F.lit("")) & ~deleted & F.lit(not nulls)
     missing = F.when(of_key != F.lit(""), placeholder.why(of_key, of_key=True)).when(
         is_missing, placeholder.why(everywhere, of_key=False)
@@ -232,14 +231,16 @@ def change_row(
     return ChangeRow(without[0], deleted, changed_at, problem, without[1], missing, has_nulls, own)
 
 
-def _standing(row: Column, columns: pa.StructType, placeholder: Placeholder, names: Sequence[str] | None) -> Column:
-    """Return a text of those columns of ``names`` (None: all) that have a placeholder; it may be empty."""
-    standing = [
-        F.when(stands, F.lit(repr(field.name)))
-        for field in columns
-        if (names is None or field.name in names)
-        and (stands := placeholder.stands_in(row.getField(field.name), field.type)) is not None
-    ]
+def _standing(
+    rows: Sequence[Column], columns: pa.StructType, placeholder: Placeholder, names: Sequence[str] | None
+) -> Column:
+    """Return a text of those columns of ``names`` (None: all) that have a placeholder in a row; it may be empty."""
+    standing = []
+    for field in columns:
+        if names is None or field.name in names:
+            of_rows = (placeholder.stands_in(row.getField(field.name), field.type) for row in rows)
+            if known := [stands for stands in of_rows if stands is not None]:
+                standing.append(F.when(reduce(or_, known), F.lit(repr(field.name))))
     return F.concat_ws(" and ", *standing) if standing else F.lit("")
 
 
@@ -352,16 +353,19 @@ class DebeziumJson:
         schemas = _fields(event.get("schema"))
         payload = event["payload"] if isinstance(event.get("payload"), dict) else event
         convert = _Conversion("" if self.framed is not None else _IN_CONVERTER)
-        # The fields of an envelope may be in the payload and in the event; both are checked.
-        made, *_ = [
-            {
+        # The fields of an envelope may be in the payload and in the event.
+        beside = {name: part for name, part in event.items() if name not in ("schema", "payload")}
+        holders = [payload] if payload is event else [payload, beside]
+        inner, *outer = [
+            holder
+            | {
                 side: convert(holder[side], schemas.get(side, {}), self.row, "row")
                 for side in _SIDES
                 if isinstance(holder.get(side), dict)
             }
-            for holder in ([event] if payload is event else [payload, event])
+            for holder in holders
         ]
-        return _spelled({"payload": {**payload, **made}}).encode() if schemas else value
+        return _spelled({**(outer[0] if outer else {}), "payload": inner}).encode() if schemas else value
 
 
 def _fields(schema: Any) -> dict[str, dict[str, Any]]:

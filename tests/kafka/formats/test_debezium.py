@@ -242,6 +242,16 @@ MISFITS = [
 ]
 
 
+def test_fields_of_an_envelope_next_to_its_payload_stay() -> None:
+    decoder = DebeziumJson(pa.struct(list(parse_schema("x decimal(10,2)"))))
+    whole = json.loads(event("c", after={"x": base64_of(1234)}, schema=[decimal_field(2)]))
+    whole["op"] = whole["payload"].pop("op")
+    whole["before"] = {"x": base64_of(5)}
+    (made,) = decoder.decode([json.dumps(whole).encode()], [None]).to_pylist()
+    found = json.loads(made, parse_float=str)
+    assert (found["op"], found["before"], found["payload"]["after"]) == ("c", {"x": "0.05"}, {"x": "12.34"})
+
+
 @pytest.mark.parametrize(("dtype", "field", "value", "said"), MISFITS)
 def test_a_value_that_its_column_can_not_hold_is_a_fault(dtype: str, field: Any, value: Any, said: str) -> None:
     decoder = DebeziumJson(pa.struct(list(parse_schema(f"x {dtype}"))))
@@ -435,6 +445,8 @@ def test_a_value_that_is_unavailable_never_comes_out(spark: SparkSession) -> Non
         [event("c", after={"id": "k", "c": each}) for each in (HIDDEN, "gone")],
     )
     assert [each[FAULT] is None for each in other] == [True, False]
+    of_both_sides = rows(spark, debezium(json_format("id string")), [event("u", {"id": HIDDEN}, {"id": HIDDEN})])
+    assert {each[FAULT] for each in of_both_sides} == {of_key}
 
 
 HELD: dict[str, tuple[str, Any]] = {
