@@ -3,7 +3,8 @@
 They are in ``<checkpoint>/segments/``. A local file is written under a temporary name and renamed, and mapped into
 memory when it is read. On an object store, tasks write and read whole objects with the settings of the session; on
 HDFS, pyarrow does. For non-local files, each process caches those that it read last. The driver tries to write and
-read a file before the start; if that fails, all state stays in Spark's state store.
+read a file before the start; if that fails, or Hadoop alone reaches the object store, all state stays in Spark's state
+store.
 
 A segment is deleted once a restart, a repeated batch or a savepoint can't need it. That is when the manifests of the
 last ten batches do not name it, and it was written at least two batches before the last one. (Two manifests are enough
@@ -25,6 +26,7 @@ import pyarrow as pa
 
 from cojoin.errors import CheckpointError, ConfigurationError
 from cojoin.storage.file_systems import file_system
+from cojoin.storage.object_store_settings import SCHEMES
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -138,18 +140,29 @@ def _object_store(uri: str, settings: Settings) -> ObjectStore:
 
 
 def open_segments(files: Store) -> SegmentFolder | None:
-    """Create and return the directory of a checkpoint's segments; None if a test file can't be written and read."""
+    """Create and return the directory of a checkpoint's segments; None if a test file can't be written and read.
+
+    None also for an object store that is left to Hadoop, since pyarrow would write without the session's settings, such
+    as those of encryption; a query that has segments in it continues with them.
+    """
     folder, probe = SegmentFolder.of(files), f"probe-{uuid.uuid4().hex}"
+    is_hadoops = folder.settings is None and files.root.partition("://")[0] in SCHEMES
     try:
-        files.make_directory(FOLDER)
-        folder.write(probe, pa.py_buffer(probe.encode()))
-        content = folder.open(probe).to_pybytes()
-        is_listed = files.exists(f"{FOLDER}/{probe}")
-        files.delete(f"{FOLDER}/{probe}")
+        if is_hadoops and all(name.startswith("probe-") for name in files.names(FOLDER)):
+            why = "tasks do not reach its object store with the session's settings"
+        else:
+            files.make_directory(FOLDER)
+            folder.write(probe, pa.py_buffer(probe.encode()))
+            content = folder.open(probe).to_pybytes()
+            is_listed = files.exists(f"{FOLDER}/{probe}")
+            files.delete(f"{FOLDER}/{probe}")
+            if is_listed and content == probe.encode():
+                return folder
+            why = f"a test file in {FOLDER} is {'not as it was written' if is_listed else 'not listed'}"
     except (ConfigurationError, CheckpointError, OSError, pa.ArrowException) as error:
-        _LOG.info("checkpoint %s: its state stays in Spark's own state store: %s", files.root, error)
-        return None
-    return folder if is_listed and content == probe.encode() else None
+        why = str(error)
+    _LOG.info("checkpoint %s: its state stays in Spark's own state store: %s", files.root, why)
+    return None
 
 
 def obsolete(names: Collection[str], last_batch_id: int, needed: Collection[str]) -> list[str]:

@@ -11,7 +11,8 @@ import pytest
 from pyarrow import fs
 
 from cojoin.checkpoints import segment_files
-from cojoin.checkpoints.segment_files import SegmentCleaner, SegmentFolder
+from cojoin.checkpoints.segment_files import SegmentCleaner, SegmentFolder, open_segments
+from cojoin.storage.local_store import LocalStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -59,6 +60,41 @@ def test_elsewhere_the_last_files_are_kept_in_memory(tmp_path: Path) -> None:
         assert folder.open("a").to_pybytes() == b"12345"
         with pytest.raises(FileNotFoundError):
             folder.open("b")
+
+
+class OfHadoop(LocalStore):
+    """A folder that stands for one on an object store that Hadoop alone reaches."""
+
+    @property
+    def root(self) -> str:
+        return "s3a://lake/checkpoint"
+
+
+def test_an_object_store_that_is_left_to_hadoop_gets_no_segments(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    files = OfHadoop(str(tmp_path))
+    assert open_segments(files) is None
+    assert "s3a://lake/checkpoint: its state stays in Spark's own state store: tasks do not reach its" in caplog.text
+    assert not list(tmp_path.iterdir())
+    # A query continues with those that it has.
+    files.write("segments/000000000001-00000-x.arrow", "")
+    assert open_segments(files) == SegmentFolder.of(files)
+
+
+@pytest.mark.parametrize("fault", ["not listed", "not as it was written"])
+def test_a_folder_that_is_not_used_is_logged_with_the_reason(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, fault: str
+) -> None:
+    caplog.set_level("INFO")
+    files = LocalStore(str(tmp_path))
+    assert open_segments(files) is not None
+    lists = mock.patch.object(LocalStore, "exists", return_value=False)
+    damages = mock.patch.object(SegmentFolder, "open", return_value=pa.py_buffer(b""))
+    with lists if fault == "not listed" else damages:
+        assert open_segments(files) is None
+    assert f"own state store: a test file in segments is {fault}" in caplog.text
 
 
 @dataclass
