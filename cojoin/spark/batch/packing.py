@@ -107,14 +107,11 @@ def cut(rows: pa.Table, groups: NDArray[np.int32]) -> Iterator[Piece]:
 
 
 def chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """Yield rows in chunks of limited rows and bytes; a huge batch is split by the average size of its rows."""
+    """Yield rows in chunks of limited rows and bytes; only a chunk of one row exceeds twice ``CHUNK_BYTES``."""
     waiting: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:
-        is_huge = batch.nbytes > 2 * CHUNK_BYTES
-        most = max(1, batch.num_rows * CHUNK_BYTES // batch.nbytes) if is_huge else max(1, batch.num_rows)
-        for begin in range(0, batch.num_rows, most):
-            piece = batch.slice(begin, most)
+        for piece in _halved(batch):
             if waiting and size + piece.nbytes > 2 * CHUNK_BYTES:
                 yield pa.Table.from_batches(waiting)
                 waiting, rows, size = [], 0, 0
@@ -126,6 +123,16 @@ def chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
                 waiting, rows, size = [], 0, 0
     if waiting:
         yield pa.Table.from_batches(waiting)
+
+
+def _halved(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Yield a batch in pieces of limited bytes; a large row is alone in its piece, however small the others are."""
+    half = batch.num_rows // 2
+    if half and batch.nbytes > 2 * CHUNK_BYTES:
+        yield from _halved(batch.slice(0, half))
+        yield from _halved(batch.slice(half))
+    elif batch.num_rows:
+        yield batch
 
 
 PACKED_DDL = "key_group int, tag tinyint, payload binary"

@@ -104,6 +104,17 @@ def test_large_rows_are_packed_before_they_are_many(monkeypatch: pytest.MonkeyPa
     assert chunks == 3
 
 
+@pytest.mark.parametrize("place", [0, 500, 999])
+def test_a_large_row_among_small_ones_makes_no_large_chunk(monkeypatch: pytest.MonkeyPatch, place: int) -> None:
+    monkeypatch.setattr(packing, "CHUNK_BYTES", 10_000)
+    texts = ["x" * 5] * 1_000
+    texts[place] = "y" * 1_000_000
+    made = list(packing.chunks([pa.record_batch({"text": texts})]))
+    assert [text for chunk in made for text in chunk.column("text").to_pylist()] == texts
+    assert [chunk.num_rows for chunk in made if chunk.nbytes > 20_000] == [1]
+    assert len(made) < 20
+
+
 def test_without_partition_columns_an_input_is_one_partition() -> None:
     controls = packed(Packer(spec(), 2, (0,)), batch([(1, 5_000, "a", 0), (2, 9_000, "b", 0)]))[1]
     assert dict(controls[0].partitions) == {"[]": 9}
