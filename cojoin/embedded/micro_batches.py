@@ -112,8 +112,8 @@ def processing_times(cuts: Cuts, clock: Clock) -> list[int]:
         times = [0] * len(cuts) if cuts.ends is None else list(cuts.ends)
         if times and cuts.ends is not None and times[0] <= 0:
             msg = (
-                "processing_time: rows arrive before 1970, and processing times begin after it; give processing_time= "
-                "a time for each batch, or 0 if it is unknown"
+                f"processing_time: rows arrive up to {format_time(times[0])}, and processing times are after "
+                f"{format_time(0)}; give processing_time= a time for each batch, or 0 if it is unknown"
             )
             raise ConfigurationError(msg)
         return times

@@ -158,6 +158,7 @@ REFUSED_TIMES = [
     (1.5, "got 1.5 (float)"),
     (datetime(2026, 1, 1), "has no time zone"),  # noqa: DTZ001 - that is what is refused
     (-1, "expected a time from 1970 on"),
+    (2**63 - 1, "below 9223372036854775807 epoch milliseconds, got 9223372036854775807"),
     ([1], "expected one time for each of the 2 batches, got 1; the drain after them uses the time of the last batch"),
     ([1, 2, 3], "expected one time for each of the 2 batches, got 3"),
     ([2_000, 1_000], "processing_time[1]: it goes back, from 1970-01-01 00:00:02.000 to 1970-01-01 00:00:01.000"),
@@ -172,10 +173,11 @@ def test_a_processing_time_that_is_none_is_refused(given: Any, message: str) -> 
         processing_times(cut(LEFT, RIGHT, 2), given)
 
 
-def test_arrivals_before_1970_need_a_clock() -> None:
-    left = pa.table({"id": [0], "at": pa.array([-5_000]).cast(TIME)})
+@pytest.mark.parametrize(("micros", "time"), [(-5_000, "1969-12-31 23:59:59.995"), (0, "1970-01-01 00:00:00.000")])
+def test_arrivals_that_are_not_after_the_epoch_need_a_clock(micros: int, time: str) -> None:
+    left = pa.table({"id": [0], "at": pa.array([micros]).cast(TIME)})
     cuts = cut(left, RIGHT, arrival="at")
-    with pytest.raises(cj.ConfigurationError, match="rows arrive before 1970"):
+    with pytest.raises(cj.ConfigurationError, match=f"rows arrive up to {time}, and processing times are after 1970"):
         processing_times(cuts, None)
     assert processing_times(cuts, 0) == [0] * len(cuts)
 
