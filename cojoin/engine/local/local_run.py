@@ -242,10 +242,8 @@ def epoch_millis(value: Any, label: str, *, clock: bool = False) -> int:
     index = getattr(value, "__index__", None)
     least = 0 if clock else NONE
     if index is None or isinstance(value, bool) or not least <= index() <= END_OF_TIME:
-        from_zero = " from 0 on" if clock else " of 64 bits"
-        msg = (
-            f"{label}: expected a whole number of epoch milliseconds{from_zero}, got {value!r} ({type(value).__name__})"
-        )
+        bounds = " of 64 bits" + (" from 0 on" if clock else "")
+        msg = f"{label}: expected a whole number of epoch milliseconds{bounds}, got {value!r} ({type(value).__name__})"
         raise ConfigurationError(msg)
     return int(index())
 
