@@ -209,7 +209,7 @@ MOST_LINES = {
     "plots": 1_300,
     "session": 4_050,
     "spark": 11_900,
-    "storage": 2_350,
+    "storage": 2_400,
     "testing": 3_200,
 }
 """How many lines each layer may have. Whoever raises a number writes in the commit what its users get for it."""
