@@ -102,7 +102,7 @@ def test_a_time_that_is_no_whole_number_of_milliseconds_is_refused(value: Any) -
         ):
             call(value)
     with pytest.raises(
-        HarnessError, match="processing time: .* whole number of epoch milliseconds of 64 bits from 0 on"
+        HarnessError, match=r"processing time: .* whole number of epoch milliseconds of 64 bits from 0 on"
     ):
         harness.set_processing_time(value)
     with pytest.raises(HarnessError, match="processing_time: expected a whole number"):
