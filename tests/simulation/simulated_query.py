@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
 from cojoin.engine.input_spec import InputSpec
 from cojoin.engine.plan import Plan
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 __all__ = ["FIRST", "SECOND", "Place", "bound_inputs", "plan_of"]
 
@@ -38,6 +41,9 @@ class _Source:
         return {"format": "files" if self.has_log else "rows", "location": f"/lake/{self.name}"}
 
     recognised = identity
+
+    def is_known_as(self, _: Any, known: Mapping[str, Any]) -> bool:
+        return {name: known.get(name) for name in self.identity()} == self.identity()
 
     def check(self, *, is_new: bool) -> None:
         del is_new
