@@ -250,7 +250,7 @@ class Source:
         """
         own = self.identity(spark)
         stored = {name: known.get(name) for name in own}
-        return stored | {"format": str(known["format"]).lower()} == own
+        return stored | {"format": str(known.get("format")).lower()} == own
 
     def recognised(self, spark: SparkSession, label: str, known: Mapping[str, Any] | None) -> dict[str, Any]:
         """Check that this is the source that the checkpoint has read, and return what the checkpoint stores of it.
