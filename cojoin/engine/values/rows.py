@@ -127,8 +127,8 @@ _MICROS = _DAYS[0] * _DAY, (_DAYS[1] + 1) * _DAY - 1
 class Row(tuple):  # type: ignore[type-arg]
     """An immutable named row; the module's docstring lists the ways to read its fields.
 
-    A field is read only as ``row["its name"]`` if its name is not a Python identifier, is a keyword, begins with an
-    underscore, or is ``as_dict``.
+    A field is read only as ``row["its name"]`` if its name is not a Python identifier, is a keyword, begins with two
+    underscores, or is ``as_dict`` or ``_fields``.
 
     >>> trade = row_class(("trade_id", "amount"))((7, 2.5))
     >>> trade.amount, trade["amount"], trade[1]
@@ -167,9 +167,13 @@ def row_class(names: tuple[str, ...]) -> type[Row]:
     """Return the class of rows with these fields; it is called with one iterable of values."""
     # The getters of a named tuple are written in C, so they are the fastest.
     getters: Any = namedtuple("getters", names, rename=True)  # type: ignore[misc]  # noqa: PYI024
-    named: tuple[str, ...] = getters._fields  # names that can't be attributes become _0, _1, ...
-    # A row's own methods take precedence over a field of the same name, which is read by row["its name"].
-    fields = {name: getattr(getters, name) for name in names if name in named and name not in vars(Row)}
+    # It renames some fields, to _0, _1, ..., which may be other fields' names: its getters are taken by position.
+    # A row's own attributes take precedence over a field of the same name, which is read by row["its name"].
+    fields = {
+        name: getattr(getters, getters._fields[names.index(name)])
+        for name in names
+        if name.isidentifier() and not name.startswith("__") and name not in vars(Row)
+    }
     return type("Row", (Row,), {"__slots__": (), "_fields": names, **fields})
 
 

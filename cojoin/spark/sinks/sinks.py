@@ -134,16 +134,19 @@ def as_sink(declared: Any, role: str) -> Sink:
     """Return the sink that the user declared for an output; a callable is wrapped. ``role`` names the output.
 
     Raises:
-        ConfigurationError: It is neither a sink nor a callable.
+        ConfigurationError: It is neither a sink nor a callable, or it is a class: a batch would only make an instance.
     """
     if isinstance(declared, Sink):
         return declared
-    is_sink_function = getattr(declared, "__module__", None) in {__name__, _KAFKA}
-    if callable(declared) and not is_sink_function:
-        return CallableSink(declared)
-    hint = f"; did you mean cojoin.sinks.delta({declared!r})?" if isinstance(declared, (str, PathLike)) else ""
-    if callable(declared):
+    hint = ""
+    if isinstance(declared, type):
+        hint = f"; a class writes nothing, make an instance: {declared.__name__}(...)"
+    elif getattr(declared, "__module__", None) in {__name__, _KAFKA}:
         hint = "; call it with a location"
+    elif callable(declared):
+        return CallableSink(declared)
+    elif isinstance(declared, (str, PathLike)):
+        hint = f"; did you mean cojoin.sinks.delta({declared!r})?"
     msg = (
         f"{role}: expected cojoin.sinks.delta(...), cojoin.sinks.kafka(...), cojoin.sinks.parquet(...) or a callable, "
         f"got {declared!r}{hint}"

@@ -138,6 +138,30 @@ def test_a_field_that_is_called_as_what_a_row_can_do_is_read_by_its_name() -> No
     assert row.as_dict() == {"as_dict": 1, "count": 2, "_fields": 3, "def": 4}
 
 
+NAMES = st.sampled_from([*"_0 _1 _2 _x x class count index _fields _asdict as_dict __len__ 1".split(), "odd name"])
+
+
+@given(st.lists(NAMES, unique=True))
+def test_every_name_reads_its_own_value(names: list[str]) -> None:
+    row = row_class(tuple(names))(range(len(names)))
+    assert row.as_dict() == {name: row[at] for at, name in enumerate(names)}
+    for at, name in enumerate(names):
+        assert row[name] == at
+        if name not in {"_fields", "as_dict", "__len__"} and name.isidentifier():
+            assert getattr(row, name) == at
+    assert [*row] == [*range(len(names))]
+    for name in {"_0", "_1", "_2", "_x", "_asdict"}.difference(names):
+        with pytest.raises(AttributeError, match=f"a row has no field '{name}'"):
+            getattr(row, name)
+
+
+def test_the_names_that_pyspark_makes_up_are_attributes() -> None:
+    row = row_class(("_1", "_2"))((10, 20))
+    assert (row._1, row._2, row["_1"], row["_2"], repr(row)) == (10, 20, 10, 20, "Row(_1=10, _2=20)")
+    first, second = row
+    assert (first, second) == (row[0], row[1]) == (10, 20)
+
+
 def test_a_row_is_immutable() -> None:
     trade = row_class(("amount",))((2.5,))
     with pytest.raises(AttributeError):

@@ -139,3 +139,19 @@ def test_a_place_that_is_none_is_refused() -> None:
         cj.sinks.parquet(None)  # type: ignore[arg-type]
     with refused("rejected: expected cojoin.sinks.delta(...)", "; call it with a location"):
         as_sink(cj.sinks.parquet, "rejected")
+
+
+class Writes:
+    """Takes what a callable takes, so that each batch would make an object and write nothing."""
+
+    def __init__(self, frame: DataFrame, batch_id: int) -> None:
+        self.call = frame, batch_id
+
+
+@pytest.mark.parametrize("declared", [cj.sinks.DeltaSink, cj.sinks.ParquetSink, Writes])
+def test_a_class_is_refused_as_a_sink(declared: type) -> None:
+    with refused(
+        "output: expected cojoin.sinks.delta(...)",
+        f"; a class writes nothing, make an instance: {declared.__name__}(...)",
+    ):
+        as_sink(declared, "output")
