@@ -79,7 +79,8 @@ _COLUMN_FEATURES = {
     "__CHAR_VARCHAR_TYPE_STRING": "a type char or varchar",
     "__COLLATIONS": "a collation",
 }
-"""The features of a column, by the prefixes of the keys of its metadata."""
+"""The features of a column, or of a field within one, by the prefixes of the keys of its metadata."""
+_INNER_TYPES = ("elementType", "keyType", "valueType")
 _NULLABILITY = frozenset({"nullable", "containsNull", "valueContainsNull"})
 _LOOKS = 8
 _READ: dict[str, Callable[[str], object]] = {
@@ -128,7 +129,9 @@ def _reasons(protocol: Protocol, metadata: Mapping[str, Any]) -> Iterator[str]:
     for name, value in sorted(dict(metadata.get("configuration") or {}).items()):
         yield from _of_property(name, value)
     for column in _columns(metadata):
-        yield from _of_column(column)
+        yield from _of_field(column, column["name"])
+        if _has_inner_not_null(column["type"]):
+            yield f"NOT NULL within its column {column['name']!r}"
 
 
 def _of_property(name: str, value: str) -> Iterator[str]:
@@ -143,14 +146,20 @@ def _of_property(name: str, value: str) -> Iterator[str]:
         yield f"its property {name}"
 
 
-def _of_column(column: Mapping[str, Any]) -> Iterator[str]:
-    named = column["name"]
-    for key in column.get("metadata") or {}:
+def _of_field(field: Mapping[str, Any], named: str) -> Iterator[str]:
+    for key in field.get("metadata") or {}:
         yield from (
             f"{feature} of its column {named!r}" for sign, feature in _COLUMN_FEATURES.items() if key.startswith(sign)
         )
-    if _has_inner_not_null(column["type"]):
-        yield f"NOT NULL within its column {named!r}"
+    yield from _of_type(field["type"], named)
+
+
+def _of_type(node: Any, named: str) -> Iterator[str]:
+    if isinstance(node, dict):
+        for field in node.get("fields", ()):
+            yield from _of_field(field, f"{named}.{field['name']}")
+        for part in _INNER_TYPES:
+            yield from _of_type(node.get(part), f"{named}.{part.removesuffix('Type')}")
 
 
 def _has_inner_not_null(node: Any) -> bool:
@@ -159,7 +168,7 @@ def _has_inner_not_null(node: Any) -> bool:
     if False in (node.get("containsNull"), node.get("valueContainsNull")):
         return True
     fields = node.get("fields", ())
-    inner = [node.get(each) for each in ("elementType", "keyType", "valueType")] + [each["type"] for each in fields]
+    inner = [node.get(each) for each in _INNER_TYPES] + [each["type"] for each in fields]
     return any(not each.get("nullable", True) for each in fields) or any(map(_has_inner_not_null, inner))
 
 
@@ -279,8 +288,11 @@ def _is_of_type(value: str, dtype: Any) -> bool:
 
 
 def _check_sizes(store: Store, folder: str, named: str, files: Sequence[DataFile]) -> None:
+    def path_of(file: DataFile) -> str:
+        return f"{folder.strip('/')}/{file.path}".lstrip("/")
+
     def size_of(file: DataFile) -> int:
-        return store.size(f"{folder.strip('/')}/{file.path}".lstrip("/"))
+        return store.size(path_of(file))
 
     if store.for_tasks() is None or len(files) < 2:
         sizes = list(map(size_of, files))
@@ -289,8 +301,10 @@ def _check_sizes(store: Store, folder: str, named: str, files: Sequence[DataFile
             sizes = list(threads.map(size_of, files))
     for file, size in zip(files, sizes, strict=True):
         if size != file.size:
+            is_missing = size == 0 and not store.exists(path_of(file))
             msg = (
                 f"Delta table {named}: file {file.path}: expected {file.size} bytes, found "
-                f"{size or 'no such file'}; check that all writers of its files see the same folder as the driver"
+                f"{'no such file' if is_missing else size}; check that all writers of its files see the same folder as "
+                "the driver"
             )
             raise TableRefusedError(msg)

@@ -92,6 +92,26 @@ def test_columns(tmp_path: Path, column: Mapping[str, Any], reason: str | None) 
     assert why(by_hand(tmp_path, fields=[{**FIELDS[0], **column}])) == reason
 
 
+@pytest.mark.parametrize(("outer", "named"), [("struct", "id.x"), ("array", "id.element.x"), ("map", "id.value.x")])
+def test_metadata_of_a_nested_field_counts_as_that_of_a_column(tmp_path: Path, outer: str, named: str) -> None:
+    for number, (metadata, reason) in enumerate(
+        [
+            ({"comment": "harmless"}, None),
+            ({"delta.invariants": "{}"}, "an invariant"),
+            ({"delta.columnMapping.id": 1}, "column mapping"),
+            ({"__CHAR_VARCHAR_TYPE_STRING": "char(3)"}, "a type char or varchar"),
+        ]
+    ):
+        fields = [{"name": "x", "type": "long", "nullable": True, "metadata": metadata}]
+        dtype: dict[str, Any] = {"type": "struct", "fields": fields}
+        if outer == "array":
+            dtype = {"type": "array", "elementType": dtype, "containsNull": True}
+        elif outer == "map":
+            dtype = {"type": "map", "keyType": "string", "valueType": dtype, "valueContainsNull": True}
+        found = why(by_hand(tmp_path / str(number), fields=[{**FIELDS[0], "type": dtype}]))
+        assert found == (reason and f"{reason} of its column {named!r}")
+
+
 def test_protocols_without_names(tmp_path: Path) -> None:
     assert why(by_hand(tmp_path / "5", {"minReaderVersion": 2, "minWriterVersion": 5})) is None
     assert (

@@ -237,7 +237,9 @@ def test_files_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     ours, good = writer(tmp_path), data_file(tmp_path)
     append(ours, tmp_path, 0)
     other = pa.schema([("id", pa.int32())])
+    (tmp_path / "empty.parquet").touch()
     wrong = [
+        (SCHEMA, DataFile("empty.parquet", 5), "empty.parquet: expected 5 bytes, found 0; check"),
         (SCHEMA, DataFile("none.parquet", 5), "none.parquet: expected 5 bytes, found no such file"),
         (SCHEMA, DataFile(good.path, good.size + 1), f"expected {good.size + 1} bytes, found {good.size}"),
         (other, good, "in the table alone: id long, in the files alone: id integer"),
