@@ -17,7 +17,6 @@ compilation policy.)
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
 import shlex
@@ -38,6 +37,7 @@ _OPTIONS = {
     "--driver-java-options": "spark.driver.extraJavaOptions",
     "--driver-class-path": "spark.driver.extraClassPath",
 }
+_CONF, _PROPERTIES = ("--conf", "-c"), "--properties-file"
 _OURS = ("spark.jars", "spark.jars.packages")
 # A line of a Java properties file: a name, then "=", ":" or a space, then the value.
 _PROPERTY = re.compile(r"\s*(?P<name>[^#!\s=:][^\s=:]*)(?:\s*[=:]\s*|\s+)(?P<value>.*?)\s*$")
@@ -71,19 +71,28 @@ def settings_of(conf: Mapping[str, Any]) -> Mapping[str, str]:
 
 def submit_arguments() -> tuple[dict[str, str], list[str], Path | None]:
     """Return the settings in ``PYSPARK_SUBMIT_ARGS``, its arguments without those for jars, and its properties file."""
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    for option, name in _OPTIONS.items():
-        parser.add_argument(option, dest=name)
-    parser.add_argument("--conf", "-c", dest="conf", action="append", default=[])
-    parser.add_argument("--properties-file")
-    known, others = parser.parse_known_args(shlex.split(os.environ.get(_SUBMIT_ARGS, "pyspark-shell")))
-    parsed = vars(known)
-    settings = dict(each.partition("=")[::2] for each in parsed.pop("conf"))
-    properties = parsed.pop("properties_file")
-    settings.update({name: value for name, value in parsed.items() if value is not None})
+    conf: dict[str, str] = {}
+    named: dict[str, str] = {}
+    others: list[str] = []
+    properties = None
+    words = iter(shlex.split(os.environ.get(_SUBMIT_ARGS, "pyspark-shell")))
+    for word in words:
+        option, equals, rest = word.partition("=")
+        if option not in {*_OPTIONS, *_CONF, _PROPERTIES}:
+            others.append(word)
+            continue
+        # As in Spark's launcher, the next word is the value, whatever it begins with.
+        value = rest if equals else next(words, "")
+        if option in _CONF:
+            name, _, conf[name] = value.partition("=")
+        elif option == _PROPERTIES:
+            properties = value
+        else:
+            named[_OPTIONS[option]] = value
+    settings = conf | named
     options = [word for name, value in settings.items() if name not in _OURS for word in ("--conf", f"{name}={value}")]
     if properties is not None:
-        options += ["--properties-file", properties]
+        options += [_PROPERTIES, properties]
     return settings, [*options, *others], None if properties is None else Path(properties)
 
 
@@ -105,10 +114,11 @@ def without_jars() -> Iterator[None]:
 def _read_properties(path: Path | None) -> dict[str, str]:
     """Return the settings in a properties file, by default ``spark-defaults.conf``; none if it can't be read."""
     try:
-        text = (path or _conf_folder() / "spark-defaults.conf").read_text(encoding="utf-8")
+        # As Spark's launcher reads it, whatever its encoding.
+        text = (path or _conf_folder() / "spark-defaults.conf").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return {}
-    lines = re.sub(r"\\\n[ \t]*", "", text).splitlines()
+    lines = re.sub(r"\\\n[ \t]*", "", text).split("\n")
     matches = (_PROPERTY.match(line) for line in lines)
     return {each["name"]: each["value"] for each in matches if each is not None}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -44,6 +45,31 @@ def test_the_file_of_defaults_is_one_of_javas_properties(defaults: Path) -> None
         "spark.jars.repositories": "https://a/b?c=d",
         "spark.driver.extraJavaOptions": "-Dhttps.proxyHost=proxy -Dhttps.proxyPort=3128",
     }
+
+
+def test_a_file_of_defaults_in_any_encoding_is_read(defaults: Path) -> None:
+    defaults.write_bytes("# Größe\nspark.a 1\nspark.b x\N{NEXT LINE}y\n".encode("latin-1"))
+    assert dict(settings_of({})) == {"spark.a": "1", "spark.b": "x\N{REPLACEMENT CHARACTER}y"}
+    defaults.write_text("spark.b x\N{NEXT LINE}y\n", "utf-8")
+    assert dict(settings_of({})) == {"spark.b": "x\N{NEXT LINE}y"}
+
+
+def test_an_option_has_the_next_word_as_its_value_whatever_it_begins_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    for typed in (
+        "--driver-java-options -Dx=y",
+        "--driver-java-options=-Dx=y",
+        "--conf spark.driver.extraJavaOptions=-Dx=y",
+    ):
+        monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", f"{typed} --jars -x.jar -c a=-1 pyspark-shell")
+        assert dict(settings_of({})) == {"spark.driver.extraJavaOptions": "-Dx=y", "spark.jars": "-x.jar", "a": "-1"}
+        with without_jars():
+            assert sorted(shlex.split(os.environ["PYSPARK_SUBMIT_ARGS"])) == [
+                "--conf",
+                "--conf",
+                "a=-1",
+                "pyspark-shell",
+                "spark.driver.extraJavaOptions=-Dx=y",
+            ]
 
 
 def test_the_command_line_wins_over_the_program_and_both_over_the_defaults(
@@ -131,7 +157,6 @@ def test_a_start_says_one_line_of_java_and_warnings_remain(tmp_path: Path) -> No
     assert [line.split(" ", 2)[2] for line in lines[1:]] == ["WARN Utils: a warning", "ERROR Utils: an error"]
 
 
-@pytest.fixture(autouse=True)
 def test_the_users_own_options_come_after_ours() -> None:
     alone = jvm_settings({})[DEFAULTS]
     assert jvm_settings({DEFAULTS: "-Xss4m"}) == {DEFAULTS: f"{alone} -Xss4m"}
