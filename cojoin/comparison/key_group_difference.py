@@ -167,14 +167,14 @@ class Explainer:
         if not (pa.types.is_integer(dtype) or pa.types.is_string(dtype)):
             return
         name = dict(zip(plan.left.schema.names, plan.output.names, strict=False))[key]
-        values = [
-            made.column(name)[position].as_py()
-            for row in positions
-            for position, made in zip(row, self._made, strict=True)
-            if position >= 0
-        ]
         right = self._rows[1].column(plan.right.key[0])
-        near = self._rows[1].filter(pc.is_in(right, value_set=pa.array(values, right.type)))
+        # The keys stay in Arrow, since a text need not be valid UTF-8.
+        keys = [
+            made.column(name).take(pa.array([row[side] for row in positions if row[side] >= 0], pa.int64()))
+            for side, made in enumerate(self._made)
+        ]
+        values = pa.concat_arrays([chunk.cast(right.type) for column in keys for chunk in column.chunks])
+        near = self._rows[1].filter(pc.is_in(right, value_set=values))
         self._rows = (self._rows[0], near)
 
     def text(self, a: int, b: int) -> str:
@@ -241,14 +241,14 @@ class Explainer:
                 chosen.add(position)
         hidden = [name for name in spec.schema.names if name not in (*spec.key, spec.event_time)]
         listed = decode_rows(own.take(pa.array(order)).select(hidden), beyond=str) if hidden else [None] * len(order)
-        which = f", of which these are near ({len(chosen)} of {own.num_rows:,})" if len(chosen) < own.num_rows else ""
-        yield f"{spec.name!r} has rows of {key_text}{which}:"
+        note = f", of which these are near ({len(chosen)} of {own.num_rows:,})" if len(chosen) < own.num_rows else ""
+        yield f"{spec.name!r} has rows of {key_text}{note}:"
         for position in sorted(chosen):
             row = listed[position]
             text = "" if row is None else f"  {show_row(row.as_dict())}"
             mark = f"  <- {' and '.join(marks[position])}" if position in marks else ""
             yield f"  {_time(int(micros[order][position]))}{text}{mark}"
-        if not isinstance(plan.operation, IntervalJoin):
+        if not any(isinstance(each.operation, IntervalJoin) for each in self._plans):
             yield from self._ties(micros[order], marks)
 
     def _places_of(self, rows: pa.Table, row: pa.Table) -> list[int]:
@@ -295,7 +295,8 @@ class Explainer:
             if not len(positions):
                 yield f"{name} emits no rows with {key_text}."
                 continue
-            near = positions[max(0, min(rank, len(positions)) - _NEAR) : rank + _NEAR]
+            middle = int(np.searchsorted(positions, position)) if position >= 0 else min(rank, len(positions))
+            near = positions[max(0, middle - _NEAR) : middle + _NEAR]
             shown = f"{len(near)} of {len(positions):,}"
             note = f", of which these are near ({shown})" if len(near) < len(positions) else ""
             yield f"{name} emits rows with {key_text}{note}:"

@@ -41,8 +41,8 @@ from cojoin.engine.display import Display, text_rows
 from cojoin.engine.keyed_process import KeyedCoProcess
 from cojoin.engine.plan import Plan
 from cojoin.engine.state.ttl import without_accesses
-from cojoin.engine.values.encoding import encode_entries
-from cojoin.engine.values.rows import back_quoted
+from cojoin.engine.values.encoding import encode_entries, encode_rows
+from cojoin.engine.values.rows import back_quoted, decode_column, decode_rows
 from cojoin.errors import CheckpointError, ConfigurationError
 from cojoin.session.arrow_types import spark_schema
 from cojoin.session.sealed import for_workers
@@ -472,16 +472,14 @@ def near_keys(loaded: LoadedKey) -> list[Any]:
         for tables in opener(batches):
             for name, table in tables.items():
                 if name in names and table.num_rows:
-                    columns = [table.column(each).to_pylist() for each in names[name]]
+                    columns = [decode_column(table.column(each)) for each in names[name]]
                     # Rows with a null key are of no key.
                     seen.update(dict.fromkeys(key for key in zip(*columns, strict=True) if None not in key))
-        near = _nearest(list(seen), tuple(values))
-        rows = [dict(zip(schema.names, each, strict=True)) for each in near]
-        yield from pa.Table.from_pylist(rows, schema).to_batches()
+        yield from encode_rows(_nearest(list(seen), tuple(values)), schema, "keys").to_batches()
 
     contents = loaded.state.stored.contents.where(F.col("key_group") == loaded.key_group)
-    rows = contents.mapInArrow(for_workers(keys), spark_schema(schema)).collect()
-    return [row[0] if len(row) == 1 else row.asDict() for row in rows]
+    rows = decode_rows(contents.mapInArrow(for_workers(keys), spark_schema(schema)).toArrow())
+    return [row[0] if len(row) == 1 else row.as_dict() for row in rows]
 
 
 def nothing_of(key: Any, batch: RecordedBatch, near: Sequence[Any]) -> str:

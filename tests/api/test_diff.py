@@ -6,6 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,8 +17,6 @@ from tests.properties import test_asof, test_interval
 from tests.streams import streams
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from cojoin.engine.joins import AsofJoin
     from tests.streams import Streams
 
@@ -193,6 +192,44 @@ def test_functions_are_compared_as_whole_rows_or_by_keys() -> None:
     assert "  customer_id=7, trade_id=3, score={'x': 2}  <- this one" in keyed.examples[1].explanation
     assert list(cj.diff(a, b, output=BESIDE).outputs) == ["beside"]
     assert cj.diff(a, b, output="rejected").equal
+
+
+class Extra(cj.KeyedCoProcessFunction):
+    """Emits a number of further rows before each row, and that number with the row."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def process_element1(self, row: Any, ctx: Any) -> Any:
+        for at in range(self.number):
+            yield {"customer_id": row.customer_id, "trade_id": 100 * row.trade_id + at, "number": 0}
+        yield {"customer_id": row.customer_id, "trade_id": row.trade_id, "number": self.number}
+
+    def process_element2(self, row: Any, ctx: Any) -> Any:
+        return ()
+
+
+@pytest.mark.parametrize(("one", "other"), [(0, 9), (9, 0)])
+def test_a_changed_row_is_shown_in_both_versions_however_many_rows_one_has_before_it(one: int, other: int) -> None:
+    columns = "customer_id long, trade_id long, number long"
+    a, b = (connected().process(Extra(number), columns) for number in (one, other))
+    found = cj.diff(a, b, keys=["trade_id"], examples=3)
+    changed = [each.explanation for each in found.examples if each.a is not None and each.b is not None]
+    assert len(changed) == 3
+    for explanation in changed:
+        assert f"number={one}  <- this one" in explanation
+        assert f"number={other}  <- this one" in explanation
+
+
+def test_keys_that_are_not_utf8_are_explained() -> None:
+    keys = pa.array([b"\xffA"], pa.binary()).view(pa.string())
+    times = pa.array(at("10:00"), pa.timestamp("us", "UTC"))
+    left = pa.table({"trade_id": [1], "customer_id": keys, "event_time": times})
+    pair = connected(left, pa.table({"customer_id": keys, "event_time": times, "tier": keys}))
+    (example,) = cj.diff(pair.asof_join(), pair.asof_join(allow_exact_matches=False)).examples
+    assert (
+        "'customers' has rows of customer_id=\\xffA:\n  2026-01-15 10:00:00  tier=\\xffA  <- a" in example.explanation
+    )
 
 
 def test_rejected_rows_are_compared() -> None:
