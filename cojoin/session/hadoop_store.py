@@ -103,7 +103,7 @@ class HadoopStore(Store):
                     return Tagged(content, hashlib.sha256(content).hexdigest())
             if not self.exists(name):
                 return None
-        raise UnreadableFileError(self.root, name, why)
+        raise UnreadableFileError(self, name, why)
 
     def _read_at(self, name: str, place: Any) -> tuple[bytes | None, str]:
         """Return the content and no reason, or None and the reason why it can't be read at this moment."""
@@ -120,7 +120,7 @@ class HadoopStore(Store):
                 return None, message
             if not any(kind in message for kind in _DAMAGE):
                 raise self._refused(name, "read", message, cure_of(message)) from error
-            raise UnreadableFileError(self.root, name, message) from error
+            raise UnreadableFileError(self, name, message) from error
 
     def write_bytes(self, name: str, content: bytes) -> None:
         """Write a file whole, in place of an earlier one; ``UnplacedFileError`` where it could not be renamed."""
@@ -143,7 +143,7 @@ class HadoopStore(Store):
                 self._system.delete(former, False)
                 return
         msg = (
-            f"{self.label} {self.root}: {name} can't be put in place: the file system does not rename "
+            f"{self.named}: {name} can't be put in place: the file system does not rename "
             f"{partial.getName()}; see that nothing else writes to this folder, and start again"
         )
         raise UnplacedFileError(msg)

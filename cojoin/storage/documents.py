@@ -97,7 +97,7 @@ def from_text(files: Store, name: str, form: Form, text: str, parse: Callable[[d
 
 def damaged(files: Store, name: str, form: Form, why: str) -> CheckpointError:
     """Return the error for a damaged document."""
-    msg = f"checkpoint {files.root}: {name}, {form.label}, is damaged: {why}; {form.cure}"
+    msg = f"{files.named}: {name}, {form.label}, is damaged: {why}; {form.cure}"
     return CheckpointError(msg)
 
 
@@ -106,7 +106,7 @@ def _content(files: Store, name: str, form: Form, text: str) -> dict[str, Any]:
     number, sealed = document.get(_FORMAT, 0), {_SEAL, _CONTENT} & set(document)
     if number > form.format:
         msg = (
-            f"checkpoint {files.root}: {name}, {form.label}, has the format {number}, which is newer than "
+            f"{files.named}: {name}, {form.label}, has the format {number}, which is newer than "
             f"{form.format}: upgrade cojoin; where no newer one was ever used with this "
             f"checkpoint, the file is damaged: {form.cure}"
         )
@@ -115,7 +115,7 @@ def _content(files: Store, name: str, form: Form, text: str) -> dict[str, Any]:
         return {each: value for each, value in document.items() if each != _FORMAT}
     if number < form.format and not sealed:
         msg = (
-            f"checkpoint {files.root}: {name}, {form.label}, has the format {number}, that of an earlier version of "
+            f"{files.named}: {name}, {form.label}, has the format {number}, that of an earlier version of "
             f"cojoin, which this one can't continue; start with a new checkpoint, or with the version that wrote it"
         )
         raise CheckpointError(msg)
@@ -253,14 +253,14 @@ def write_fenced(
         text, tag = read_tagged_text(files, name, form)
         if tag is not None and (later := from_text(files, name, form, text, epoch_of)) > epoch:
             msg = (
-                f"checkpoint {files.root}: fenced off: another run, of epoch {later}, {action} meanwhile; this query "
+                f"{files.named}: fenced off: another run, of epoch {later}, {action} meanwhile; this query "
                 f"held epoch {epoch} and stops"
             )
             raise QueryFailedError(msg)
         new = content if tag is None or over is None else from_text(files, name, form, text, over)
         if text == to_text(name, form, new, query_of(files, name)) or replace_document(files, name, form, new, tag):
             return
-    msg = f"checkpoint {files.root}: {name} is written again and again by other runs of the query; stop them"
+    msg = f"{files.named}: {name} is written again and again by other runs of the query; stop them"
     raise CheckpointError(msg)
 
 

@@ -177,11 +177,11 @@ class LocalStore(Store):
                 except OSError as error:
                     if error.errno not in _DAMAGE:
                         raise self._refused(name, "read", reason_of(error)) from error
-                    raise UnreadableFileError(self.root, name, reason_of(error)) from error
+                    raise UnreadableFileError(self, name, reason_of(error)) from error
             if not self.exists(name):
                 return None
             time.sleep(_LOOK_SECONDS)
-        raise UnreadableFileError(self.root, name, why or "it is a directory")
+        raise UnreadableFileError(self, name, why or "it is a directory")
 
     def write_bytes(self, name: str, content: bytes) -> None:
         """Write a file whole, in place of an earlier one."""
@@ -202,7 +202,7 @@ class LocalStore(Store):
                     self._put_in_place(partial, name)
             except LockTimeoutError as error:
                 msg = (
-                    f"{self.label} {self.root}: {name} can't be written: another process has held the lock "
+                    f"{self.named}: {name} can't be written: another process has held the lock "
                     f"{error.path} for ten seconds; see which one has it open, such as by lsof, and stop it"
                 )
                 raise UnplacedFileError(msg) from error

@@ -265,7 +265,7 @@ class ObjectStore(Store):
         """Check, by writes of a temporary object, that the store does not ignore conditions silently."""
         if not self._honours_conditions(f".probe-{uuid.uuid4().hex}"):
             msg = (
-                f"{self.label} {self.root}: its store does not honour conditional writes (If-None-Match and If-Match), "
+                f"{self.named}: its store does not honour conditional writes (If-None-Match and If-Match), "
                 f"which keep a second query away; upgrade the store's server, put the {self.label} on another store, "
                 f"or set spark.cojoin.storage=hadoop in the session: then two queries that start within one moment may "
                 f"both run for a moment"

@@ -98,10 +98,10 @@ def cure_of(text: str) -> str | None:
 
 
 class UnreadableFileError(CheckpointError):
-    """A file exists and can't be read; ``why`` is the store's message."""
+    """A file of a store exists and can't be read; ``why`` is the store's message."""
 
-    def __init__(self, root: str, name: str, why: str) -> None:
-        super().__init__(f"checkpoint {root}: {name} can't be read: {why}; put it back from a backup of the checkpoint")
+    def __init__(self, store: Store, name: str, why: str) -> None:
+        super().__init__(f"{store.named}: {name} can't be read: {why}; put it back from a backup of the {store.label}")
         self.why = why
 
 
@@ -130,6 +130,11 @@ class Store(ABC):
     @abstractmethod
     def root(self) -> str:
         """The directory, absolute and with its scheme."""
+
+    @property
+    def named(self) -> str:
+        """The label and the root, without a login, for messages."""
+        return f"{self.label} {without_login(self.root)}"
 
     @abstractmethod
     def path(self, name: str) -> str:
@@ -255,7 +260,7 @@ class Store(ABC):
             check()
             if self.replace(name, text.encode(), None if stored is None else stored.tag):
                 return
-        msg = f"{self.label} {without_login(self.root)}: {name} is written again and again by other runs; stop them"
+        msg = f"{self.named}: {name} is written again and again by other runs; stop them"
         raise CheckpointError(msg)
 
     def _refused(self, name: str, action: str, why: str, cure: str | None = None) -> CheckpointError:
@@ -265,9 +270,7 @@ class Store(ABC):
         """
         place = "expected a directory that exists or can be made, and that Spark's driver may read and write"
         file = name or "the directory"
-        return CheckpointError(
-            f"{self.label} {without_login(self.root)}: {file} can't be {action}: {why}; {cure or place}"
-        )
+        return CheckpointError(f"{self.named}: {file} can't be {action}: {why}; {cure or place}")
 
 
 def former_name(name: str) -> str:

@@ -28,7 +28,7 @@ READ = json.loads(json.dumps(CONTENT))
 class InMemory:
     """The files of a checkpoint, in memory."""
 
-    root = "/lake/checkpoint"
+    named = "checkpoint /lake/checkpoint"
 
     def __init__(self, **texts: str) -> None:
         self.texts = texts

@@ -200,6 +200,24 @@ def test_a_local_file_is_compared_with_the_checksums_that_hadoop_wrote(tmp_path:
     assert not (tmp_path / ".0.crc").exists()
 
 
+class Far(LocalStore):
+    @property
+    def root(self) -> str:
+        return "ftp://me:opensesame@lake/trades"
+
+
+def test_a_file_that_cannot_be_read_is_named_as_the_stores_and_without_a_login(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    for store, named in (
+        (LocalStore(str(tmp_path)), f"checkpoint file:{tmp_path}"),
+        (Far(str(tmp_path), "Delta table"), "Delta table ftp://***@lake/trades"),
+    ):
+        with pytest.raises(UnreadableFileError) as caught:
+            store.read_bytes("a")
+        cure = f"put it back from a backup of the {store.label}"
+        assert str(caught.value) == f"{named}: a can't be read: Is a directory; {cure}"
+
+
 def test_a_local_place_that_refuses_is_told_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("here")
     for do in (

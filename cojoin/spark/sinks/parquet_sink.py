@@ -94,7 +94,7 @@ class ParquetWriter(SinkWriter):
 
     def check(self, position: Position) -> None:
         """Raise a CheckpointError unless the folder has only batches of this query, and none after the next batch."""
-        files = open_store(self._session, self._sink.path)
+        files = open_store(self._session, self._sink.path, "parquet folder")
         batches = {int(batch[1]) for name in files.names("") if (batch := _BATCH_FOLDER.fullmatch(name))}
         where = f"checkpoint {position.checkpoint}: output {self._output.name!r}, parquet folder {self._sink.path}"
         known = str(position.written.get("parquet", "")).rstrip("/")
@@ -150,13 +150,13 @@ class ParquetWriter(SinkWriter):
         """Remove the batch's folder if an earlier attempt had rows; ``check`` raises if another run has taken over."""
         if marker.batch_id in self._left_over:
             check()
-            open_store(self._session, self._sink.path).delete_directory(f"{_BATCH}={marker.batch_id}")
+            open_store(self._session, self._sink.path, "parquet folder").delete_directory(f"{_BATCH}={marker.batch_id}")
 
     def _claim(self) -> None:
         """Write the query's id to the folder before the first batch; raise a CheckpointError if it has another's."""
         if self._is_ours:
             return
-        files = open_store(self._session, self._sink.path)
+        files = open_store(self._session, self._sink.path, "parquet folder")
         if self._owner(files) is None:
             write_document(files, _OWNER, _FORM, {"query_id": self._output.query_id})
         if self._owner(files) != self._output.query_id:
