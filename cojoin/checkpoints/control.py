@@ -42,6 +42,7 @@ from cojoin.session.spark_checkpoint import (
     OFFSETS,
     PUT_BACK,
     SOURCES,
+    log_lines,
     log_offset,
     newest_id,
     planned_lines,
@@ -335,4 +336,4 @@ def _lines_before(files: Store, folder: str, log_id: int) -> list[str]:
     ids = {int(name.removesuffix(_COMPACT)): name for name in files.names(folder) if name.endswith(_COMPACT)}
     begin = max((each for each in ids if each < log_id), default=-1)
     names = [*([ids[begin]] if ids and begin >= 0 else []), *(str(each) for each in range(begin + 1, log_id))]
-    return [line for name in names for line in (files.read(f"{folder}/{name}") or "").splitlines()[1:]]
+    return [line for name in names for line in log_lines(files, f"{folder}/{name}")[1:]]

@@ -31,8 +31,15 @@ from cojoin.engine.values.types import parse_schema
 from cojoin.errors import CheckpointError, CodecError
 from cojoin.session.arrow_types import spark_schema
 from cojoin.session.sealed import for_workers
-from cojoin.session.spark_checkpoint import ENCODED, STATE_COLUMNS, committed_batches, load_states, names_missing_state
-from cojoin.session.spark_errors import SPARK_ERRORS
+from cojoin.session.spark_checkpoint import (
+    ENCODED,
+    STATE_COLUMNS,
+    committed_batches,
+    load_states,
+    names_missing_state,
+    names_state_store,
+)
+from cojoin.session.spark_errors import SPARK_ERRORS, explain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -269,6 +276,12 @@ def _read_values(
     except SPARK_ERRORS as error:
         if names_missing_state(error):
             raise _missing(files, batch_id) from error
+        if names_state_store(error):
+            msg = (
+                f"checkpoint {files.root}: Spark's own state after batch {batch_id} can't be read: {explain(error)}; "
+                f"put spark/state back from a backup, or use a snapshot (`cojoin checkpoints list` shows them)"
+            )
+            raise CheckpointError(msg) from error
         raise
     faults = sorted(each["fault"] for each in contents if "fault" in each)
     if faults:

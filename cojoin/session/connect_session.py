@@ -228,7 +228,7 @@ class ConnectSession(SessionAdapter):
         query = writer.trigger(once=True).start()
         try:
             query.awaitTermination()
-            line = (files.read(f"{name}/offsets/0") or "").splitlines()[1]
+            line = (files.read(f"{name}/offsets/0") or "").split("\n")[1]
         finally:
             files.delete_directory(name)
         return json.dumps({**json.loads(line), "batchTimestampMs": int(1000 * time.time())})

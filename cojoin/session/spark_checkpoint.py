@@ -60,6 +60,16 @@ BATCH_ID_PROPERTY = "streaming.sql.batchId"
 _METADATA = "spark/metadata"
 """Without this file, Spark takes the logs for damaged."""
 
+_MISSING_STATE = (
+    "CANNOT_FIND_BASE_SNAPSHOT_CHECKPOINT",
+    "CANNOT_READ_DELTA_FILE_NOT_EXISTS",
+    "CANNOT_READ_MISSING_SNAPSHOT_FILE",
+    "CANNOT_READ_STREAMING_STATE_FILE",
+    "SNAPSHOT_PARTITION_ID_NOT_FOUND",
+    "FileNotFound",
+)
+"""Spark's errors where a file of the state store does not exist; its others mean that one is damaged, for example."""
+
 _COMPACT = ".compact"
 _INTERVAL, _USUAL_INTERVAL = "spark.sql.streaming.fileSource.log.compactInterval", 10
 _FIELDS = ("path", "timestamp", "batchId")
@@ -77,7 +87,20 @@ def load_states(spark: SparkSession, files: Store, batch_id: int) -> DataFrame:
 
 def names_missing_state(error: BaseException) -> bool:
     """Return whether an error of reading the values means that Spark no longer has them."""
-    return any(each in str(error) for each in ("STATE_STORE", "FileNotFound"))
+    return any(each in str(error) for each in _MISSING_STATE)
+
+
+def names_state_store(error: BaseException) -> bool:
+    """Return whether an error of reading the values is one of Spark's state store, such as for a damaged file."""
+    return "STATE_STORE" in str(error)
+
+
+def log_lines(files: Store, name: str) -> list[str]:
+    """Return the lines of a file of Spark's logs; none where it is missing.
+
+    Spark ends lines where ``bytes.splitlines`` does; that of texts also ends them at U+2028 and the like.
+    """
+    return [line.decode(errors="replace") for line in (files.read_bytes(name) or b"").splitlines()]
 
 
 def source_offsets(files: Store, batch_id: int) -> list[str]:
@@ -182,7 +205,7 @@ def plan_interrupted(spark: SparkSession, files: Store, begins: Sequence[str], e
 def planned_lines(files: Store, batch_id: int) -> list[str]:
     """Return the lines of a batch's entry in Spark's offset log."""
     name = f"{OFFSETS}/{batch_id}"
-    lines = (files.read(name) or "").splitlines()
+    lines = log_lines(files, name)
     # Of the offsets, only the control input's, in the last line, has a format that is known.
     if len(lines) < 3 or lines[0] != LOG_VERSION or not _is_object(lines[1]) or not _is_position(lines[-1]):
         msg = (
@@ -393,7 +416,7 @@ def _log_offset(line: str) -> str | None:
 
 
 def _read(files: Store, name: str) -> list[dict[str, Any]]:
-    version, *lines = (files.read(name) or "").splitlines() or [""]
+    version, *lines = log_lines(files, name) or [""]
     if version != LOG_VERSION:
         msg = (
             f"checkpoint {files.root}: {name} is not in the form {LOG_VERSION}; got {version[:20]!r}; restore with the "

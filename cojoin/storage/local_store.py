@@ -19,6 +19,7 @@ import os
 import shutil
 import sys
 import time
+import unicodedata
 import uuid
 import zlib
 from contextlib import contextmanager
@@ -53,6 +54,8 @@ _DAMAGE = frozenset({errno.EIO, errno.EISDIR, errno.ELOOP})
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _IN_URLS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-!.~'()*,;:$&+=@/")
+_BLANKS = frozenset({"Cc", "Zs", "Zl", "Zp"})
+"""The categories of characters, beyond ASCII too, that Java escapes in a URL: controls, blanks and ends of lines."""
 
 
 class LockTimeoutError(Exception):
@@ -351,11 +354,13 @@ class LocalStore(Store):
 def escaped(path: str) -> str:
     """Return a path as Java writes it in a URL: what a URL can't have is escaped, and letters are kept.
 
-    >>> escaped("/lake/my trades/ä#1")
-    '/lake/my%20trades/ä%231'
+    >>> escaped("/lake/my trades/ä#1\u3000")
+    '/lake/my%20trades/ä%231%E3%80%80'
     """
     return "".join(
-        char if char in _IN_URLS or ord(char) > 127 else "".join(f"%{byte:02X}" for byte in char.encode())
+        char
+        if char in _IN_URLS or (ord(char) > 127 and unicodedata.category(char) not in _BLANKS)
+        else "".join(f"%{byte:02X}" for byte in char.encode())
         for char in path
     )
 

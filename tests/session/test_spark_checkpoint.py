@@ -12,7 +12,8 @@ import pytest
 
 import cojoin as cj
 from cojoin.session.sessions import open_store
-from cojoin.session.spark_checkpoint import compact_interval, source_entries, write_source_log
+from cojoin.session.spark_checkpoint import compact_interval, planned_lines, source_entries, write_source_log
+from cojoin.storage.local_store import LocalStore
 from tests.spark.refused import refused
 
 if TYPE_CHECKING:
@@ -123,6 +124,15 @@ def test_a_checkpoint_in_which_a_query_ran_is_left_alone(files: Store) -> None:
     with refused("spark/sources/0 holds 1, so a query has already run in it", kind=cj.CheckpointError):
         write_source_log(files, 0, [entry(0, 0)], 0)
     assert files.names("spark/sources/0") == ["1"]
+
+
+def test_a_line_ends_where_spark_ends_it(tmp_path: Path) -> None:
+    files, odd = LocalStore(str(tmp_path)), {**entry(0, 0), "path": "file:///in/a\x85b\u2028c.json"}
+    write_source_log(files, 0, [odd, entry(1, 1)], 1)
+    assert source_entries(files, 0) == [odd, entry(1, 1)]
+    offset = json.dumps({"topic\x0b": "\u2029"}, ensure_ascii=False)
+    files.write("spark/offsets/0", f'v1\n{{}}\n{offset}\n{{"logOffset":0}}\n')
+    assert planned_lines(files, 0)[2:] == [offset, '{"logOffset":0}']
 
 
 @pytest.mark.parametrize(

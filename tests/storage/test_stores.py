@@ -52,6 +52,8 @@ def keeps_the_contract(store: Store) -> None:
     assert not store.exists("a/b")
     assert store.path("a/b.json") == f"{store.root}/a/b.json"
     assert "my%20checkpoint/a%20b" in store.url("a b")
+    # As Java escapes them: blanks and controls beyond ASCII, too.
+    assert store.url("ä\N{IDEOGRAPHIC SPACE}\N{NO-BREAK SPACE}\x85\u2028").endswith("/ä%E3%80%80%C2%A0%C2%85%E2%80%A8")
     assert store.size("a/c/d.bin") == 256
     assert store.size("a") == 256 + len("zweite Fassung: 'µs' ✓\n".encode())
     times = dict(store.times(lambda folder: folder == "a"))
