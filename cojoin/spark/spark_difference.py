@@ -123,9 +123,11 @@ def spark_difference(comparison: Comparison, a: SparkExecution, b: SparkExecutio
     emitted = rows.groupBy("key_group").applyInArrow(for_workers(call), _DIFFERING_DDL).persist(StorageLevel.DISK_ONLY)
     try:
         return _difference(comparison, emitted)
-    except PySparkException as error:
-        emitted.unpersist()
-        raise QueryFailedError(explain(error)) from error
+    except BaseException as error:
+        _release(emitted)
+        if isinstance(error, PySparkException):
+            raise QueryFailedError(explain(error)) from error
+        raise
 
 
 def _difference(comparison: Comparison, emitted: DataFrame) -> Difference:

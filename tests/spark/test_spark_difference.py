@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql import functions as F  # noqa: N812
 
 import cojoin as cj
+from cojoin.spark import spark_difference
 from tests.api.test_diff import BESIDE, SCORES, Scores, customers, trades
 
 if TYPE_CHECKING:
@@ -110,6 +111,23 @@ def test_an_unchanged_version_reads_its_inputs_once(frames: tuple[DataFrame, Dat
     assert read.value == frames[0].count()
     assert found.changed.count() == 0
     assert read.value == frames[0].count()
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
+def test_an_error_of_any_kind_keeps_no_rows(
+    frames: tuple[DataFrame, DataFrame], monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
+) -> None:
+    seen: list[DataFrame] = []
+
+    def fail(_: Any, emitted: DataFrame) -> None:
+        assert emitted.storageLevel.useDisk
+        seen.append(emitted)
+        raise error
+
+    monkeypatch.setattr(spark_difference, "_difference", fail)
+    with pytest.raises(error):
+        cj.diff(*(connected(*frames).asof_join() for _ in "ab"))
+    assert not seen[0].storageLevel.useDisk
 
 
 @pytest.mark.slow

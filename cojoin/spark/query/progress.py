@@ -93,8 +93,6 @@ class Figures:
             self._points.append((now, self.rows))
         self.rate = self.rows / max(now - self._began, 0.001) or None if final else self._last_rate(now)
         self.goal = None if report is None else self._find_goal(report, span)
-        if final and self._live and not self._grows:
-            self.goal = Goal("time", 1, 1)
         self.behind = None if report is None or self.goal is not None else self._find_behind(report)
 
     def _last_rate(self, now: float) -> float | None:
@@ -110,13 +108,13 @@ class Figures:
         self._grows = self._grows or (self._span is not None and span[1] > self._span[1])
         self._span, (begin, end) = span, span
         total = max(1, end - begin)
-        if report.watermark == END_OF_TIME:
+        if report.watermark == END_OF_TIME or (report.watermark >= end and not self._grows):
             return Goal("time", total, total)
         done = 0 if report.watermark == NONE else min(max(report.watermark, begin), end) - begin
         left = end - begin - done
         caught_up = self._grows and (done >= _CAUGHT_UP * total or left <= _CAUGHT_UP_MS)
         stays = self._live and (done >= _FALLEN_BACK * total or left <= _FALLEN_BACK_MS)
-        self._live = NONE < report.watermark >= end or caught_up or stays
+        self._live = caught_up or stays
         return None if self._live else Goal("time", done, total)
 
     def _find_behind(self, report: BatchReport) -> int | None:
@@ -231,7 +229,7 @@ _LIVE = "{elapsed}{postfix}"
 
 
 class _Nowhere:
-    """A file that drops all text, for tqdm while its line is shown in another way."""
+    """A file that drops all text, for tqdm while its line is shown in another way, or not yet."""
 
     def write(self, text: str) -> None:
         """Drop a text."""
@@ -266,7 +264,7 @@ class ProgressLine:
         self._enabled = self._redraws if enabled is None else enabled
         self._bar: tqdm[Any] | None = None
         self._unit, self._shown = "", ""
-        self._written_at, self._written_batches = time.monotonic(), -1
+        self._written_at, self._written_batches = time.monotonic(), 0
 
     def __enter__(self) -> ProgressLine:  # noqa: PYI034 - Self needs Python 3.11
         if self._enabled:
@@ -321,10 +319,11 @@ class ProgressLine:
             self._stream.flush()
 
     def _update(self, bar: tqdm[Any], *, final: bool) -> None:
-        """Set the bar to the newest figures; tqdm draws it where the goal has advanced."""
+        """Set the bar to the newest figures, without drawing it: tqdm itself would draw it before its parts are new."""
         span = None if self._span is None else self._span()
         self._figures.look(time.monotonic(), self._query.progress, self._query.batches, span, final=final)
         goal = self._figures.goal
+        draws, bar.sp = bar.sp, _Nowhere().write
         if goal is None:
             self._unit, bar.total, bar.bar_format = "", None, _LIVE
         else:
@@ -337,6 +336,7 @@ class ProgressLine:
             shape += "{elapsed}{postfix}" if final else "{elapsed}<{remaining}{postfix}"
             bar.total, bar.bar_format = goal.total, "{percentage:3.0f}%" + shape
             bar.update(goal.done - bar.n)
+        bar.sp = draws
         bar.set_postfix_str(self._postfix(bar.format_dict), refresh=False)
 
     def _postfix(self, known: Mapping[str, Any]) -> str:

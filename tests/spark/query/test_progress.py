@@ -143,12 +143,12 @@ def test_without_a_range_it_is_how_far_behind_the_newest_timestamp():
     assert run.batch(1, report(5, 0, END_OF_TIME)).behind is None
 
 
-def test_a_range_gone_through_without_a_drain_is_full_at_the_end():
+def test_a_range_gone_through_without_a_drain_is_full_and_not_live():
     run = Run(TEN_HOURS)
     run.batch(1, at(0.5))
-    assert run.batch(1, at(1.0, newest=NOON + 10 * HOUR + 70)).behind == 70
-    shown = run.after(0, final=True)
-    assert (part(shown), shown.behind) == (1.0, None)
+    for shown in (run.batch(1, at(1.0, newest=NOON + 10 * HOUR + 70)), run.after(5), run.after(0, final=True)):
+        assert (part(shown), shown.behind) == (1.0, None)
+    assert part(Run((NOON, NOON)).batch(1, at(0.0))) == 1.0
 
 
 def postfix(shown: Figures) -> str:
@@ -649,10 +649,22 @@ def test_a_pipe_gets_plain_lines_after_new_batches_and_one_at_the_end(clock, mon
     ]
 
 
+def test_each_batch_is_drawn_once(clock, terminal):
+    device, query = terminal(145), Running()
+    with ProgressLine(query, span=span) as line:
+        device.read()
+        for batch in range(1, 5):
+            query.batch(clock, 5, 1_000 * batch, 0, NOON + batch * HOUR)
+            line.draw()
+            assert device.read().count("\r") == 1, batch
+
+
 def test_elsewhere_lines_come_only_after_new_batches(clock, monkeypatch):
     monkeypatch.setattr(sys, "stderr", io.StringIO())
     query = Running()
     with ProgressLine(query, enabled=True) as line:
+        clock[0] += 60
+        line.draw()
         query.batch(clock, 6, 100)
         for _ in range(5):
             line.draw()
