@@ -40,7 +40,7 @@ JAVA_OPTIONS = (
 os.environ.setdefault("JDK_JAVA_OPTIONS", JAVA_OPTIONS)
 
 INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
-"""Settings by which Spark interprets its plans. A third of the CPU of few rows is for the code that it would generate."""
+"""Settings by which Spark interprets its plans. For few rows, a third of the CPU is for generated code."""
 
 SETTINGS = {
     "spark.driver.memory": "2g",
