@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import cojoin as cj
-from tests.conftest import INTERPRETED, SETTINGS
+from tests.conftest import SETTINGS
 from tests.servers.jars import kafka_settings, s3_jars
 from tests.servers.s3 import settings_for
 
@@ -36,8 +36,7 @@ def make_session(
     own = {"spark.driver.memory": memory, "spark.sql.warehouse.dir": str(folder / "warehouse")}
     # A driver that is suspended for minutes must not be given up by its own scheduler.
     own["spark.network.timeout"] = "3600s"
-    generated = {name: value for name, value in SETTINGS.items() if name not in INTERPRETED}
-    settings = generated | own | {"spark.log.level": "ERROR"}
+    settings = SETTINGS | own | {"spark.log.level": "ERROR"}
     if kafka:
         settings |= kafka_settings()
     if s3 is not None:

@@ -32,15 +32,11 @@ if TYPE_CHECKING:
 PROJECT = Path(__file__).resolve().parents[1]
 # Every JVM of the tests lives for seconds or minutes: the quick compiler and a plain collector cost less of the cores.
 # They read the same classes of Spark each time, so one in ten seconds of a short one would go into verifying those.
-# Hadoop starts seven processes a second (readlink, chmod), which a plain vfork makes for two thirds of the time.
 JAVA_OPTIONS = (
-    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=256m -Djdk.lang.Process.launchMechanism=VFORK"
+    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=256m"
     f" -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote {archive_options('spark')}"
 ).rstrip()
 os.environ.setdefault("JDK_JAVA_OPTIONS", JAVA_OPTIONS)
-
-INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
-"""Settings by which Spark interprets its plans. For few rows, a third of the CPU is for generated code."""
 
 SETTINGS = {
     "spark.driver.memory": "2g",
@@ -57,7 +53,6 @@ SETTINGS = {
     "spark.databricks.delta.snapshotPartitions": "2",
     # As ``cojoin.spark_session`` has it: half of the time of many small commits.
     "spark.databricks.delta.allFilesInCrc.enabled": "false",
-    **INTERPRETED,
 }
 
 
