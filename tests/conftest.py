@@ -18,7 +18,7 @@ import pytest
 
 from cojoin.errors import EnvironmentSetupError
 from tests.seeds import SEED, SEED_TEXT
-from tests.servers.class_archives import archive_options
+from tests.servers import archive_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator

@@ -8,13 +8,28 @@ from __future__ import annotations
 
 import socket
 import subprocess
+import sys
 import time
 from contextlib import ExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
+
+
+QUIET = "-Xlog:cds=off -Xlog:cds+dynamic=off"
+"""Options by which a JVM does not mention that an archive of classes is another class path's."""
+
+
+def archive(name: str) -> Path:
+    """Return the path of an archive of classes, ``"spark"`` or ``"kafka"``, whether it exists or not."""
+    return Path(sys.prefix) / f"{name}.jsa"
+
+
+def archive_options(name: str) -> str:
+    """Return the JVM's options that read an archive; none where it was not made."""
+    return f"-XX:SharedArchiveFile={archive(name)} {QUIET}" if archive(name).is_file() else ""
 
 
 class ServerError(RuntimeError):

@@ -15,9 +15,8 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.servers import Server, ServerError, free_ports
+from tests.servers import Server, ServerError, archive_options, free_ports
 from tests.servers.certificates import Certificates, make_certificates
-from tests.servers.class_archives import archive_options
 from tests.servers.jars import broker_class_path, java
 
 if TYPE_CHECKING:

@@ -14,22 +14,13 @@ import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from tests.servers import QUIET, archive
+
 PROJECT = Path(__file__).parents[2]
-_QUIET = "-Xlog:cds=off -Xlog:cds+dynamic=off"
-
-
-def archive(name: str) -> Path:
-    """Return the path of an archive, ``"spark"`` or ``"kafka"``, whether it exists or not."""
-    return Path(sys.prefix) / f"{name}.jsa"
-
-
-def archive_options(name: str) -> str:
-    """Return the JVM's options that read an archive; none where it was not made."""
-    return f"-XX:SharedArchiveFile={archive(name)} {_QUIET}" if archive(name).is_file() else ""
 
 
 def _dump_options(name: str) -> str:
-    return f"-XX:ArchiveClassesAtExit={archive(name)} {_QUIET}"
+    return f"-XX:ArchiveClassesAtExit={archive(name)} {QUIET}"
 
 
 def run_session() -> None:

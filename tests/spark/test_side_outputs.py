@@ -60,6 +60,7 @@ def test_a_side_output_and_a_part_of_a_batch_of_one_name_are_both_timed(
             output=cj.sinks.delta(f"{tmp_path}/out"),
             checkpoint=f"{tmp_path}/checkpoint",
             trigger=cj.Trigger.available_now(drain=True),
+            checkpoint_interval=1,
         )
     )
     query.await_termination()

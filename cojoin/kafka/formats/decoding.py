@@ -175,7 +175,7 @@ def json_problem(value: bytes) -> str | None:
 
     >>> json_problem(b'{"id": 1}'), json_problem(b'{"id": 1}}')
     (None, 'Extra data: line 1 column 10 (char 9)')
-    >>> json_problem(b'{"tier": "\ud83d"}')
+    >>> json_problem(b'{"tier": "\\ud83d"}')
     'it has half of a surrogate pair'
     """
     try:
