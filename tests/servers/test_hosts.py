@@ -43,7 +43,8 @@ def test_a_host_is_cut_off_joined_again_and_killed(hosts: Hosts) -> None:
     assert hosts.run("first", "python3", "-c", _ASK).stdout == "here\n"
     left = hosts.server("second", "left", ["sleep", "60"])
     listening.stop()
-    assert left.pid in hosts.pids("second")
+    # It is the host's once it has entered its network.
+    left.wait_until(lambda: left.pid in hosts.pids("second", of="sleep"), 10)
     hosts.kill("second", of="sleep")
     with pytest.raises(Exception, match="ended with exit code -9"):
         left.wait_until(lambda: False, 5)

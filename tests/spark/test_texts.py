@@ -114,9 +114,10 @@ def test_streams_states_and_files_keep_every_byte(spark: SparkSession, tmp_path:
     assert [trade.id for trade in held.buffered["trades"]] == [1, 3]
     str(held).encode()
     assert r"k=\xffA" in str(held)
+    cj.savepoint(spark, checkpoint)
     for missing in "abcd":  # of both key groups
         with pytest.warns(UserWarning, match="has nothing of key"):
-            cj.debug(checkpoint, key=missing)
+            cj.debug(checkpoint, connect(*sources).process(Enrich(), OUTPUT), key=missing)
     found = cj.explain(spark, checkpoint, input="trades", row={"v": "\udcfe"})
     assert [each.kind for each in found.findings] == ["buffered"]
     rejected = cj.explain(spark, checkpoint, input="trades", row={"v": "\udc80"})
