@@ -1,4 +1,4 @@
-"""What is said where Spark can't read its own state."""
+"""Errors of Spark's own state: a missing one is told from a damaged one."""
 
 from __future__ import annotations
 

@@ -7,11 +7,9 @@ than the archive's ignores it. (Java's application class data sharing, JEP 350.)
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import tempfile
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tests.servers import QUIET, archive
@@ -69,18 +67,17 @@ def run_broker() -> None:
 
 def main() -> None:
     """Make both archives; without one, tests take longer and show the same."""
-    for name in sys.argv[1:]:
+    writers = {"spark": run_session, "kafka": run_broker}
+    if len(sys.argv) > 1:
+        writers[sys.argv[1]]()
+        return
+    running = []
+    for name in writers:
         # A JVM can't write the archive that it reads.
         archive(name).unlink(missing_ok=True)
-        {"spark": run_session, "kafka": run_broker}[name]()
-    if sys.argv[1:]:
-        return
-    # JVMs that they start on the way, such as Spark's launcher, must not write to the same file.
-    environment = {name: value for name, value in os.environ.items() if name != "JDK_JAVA_OPTIONS"}
-    with ThreadPoolExecutor() as pool:
-        for name in ("spark", "kafka"):
-            command = [sys.executable, "-m", "tests.servers.class_archives", name]
-            pool.submit(subprocess.run, command, cwd=PROJECT, env=environment, check=False)
+        running.append(subprocess.Popen([sys.executable, "-m", "tests.servers.class_archives", name], cwd=PROJECT))
+    for process in running:
+        process.wait()
 
 
 if __name__ == "__main__":

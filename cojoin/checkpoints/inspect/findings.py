@@ -321,19 +321,23 @@ class Wait:
 
     def __str__(self) -> str:
         behind = "" if self.behind_ms is None else f", {format_span(self.behind_ms)} behind"
+        if self.is_due:
+            behind = ", so this happens in the next batch"
         if self.clock == "processing_time":
             if self.reached == NONE:
                 return "the processing time of the last batch is not known"
-            behind = ", so this happens in the next batch" if self.is_due else behind
             return f"the last batch was at {format_time(self.reached)}{behind}"
         if self.is_due:
-            return f"the watermark has reached {format_time(self.reached)}, so this happens in the next batch"
+            return f"the watermark has reached {format_time(self.reached)}{behind}"
         partition = f" partition {self.partition}" if self.partition else ""
         if self.reached == NONE:
             return "no watermark yet" + (f": input {self.input!r}{partition} has none" if self.input else "")
-        holder = f"held by {self.input!r}{partition}" if self.input else "no active input holds it back"
         if not self.is_holder_known:
             holder = "it is not known which input holds it back"
+        elif self.input:
+            holder = f"held by {self.input!r}{partition}"
+        else:
+            holder = "no active input holds it back"
         return f"it is at {format_time(self.reached)}, {holder}{behind}"
 
 

@@ -32,6 +32,7 @@ from cojoin.engine.joins.search import at, expand, ranges, shift, sort_alone, so
 from cojoin.engine.operator import OUTPUT, Emission, Operator, refuse_refresh
 from cojoin.engine.ordering import stable_argsort
 from cojoin.engine.values.arguments import Duration, check_flag, check_word, microseconds
+from cojoin.engine.values.rows import free_name
 from cojoin.engine.values.tables import concat, event_millis, take_rows
 from cojoin.errors import ConfigurationError
 
@@ -207,7 +208,7 @@ class IntervalJoinOperator(Operator):
     def state_tables(self) -> dict[str, pa.Table]:
         """Return both sides' rows, each with a flag that says whether it has matched."""
         return {
-            name: table.append_column(_flag_name(table.schema), pa.array(matched))
+            name: table.append_column(free_name("matched", table.schema.names), pa.array(matched))
             for name, table, matched in zip(("left", "right"), self._kept, self._matched, strict=True)
         }
 
@@ -222,15 +223,6 @@ class IntervalJoinOperator(Operator):
             matched.append(np.asarray(flags, dtype=bool))
         self._kept, self._matched = (kept[0], kept[1]), (matched[0], matched[1])
         self._settled = False
-
-
-def _flag_name(schema: pa.Schema) -> str:
-    """Return a name that no input column has, for the state's column that says whether a row has matched."""
-    taken = {name.lower() for name in schema.names}
-    name = "matched"
-    while name in taken:
-        name = f"_{name}"
-    return name
 
 
 def _signed(duration: Duration, label: str) -> int:
