@@ -14,6 +14,7 @@ import pytest
 from tests.cluster import breaking_driver
 from tests.cluster.breaking import SLOW_SECONDS
 from tests.cluster.data import by_trade, make_rows, read, write
+from tests.seeds import drawn
 from tests.servers.cluster import Cluster
 
 if TYPE_CHECKING:
@@ -36,14 +37,17 @@ def cluster() -> Iterator[Cluster]:
 
 @pytest.mark.parametrize(
     ("what", "sink"),
-    [
-        ("executor", "delta"),
-        ("executor", "parquet"),
-        ("fetch", "delta"),
-        ("speculation", "delta"),
-        ("speculation", "parquet"),
-        ("between", "delta"),
-    ],
+    drawn(
+        [
+            ("executor", "delta"),
+            ("executor", "parquet"),
+            ("fetch", "delta"),
+            ("speculation", "delta"),
+            ("speculation", "parquet"),
+            ("between", "delta"),
+        ],
+        3,
+    ),
 )
 def test_what_breaks_on_a_cluster_changes_no_row(cluster: Cluster, tmp_path: Path, what: str, sink: str) -> None:
     rng = np.random.default_rng(11)

@@ -15,6 +15,7 @@ from cojoin.checkpoints.manifest import Manifests
 from cojoin.session.sessions import open_store
 from cojoin.spark.query import table_loads
 from cojoin.spark.query.batch_writer import BatchWriter
+from tests.seeds import drawn
 from tests.spark.functions import LookUp
 from tests.spark.refused import refused
 from tests.spark.saved import DRAIN
@@ -144,7 +145,7 @@ def test_wrong_arguments_are_refused(arguments: dict[str, Any], parts: tuple[str
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:input 'customers'. 1 key has several rows")
-@pytest.mark.parametrize("operation", ["asof", "temporal", "interval", "by time", "by arrival"])
+@pytest.mark.parametrize("operation", drawn(["asof", "temporal", "interval", "by time", "by arrival"], 2))
 def test_each_operation_gives_the_rows_of_duckdb(shop: Shop, operation: str) -> None:
     timed = operation in {"interval", "by time", "temporal"}
     shop.register(*OLD)
@@ -253,7 +254,7 @@ def dies(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, at: int = 1) ->
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("point", drawn(POINTS, 2))
 def test_a_run_that_dies_anywhere_is_exact(shop: Shop, monkeypatch: pytest.MonkeyPatch, point: str) -> None:
     shop.register(*OLD[:2])
     shop.sell((1, 10), (2, 11))

@@ -153,12 +153,13 @@ def test_places_of_topics_are_refused(spark: SparkSession, broker: Broker, tmp_p
 @pytest.mark.spark
 @pytest.mark.kafka
 @pytest.mark.slow  # Each kill has a driver of its own.
+@pytest.mark.parametrize("count", [2, pytest.param(5, marks=pytest.mark.more)])
 def test_kills_in_all_phases_lose_and_double_nothing(
-    spark: SparkSession, broker: Broker, shuffle_partitions: Callable[[int], None], tmp_path: Path
+    spark: SparkSession, broker: Broker, shuffle_partitions: Callable[[int], None], tmp_path: Path, count: int
 ) -> None:
     shuffle_partitions(2)
     killing = TopicKilling(spark, tmp_path, SEED, broker)
     choice = random.Random(SEED)
-    chosen = choice.sample(killing.choose(40), 5)
+    chosen = choice.sample(killing.choose(40), count)
     verdicts = [killing.kill(number, *each) for number, each in enumerate(chosen)]
     assert not [each for each in verdicts if each.faults], "\n".join(each.told() for each in verdicts)

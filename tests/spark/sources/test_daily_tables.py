@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections import Counter
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -172,7 +173,7 @@ COMMITS: dict[str, tuple[str, list[str], dict[str, int]]] = {
 
 
 @pytest.mark.slow  # Two runs each.
-@pytest.mark.parametrize(("kind", "limit"), [each for kind in COMMITS for each in drawn([(kind, 1), (kind, 1_000)], 1)])
+@pytest.mark.parametrize(("kind", "limit"), drawn(product(COMMITS, (1, 1_000)), 4))
 def test_what_was_read_to_its_end_holds_nothing_whatever_the_commit(
     spark: SparkSession, tmp_path: Path, kind: str, limit: int
 ) -> None:
