@@ -48,6 +48,8 @@ SETTINGS = {
     "spark.sql.session.timeZone": "America/New_York",
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.streaming.minBatchesToRetain": "10",
+    # One session runs the plans of hundreds of tests, more than Spark's hundred classes: a twentieth off its CPU.
+    "spark.sql.codegen.cache.maxEntries": "5000",
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
     "spark.databricks.delta.snapshotPartitions": "2",
