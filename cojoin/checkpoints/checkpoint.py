@@ -109,7 +109,7 @@ def find_snapshot(files: Store, at: Moment = None) -> Snapshot:
             f"Its query was drained after batch {drained}, so no state is left, and no further snapshot can be taken: "
             f"{cure}"
         )
-    msg = f"checkpoint {files.root}: no snapshot{wanted} exists; {has}. {hint}"
+    msg = f"{files.named}: no snapshot{wanted} exists; {has}. {hint}"
     raise CheckpointError(msg)
 
 
@@ -135,7 +135,7 @@ def _compare(files: Store, snapshot: Snapshot) -> None:
         return
     if manifest is not None and list(manifest.offsets) != list(snapshot.manifest.offsets):
         msg = (
-            f"checkpoint {files.root}: the index of the snapshot of batch {snapshot.batch_id} has its sources at "
+            f"{files.named}: the index of the snapshot of batch {snapshot.batch_id} has its sources at "
             f"{list(snapshot.manifest.offsets)}, the manifest of the batch at {list(manifest.offsets)}: one of both "
             f"was changed (snapshots/ or manifest/{snapshot.batch_id:012d}.json); put it back from a backup of the "
             f"checkpoint, or restore another snapshot with at="

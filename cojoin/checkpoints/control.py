@@ -136,7 +136,7 @@ def drain_is_promised(files: Store) -> bool:
         if pq.read_table(io.BytesIO(content)).equals(_messages([END_OF_INPUT])):
             return True
     msg = (
-        f"checkpoint {files.root}: {_END_FILE}, the message that ends all inputs, is damaged: it is not what cojoin "
+        f"{files.named}: {_END_FILE}, the message that ends all inputs, is damaged: it is not what cojoin "
         f"wrote; put it back from a backup of the checkpoint"
     )
     raise CheckpointError(msg)
@@ -156,8 +156,7 @@ def plan_drain(files: Store, epoch: int, check: Callable[[], None] = lambda: Non
         return True
     if not planned.is_committed:
         msg = (
-            f"checkpoint {files.root}: batch {planned.batch_id} is planned but not committed; let a run finish it "
-            f"before a drain"
+            f"{files.named}: batch {planned.batch_id} is planned but not committed; let a run finish it before a drain"
         )
         raise CheckpointError(msg)
     check()
@@ -165,7 +164,7 @@ def plan_drain(files: Store, epoch: int, check: Callable[[], None] = lambda: Non
     if not planned.follow_with(files, _END_FILE, _messages([END_OF_INPUT]), check, interval):
         check()
         msg = (
-            f"checkpoint {files.root}: batch {planned.batch_id + 1} was planned when the drain was about to plan it, "
+            f"{files.named}: batch {planned.batch_id + 1} was planned when the drain was about to plan it, "
             f"so another run has gone on meanwhile; start the query again"
         )
         raise CheckpointError(msg)
@@ -248,7 +247,7 @@ class _Planned:
         # Not the number of lines: a source that is read twice has two lines and one folder.
         control = newest_id(files, SOURCES)
         if control is None:
-            msg = f"checkpoint {files.root}: {SOURCES} is gone, in which Spark keeps what it read; {PUT_BACK}"
+            msg = f"{files.named}: {SOURCES} is gone, in which Spark keeps what it read; {PUT_BACK}"
             raise CheckpointError(msg)
         return cls(newest, lines, control, newest == committed)
 

@@ -33,6 +33,7 @@ from cojoin.storage.documents import (
     write_document,
     write_fenced,
 )
+from cojoin.storage.locations import without_login
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -103,7 +104,7 @@ def check_free(files: Store, label: str) -> None:
     if not names or (WRITTEN in names and IDENTITY not in names) or {*names} <= _LEASE_FILES:
         return
     holds = "is a checkpoint already" if IDENTITY in names else f"holds {', '.join(map(repr, sorted(names)[:3]))}"
-    msg = f"{label}: the directory {files.root} {holds}; choose an empty one, nothing was written"
+    msg = f"{label}: the directory {without_login(files.root)} {holds}; choose an empty one, nothing was written"
     raise CheckpointError(msg)
 
 
@@ -120,7 +121,7 @@ def refuse_written(files: Store) -> None:
     written = WrittenState.read(files)
     if written is not None:
         msg = (
-            f"checkpoint {files.root}: it holds a state that {written.by} has written, and no query runs on it; give "
+            f"{files.named}: it holds a state that {written.by} has written, and no query runs on it; give "
             f"the query an empty checkpoint=, and restore_from=cojoin.Checkpoint({files.root!r})"
         )
         raise CheckpointError(msg)
@@ -190,7 +191,7 @@ def claim_checkpoint(
         # Without compare-and-swap, starts of the same moment all write it; what the last one wrote holds.
         time.sleep(_SETTLE_SECONDS)
     stored = read_query(files)
-    check_same_query(stored["query"], query, files.root, evolve=evolve)
+    check_same_query(stored["query"], query, files.named, evolve=evolve)
     return str(stored["query_id"])
 
 
@@ -373,4 +374,4 @@ def _without_description(files: Store, names: Sequence[str] | None) -> Checkpoin
             f"the directory {holds} no {_FILE}, so it is not a checkpoint of cojoin's; name a query's checkpoint, or "
             f"choose an empty directory for a new one"
         )
-    return CheckpointError(f"checkpoint {files.root}: {why}")
+    return CheckpointError(f"{files.named}: {why}")

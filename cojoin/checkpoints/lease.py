@@ -322,7 +322,7 @@ class Lease:
         before = seen.record
         if before is not None:
             if before.ended is not None:
-                msg = f"checkpoint {files.root} was ended for good: {before.ended}; start with another checkpoint"
+                msg = f"{files.named} was ended for good: {before.ended}; start with another checkpoint"
                 raise CheckpointError(msg)
             if holder_is_alive(files, before, seen.text, patience_seconds):
                 raise _taken(files, before)
@@ -418,7 +418,7 @@ class Lease:
         else:
             why = f"another query took over at epoch {now.epoch} ({now})"
         msg = (
-            f"checkpoint {self._files.root}: fenced off: {why}; this query held epoch {self.epoch} and stops, "
+            f"{self._files.named}: fenced off: {why}; this query held epoch {self.epoch} and stops, "
             f"start it again once nothing else runs on the checkpoint"
         )
         return QueryFailedError(msg)
@@ -464,7 +464,7 @@ class Lease:
             raise failed
         if now is not None:
             raise _taken(self._files, now)
-        msg = f"checkpoint {self._files.root}: {LEASE_FILE} was deleted while the query started; start it again"
+        msg = f"{self._files.named}: {LEASE_FILE} was deleted while the query started; start it again"
         raise CheckpointError(msg)
 
     def _write_heartbeat(self, *, released: bool = False, ended: str | None = None) -> None:
@@ -512,7 +512,7 @@ def end(files: Store, reason: str) -> None:
         if replace_record(files, record, seen.tag):
             write_heartbeat(files, record, 1, released=True, ended=reason, counted=seen.counted)
             return
-    msg = f"checkpoint {files.root}: {LEASE_FILE} is written again and again by other queries; stop them"
+    msg = f"{files.named}: {LEASE_FILE} is written again and again by other queries; stop them"
     raise CheckpointError(msg)
 
 
@@ -539,6 +539,4 @@ def _newest_known(files: Store) -> int:
 
 
 def _taken(files: Store, record: LeaseRecord) -> CheckpointError:
-    return CheckpointError(
-        f"checkpoint {files.root}: another query runs on it ({record}); stop it, or choose another checkpoint"
-    )
+    return CheckpointError(f"{files.named}: another query runs on it ({record}); stop it, or choose another checkpoint")

@@ -50,15 +50,17 @@ class _Change:
     is_added: bool = False
 
 
-def check_same_query(stored: Mapping[str, Any], current: Mapping[str, Any], root: str, *, evolve: bool = False) -> None:
+def check_same_query(
+    stored: Mapping[str, Any], current: Mapping[str, Any], checkpoint: str, *, evolve: bool = False
+) -> None:
     """Check that a checkpoint belongs to a query by the two descriptions; else name each difference.
 
-    With ``evolve``, nullable columns may have been added; ``root`` is the checkpoint, for the message.
+    With ``evolve``, nullable columns may have been added; ``checkpoint`` names the checkpoint in the message.
     """
     differences = _differences(stored, current)
     if differences:
         msg = (
-            f"checkpoint {root} belongs to another query, or to another shape of this one: {'; '.join(differences)}. "
+            f"{checkpoint} belongs to another query, or to another shape of this one: {'; '.join(differences)}. "
             f"Start this query with its own checkpoint, or make it the query that the checkpoint holds; where it "
             f"has evolved, restore_from= takes the state into a new checkpoint"
         )
@@ -69,13 +71,13 @@ def check_same_query(stored: Mapping[str, Any], current: Mapping[str, Any], root
         return
     refusals = "; ".join(f"{each.text}; {each.cure}" for each in refused)
     msg = (
-        f"checkpoint {root}: the query's columns are not those of the checkpoint: {refusals}. "
+        f"{checkpoint}: the query's columns are not those of the checkpoint: {refusals}. "
         f"Start this query with its own checkpoint where that is not wanted"
     )
     raise CheckpointError(msg)
 
 
-def check_output_meaning(stored: Mapping[str, Any], plan: Plan, root: str) -> None:
+def check_output_meaning(stored: Mapping[str, Any], plan: Plan, checkpoint: str) -> None:
     """Check that the columns of a join's output are of the same input as before columns were added to the inputs.
 
     A name that both inputs have by now may be the other one's in the output, by the join's ``suffixes``. ``plan`` is
@@ -94,7 +96,7 @@ def check_output_meaning(stored: Mapping[str, Any], plan: Plan, root: str) -> No
         owner, other = (plan.inputs[place].name for place in ((0, 1) if is_left else (1, 0)))
         becomes = "would be gone" if name not in now else f"would be that of input {other!r}"
         msg = (
-            f"checkpoint {root}: the output's column {name!r} is of input {owner!r}, and with the columns that were "
+            f"{checkpoint}: the output's column {name!r} is of input {owner!r}, and with the columns that were "
             f"added it {becomes}; rename the added column, such as df.withColumnRenamed(...), or drop it from the input"
         )
         raise CheckpointError(msg)
@@ -256,7 +258,7 @@ def _changes_of(label: str, stored: str, current: str, cures: _Cures) -> Iterato
         )
 
 
-def check_evolution(stored: Mapping[str, Any], current: Mapping[str, Any], root: str) -> None:
+def check_evolution(stored: Mapping[str, Any], current: Mapping[str, Any], checkpoint: str) -> None:
     """Check that a query can be restored from another's state, as the same query or one evolved from it."""
     differences = _differences(_without_evolvable(stored, current), current)
     if stored.get("operator") == current.get("operator"):
@@ -270,7 +272,7 @@ def check_evolution(stored: Mapping[str, Any], current: Mapping[str, Any], root:
                 differences += _evolution(f"side output {tag!r}", columns, current["side_outputs"][tag])
     if differences:
         msg = (
-            f"checkpoint {root} can't continue as this query: {'; '.join(differences)}. A state may be added, a "
+            f"{checkpoint} can't continue as this query: {'; '.join(differences)}. A state may be added, a "
             f"nullable column added, or a type widened; make the query again what the checkpoint holds, or begin "
             f"without it"
         )

@@ -48,13 +48,10 @@ def take_savepoint(spark: SparkSession, files: Store) -> Checkpoint:
             counted = [batch_id for batch_id in manifests.batch_ids() if committed and batch_id <= committed[-1]]
             manifest = manifests.read(counted[-1]) if counted else None
             if manifest is None:
-                msg = f"checkpoint {files.root}: no batch is finished yet, so there is nothing to save"
+                msg = f"{files.named}: no batch is finished yet, so there is nothing to save"
                 raise CheckpointError(msg)
             if manifest.report.drained:
-                msg = (
-                    f"checkpoint {files.root}: its query was drained, so nothing can continue from it; read_state() "
-                    f"reads it"
-                )
+                msg = f"{files.named}: its query was drained, so nothing can continue from it; read_state() reads it"
                 raise CheckpointError(msg)
             snapshots = Snapshots(files)
             promoted = snapshots.promote(manifest.batch_id)
@@ -71,7 +68,7 @@ def take_savepoint(spark: SparkSession, files: Store) -> Checkpoint:
                 if committed_batches(files)[-1:] == committed[-1:]:
                     raise
     msg = (
-        f"checkpoint {files.root}: the savepoint took so long that the query removed what it had read or written, "
+        f"{files.named}: the savepoint took so long that the query removed what it had read or written, "
         f"{_TRIES} times; take it again while the query is stopped"
     )
     raise CheckpointError(msg)
@@ -141,7 +138,7 @@ def _finish_removal(spark: SparkSession, files: Store, snapshots: Snapshots, bat
     is_this_process = holder is not None and (holder.host, holder.pid) == (socket.gethostname(), os.getpid())
     if holder is not None and not holder.released and not is_this_process:
         msg = (
-            f"checkpoint {files.root}: its query ({holder}) was removing the former snapshot of batch {batch_id}, and "
+            f"{files.named}: its query ({holder}) was removing the former snapshot of batch {batch_id}, and "
             f"would remove the savepoint's rows with it; take the savepoint again after the query's next batch, or "
             f"start the query where it was killed"
         )

@@ -145,7 +145,7 @@ class Snapshots:
 
         def epoch_of(content: Mapping[str, Any]) -> int:
             if snapshot.kind == "savepoint" and content["kind"] == _BEING_REMOVED:
-                msg = f"checkpoint {self._files.root}: the rows of batch {snapshot.batch_id} are being removed"
+                msg = f"{self._files.named}: the rows of batch {snapshot.batch_id} are being removed"
                 raise BeingRemovedError(msg)
             if snapshot.kind == content["kind"] == "savepoint":
                 # Another one of this batch counts; only one whose rows came later takes its place.
@@ -163,7 +163,7 @@ class Snapshots:
         write_fenced(self._files, name, SNAPSHOT_FORM, asdict(snapshot), action, epoch_of=epoch_of, over=over)
         if snapshot.kind == "savepoint":
             if not self._stays(snapshot.batch_id, "savepoint"):
-                msg = f"checkpoint {self._files.root}: another has written the snapshot of batch {snapshot.batch_id}"
+                msg = f"{self._files.named}: another has written the snapshot of batch {snapshot.batch_id}"
                 raise BeingRemovedError(msg)
             # Its rows are looked at once no other savepoint can replace them any more (``savepoint``).
             return

@@ -163,7 +163,7 @@ class StateTable:
         return snapshot
 
     def _refused(self, manifest: Manifest, kind: SnapshotKind) -> CheckpointError | QueryFailedError:
-        where = f"checkpoint {self._files.root}: the snapshot of batch {manifest.batch_id} was not written"
+        where = f"{self._files.named}: the snapshot of batch {manifest.batch_id} was not written"
         if kind == "savepoint":
             return BeingRemovedError(f"{where}: other savepoints were, or a cleaning has taken it for interrupted")
         return QueryFailedError(
@@ -241,10 +241,7 @@ class StateTable:
         """Return columns of some rows, in no order; a file that is gone may be named now, or when they are read."""
         table = self._log.newest() if self._version is None else self._log.at(self._version)
         if table is None:
-            msg = (
-                f"checkpoint {self._files.root}: it has no table {STATE_TABLE!r}, so no snapshot; "
-                f"restore another checkpoint"
-            )
+            msg = f"{self._files.named}: it has no table {STATE_TABLE!r}, so no snapshot; restore another checkpoint"
             raise _RowsGoneError(msg)
         files = _wanted_files(self._log.files(table.version), wanted)
         why = why_not_plain(table.protocol, table.metadata)
@@ -270,7 +267,7 @@ class StateTable:
             )
         except SPARK_ERRORS as error:
             msg = (
-                f"checkpoint {self._files.root}: {why} makes Spark's reader of Delta necessary for its table "
+                f"{self._files.named}: {why} makes Spark's reader of Delta necessary for its table "
                 f"{STATE_TABLE}, and that failed: {first_line(error)}; see that the session has "
                 f"Delta (cojoin[delta]), or restore another checkpoint"
             )
@@ -296,7 +293,7 @@ class StateTable:
         return _RowsGoneError(f"{self._label(snapshot)}: {reason}; restore another snapshot{again if running else ''}")
 
     def _label(self, snapshot: Snapshot) -> str:
-        return f"checkpoint {self._files.root}: snapshot of batch {snapshot.batch_id}"
+        return f"{self._files.named}: snapshot of batch {snapshot.batch_id}"
 
 
 def _fault(content: bytes | None, expected: _Expected, where: str) -> str | None:
@@ -395,7 +392,7 @@ class StateCleaner:
             if freed is not None:
                 return promised, needed, freed
         msg = (
-            f"checkpoint {self._files.root}: savepoints were taken all the time while old snapshots were removed, "
+            f"{self._files.named}: savepoints were taken all the time while old snapshots were removed, "
             f"{_TRIES} times; the next cleaning removes them"
         )
         raise CheckpointError(msg)
@@ -449,7 +446,7 @@ class StateCleaner:
         alive = {snapshot.batch_id for snapshot in kept}
         if known is not None and known not in alive:
             msg = (
-                f"checkpoint {self._files.root}: the listing of its snapshots lacks that of batch {known}, which was "
+                f"{self._files.named}: the listing of its snapshots lacks that of batch {known}, which was "
                 f"written before; nothing was deleted, the next cleaning looks again"
             )
             raise CheckpointError(msg)

@@ -193,7 +193,7 @@ def _check_written(written: Sequence[Sequence[Any] | None], files: Store, batch_
         if not last.called <= batches.get(group, -1) <= batch_id:
             got = f"it is of batch {batches[group]}" if group in batches else "there is none"
             msg = (
-                f"checkpoint {files.root}: spark/state, Spark's own state store: expected the state of key group "
+                f"{files.named}: spark/state, Spark's own state store: expected the state of key group "
                 f"{group} after batch {batch_id}, written by batch {last.called} or a later one, by the manifests; "
                 f"{got}: its files were exchanged or are former ones; put them back from a backup, or take a snapshot "
                 f"(`cojoin checkpoints list` shows them)"
@@ -241,14 +241,14 @@ def _missing(files: Store, batch_id: int) -> CheckpointError:
     known = committed_batches(files)
     if batch_id in known and (encoded := ENCODED.search(files.root)) is not None:
         msg = (
-            f"checkpoint {files.root}: Spark's reader of its state finds nothing below a path with {encoded[0]!r}, "
+            f"{files.named}: Spark's reader of its state finds nothing below a path with {encoded[0]!r}, "
             f"which it encodes; read or restore a snapshot instead (`cojoin checkpoints list` shows them). Savepoints "
             f"need a checkpoint at a path of letters, digits, - and _"
         )
         return CheckpointError(msg)
     range_ = f"batches {known[0]} to {known[-1]}" if known else "no batch"
     msg = (
-        f"checkpoint {files.root}: Spark's own state after batch {batch_id} is missing; it has {range_} at the "
+        f"{files.named}: Spark's own state after batch {batch_id} is missing; it has {range_} at the "
         f"most, and a snapshot keeps a batch for longer: `cojoin checkpoints list` shows them"
     )
     return CheckpointError(msg)
@@ -278,14 +278,14 @@ def _read_values(
             raise _missing(files, batch_id) from error
         if names_state_store(error):
             msg = (
-                f"checkpoint {files.root}: Spark's own state after batch {batch_id} can't be read: {explain(error)}; "
+                f"{files.named}: Spark's own state after batch {batch_id} can't be read: {explain(error)}; "
                 f"put spark/state back from a backup, or use a snapshot (`cojoin checkpoints list` shows them)"
             )
             raise CheckpointError(msg) from error
         raise
     faults = sorted(each["fault"] for each in contents if "fault" in each)
     if faults:
-        msg = f"checkpoint {files.root}: Spark's own state after batch {batch_id}: {faults[0]}"
+        msg = f"{files.named}: Spark's own state after batch {batch_id}: {faults[0]}"
         raise CheckpointError(msg)
     return contents
 

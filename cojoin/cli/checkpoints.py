@@ -251,12 +251,12 @@ class _Command:
         chosen = next((each for each in snapshots if each.batch_id == batch_id), None)
         if chosen is None:
             numbers = f"those of batches {', '.join(str(each.batch_id) for each in snapshots)}" if snapshots else "none"
-            msg = f"checkpoint {self._files.root} has no snapshot of batch {batch_id}; it has {numbers}"
+            msg = f"{self._files.named} has no snapshot of batch {batch_id}; it has {numbers}"
             raise CheckpointError(msg)
         base = self._snapshots.base_of(snapshots)
         if chosen.batch_id == base:
             msg = (
-                f"checkpoint {self._files.root}: the query's next snapshot builds on that of batch {batch_id}, so it "
+                f"{self._files.named}: the query's next snapshot builds on that of batch {batch_id}, so it "
                 f"can't be removed until there is a newer one; if the query will not be started again, delete the "
                 f"whole directory"
             )

@@ -332,7 +332,7 @@ def _check_plan(loaded: LoadedKey, plan: Plan) -> None:
     stored = loaded.stored["query"]
     own = describe_query(plan.operation.describe(), plan.inputs, plan.output, int(stored["key_groups"]))
     kept = {name: stored[name] for name in ("output", "side_outputs") if name in stored}
-    check_evolution(stored, {**own, **kept}, loaded.files.root)
+    check_evolution(stored, {**own, **kept}, loaded.files.named)
 
 
 def _check_sources(loaded: LoadedKey, bound: tuple[BoundInput, BoundInput]) -> None:

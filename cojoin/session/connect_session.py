@@ -122,7 +122,7 @@ class ConnectSession(SessionAdapter):
             files.delete(name)
         if seen is None or seen[0] != text:
             msg = (
-                f"checkpoint {files.root}: the Spark Connect server does not see the files that this process writes "
+                f"{files.named}: the Spark Connect server does not see the files that this process writes "
                 f"to it: {reason}. Choose a directory that both reach by the same path: on an object store, or on a "
                 f"file system that they share"
             )

@@ -186,10 +186,7 @@ def check_offsets(files: Store, batch_id: int, expected: Sequence[str]) -> None:
             if differs is None
             else f"{differs[0]}, the manifest {differs[1]}"
         )
-        msg = (
-            f"checkpoint {files.root}: {OFFSETS}/{batch_id} differs from the query's manifest: it has {difference}; "
-            f"{PUT_BACK}"
-        )
+        msg = f"{files.named}: {OFFSETS}/{batch_id} differs from the query's manifest: it has {difference}; {PUT_BACK}"
         raise CheckpointError(msg)
 
 
@@ -209,7 +206,7 @@ def planned_lines(files: Store, batch_id: int) -> list[str]:
     # Of the offsets, only the control input's, in the last line, has a format that is known.
     if len(lines) < 3 or lines[0] != LOG_VERSION or not _is_object(lines[1]) or not _is_position(lines[-1]):
         msg = (
-            f"checkpoint {files.root}: {name}, a batch in Spark's offset log, is not in the form {LOG_VERSION}: it was "
+            f"{files.named}: {name}, a batch in Spark's offset log, is not in the form {LOG_VERSION}: it was "
             f"cut or changed, or written by another version of Spark; {PUT_BACK}"
         )
         raise CheckpointError(msg)
@@ -286,7 +283,7 @@ def write_source_log(
     missing = [number for number, lines in by_id.items() if not lines]
     if missing:
         msg = (
-            f"checkpoint {files.root}: the file source's log should reach id {last_id}, but its entries have no files "
+            f"{files.named}: the file source's log should reach id {last_id}, but its entries have no files "
             f"for {_shown(missing)}; restore from an older batch, or start with a new checkpoint"
         )
         raise CheckpointError(msg)
@@ -298,7 +295,7 @@ def write_source_log(
     others = [name for name in files.names(folder) if name not in texts]
     if others and (check is None or files.names(COMMITS)):
         msg = (
-            f"checkpoint {files.root}: {folder} holds {_shown(others)}, so a query has already run in it; "
+            f"{files.named}: {folder} holds {_shown(others)}, so a query has already run in it; "
             f"choose an empty directory"
         )
         raise CheckpointError(msg)
@@ -349,7 +346,7 @@ class LogDigests:
             if all(each["batchId"] != number for each in listed):
                 # The checksum of an outdated listing would not match the log at the next start.
                 msg = (
-                    f"checkpoint {self._files.root}: the listing of {_folder(n)}, the log of the files that Spark has "
+                    f"{self._files.named}: the listing of {_folder(n)}, the log of the files that Spark has "
                     f"read, lacks its newest entry {number}; start the query again"
                 )
                 raise CheckpointError(msg)
@@ -390,7 +387,7 @@ def check_source_logs(files: Store, sums: Mapping[str, Sequence[Any]]) -> None:
         actual = _hexadecimal(_sum(each for each in source_entries(files, int(n)) if each["batchId"] <= number))
         if actual != expected:
             msg = (
-                f"checkpoint {files.root}: {_folder(int(n))}, the log of the files that Spark has read, does not "
+                f"{files.named}: {_folder(int(n))}, the log of the files that Spark has read, does not "
                 f"have the entries up to {number} that the query has read: it was changed or is an older copy, so "
                 f"files would be read twice or never; put it back from a backup of the checkpoint"
             )
@@ -419,7 +416,7 @@ def _read(files: Store, name: str) -> list[dict[str, Any]]:
     version, *lines = log_lines(files, name) or [""]
     if version != LOG_VERSION:
         msg = (
-            f"checkpoint {files.root}: {name} is not in the form {LOG_VERSION}; got {version[:20]!r}; restore with the "
+            f"{files.named}: {name} is not in the form {LOG_VERSION}; got {version[:20]!r}; restore with the "
             f"version of Spark that wrote it"
         )
         raise CheckpointError(msg)
@@ -428,7 +425,7 @@ def _read(files: Store, name: str) -> list[dict[str, Any]]:
         return [{field: entry[field] for field in _FIELDS} for entry in parsed]
     except (ValueError, KeyError, TypeError) as error:
         msg = (
-            f"checkpoint {files.root}: {name} holds a line that is not an entry with {', '.join(_FIELDS)}; "
+            f"{files.named}: {name} holds a line that is not an entry with {', '.join(_FIELDS)}; "
             f"put it back from a backup of the checkpoint"
         )
         raise CheckpointError(msg) from error

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+from obstore.store import MemoryStore
 
 import cojoin as cj
+from cojoin.checkpoints.checkpoint import find_snapshot
 from cojoin.checkpoints.identity import (
     WrittenState,
     check_free,
@@ -23,12 +25,15 @@ from cojoin.checkpoints.identity import (
     refuse_written,
 )
 from cojoin.checkpoints.lease import Lease
+from cojoin.checkpoints.query_changes import check_evolution
 from cojoin.engine.input_spec import InputSpec
 from cojoin.engine.joins.asof import AsofJoin
 from cojoin.errors import CheckpointError
+from cojoin.storage.object_store import ObjectStore
 from tests.spark.refused import refused
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from cojoin.storage.store import Store
@@ -229,3 +234,22 @@ def test_the_description_of_a_later_run_stays(files: Store) -> None:
         with refused("fenced off: another run, of epoch 2, has begun meanwhile", kind=cj.QueryFailedError):
             late()
     assert files.read("query.json") == before
+
+
+def test_no_refusal_shows_the_login_in_a_checkpoints_path() -> None:
+    files = ObjectStore(MemoryStore(), "s3a://me:opensesame@lake/daily")
+    claim_checkpoint(files, query())
+    lease = Lease.acquire(files)
+    other = InputSpec("orders", SCHEMA, ("customer_id",), "event_time")
+    refusals: list[Callable[[], object]] = [
+        lambda: check_free(files, "erase"),
+        lambda: claim_checkpoint(files, query(name="orders")),
+        lambda: find_snapshot(files),
+        lambda: Lease.acquire(files, patience_seconds=0.0),
+        lambda: check_evolution(read_query(files)["query"], describe_query({}, (other, other), SCHEMA, 8), files.named),
+    ]
+    for refuse in refusals:
+        with pytest.raises(cj.CojoinError, match=r"s3a://\*\*\*@lake/daily") as caught:
+            refuse()
+        assert "opensesame" not in str(caught.value)
+    lease.release()

@@ -116,29 +116,33 @@ def test_an_added_column_is_taken_up_where_the_user_says_so(files: Store) -> Non
 def test_a_functions_output_may_get_columns_and_lose_none(output: str, said: str | None) -> None:
     stored, asked = processed("a bigint, b string"), processed(output)
     if said is None:
-        check_same_query(stored, asked, "there", evolve=True)
+        check_same_query(stored, asked, "checkpoint there", evolve=True)
         said = "the output has the column 'c' more; start(..., evolve=True) takes it up"
         with pytest.raises(cj.CheckpointError, match=r"options=\{\"mergeSchema\": \"true\"\}"):
-            check_same_query(stored, asked, "there")
+            check_same_query(stored, asked, "checkpoint there")
         with pytest.raises(cj.CheckpointError) as caught:
-            check_same_query(stored, asked, "there")
+            check_same_query(stored, asked, "checkpoint there")
     else:
         with pytest.raises(cj.CheckpointError) as caught:
-            check_same_query(stored, asked, "there", evolve=True)
+            check_same_query(stored, asked, "checkpoint there", evolve=True)
     assert said in str(caught.value)
 
 
 def test_a_side_output_may_get_columns() -> None:
-    check_same_query(processed("a int"), processed("a int", side_outputs={"a": "x int, y int"}), "there", evolve=True)
+    check_same_query(
+        processed("a int"), processed("a int", side_outputs={"a": "x int, y int"}), "checkpoint there", evolve=True
+    )
     with pytest.raises(cj.CheckpointError, match="side output 'a' has lost column 'x'"):
-        check_same_query(processed("a int"), processed("a int", side_outputs={"a": "y int"}), "there", evolve=True)
+        check_same_query(
+            processed("a int"), processed("a int", side_outputs={"a": "y int"}), "checkpoint there", evolve=True
+        )
 
 
 @pytest.mark.parametrize("evolve", [False, True])
 def test_other_suffixes_of_a_join_are_told_as_such(evolve: bool) -> None:
     stored, asked = (query() | {"output": f"id int, {name} string"} for name in ("note", "note_customer"))
     with pytest.raises(cj.CheckpointError, match=r"has lost column 'note'; give the join its suffixes= as they were"):
-        check_same_query(stored, asked, "there", evolve=evolve)
+        check_same_query(stored, asked, "checkpoint there", evolve=evolve)
 
 
 MORE = [pa.field("note", pa.string())]
@@ -172,10 +176,10 @@ def test_an_added_column_takes_no_other_ones_name_in_the_output(
     described = {"inputs": [{"columns": schema_to_ddl(schema)} for schema in stored]}
     plan = Plan(AsofJoin(suffixes=suffixes), one, two, 2)
     if said is None:
-        check_output_meaning(described, plan, "there")
+        check_output_meaning(described, plan, "checkpoint there")
         return
     with refused(said, kind=cj.CheckpointError):
-        check_output_meaning(described, plan, "there")
+        check_output_meaning(described, plan, "checkpoint there")
 
 
 CHANGES = RowChanges("event_time", valid_to="until")
@@ -244,7 +248,7 @@ def test_another_shape_is_named_by_what_the_user_wrote(
 def test_bounds_of_an_interval_join_are_told_as_durations() -> None:
     one, two = (query(operation=IntervalJoin("-1 hour", upper).describe()) for upper in ("0 s", "90 s"))
     with pytest.raises(cj.CheckpointError, match="upper= is '0 seconds' in the checkpoint and '90 seconds' in"):
-        check_same_query(one, two, "there")
+        check_same_query(one, two, "checkpoint there")
 
 
 @pytest.mark.parametrize(
@@ -256,7 +260,7 @@ def test_bounds_of_an_interval_join_are_told_as_durations() -> None:
     ],
 )
 def test_a_restored_query_may_have_evolved(other: dict[str, Any]) -> None:
-    check_evolution(query(operation=PROCESS), other, "there")
+    check_evolution(query(operation=PROCESS), other, "checkpoint there")
 
 
 @pytest.mark.parametrize(
@@ -277,11 +281,11 @@ def test_a_restored_query_may_have_evolved(other: dict[str, Any]) -> None:
 )
 def test_any_other_change_is_refused(other: dict[str, Any], difference: str) -> None:
     with pytest.raises(cj.CheckpointError) as caught:
-        check_evolution(query(operation=PROCESS), other, "there")
+        check_evolution(query(operation=PROCESS), other, "checkpoint there")
     assert str(caught.value).startswith(f"checkpoint there can't continue as this query: {difference}")
 
 
 def test_a_key_is_never_widened() -> None:
     narrow = SCHEMA.set(0, pa.field("customer_id", pa.int32()))
     with pytest.raises(cj.CheckpointError, match=r"'customer_id'.*from int to bigint"):
-        check_evolution(query(schema=narrow), query(), "there")
+        check_evolution(query(schema=narrow), query(), "checkpoint there")

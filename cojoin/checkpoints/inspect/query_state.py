@@ -443,7 +443,7 @@ def state_manifest(files: Store, state: QueryState) -> Manifest:
     else:
         manifest = _manifest_before(files, state.batch_id)
     if manifest is None:
-        msg = f"checkpoint {files.root}: the manifest of batch {state.batch_id} was removed; read a newer state"
+        msg = f"{files.named}: the manifest of batch {state.batch_id} was removed; read a newer state"
         raise CheckpointError(msg)
     return manifest
 
@@ -486,11 +486,11 @@ def _last_before(files: Store, snapshots: Snapshots, moment: datetime) -> int | 
 def _unknown(files: Store, wanted: Moment) -> CheckpointError:
     saved, committed = Snapshots(files).batch_ids(), committed_batches(files)
     if not saved and not committed:
-        msg = f"checkpoint {files.root}: no batch is finished yet, so it has no state to read"
+        msg = f"{files.named}: no batch is finished yet, so it has no state to read"
         return CheckpointError(msg)
     states = [f"snapshots of batches {', '.join(map(str, saved))}"] if saved else []
     if committed:
         states.append(f"in Spark's own state store batches {committed[0]} to {committed[-1]} at the most")
     moment = f"at or before {wanted.isoformat()}" if isinstance(wanted, datetime) else f"of batch {wanted}"
-    msg = f"checkpoint {files.root} has no state {moment}; it has {' and '.join(states)}"
+    msg = f"{files.named} has no state {moment}; it has {' and '.join(states)}"
     return CheckpointError(msg)

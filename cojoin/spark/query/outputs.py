@@ -136,7 +136,7 @@ def check_unchanged(spark: SparkSession, files: Store, last: Manifest | None, si
             continue
         before = next(f"{kind} {stored[kind]}" for kind in _KINDS if kind in stored)
         msg = (
-            f"checkpoint {files.root}: {_spell(output)} went to {before} and would now go to {sink.describe()}: rows "
+            f"{files.named}: {_spell(output)} went to {before} and would now go to {sink.describe()}: rows "
             f"of one query would lie in two places. Start with the output as it was; or begin a new query with this "
             f"one's state, restore_from=cojoin.Checkpoint({files.root!r}), with its own checkpoint and outputs"
         )
@@ -248,7 +248,7 @@ def open_outputs(
     next_batch = max(committed_batches(files), default=-1) + 1
     if last is not None and last.batch_id > next_batch:
         msg = (
-            f"checkpoint {files.root}: its newest manifest is of batch {last.batch_id}, and Spark's own log ends with "
+            f"{files.named}: its newest manifest is of batch {last.batch_id}, and Spark's own log ends with "
             f"batch {next_batch - 1}: parts of it are of other moments, as in a copy that was made while the query "
             f"ran; put back a copy of one moment, or restore one of its snapshots into a new checkpoint with "
             f"restore_from=cojoin.Checkpoint({files.root!r})"

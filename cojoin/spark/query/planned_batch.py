@@ -90,7 +90,7 @@ class Transition:
         # It is decided with the first batch.
         has_timeouts = plan.needs_clock if last_planned is None else bool(stored["query"].get("needs_clock"))
         plan = replace(plan, state_has_timeouts=has_timeouts)
-        _check_clock(files.root, plan, trigger)
+        _check_clock(files.named, plan, trigger)
         planned = None if is_restoring else _changed_since_planned(files, plan, inputs, stored, description)
         added = added_columns(stored["query"], description)
         return cls(plan, planned, last_planned, added, description, is_noted=False, follows_clock=had_clock)
@@ -136,7 +136,7 @@ def _changed_since_planned(
     try:
         former = with_settings(plan, settings)
     except CheckpointError as error:
-        msg = f"checkpoint {files.root}: batch {batch_id} is planned and not finished: {error}"
+        msg = f"{files.named}: batch {batch_id} is planned and not finished: {error}"
         raise CheckpointError(msg) from None
     specs = former.inputs
     outputs = {OUTPUT: stored["query"]["output"], **stored["query"].get("side_outputs", {})}
@@ -151,13 +151,13 @@ def _changed_since_planned(
     return PlannedBatch(batch_id, former, (left, right))
 
 
-def _check_clock(root: str, plan: Plan, trigger: Trigger) -> None:
+def _check_clock(checkpoint: str, plan: Plan, trigger: Trigger) -> None:
     """Raise a CheckpointError if a query without end needs batches without rows, for which its state lacks timeouts."""
     needs = clock_needs(plan)
     if not needs or plan.has_timeouts or (trigger.is_bounded and trigger.then is None):
         return
     msg = (
-        f"checkpoint {root}: {'; '.join(needs)}: a query that runs on needs micro-batches while no rows come for this, "
+        f"{checkpoint}: {'; '.join(needs)}: a query that runs on needs micro-batches while no rows come for this, "
         f"and a checkpoint has them only where the query that began it needed them. Run it with "
         f"Trigger.available_now() without then=, whose runs end with a look at the clock, or take the state into a new "
         f"checkpoint with restore_from="

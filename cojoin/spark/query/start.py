@@ -178,8 +178,8 @@ def _described(plan: Plan, files: Store, options: QueryOptions) -> dict[str, Any
     )
     if options.evolve and files.exists(IDENTITY):
         stored = read_query(files)["query"]
-        check_same_query(stored, described, files.root, evolve=True)
-        check_output_meaning(stored, plan, files.root)
+        check_same_query(stored, described, files.named, evolve=True)
+        check_output_meaning(stored, plan, files.named)
     return described
 
 
@@ -236,7 +236,7 @@ def _looked_ahead(
 
 def _check_unchanged(files: Store, seen: Restoration | None) -> None:
     if Restoration.read(files) != seen:
-        msg = f"checkpoint {files.root}: another start has restored into it meanwhile; start again"
+        msg = f"{files.named}: another start has restored into it meanwhile; start again"
         raise CheckpointError(msg)
 
 
@@ -250,7 +250,7 @@ def _open_checkpoint(new: NewQuery, query_id: str, lease: Lease, restoration: Re
     if last is not None and last.report.drained:
         progress.flush()
         msg = (
-            f"checkpoint {files.root}: its query was drained after batch {last.batch_id}: all inputs are finished, so "
+            f"{files.named}: its query was drained after batch {last.batch_id}: all inputs are finished, so "
             f"it is over; start a new query with its own checkpoint"
         )
         raise CheckpointError(msg)

@@ -114,7 +114,7 @@ class TableLoads:
         waiting = [name for name in self._read()[1] if _number(name) > _number_of(loaded)]
         if waiting:
             msg = (
-                f"checkpoint {self._files.root}: input {self._side.spec.name!r}: a version of its table was read "
+                f"{self._files.named}: input {self._side.spec.name!r}: a version of its table was read "
                 f"before columns were added, and no batch has taken it yet ({waiting[0]}): start the query once with "
                 f"the table's former columns, or take the state into a new checkpoint with restore_from="
             )

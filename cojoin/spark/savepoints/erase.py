@@ -376,7 +376,7 @@ def erase(
     manifest = state_manifest(files, state)
     if manifest.report.drained:
         msg = (
-            f"erase: checkpoint {files.root}: its query was drained, so no query continues from it; delete the whole "
+            f"erase: {files.named}: its query was drained, so no query continues from it; delete the whole "
             f"directory, and the keys' rows in its outputs"
         )
         raise CheckpointError(msg)
@@ -396,7 +396,7 @@ def erase(
         def check() -> None:
             _check_stopped(files)
             if _last(files) != last:
-                msg = f"erase: checkpoint {files.root}: its query continued meanwhile; stop it, and erase again"
+                msg = f"erase: {files.named}: its query continued meanwhile; stop it, and erase again"
                 raise CheckpointError(msg)
 
         savepoint = NewSavepoint(spark, target, note, stored["query"], positions)
@@ -412,7 +412,7 @@ def erase(
 
 def _check_stopped(files: Store) -> None:
     if is_live(files):
-        msg = f"erase: a query runs on checkpoint {files.root} ({holder(files)}); stop it, and erase then"
+        msg = f"erase: a query runs on {files.named} ({holder(files)}); stop it, and erase then"
         raise CheckpointError(msg)
 
 
@@ -422,13 +422,13 @@ def _check_newest(files: Store, state: QueryState) -> None:
     newest = max([counted, *committed_batches(files)[-1:]])
     if counted > state.batch_id:
         msg = (
-            f"erase: checkpoint {files.root}: batch {counted} is written and not committed, since its query was "
+            f"erase: {files.named}: batch {counted} is written and not committed, since its query was "
             f"interrupted; start the query once more, which finishes it, and erase then"
         )
         raise CheckpointError(msg)
     if newest > state.batch_id:
         msg = (
-            f"erase: checkpoint {files.root}: the state after batch {newest} can't be read, only that of batch "
+            f"erase: {files.named}: the state after batch {newest} can't be read, only that of batch "
             f"{state.batch_id}; run the query with a snapshot (checkpoint_interval=1), and erase then"
         )
         raise CheckpointError(msg)

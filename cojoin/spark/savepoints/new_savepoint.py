@@ -277,7 +277,7 @@ class NewSavepoint:
                 rows, manifest, "savepoint", len(headers), remembered=False, claim=claim, check=lease.check
             )
             if taken is None:
-                msg = f"checkpoint {files.root}: not all key groups were written; write the state again"
+                msg = f"{files.named}: not all key groups were written; write the state again"
                 raise CheckpointError(msg)
             check()
             lease.check()

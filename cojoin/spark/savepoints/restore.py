@@ -40,6 +40,7 @@ from cojoin.spark.sinks.sink import OutputId
 from cojoin.spark.sinks.sinks import DeltaSink, ParquetSink
 from cojoin.spark.sources.delta_static import StaticTable
 from cojoin.storage.documents import IDENTITY, Form, damaged, read_document, write_fenced
+from cojoin.storage.locations import without_login
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -176,11 +177,11 @@ def unfinished(spark: SparkSession, files: Store, restore_from: Checkpoint | Non
     if restore_from is not None:
         origin = open_store(spark, restore_from.path).root
         if origin == files.root:
-            msg = f"restore_from: the checkpoint {origin} is restored into a new query; give it another checkpoint="
+            msg = f"restore_from: {files.named} is restored into a new query; give it another checkpoint="
             raise CheckpointError(msg)
         # A query that has planned no batch has no state to lose; a start that was killed may have left it like this.
         if restoration is None and is_planned:
-            msg = f"restore_from: checkpoint {files.root} is already a query's own; choose an empty directory"
+            msg = f"restore_from: {files.named} is already a query's own; choose an empty directory"
             raise CheckpointError(msg)
         wanted = restore_from.at if isinstance(restore_from.at, int) else None
         is_other = restoration is not None and (
@@ -188,15 +189,15 @@ def unfinished(spark: SparkSession, files: Store, restore_from: Checkpoint | Non
         )
         if restoration is not None and is_other and not restoration.is_void(spark, origin):
             msg = (
-                f"restore_from: checkpoint {files.root} began with batch {restoration.batch_id} of "
-                f"{restoration.origin}; choose an empty directory to begin with another"
+                f"restore_from: {files.named} began with batch {restoration.batch_id} of "
+                f"{without_login(restoration.origin)}; choose an empty directory to begin with another"
             )
             raise CheckpointError(msg)
     elif restoration is not None and restoration.stage == "begun":
+        named = without_login(restoration.origin)
         msg = (
-            f"checkpoint {files.root}: restoring batch {restoration.batch_id} of {restoration.origin} into it was not "
-            f"finished; start it again with "
-            f"restore_from=cojoin.Checkpoint({restoration.origin!r}, at={restoration.batch_id})"
+            f"{files.named}: restoring batch {restoration.batch_id} of {named} into it was not finished; start it "
+            f"again with restore_from=cojoin.Checkpoint({named!r}, at={restoration.batch_id})"
         )
         raise CheckpointError(msg)
     return restoration
@@ -237,7 +238,7 @@ def check_restore(new: NewQuery, checkpoint: Checkpoint, begun: Restoration | No
     origin = open_store(new.spark, checkpoint.path)
     stored = read_query(origin)
     snapshot = _snapshot_of(origin, checkpoint, begun, new)
-    check_evolution(described_at(stored, snapshot.batch_id), new.description, origin.root)
+    check_evolution(described_at(stored, snapshot.batch_id), new.description, origin.named)
     offsets = _check_sources(new, stored["sources"], snapshot.manifest.offsets)
     logs = snapshot.manifest.logs
     # The last source is the control input, whose rows are in the state.
@@ -252,7 +253,7 @@ def check_restore(new: NewQuery, checkpoint: Checkpoint, begun: Restoration | No
     for former in _former(new.spark, origin) if shared_tables else ():
         if not _is_retired(former, snapshot.batch_id, new.files) and is_live(former):
             msg = (
-                f"restore_from: a query runs on checkpoint {former.root} ({holder(former)}) and writes to "
+                f"restore_from: a query runs on {former.named} ({holder(former)}) and writes to "
                 f"{shared_tables[0]}: stop it, or name a new table"
             )
             raise CheckpointError(msg)
@@ -285,10 +286,10 @@ def _snapshot_of(origin: Store, checkpoint: Checkpoint, begun: Restoration | Non
         return find_snapshot(origin, begun.batch_id)
     if _is_retired(origin, begun.batch_id, new.files):
         msg = (
-            f"restore_from: an earlier start has begun to restore batch {begun.batch_id} of {origin.root}, and may "
-            f"have rolled the outputs back to it; since then, the snapshot was removed. Put it back from a backup of "
-            f"the checkpoint (snapshots/ and state/), or restore another snapshot into an empty directory, with new "
-            f"outputs"
+            f"restore_from: an earlier start has begun to restore batch {begun.batch_id} of {origin.named}, and "
+            f"may have rolled the outputs back to it; since then, the snapshot was removed. Put it back from a backup "
+            f"of the checkpoint (snapshots/ and state/), or restore another snapshot into an empty directory, with "
+            f"new outputs"
         )
         raise CheckpointError(msg)
     return find_snapshot(origin, checkpoint.at)
@@ -405,7 +406,7 @@ def _retirement_reason(batch_id: int, files: Store) -> str:
 
 
 def _successor(batch_id: int, files: Store) -> str:
-    return f"from batch {batch_id} as that of {files.root}"
+    return f"from batch {batch_id} as that of {without_login(files.root)}"
 
 
 def _is_retired(former: Store, batch_id: int, files: Store) -> bool:

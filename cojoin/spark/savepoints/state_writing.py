@@ -126,7 +126,7 @@ def _positions(
         return Positions(str(uuid.uuid4()), sources)
     origin = open_store(spark, existing.path)
     stored = read_query(origin)
-    check_evolution(described_at(stored, existing.batch_id), description, origin.root)
+    check_evolution(described_at(stored, existing.batch_id), description, origin.named)
     manifest = state_manifest(origin, existing)
     return Positions(manifest.query_id, stored["sources"], manifest, origin)
 
