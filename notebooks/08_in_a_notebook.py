@@ -69,7 +69,7 @@ pair.asof_join().to_pandas()
 # |---|---|
 # | both frames must be sorted by time | in any order |
 # | the result has the left's order | the rows of a key come in the order of time, and keys as it happens: sort the result |
-# | no key is needed | a key is; for none, add a column that is the same in all rows of both: `trades.assign(all=0)` |
+# | no key is needed | `key=()` joins by time alone; `process` needs a key |
 # | any number can be the time | a time with a zone; epoch numbers by `pd.to_datetime(column, unit="ms", utc=True)` |
 # | rows without a time are refused, or come out unmatched | they are rejected, as rows without a key: `run()` counts them |
 # | of versions of one time, the last in the frame | the last by `sequence=`, a column of the input; else by their content |

@@ -8,7 +8,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import count
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
 
 from cojoin.api.connect import connect, is_of_spark, not_an_input
@@ -425,20 +424,12 @@ def _on_spark(left: Input, right: Input, join: Join) -> DataFrame:
         connect(left, right)  # It raises an error, as only one is on Spark.
     from pyspark.sql import functions as F  # noqa: N812, PLC0415 - rows in memory are joined without Spark
 
-    names, added = left.source.columns, None
-    if not left.key:
-        taken = {name.lower() for name in (*names, *right.source.columns)}
-        added = next(name for name in (f"key_{number}" for number in count()) if name not in taken)
-        left, right = (
-            replace(side, source=side.source.withColumn(added, F.lit(0)), key=added) for side in (left, right)
-        )
     rows, time = left.source, left.event_time
     # The join rejects rows without an event time, and raises the error for a column that does not exist.
-    keeps_timeless = join.how == "left" and time.lower() in {name.lower() for name in names}
+    keeps_timeless = join.how == "left" and time.lower() in {name.lower() for name in rows.columns}
     if keeps_timeless:
         left = replace(left, source=rows.where(F.col(back_quoted(time)).isNotNull()), null_key="unmatched")
-    pair = connect(left, right, key_groups=None if added is None else 1)
-    joined = pair._apply(join)  # noqa: SLF001 - its own layer
+    joined = connect(left, right)._apply(join)  # noqa: SLF001 - its own layer
     # A warning of rejected rows names the user's line; four calls are between that line and the one that warns.
     frame = joined._spark("to_dataframe()").to_dataframe(joined.plan, OUTPUT, depth=4)  # noqa: SLF001 - its own layer
     if keeps_timeless:
@@ -447,4 +438,4 @@ def _on_spark(left: Input, right: Input, join: Join) -> DataFrame:
         others = frame.schema.fields[len(rows.columns) :]
         columns += [F.lit(None).cast(field.dataType).alias(field.name) for field in others]
         frame = frame.union(rows.where(F.col(back_quoted(time)).isNull()).select(columns))
-    return frame if added is None else frame.drop(added)
+    return frame

@@ -466,7 +466,7 @@ def typed_key(text: str, spec: InputSpec) -> Any:
     """Read a key: the values of its columns, separated by commas."""
     if len(spec.key) == 1:
         return typed_value(text, spec.schema.field(spec.key[0]).type, f"--key {spec.key[0]}")
-    parts = text.split(",")
+    parts = text.split(",") if text else []
     if len(parts) != len(spec.key):
         msg = f"--key: expected values of {', '.join(spec.key)} separated by commas, got {text!r}"
         raise ConfigurationError(msg)

@@ -111,8 +111,8 @@ def check_inputs(a: InputSpec, b: InputSpec) -> None:
         raise SchemaError(msg)
     if a.key != b.key:
         msg = (
-            f"input {a.name!r} has the key {', '.join(a.key)} in a and {', '.join(b.key)} in b; diff compares two "
-            f"versions with the same keys"
+            f"input {a.name!r} has the key {', '.join(a.key) or '()'} in a and {', '.join(b.key) or '()'} in b; diff "
+            f"compares two versions with the same keys"
         )
         raise SchemaError(msg)
 

@@ -158,9 +158,9 @@ class Explainer:
 
     def narrow(self, positions: Sequence[tuple[int, int]]) -> None:
         """Keep only right rows of the keys at these positions (in a, in b), which makes explanations faster."""
-        if not (self._is_join and self._has_times()):
-            return
         plan = self._plans[0]
+        if not (self._is_join and self._has_times() and plan.left.key):
+            return
         key = plan.left.key[0]
         dtype = plan.left.schema.field(key).type
         # For other types, ``is_in`` is not equality: 0.0 equals -0.0, but is not in a set that has only -0.0.
@@ -226,9 +226,10 @@ class Explainer:
         plan = self._plans[0]
         spec, own = plan.right, self._rows[1]
         own = own.filter(_with_key(own, spec.key, key)).select(spec.schema.names)
-        key_text = show_row(dict(zip(spec.key, (_shown(value) for value in key), strict=True)))
+        of_key = show_row(dict(zip(spec.key, (_shown(value) for value in key), strict=True)))
+        of_key = f" of {of_key}" if of_key else ""
         if not own.num_rows:
-            yield f"{spec.name!r} has no rows of {key_text}."
+            yield f"{spec.name!r} has no rows{of_key}."
             return
         micros = spec.micros(own)
         order = np.argsort(micros, kind="stable")
@@ -242,7 +243,7 @@ class Explainer:
         hidden = [name for name in spec.schema.names if name not in (*spec.key, spec.event_time)]
         listed = decode_rows(own.take(pa.array(order)).select(hidden), beyond=str) if hidden else [None] * len(order)
         note = f", of which these are near ({len(chosen)} of {own.num_rows:,})" if len(chosen) < own.num_rows else ""
-        yield f"{spec.name!r} has rows of {key_text}{note}:"
+        yield f"{spec.name!r} has rows{of_key}{note}:"
         for position in sorted(chosen):
             row = listed[position]
             text = "" if row is None else f"  {show_row(row.as_dict())}"
@@ -288,18 +289,19 @@ class Explainer:
         which, own_position = next(pair for pair in positions_of.items() if pair[1] >= 0)
         version = self._made["ab".index(which)]
         values = [version.column(name)[own_position] for name in key]
-        key_text = show_row(dict(zip(key, (_shown(value) for value in values), strict=True)))
+        with_key = show_row(dict(zip(key, (_shown(value) for value in values), strict=True)))
+        with_key = f" with {with_key}" if with_key else ""
         rank = int(np.count_nonzero(_with_key(version.slice(0, own_position), key, values).to_numpy()))
         for (name, position), made in zip(positions_of.items(), self._made, strict=True):
             positions = np.flatnonzero(_with_key(made, key, values).to_numpy())
             if not len(positions):
-                yield f"{name} emits no rows with {key_text}."
+                yield f"{name} emits no rows{with_key}."
                 continue
             middle = int(np.searchsorted(positions, position)) if position >= 0 else min(rank, len(positions))
             near = positions[max(0, middle - _NEAR) : middle + _NEAR]
             shown = f"{len(near)} of {len(positions):,}"
             note = f", of which these are near ({shown})" if len(near) < len(positions) else ""
-            yield f"{name} emits rows with {key_text}{note}:"
+            yield f"{name} emits rows{with_key}{note}:"
             rows = decode_rows(made.take(pa.array(near)), beyond=str)
             for row, row_position in zip(rows, near.tolist(), strict=True):
                 yield f"  {show_row(row.as_dict())}{'  <- this one' if row_position == position else ''}"
@@ -315,7 +317,8 @@ def _tie_order(plan: Plan) -> list[str]:
 
 def _with_key(table: pa.Table, names: Any, values: list[pa.Scalar]) -> pa.ChunkedArray:
     same = (pc.equal(table.column(name), value) for name, value in zip(names, values, strict=True))
-    return reduce(pc.and_, (pc.fill_null(mask, False) for mask in same))
+    every = pa.chunked_array([np.ones(table.num_rows, dtype=bool)])
+    return reduce(pc.and_, (pc.fill_null(mask, False) for mask in same), every)
 
 
 def _shown(value: pa.Scalar) -> Any:

@@ -34,7 +34,7 @@ from cojoin.engine.values.tables import as_spark_column
 from cojoin.installed_packages import check_pandas
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -107,7 +107,7 @@ def join_frames(left: Input, right: Input, join: Join) -> tuple[Any, tuple[Unmat
     """Return the left's rows with their matches, in the left's order, as a frame of the left's library.
 
     Args:
-        left: The left frame, declared; its key is a tuple of names. If it is empty, so is the right's.
+        left: The left frame, declared; its key is a tuple of names.
         right: The right frame.
         join: A join whose ``how`` is ``"left"`` or ``"inner"``.
 
@@ -120,7 +120,7 @@ def join_frames(left: Input, right: Input, join: Join) -> tuple[Any, tuple[Unmat
     """
     check_size(left.source, right.source, f"inputs {left.name!r} and {right.name!r}")
     wanted = list(dict.fromkeys([*left.key, left.event_time]))
-    sides = _with_common_keys(*_with_keys(_Side.of(left, wanted), _Side.of(right, None)))
+    sides = _with_common_keys(_Side.of(left, wanted), _Side.of(right, None))
     one, two = (specify(side.declared, side.declared.name, side.typed, side.library) for side in sides)
     check_pair(one, two, (sides[0].library, sides[1].library))
     # The result's names depend on all of the left's names, and not on its types.
@@ -140,25 +140,6 @@ def join_frames(left: Input, right: Input, join: Join) -> tuple[Any, tuple[Unmat
 
 def _unmatchable(rows: pa.Table, rejected: Mapping[str, pa.Table]) -> Unmatchable:
     return Unmatchable(rows.num_rows, {reason: table.num_rows for reason, table in rejected.items()})
-
-
-def _with_keys(left: _Side, right: _Side) -> tuple[_Side, _Side]:
-    """Return both sides, with one key in all rows where none is declared."""
-    if left.declared.key:
-        return left, right
-    name = _unused("key", (left.names, left.typed.column_names, right.typed.column_names))
-    return _with_one_key(left, name), _with_one_key(right, name)
-
-
-def _with_one_key(side: _Side, name: str) -> _Side:
-    typed = side.typed.append_column(name, pa.array(np.zeros(side.typed.num_rows, dtype=np.int8)))
-    return replace(side, declared=replace(side.declared, key=(name,)), typed=typed)
-
-
-def _unused(name: str, taken: Iterable[Sequence[str]]) -> str:
-    """Return a name that no column has, whatever its case."""
-    lower = {each.lower() for names in taken for each in names}
-    return next(each for each in (f"{name}_{number}" for number in count()) if each not in lower)
 
 
 def _with_common_keys(left: _Side, right: _Side) -> tuple[_Side, _Side]:
@@ -193,7 +174,8 @@ def _cast(table: pa.Table, name: str, dtype: pa.DataType) -> pa.Table:
 
 def _numbered(spec: InputSpec, table: pa.Table) -> tuple[InputSpec, pa.Table]:
     """Return an input whose last column numbers its rows."""
-    number = pa.field(_unused("row", [table.column_names]), pa.int64())
+    taken = {name.lower() for name in table.column_names}
+    number = pa.field(next(name for name in map("row_{}".format, count()) if name not in taken), pa.int64())
     numbered = table.append_column(number, pa.array(np.arange(table.num_rows)))
     return replace(spec, schema=numbered.schema, row_number=number.name), numbered
 

@@ -29,8 +29,6 @@ class _Words(NamedTuple):
     times: Mapping[Kind, str]
     floors: Mapping[str, tuple[str, str]]
     """For a kind of times with nanoseconds the code that rounds it down, and up."""
-    constant: str
-    """The code that adds a column of one text; ``{q}`` is the column's name as an SQL identifier."""
 
 
 def _casts(code: str, *types: str) -> Mapping[str, str]:
@@ -59,7 +57,6 @@ _PANDAS = _Words(
         "timestamp": ("{c}.dt.floor('us')", "{c}.dt.ceil('us')"),
         "duration": ("{c}.dt.floor('us')", "{c}.dt.ceil('us')"),
     },
-    constant="df[{n}] = 'all'",
 )
 
 _POLARS = _Words(
@@ -81,7 +78,6 @@ _POLARS = _Words(
         "duration": ("{c}.dt.cast_time_unit('us')", "({c} + pl.duration(nanoseconds=999)).dt.cast_time_unit('us')"),
         "time": ("({c}.cast(pl.Int64) // 1000 * 1000).cast(pl.Time)", ""),
     },
-    constant="df.with_columns(pl.lit('all').alias({n}))",
 )
 
 _ARROW_SECONDS = "pc.round(pc.multiply({c}.cast(pa.float64()), 1e6)).cast(pa.int64()).cast(pa.timestamp('us', 'UTC'))"
@@ -107,7 +103,6 @@ _ARROW = _Words(
         "duration": ("{c}.cast(pa.duration('us'), safe=False)", ""),
         "time": ("{c}.cast(pa.time64('us'), safe=False)", ""),
     },
-    constant="table.append_column({n}, pa.array(['all'] * table.num_rows))",
 )
 
 _DUCKDB = _Words(
@@ -131,7 +126,6 @@ _DUCKDB = _Words(
         ),
         "time": ("{c}::TIME", ""),
     },
-    constant="*, 'all' AS {q}",
 )
 
 
@@ -151,10 +145,6 @@ class Library(Advice):
         """Return code that casts a column to one of Spark's types."""
         name, opening, digits = ddl.partition("(")
         return self._change(column, self._words.casts[name], digits=(opening + digits).replace(",", ", "))
-
-    def constant(self, column: str) -> str:
-        """Return code that adds a column which has the same text in all rows."""
-        return self._words.constant.format(n=repr(column), q=_quoted(column))
 
     def about_missing(self, column: str, role: str) -> str | None:
         """Return the cure for a column of times that may be a level of the index without a name."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from itertools import chain, count
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import pyarrow as pa
@@ -43,7 +42,8 @@ class Input:
             levels that have names become columns. In pandas' own types NaN is a missing value and becomes null; in
             Arrow's types NaN stays NaN, also in pandas: ``.astype(pandas.ArrowDtype(pyarrow.float64()))``.
         key: The key column or columns. The keys of both inputs must have the same types in the same order; their names
-            may differ.
+            may differ. ``()``, for both inputs, joins rows by time alone: all rows have one key, which is empty. On
+            Spark one key group then has all rows, so one task joins them, whatever the number of cores.
         event_time: The event-time column, a ``timestamp`` (a time with a zone); or, for Spark's DataFrames, an
             expression that makes one, such as ``F.timestamp_millis("ts")``, whose column is named by its alias, else
             ``event_time``. None is an input without event time: its rows are never late and never wait. Only
@@ -178,7 +178,7 @@ class Input:
 
         settings = [
             ("rows", describe_source(self.source)),
-            ("key", columns(self.key)),
+            ("key", columns(self.key) or "none"),
             self._times(),
             ("watermark", describe_watermark(self.watermark)),
         ]
@@ -275,16 +275,10 @@ class InputColumns:
         raise SchemaError(msg)
 
     def _key(self, declared: Any) -> tuple[str, ...]:
-        key = tuple(self._find(column, "key") for column in self._names(declared, "key"))
-        if not key:
-            taken = {name.lower() for name in self.fields}
-            names = chain(["all_rows"], (f"all_rows_{number}" for number in count(2)))
-            added = next(name for name in names if name not in taken)
-            msg = (
-                f"{self.label}: key: expected one or more columns, got {declared!r}; to join rows by time alone, give "
-                f"both inputs the same key in all rows, which a single task joins: {self.advice.constant(added)}"
-            )
+        if declared is None:
+            msg = f"{self.label}: key: expected the key column or columns, got None; key=() joins rows by time alone"
             raise SchemaError(msg)
+        key = tuple(self._find(column, "key") for column in self._names(declared, "key"))
         if len(set(key)) < len(key):
             msg = f"{self.label}: key: expected different columns, got {declared!r}; name each once"
             raise SchemaError(msg)
@@ -360,11 +354,11 @@ def check_pair(left: InputSpec, right: InputSpec, advice: tuple[Advice, Advice])
         msg = f"both inputs are named {left.name!r}; give each its own name="
         raise ConfigurationError(msg)
     if len(left.key) != len(right.key):
-        msg = (
-            f"input {left.name!r} has {len(left.key)} key columns ({', '.join(left.key)}), "
-            f"input {right.name!r} has {len(right.key)} ({', '.join(right.key)}); "
-            f"give both the same number, in the same order"
+        counted = " and ".join(
+            f"input {spec.name!r} has {len(spec.key)}{f' ({joined})' if (joined := ', '.join(spec.key)) else ''}"
+            for spec in (left, right)
         )
+        msg = f"key: expected as many columns of both inputs, in the same order; {counted}"
         raise SchemaError(msg)
     for first, second in zip(left.key, right.key, strict=True):
         types = left.schema.field(first).type, right.schema.field(second).type
@@ -443,10 +437,6 @@ class Advice(ABC):
     @abstractmethod
     def cast(self, column: str, ddl: str) -> str:
         """Return code that casts a column to one of Spark's types."""
-
-    @abstractmethod
-    def constant(self, column: str) -> str:
-        """Return code that adds a column which has the same text in all rows."""
 
     def about_missing(self, column: str, role: str) -> str | None:
         """Return the cure for a column that the rows lack, in a role, such as ``"key"``; None if there is none."""

@@ -108,6 +108,12 @@ class KeyedCoProcess:
     def output_schema(self, left: InputSpec, right: InputSpec) -> pa.Schema:
         """Return the declared columns of the result, after checking the inputs and their policies for late rows."""
         refuse_refresh(right, "process", "what a function has made of former rows in its states can't be taken back")
+        if not left.key:
+            msg = (
+                f"process: inputs {left.name!r} and {right.name!r} have no key (key=()), and a function's states and "
+                f"timers are those of a key; give both inputs a key column, such as one with the same value in all rows"
+            )
+            raise ConfigurationError(msg)
         for spec in (left, right):
             if spec.null_key == "unmatched":
                 msg = (

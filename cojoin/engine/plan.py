@@ -240,7 +240,7 @@ def describe_inputs(inputs: Iterable[InputSpec], sources: Iterable[str]) -> list
         (
             spec.name,
             source,
-            ", ".join(spec.key),
+            ", ".join(spec.key) or "none",
             _times(spec),
             describe_watermark(spec.watermark),
             describe_columns(spec.schema),

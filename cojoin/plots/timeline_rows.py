@@ -90,11 +90,12 @@ def read_keys(keys: Any, spec: InputSpec) -> list[tuple[Any, ...]]:
     if isinstance(keys, tuple):
         several = count == 1 or (bool(keys) and all(isinstance(key, tuple) for key in keys))
     values = [key.as_py() if isinstance(key, pa.Scalar) else key for key in keys] if several else [keys]
-    tuples = [key if count > 1 else (key,) for key in values]
+    tuples = [(key,) if count == 1 else key for key in values]
     for key in tuples:
         if not isinstance(key, tuple) or len(key) != count or any(value is None for value in key):
             shape = f"a value of {spec.key[0]!r}" if count == 1 else f"a tuple of {', '.join(spec.key)}"
-            msg = f"keys: expected {shape}, or a list of some, got {key if count > 1 else key[0]!r}"
+            shape = f"{shape}, or a list of some" if count else "(), since the inputs have no key"
+            msg = f"keys: expected {shape}, got {key[0] if count == 1 else key!r}"
             raise ConfigurationError(msg)
     if not 1 <= len(tuples) <= _MOST_KEYS:
         msg = f"keys: expected 1 to {_MOST_KEYS} keys, which a picture has room for, got {len(tuples):,}"

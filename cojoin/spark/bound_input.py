@@ -212,10 +212,6 @@ class SparkAdvice(Advice):
         """Return code that casts a column to one of Spark's types."""
         return f"df.withColumn({column!r}, F.col({_named(column)!r}).cast({ddl!r}))"
 
-    def constant(self, column: str) -> str:
-        """Return code that adds a column which has the same text in all rows."""
-        return f"df.withColumn({column!r}, F.lit('all'))"
-
 
 class BoundInput:
     """An input with its source opened and its columns resolved and checked; the tag is 1 (left) or 2 (right)."""

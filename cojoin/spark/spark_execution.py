@@ -309,7 +309,13 @@ def bind_inputs(left: Input, right: Input, key_groups: int | None) -> tuple[Spar
     with pipeline_refusals("connect()"):
         first, second = BoundInput(left, "left", 1), BoundInput(right, "right", 2)
     _check(first, second)
-    groups = _KEY_GROUPS if key_groups is None else key_groups
+    if not first.spec.key and key_groups not in (None, 1):
+        msg = (
+            f"key_groups: expected None or 1 with key=(), got {key_groups}: all rows have one key, so one key group "
+            f"has them all, and one task joins them"
+        )
+        raise ConfigurationError(msg)
+    groups = (_KEY_GROUPS if first.spec.key else 1) if key_groups is None else key_groups
     if not first.is_streaming:
         groups = min(groups, 1 + sum(_size(each) for each in (first, second)) // _BYTES_FOR_GROUP)
     padded = [f"key: {message.format('only texts that fill it match')}" for message, _ in _padded(first, second)]

@@ -54,7 +54,7 @@ class HarnessInput:
 
     Attributes:
         columns: The columns of the input, as DDL, a ``StructType`` or an Arrow schema.
-        key: The key column or columns.
+        key: The key column or columns; ``()`` for a join by time alone.
         event_time: The event-time column; it is added if ``columns`` lacks it. None is an input without event time.
         name: The input's name in messages and in the result's columns; ``"left"`` or ``"right"`` if not given.
         partition: The columns that identify a row's source partition. A partition may also be named per element.
@@ -137,9 +137,6 @@ class BoundInput:
 
     def _check(self) -> None:
         spec = self.spec
-        if not spec.key:
-            msg = f"{self.label}: key: expected one or more columns, got none"
-            raise SchemaError(msg)
         for name in spec.key:
             if not is_keyable(spec.schema.field(name).type):
                 kind = spec.schema.field(name).type
@@ -260,7 +257,7 @@ def check_inputs(left: InputSpec, right: InputSpec) -> None:
     first, second = ([(name, type_to_ddl(spec.schema.field(name).type)) for name in spec.key] for spec in (left, right))
     if [kind for _, kind in first] != [kind for _, kind in second]:
         shown = " and ".join(
-            f"{', '.join(f'{name} {kind}' for name, kind in columns)} in input {spec.name!r}"
+            f"{', '.join(f'{name} {kind}' for name, kind in columns) or 'none'} in input {spec.name!r}"
             for columns, spec in ((first, left), (second, right))
         )
         msg = f"key: expected the same types in both inputs, got {shown}; declare the columns alike, or cast one"
@@ -288,7 +285,8 @@ def key_values(key: Any, spec: InputSpec) -> tuple[Any, ...]:
     fields = [spec.schema.field(name) for name in spec.key]
     values = (key,) if len(fields) == 1 else key
     if not isinstance(values, tuple) or len(values) != len(fields):
-        msg = f"key: expected a tuple of {', '.join(spec.key)}, got {key!r}"
+        shape = f"a tuple of {', '.join(spec.key)}" if fields else "()"
+        msg = f"key: expected {shape}, got {key!r}"
         raise HarnessError(msg)
     for column, value in zip(fields, values, strict=True):
         kind = type_to_ddl(column.type)

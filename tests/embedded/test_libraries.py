@@ -123,17 +123,6 @@ def test_a_cure_names_columns_of_any_name(library: str, name: str, connection: A
     assert found.column(name).to_pylist() == [moment]
 
 
-def test_rows_are_joined_by_time_alone_after_the_cure_for_no_key(library: str, connection: Any) -> None:
-    columns = {"k": pa.array([7], pa.int64()), "t": pa.array([NOON], US), "ALL_rows": pa.array([1])}
-    frame = made(library, pa.table(columns), connection)
-    message = refused(frame, key=[])
-    assert "input 'trades': key: expected one or more columns, got []; to join rows by time alone, give both" in message
-    left = run(library, frame, cure(message))
-    other = pa.table({"all_rows_2": ["all"], "t": pa.array([NOON - timedelta(days=9)], US), "tier": ["gold"]})
-    pair = cj.connect(cj.Input(left, "all_rows_2", "t", "trades"), cj.Input(other, "all_rows_2", "t", "customers"))
-    assert pair.asof_join().to_arrow().column("tier").to_pylist() == ["gold"]
-
-
 def test_a_key_column_is_named_once(library: str, connection: Any) -> None:
     frame = made(library, with_times(pa.array([NOON], US)), connection)
     assert refused(frame, key=["k", "k"]).endswith("key: expected different columns, got ['k', 'k']; name each once")
@@ -394,7 +383,7 @@ def test_a_type_of_arrow_alone_is_refused_with_code_that_helps(values: pa.Array)
         ({"key": [pd.Series([7], name="k")]}, "key: expected a column's name, got a Series; write its name, 'k'"),
         ({"key": [["k"]]}, "key: expected a column's name, got ['k']; write 'k'"),
         ({"key": {"k": 1}}, "key: expected a column's name, or a list of names, got {'k': 1}"),
-        ({"key": None}, "key: expected a column's name, or a list of names, got None"),
+        ({"key": None}, "key: expected the key column or columns, got None; key=() joins rows by time alone"),
         ({"event_time": 5}, "event time: expected a column's name, got 5"),
         ({"partition": 5}, "partition: expected a column's name, or a list of names, got 5"),
         (

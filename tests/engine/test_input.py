@@ -14,9 +14,6 @@ class Shown(Advice):
     def cast(self, column: str, ddl: str) -> str:
         return f"{column} as {ddl}"
 
-    def constant(self, column: str) -> str:
-        return f"{column} of one text"
-
 
 SHOWN = Shown()
 

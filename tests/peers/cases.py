@@ -26,7 +26,6 @@ Pairs = list[list[Any]]
 null without a match, and the reason if the left row was rejected."""
 
 FILE = Path(__file__).with_name("as_of.jsonl")
-CONSTANT = "every_row"
 _UTC = pa.timestamp("us", "UTC")
 _SIMPLE = {str(each): each for each in (pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16())}
 _SIMPLE |= {str(each): each for each in (pa.uint32(), pa.uint64(), pa.float32(), pa.float64(), pa.string())}
@@ -148,11 +147,9 @@ def connect(case: Case, made: Any = None) -> cj.ConnectedInputs:
             position = rows.column_names.index(on)
             rows = rows.set_column(position, on, _as_time(rows.column(on), case.axis))
         rows = rows.append_column(f"{name}_row", pa.array(range(rows.num_rows), pa.int64()))
-        if not key:
-            rows = rows.append_column(CONSTANT, pa.array([0] * rows.num_rows, pa.int32()))
         sequence = "right_row" if case.ordered and name == "right" else ()
         source = rows if made is None else made(rows)
-        inputs.append(cj.Input(source, key=key or CONSTANT, event_time=on, name=name, sequence=sequence))
+        inputs.append(cj.Input(source, key=key, event_time=on, name=name, sequence=sequence))
     return cj.connect(*inputs)
 
 

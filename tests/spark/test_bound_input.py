@@ -189,13 +189,9 @@ def bind(frame: Any, **settings: Any) -> BoundInput:
             {"key": ["trade_id", "x"]},
             ("input 'trades' has no key column 'x'; valid are 'trade_id', 'customer_id', 'event_time', 'amount'"),
         ),
-        ({"key": None}, "input 'trades': key: expected a column's name, or a list of names, got None"),
         (
-            {"key": []},
-            (
-                "input 'trades': key: expected one or more columns, got []; to join rows by time alone, give both "
-                "inputs the same key in all rows, which a single task joins: df.withColumn('all_rows', F.lit('all'))"
-            ),
+            {"key": None},
+            "input 'trades': key: expected the key column or columns, got None; key=() joins rows by time alone",
         ),
         (
             {"key": ["trade_id", "TRADE_ID"]},
@@ -271,14 +267,13 @@ def test_a_mistake_is_refused_in_words(two_frames: Any, settings: dict[str, Any]
     assert str(caught.value) == message
 
 
-def test_rows_are_joined_by_time_alone_after_the_cure_for_no_key(two_frames: Any) -> None:
-    with pytest.raises(cj.SchemaError) as caught:
-        bind(two_frames[0], key=[])
-    code = str(caught.value).rpartition(": ")[2]
-    sides = (eval(code, {"df": frame, "F": F}) for frame in two_frames)
-    left, right = (cj.Input(side, "all_rows", "event_time", name) for side, name in zip(sides, "ab", strict=True))
-    rows = cj.connect(left, right).asof_join(suffixes=("", "_b")).to_dataframe().collect()
-    assert [(row.trade_id, row.tier) for row in rows] == [(1, "gold")]
+def test_rows_without_a_key_are_joined_by_time_alone_in_one_key_group(two_frames: Any) -> None:
+    left, right = (cj.Input(side, (), "event_time", name) for side, name in zip(two_frames, "ab", strict=True))
+    joined = cj.connect(left, right).asof_join(suffixes=("", "_b"))
+    assert [(row.trade_id, row.tier) for row in joined.to_dataframe().collect()] == [(1, "gold")]
+    assert joined.plan.key_groups == 1
+    with refused("key_groups: expected None or 1 with key=(), got 8: all rows have one key, so one key group has them"):
+        cj.connect(left, right, key_groups=8)
 
 
 def test_columns_are_found_whatever_their_case(two_frames: Any) -> None:

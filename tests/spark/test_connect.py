@@ -67,8 +67,16 @@ def test_key_groups_are_a_positive_number(two_frames: Any, key_groups: Any) -> N
             {"key": ["trade_id", "customer_id"]},
             {},
             (
-                "input 'trades' has 2 key columns (trade_id, customer_id), input "
-                "'customers' has 1 (customer_id); give both the same number, in the same order"
+                "key: expected as many columns of both inputs, in the same order; input 'trades' has 2 (trade_id, "
+                "customer_id) and input 'customers' has 1 (customer_id)"
+            ),
+        ),
+        (
+            {"key": ()},
+            {},
+            (
+                "key: expected as many columns of both inputs, in the same order; input 'trades' has 0 and input "
+                "'customers' has 1 (customer_id)"
             ),
         ),
         ({"name": "a"}, {"name": "a"}, "both inputs are named 'a'; give each its own name="),

@@ -109,7 +109,7 @@ def _ask(state: QueryState, key: Any, name: str | None, row: Mapping[str, Any] |
     keys = [None if key is None else as_key(key, spec) for spec in state.inputs]
     if row is None:
         sides = [values if name in (None, spec.name) else None for spec, values in zip(state.inputs, keys, strict=True)]
-        return _Question((sides[0], sides[1]), key, False, f"key {show_row(keys[0] or {})}")
+        return _Question((sides[0], sides[1]), key, False, f"key {show_row(keys[0] or {}) or '()'}")
     if name is None:
         msg = f"explain: expected input= with row=, so that it is known whose row: {' or '.join(map(repr, names))}"
         raise ConfigurationError(msg)

@@ -98,7 +98,8 @@ class KeyState:
         return bool(any(self.buffered.values()) or self.versions or self.states or self.timers)
 
     def __str__(self) -> str:
-        lines = [f"key {show_row(self.key)} after batch {self.batch_id}, watermark {format_time(self.watermark)}"]
+        key = show_row(self.key) or "()"
+        lines = [f"key {key} after batch {self.batch_id}, watermark {format_time(self.watermark)}"]
         for name, rows in self.buffered.items():
             if rows:
                 lines += [f"  {name} that wait", *_listed([show_row(row.as_dict()) for row in rows])]
@@ -204,7 +205,7 @@ def as_values(declared: Mapping[str, Any], spec: InputSpec, subject: str) -> Val
     another type.
     """
     if not isinstance(declared, Mapping) or not declared:
-        msg = f"{subject}: expected a dict of column values, such as {{'{spec.key[0]}': 17}}, got {declared!r}"
+        msg = f"{subject}: expected a dict of column values, such as {{'{spec.schema.names[0]}': 17}}, got {declared!r}"
         raise ConfigurationError(msg)
     names = spec.schema.names
     for name in declared:
@@ -219,23 +220,24 @@ def as_values(declared: Mapping[str, Any], spec: InputSpec, subject: str) -> Val
 
 
 def as_key(key: Any, spec: InputSpec) -> Values:
-    """Return a user's key as values by column: a value, a tuple where the key has several columns, or a dict by column.
+    """Return a user's key as values by column: a value, a tuple where the key has several columns or none, or a dict.
 
     Raises ``ConfigurationError`` for other columns than those of the key, or a null, and ``FunctionError`` for a value
     of another type.
     """
     names = spec.key
+    declared: dict[Any, Any] | None
     if isinstance(key, Mapping):
         declared = dict(key)
     elif len(names) == 1:
         declared = {names[0]: key}
     else:
-        declared = dict(zip(names, key, strict=True)) if isinstance(key, tuple) and len(key) == len(names) else {}
-    if set(declared) != set(names) or any(value is None for value in declared.values()):
-        shape = f"a value of {names[0]!r}" if len(names) == 1 else f"a tuple of {', '.join(names)}"
+        declared = dict(zip(names, key, strict=True)) if isinstance(key, tuple) and len(key) == len(names) else None
+    if declared is None or set(declared) != set(names) or any(value is None for value in declared.values()):
+        shape = f"a value of {names[0]!r}" if len(names) == 1 else f"a tuple of {', '.join(names)}" if names else "()"
         msg = f"key: expected {shape}, got {key!r}"
         raise ConfigurationError(msg)
-    return as_values({name: declared[name] for name in names}, spec, "key")
+    return as_values({name: declared[name] for name in names}, spec, "key") if names else {}
 
 
 def find(

@@ -109,7 +109,8 @@ def _state_table(operators: Sequence[Operator]) -> pa.Table:
     if any(isinstance(each, KeyedCoProcessOperator) for each in operators):
         return _states(operators, left)
     pieces = [each.state_tables().get(_VERSIONS, right.schema.empty_table()) for each in operators]
-    return _in_order(pa.concat_tables(pieces), right).sort_by([(name, "ascending") for name in right.key])
+    versions = _in_order(pa.concat_tables(pieces), right)
+    return versions.sort_by([(name, "ascending") for name in right.key]) if right.key else versions
 
 
 def _states(operators: Sequence[Operator], spec: InputSpec) -> pa.Table:

@@ -83,6 +83,8 @@ class Grouping:
 
     def groups(self, rows: pa.RecordBatch | pa.Table) -> NDArray[np.int32]:
         """Return the key group of each row; ``rows`` has the input's columns."""
+        if not self.key:
+            return np.zeros(rows.num_rows, dtype=np.int32)
         keys = self._columns(rows, self.key)
         hashes = spark_xx_hashes(keys)
         if self.spreading:
@@ -305,8 +307,11 @@ class _Seen:
 def key_group(keys: Sequence[Column], key_groups: int, spreading: Sequence[Column] = ()) -> Column:
     """Return the expression of a row's key group: Spark's hash of the key's values, modulo the number of groups.
 
-    In rows with a null key, the hash of the columns ``spreading`` takes its place, if there are any.
+    In rows with a null key, the hash of the columns ``spreading`` takes its place, if there are any. All rows
+    without key columns are in group 0.
     """
+    if not keys:
+        return F.lit(0)
     hashed = F.xxhash64(*keys)
     if spreading:
         is_null = reduce(or_, (key.isNull() for key in keys))

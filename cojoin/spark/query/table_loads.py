@@ -224,6 +224,14 @@ def _number_of(loaded: Mapping[str, Any] | None) -> int:
 
 def _repeated(frame: DataFrame, spec: InputSpec, version: int) -> list[str]:
     """Return a warning if keys of a table without event time have several rows, with an example."""
+    note = (
+        "without event time the last in the order of their content is in force. Name the column that orders the rows "
+        "by age as event_time=, or leave one row a key in the table"
+    )
+    if not spec.key:
+        count = frame.count()
+        rows = f"input {spec.name!r}: version {version} of the table has {count:,} rows, all of one key (key=())"
+        return [f"{rows}: {note}"] if count > 1 else []
     key = [frame[back_quoted(name)].alias(f"k{at}") for at, name in enumerate(spec.key)]
     # Hashes are counted first, as they usually all differ, and then no key is read.
     hashes = frame.select(F.xxhash64(*key).alias("hash")).groupBy("hash").count().where("count > 1")
@@ -240,9 +248,5 @@ def _repeated(frame: DataFrame, spec: InputSpec, version: int) -> list[str]:
         return []
     shown = ", ".join(f"{name}={value!r}" for name, value in zip(spec.key, row["key"], strict=True))
     several_keys = "1 key has" if row["keys"] == 1 else f"{row['keys']:,} keys have"
-    note = (
-        f"input {spec.name!r}: {several_keys} several rows in version {version} of the table, such as "
-        f"{shown} with {row['most']:,}: without event time the last in the order of their content is in force. Name "
-        f"the column that orders the rows by age as event_time=, or leave one row a key in the table"
-    )
-    return [note]
+    subject = f"input {spec.name!r}: {several_keys} several rows in version {version} of the table"
+    return [f"{subject}, such as {shown} with {row['most']:,}: {note}"]

@@ -372,6 +372,9 @@ def erase(
     _check_stopped(files)
     state = read_state(spark, path)
     _check_newest(files, state)
+    if not state.inputs[0].key:
+        msg = "erase: the query's inputs have no key (key=()), so no key's rows can be taken out of its state"
+        raise ConfigurationError(msg)
     wanted = [as_key(key, state.inputs[0]) for key in keys]
     manifest = state_manifest(files, state)
     if manifest.report.drained:
