@@ -188,6 +188,15 @@ pd.DataFrame(
 # strings, binaries, booleans, dates, timestamps or decimals, never floats. In a query rejected rows go to the table
 # `rejected` with the columns `input`, `reason`, `watermark`, `event_time` and `row`. Kafka's source adds the reasons
 # `undecodable`, `tombstone` and `gone` (a range of offsets).
+#
+# ## My times have no zone, are dates, or are whole numbers?
+#
+# Say what they mean, and the columns stay as they are: `Input(..., time_zone="Europe/Berlin")` for times without a zone
+# and for dates, which mean midnight; `Input(..., time_unit="ms")` for whole numbers since 1970. So also for `valid_from`
+# and `valid_to`. A clock change repeats an hour or leaves one out. `clock_change="before"` takes the offset from before
+# the change, as Spark and Python do: of a repeated hour the first. `"after"` takes the other one, and the report counts
+# such rows (`clock_changed`). `"reject"` rejects them (`no_moment`), as numbers are whose microseconds exceed 64 bits.
+# The axis belongs to the query: its checkpoint goes on only with the same one.
 
 # %% [markdown]
 # ## Who wins a tie?
@@ -668,7 +677,7 @@ print(harness.report().table())
 
 # %% [markdown]
 # **Time** is the rows' event time. Watermarks, timers and lateness compare epoch milliseconds, rounded down; order
-# within a millisecond uses the microseconds; time zones play no part. **Checkpoints are data**: Arrow, JSON and Delta.
+# within a millisecond uses the microseconds; the session's time zone plays no part. **Checkpoints are data**: Arrow, JSON and Delta.
 # Restoring one never runs code from it (guide 03).
 
 # %% [markdown]

@@ -542,7 +542,8 @@ rejected
 # | `undecodable` | Kafka: the record can't be decoded | repair the producer or the schema |
 # | `tombstone` | Kafka: a record without a value | `tombstones="keep"` with `temporal_join` |
 # | `gone` | Kafka: a range of offsets that aged out, with `data_loss="skip"` | longer retention, or run more often |
-# | `ends_before_it_begins` | `cj.Validity`: a version whose end is before its beginning | repair the table |
+# | `no_moment` | beyond the range of its `time_unit=`, or in an hour of a clock change with `clock_change="reject"` | repair the time |
+# | `ends_before_it_begins` | `Input(valid_from=, valid_to=)`: a row's end is before its begin | repair the table |
 # | `erased` | the row waited when its key was taken out of the state by `cj.erase` | nothing; guide [03](03_checkpoints.ipynb) |
 #
 # As-of and temporal joins reject a late *trade*, whose result could not come out in order any more; a late *record* of

@@ -36,7 +36,8 @@ def at(*times):
 # ## Join two frames
 #
 # An `Input` takes a pandas or Polars DataFrame, a pyarrow Table or reader, a DuckDB relation, or anything else with
-# `__arrow_c_stream__`. Event times need a time zone. The rest of the API is the same as on Spark, and so are the rows,
+# `__arrow_c_stream__`. Event times without a zone, dates and whole numbers
+# need `time_zone=` or `time_unit=` (guide 05). The rest of the API is the same as on Spark, and so are the rows,
 # their types, and the order of a key's rows.
 
 # %%
@@ -70,7 +71,7 @@ pair.asof_join().to_pandas()
 # | both frames must be sorted by time | in any order |
 # | the result has the left's order | the rows of a key come in the order of time, and keys as it happens: sort the result |
 # | no key is needed | `key=()` joins by time alone; `process` needs a key |
-# | any number can be the time | a time with a zone; epoch numbers by `pd.to_datetime(column, unit="ms", utc=True)` |
+# | any number can be the time | a time, a date, or a whole number with `time_unit=` |
 # | rows without a time are refused, or come out unmatched | they are rejected, as rows without a key: `run()` counts them |
 # | of versions of one time, the last in the frame | the last by `sequence=`, a column of the input; else by their content |
 # | at equal distance Polars' nearest takes the later version | the earlier one, as pandas |

@@ -195,7 +195,7 @@ def test_no_module_is_a_drawer() -> None:
 
 MOST_LINES = {
     "": 640,
-    "api": 1_500,
+    "api": 1_600,
     "capture": 2_000,
     "checkpoints": 6_700,
     "cli": 2_700,
@@ -203,7 +203,7 @@ MOST_LINES = {
     "debugging": 1_300,
     "delta": 1_800,
     "embedded": 2_150,
-    "engine": 13_500,
+    "engine": 13_800,
     "kafka": 12_300,
     "metrics": 350,
     "plots": 1_300,

@@ -10,12 +10,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
 
+import pyarrow as pa
+
 from cojoin.api.connect import connect, is_of_spark, not_an_input
 from cojoin.embedded.frame_matches import join_frames
 from cojoin.embedded.frames import is_frame
-from cojoin.engine.input import Input
+from cojoin.engine.input import Input, TimeMeaning, kind_of
 from cojoin.engine.joins import AsofJoin, IntervalJoin, TemporalJoin
 from cojoin.engine.operator import OUTPUT
+from cojoin.engine.time.time_axis import TimeAxis
 from cojoin.engine.values.arguments import check_word
 from cojoin.engine.values.rows import back_quoted
 from cojoin.errors import ConfigurationError, MissingRowsWarning
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
     from cojoin.embedded.frame_matches import Join, Unmatchable
     from cojoin.engine.joins.asof import Direction
     from cojoin.engine.joins.output_columns import Suffixes
+    from cojoin.engine.time.time_axis import ClockChange, TimeUnit
     from cojoin.engine.values.arguments import Duration
 
 How: TypeAlias = Literal["left", "inner"]
@@ -57,6 +61,9 @@ def asof_join(
     tolerance: Duration | None = None,
     allow_exact_matches: bool = True,
     suffixes: Suffixes | None = None,
+    time_zone: str | None = None,
+    time_unit: TimeUnit | None = None,
+    clock_change: ClockChange = "before",
 ) -> Any:
     """Join each row of a frame with the row of another frame that has its key and is nearest in event time.
 
@@ -69,8 +76,9 @@ def asof_join(
         left: A frame: a pandas or Polars DataFrame, a pyarrow Table, a DuckDB relation, anything else with
             ``__arrow_c_stream__``, or a static DataFrame of Spark's.
         right: The frame with the rows to look up. In memory it may be of another library than the left.
-        on: The column with the rows' times, which are timestamps with a zone. ``on="event_time"`` is its name in both
-            frames, and ``on=("traded_at", "valid_at")`` a pair of names, left and right.
+        on: The column with the rows' times: timestamps with a zone, times without one, dates, or whole numbers with
+            ``time_unit``. ``on="event_time"`` is its name in both frames, and ``on=("traded_at", "valid_at")`` a pair
+            of names, left and right.
         by: The key columns, which must be equal in a match. ``by="customer_id"`` is one column with this name in both
             frames. A tuple is a pair, left and right: ``by=("customer_id", "id")``, or with several columns
             ``by=(["customer_id", "zone"], ["id", "zone"])``. A list has several columns, each a name or a pair:
@@ -89,6 +97,11 @@ def asof_join(
         allow_exact_matches: Whether a right row with the same event time matches.
         suffixes: The texts that are appended to column names that both frames have, left and right, such as
             ``("", "_customer")``. None refuses such names.
+        time_zone: The zone of times that have none, and of dates, which mean midnight, such as ``"Europe/Berlin"``. If
+            neither frame's times have a zone, None compares them as they are.
+        time_unit: The unit of times that are whole numbers, counted from 1970 in UTC: ``"s"``, ``"ms"`` or ``"us"``.
+        clock_change: With ``time_zone``, what a time means that a clock change repeats or leaves out: it has the offset
+            from ``"before"`` the change or from ``"after"`` it, or with ``"reject"``, in memory, matches nothing.
 
     Returns:
         The joined rows in the left's order, as a frame of the left's library: pandas with the left's index, Polars, or
@@ -121,7 +134,7 @@ def asof_join(
     """
     columns = _columns(left, right, (on, left_on, right_on), (by, left_by, right_by))
     join = AsofJoin(how, tolerance, allow_exact_matches, suffixes, direction)
-    return _joined("asof_join", left, right, columns, join)
+    return _joined("asof_join", left, right, columns, join, TimeMeaning(time_zone, time_unit, clock_change))
 
 
 def temporal_join(
@@ -139,6 +152,9 @@ def temporal_join(
     null_payload_deletes: bool = False,
     retention: Duration | None = None,
     suffixes: Suffixes | None = None,
+    time_zone: str | None = None,
+    time_unit: TimeUnit | None = None,
+    clock_change: ClockChange = "before",
 ) -> Any:
     """Join each row of a frame with the version of its key that is valid at its event time; versions may be deleted.
 
@@ -163,6 +179,9 @@ def temporal_join(
         retention: The duration for which a version is valid after its event time, inclusive, such as ``"90 days"``.
             None means until the next version or tombstone.
         suffixes: As in ``asof_join``.
+        time_zone: As in ``asof_join``.
+        time_unit: As in ``asof_join``.
+        clock_change: As in ``asof_join``.
 
     Returns:
         As in ``asof_join``.
@@ -186,7 +205,7 @@ def temporal_join(
     """
     columns = _columns(left, right, (on, left_on, right_on), (by, left_by, right_by))
     join = TemporalJoin(how, deletes, null_payload_deletes, retention, suffixes)
-    return _joined("temporal_join", left, right, columns, join)
+    return _joined("temporal_join", left, right, columns, join, TimeMeaning(time_zone, time_unit, clock_change))
 
 
 def interval_join(
@@ -205,6 +224,9 @@ def interval_join(
     lower_inclusive: bool = True,
     upper_inclusive: bool = True,
     suffixes: Suffixes | None = None,
+    time_zone: str | None = None,
+    time_unit: TimeUnit | None = None,
+    clock_change: ClockChange = "before",
 ) -> Any:
     """Join each row of a frame with all rows of another that have its key and a time within an interval around its own.
 
@@ -227,6 +249,9 @@ def interval_join(
         lower_inclusive: Whether a difference equal to ``lower`` matches.
         upper_inclusive: Whether a difference equal to ``upper`` matches.
         suffixes: As in ``asof_join``.
+        time_zone: As in ``asof_join``.
+        time_unit: As in ``asof_join``.
+        clock_change: As in ``asof_join``.
 
     Returns:
         As in ``asof_join``, but a left row is repeated for each of its matches. The matches of one left row are in the
@@ -257,7 +282,7 @@ def interval_join(
     check_word("how", how, get_args(How))
     columns = _columns(left, right, (on, left_on, right_on), (by, left_by, right_by))
     join = IntervalJoin(lower, upper, how, lower_inclusive, upper_inclusive, suffixes)
-    return _joined("interval_join", left, right, columns, join)
+    return _joined("interval_join", left, right, columns, join, TimeMeaning(time_zone, time_unit, clock_change))
 
 
 class _Columns(NamedTuple):
@@ -373,7 +398,9 @@ def _names_of(frame: Any) -> set[Any]:
     return {*next((names for names in lists if names is not None and not callable(names)), ())}
 
 
-def _joined(function: str, left: Any, right: Any, columns: tuple[_Columns, _Columns], join: Join) -> Any:
+def _joined(
+    function: str, left: Any, right: Any, columns: tuple[_Columns, _Columns], join: Join, times: TimeMeaning
+) -> Any:
     """Return the joined rows as a frame of the left's library, and warn of rows that can't match.
 
     Raises:
@@ -394,15 +421,19 @@ def _joined(function: str, left: Any, right: Any, columns: tuple[_Columns, _Colu
         for name, frame, side in zip(("left", "right"), (left, right), columns, strict=True)
     )
     if not is_frame(left) or not is_frame(right):
-        return _on_spark(inputs[0], inputs[1], join)
-    joined, unmatchable = join_frames(inputs[0], inputs[1], join)
+        return _on_spark(inputs[0], inputs[1], join, times)
+    joined, unmatchable = join_frames(inputs[0], inputs[1], join, times)
     sentence = _warning(unmatchable, join.how)
     if sentence is not None:
         warnings.warn(sentence, MissingRowsWarning, stacklevel=3)
     return joined
 
 
-_REASONS = {"null_key": "without a key", "null_event_time": "without an event time"}
+_REASONS = {
+    "null_key": "without a key",
+    "null_event_time": "without an event time",
+    "no_moment": "with an event time out of range, or in an hour of a clock change",
+}
 
 
 def _warning(unmatchable: tuple[Unmatchable, Unmatchable], how: str) -> str | None:
@@ -418,17 +449,28 @@ def _warning(unmatchable: tuple[Unmatchable, Unmatchable], how: str) -> str | No
     return f"{'; '.join(clauses)}{lacks}"
 
 
-def _on_spark(left: Input, right: Input, join: Join) -> DataFrame:
+def _on_spark(left: Input, right: Input, join: Join, times: TimeMeaning) -> DataFrame:
     """Return the joined rows of two static DataFrames of Spark's, in no order."""
     if is_frame(left.source) or is_frame(right.source):
         connect(left, right)  # It raises an error, as only one is on Spark.
     from pyspark.sql import functions as F  # noqa: N812, PLC0415 - rows in memory are joined without Spark
 
+    if times.clock_change == "reject":
+        msg = (
+            "clock_change: expected 'before' or 'after' on Spark, got 'reject': connect(Input(..., "
+            "clock_change='reject'), ...) rejects such rows, and counts them"
+        )
+        raise ConfigurationError(msg)
+    left, right = times.named((left, right), (_time_type(left), _time_type(right)))
     rows, time = left.source, left.event_time
     # The join rejects rows without an event time, and raises the error for a column that does not exist.
     keeps_timeless = join.how == "left" and time.lower() in {name.lower() for name in rows.columns}
+    has_time = F.col(back_quoted(time)).isNotNull()
+    if left.time_unit is not None:
+        largest = TimeAxis(unit=left.time_unit).largest
+        has_time &= F.col(back_quoted(time)).between(-largest, largest)
     if keeps_timeless:
-        left = replace(left, source=rows.where(F.col(back_quoted(time)).isNotNull()), null_key="unmatched")
+        left = replace(left, source=rows.where(has_time), null_key="unmatched")
     joined = connect(left, right)._apply(join)  # noqa: SLF001 - its own layer
     # A warning of rejected rows names the user's line; four calls are between that line and the one that warns.
     frame = joined._spark("to_dataframe()").to_dataframe(joined.plan, OUTPUT, depth=4)  # noqa: SLF001 - its own layer
@@ -437,5 +479,16 @@ def _on_spark(left: Input, right: Input, join: Join) -> DataFrame:
         columns = [F.col(back_quoted(name)).alias(renamed) for name, renamed in lefts]
         others = frame.schema.fields[len(rows.columns) :]
         columns += [F.lit(None).cast(field.dataType).alias(field.name) for field in others]
-        frame = frame.union(rows.where(F.col(back_quoted(time)).isNull()).select(columns))
+        frame = frame.union(rows.where(~has_time).select(columns))
     return frame
+
+
+def _time_type(side: Input) -> pa.DataType | None:
+    """Return the type of a DataFrame's times, as far as their meaning depends on it; None for an unknown column."""
+    types = {field.name.lower(): field.dataType.simpleString() for field in side.source.schema.fields}
+    kind = kind_of(types.get(side.event_time.lower(), ""))
+    if kind in ("timestamp_ntz", "date"):
+        return pa.timestamp("us")
+    if kind in ("bigint", "int"):
+        return pa.int64()
+    return None

@@ -122,7 +122,7 @@ def refuse_written(files: Store) -> None:
     if written is not None:
         msg = (
             f"{files.named}: it holds a state that {written.by} has written, and no query runs on it; give "
-            f"the query an empty checkpoint=, and restore_from=cojoin.Checkpoint({files.root!r})"
+            f"the query an empty checkpoint=, and restore_from=cojoin.Checkpoint({without_login(files.root)!r})"
         )
         raise CheckpointError(msg)
 
@@ -153,6 +153,7 @@ def describe_query(
                 "partition": list(spec.partition),
                 "sequence": list(spec.sequence),
                 **({} if spec.changes is None else {"changes": spec.changes.describe()}),
+                **({} if spec.time_axis is None else spec.time_axis.describe()),
                 **({"static": True} if spec.static else {}),
             }
             for spec in inputs

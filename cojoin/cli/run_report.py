@@ -109,6 +109,8 @@ def counts(report: BatchReport) -> str:
         line("done: in the former state", [each.unchanged for each in inputs])
     if any(each.unavailable for each in inputs):
         line("nulls for unavailable values", [each.unavailable for each in inputs])
+    if any(each.clock_changed for each in inputs):
+        line("in hours of a clock change", [each.clock_changed for each in inputs])
     return text_table(table)
 
 

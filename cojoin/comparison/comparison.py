@@ -237,6 +237,7 @@ def _settings(plan: Plan) -> dict[str, str]:
         own = {
             "name": spec.name,
             "event_time": spec.event_time or "none",
+            **({name: str(value) for name, value in spec.time_axis.describe().items()} if spec.time_axis else {}),
             "partition": ", ".join(spec.partition) or "none",
             "sequence": ", ".join(spec.sequence) or "none",
             "watermark": describe_watermark(spec.watermark),

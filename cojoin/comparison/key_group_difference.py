@@ -29,9 +29,9 @@ from cojoin.engine.joins import IntervalJoin, TemporalJoin
 from cojoin.engine.keyed_process import KeyedCoProcess
 from cojoin.engine.local.local_run import LocalRun
 from cojoin.engine.operator import OUTPUT, REJECTED
+from cojoin.engine.time.time_axis import TimeAxis, micros_of
 from cojoin.engine.values.hashes import rows_digest
 from cojoin.engine.values.rows import decode_column, decode_rows
-from cojoin.engine.values.tables import event_micros
 from cojoin.errors import ConfigurationError, FunctionError
 
 if TYPE_CHECKING:
@@ -202,13 +202,14 @@ class Explainer:
             if position >= 0
         ]
         rows = present[0][1]
-        moment = _micros(rows, names[str(plan.left.event_time)])
+        moment = _micros(rows, names[str(plan.left.event_time)], plan.left.axis)
         for which, position in positions.items():
             if position < 0:
                 yield f"{which} has no such row."
         for which, row in present:
-            yield f"{which} {self._match(_micros(row, matched), moment)}"
-        around = next(time for time in (moment, *(_micros(row, matched) for _, row in present)) if time is not None)
+            yield f"{which} {self._match(_micros(row, matched, plan.right.axis), moment)}"
+        times = (moment, *(_micros(row, matched, plan.right.axis) for _, row in present))
+        around = next(time for time in times if time is not None)
         key = [rows.column(names[name])[0] for name in plan.left.key]
         yield from self._rivals(key, around, present)
 
@@ -261,7 +262,8 @@ class Explainer:
         wanted = canonical(row.select(list(names.values())).rename_columns(list(names)))
         if not names or all(column.null_count for column in wanted.columns):
             return []
-        same_time = np.flatnonzero(plan.right.micros(rows) == event_micros(wanted, str(plan.right.event_time)))
+        time = micros_of(wanted, str(plan.right.event_time), plan.right.axis)
+        same_time = np.flatnonzero(plan.right.micros(rows) == time)
         near = canonical(rows.select(list(names)).take(pa.array(same_time))).cast(wanted.schema)
         repeated = wanted.take(pa.array(np.zeros(len(same_time), dtype=np.int64)))
         equal_rows: list[int] = same_time[~differing(near, repeated).any(axis=1)].tolist()
@@ -325,9 +327,8 @@ def _shown(value: pa.Scalar) -> Any:
     return decode_column(pa.chunked_array([pa.array([value])]), str)[0]
 
 
-def _micros(rows: pa.Table, name: str) -> int | None:
-    column = rows.column(name)
-    return None if column.null_count else int(event_micros(rows, name)[0])
+def _micros(rows: pa.Table, name: str, axis: TimeAxis | None) -> int | None:
+    return None if rows.column(name).null_count else int(micros_of(rows, name, axis)[0])
 
 
 def _time(micros: int) -> str:

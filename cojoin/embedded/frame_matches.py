@@ -25,7 +25,7 @@ import pyarrow as pa
 from cojoin.embedded.embedded_execution import EmbeddedExecution
 from cojoin.embedded.frames import check_size, narrowed, read_arrow, read_as_is, specify, with_spark_types, with_types
 from cojoin.embedded.libraries import is_pandas, is_polars, library_of
-from cojoin.engine.input import check_names, check_pair
+from cojoin.engine.input import TimeMeaning, check_names, check_pair
 from cojoin.engine.input_spec import split_admitted
 from cojoin.engine.joins import AsofJoin, IntervalJoin, TemporalJoin
 from cojoin.engine.ordering import stable_argsort
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from cojoin.embedded.libraries import Library
-    from cojoin.engine.input import Input
+    from cojoin.engine.input import Input, TimeMeaning
     from cojoin.engine.input_spec import InputSpec
 
 Join: TypeAlias = AsofJoin | TemporalJoin | IntervalJoin
@@ -103,13 +103,16 @@ class _Side:
         return cls(declared, frame, library, names, exported, typed)
 
 
-def join_frames(left: Input, right: Input, join: Join) -> tuple[Any, tuple[Unmatchable, Unmatchable]]:
+def join_frames(
+    left: Input, right: Input, join: Join, times: TimeMeaning
+) -> tuple[Any, tuple[Unmatchable, Unmatchable]]:
     """Return the left's rows with their matches, in the left's order, as a frame of the left's library.
 
     Args:
         left: The left frame, declared; its key is a tuple of names.
         right: The right frame.
         join: A join whose ``how`` is ``"left"`` or ``"inner"``.
+        times: The meaning of times that are not timestamps.
 
     Returns:
         The joined rows, and for each frame the rows that can't match.
@@ -120,7 +123,7 @@ def join_frames(left: Input, right: Input, join: Join) -> tuple[Any, tuple[Unmat
     """
     check_size(left.source, right.source, f"inputs {left.name!r} and {right.name!r}")
     wanted = list(dict.fromkeys([*left.key, left.event_time]))
-    sides = _with_common_keys(_Side.of(left, wanted), _Side.of(right, None))
+    sides = _with_common_keys(*_with_times(_Side.of(left, wanted), _Side.of(right, None), times))
     one, two = (specify(side.declared, side.declared.name, side.typed, side.library) for side in sides)
     check_pair(one, two, (sides[0].library, sides[1].library))
     # The result's names depend on all of the left's names, and not on its types.
@@ -140,6 +143,17 @@ def join_frames(left: Input, right: Input, join: Join) -> tuple[Any, tuple[Unmat
 
 def _unmatchable(rows: pa.Table, rejected: Mapping[str, pa.Table]) -> Unmatchable:
     return Unmatchable(rows.num_rows, {reason: table.num_rows for reason, table in rejected.items()})
+
+
+def _with_times(left: _Side, right: _Side, times: TimeMeaning) -> tuple[_Side, _Side]:
+    """Return both sides, declared with the meaning of their times."""
+    sides = (left, right)
+    types = [
+        side.typed.schema.field(name).type if (name := side.declared.event_time) in side.typed.column_names else None
+        for side in sides
+    ]
+    one, two = times.named((left.declared, right.declared), (types[0], types[1]))
+    return replace(left, declared=one), replace(right, declared=two)
 
 
 def _with_common_keys(left: _Side, right: _Side) -> tuple[_Side, _Side]:

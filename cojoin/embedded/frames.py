@@ -265,10 +265,11 @@ def with_types(declared: Sequence[Input], tables: Sequence[pa.Table]) -> list[pa
     """Return both inputs' rows, where key and event-time columns without values have the types that they need."""
     # ``InputColumns`` refuses later what is not a name.
     keys = [each.key if isinstance(each.key, (list, tuple)) else [each.key] for each in declared]
-    times = [(each.event_time, each.valid_from, each.valid_to) for each in declared]
-    wanted: list[dict[Any, pa.DataType]] = [
-        dict.fromkeys((name for name in columns if isinstance(name, str)), _TIME) for columns in times
-    ]
+    wanted: list[dict[Any, pa.DataType]] = []
+    for one in declared:
+        dtype = pa.timestamp("us") if one.time_zone else pa.int64() if one.time_unit else _TIME
+        times = (one.event_time, one.valid_from, one.valid_to)
+        wanted.append(dict.fromkeys((name for name in times if isinstance(name, str)), dtype))
     for pair in zip(*keys, strict=False):
         if not all(isinstance(each, str) for each in pair):
             continue

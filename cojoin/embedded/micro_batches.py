@@ -259,7 +259,7 @@ def _by_event_time(inputs: tuple[InputSpec, InputSpec], rows: Sides, every: Dura
             raise ConfigurationError(msg)
         # A row without event time is rejected, in the batch of the row before it, or after it if it is the first.
         filled = pc.fill_null_backward(pc.fill_null_forward(table.column(spec.event_time)))
-        times.append(_micros(filled))
+        times.append(_micros(filled) if spec.axis is None else spec.axis.micros(filled))
     return _by_windows(rows, (times[0], times[1]), length, ends=False)
 
 

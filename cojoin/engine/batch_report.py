@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from cojoin.engine.time.control_rows import Control
     from cojoin.engine.time.operator_watermark import HeldBy
 
-RARE_COUNTERS = ("tombstones", "unchanged", "unavailable", "late_commits")
+RARE_COUNTERS = ("tombstones", "unchanged", "unavailable", "late_commits", "clock_changed")
 """The counters that a state has only where they are not zero."""
 
 
@@ -39,6 +39,7 @@ class InputCounts:
     unchanged: int = 0
     unavailable: int = 0
     late_commits: int = 0
+    clock_changed: int = 0
     late_commit: tuple[int, int] | None = None
     """The newest version that has broken its table's promise, and its time in epoch milliseconds; None if none has."""
     rejected: Counter[str] = field(default_factory=Counter)
@@ -81,6 +82,7 @@ _REASONS = {
     "null_event_time": "whose event time is null",
     "too_far_ahead": "too far ahead of the clock",
     "ends_before_it_begins": "whose validity ends before it begins",
+    "no_moment": "whose event time is out of range, or in an hour of a clock change",
     "time_beyond_python": "with a time beyond the years 1 to 9999, which Python can't show to the function",
     "late": "that came late",
     "undecodable": "that can't be decoded",
@@ -90,7 +92,7 @@ _REASONS = {
     "erased": "that were erased",
 }
 
-_NEWER = ("held_by", "idle_after_ms", "quiet_since", "promise", "late_commits", "late_commit")
+_NEWER = ("held_by", "idle_after_ms", "quiet_since", "promise", "late_commits", "late_commit", "clock_changed")
 """The values of an input's report that are written only where there are any."""
 
 
@@ -142,6 +144,8 @@ class InputReport:
             others.
         late_commits: Rows of commits that broke this promise and were late; they are counted as late, too.
         late_commit: The newest of these commits: its version, and its time. None if there is none.
+        clock_changed: Rows whose local time a clock change repeats or leaves out; ``clock_change`` decided their
+            moments.
     """
 
     name: str
@@ -171,6 +175,7 @@ class InputReport:
     promise: Mapping[str, int] | None = None
     late_commits: int = 0
     late_commit: tuple[int, int] | None = None
+    clock_changed: int = 0
 
     @property
     def holder(self) -> str | None:
@@ -335,6 +340,8 @@ class BatchReport:
         clauses += [f"left {', '.join(former)} in the former state, since the new one was rejected"] if former else []
         nulled = [f"{_rows(each.unavailable)} of {each.name!r}" for each in self.inputs if each.unavailable]
         clauses += [f"set values of {', '.join(nulled)} to null that were unavailable"] if nulled else []
+        moved = [f"{_rows(each.clock_changed)} of {each.name!r}" for each in self.inputs if each.clock_changed]
+        clauses += [f"took a moment by clock_change= for {', '.join(moved)}"] if moved else []
         text = self._end(goes_on=goes_on, drain=drain) + (
             f". Since its first batch it {' and '.join(clauses)}" if clauses else ""
         )

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import pyarrow as pa
 
@@ -18,6 +18,7 @@ from cojoin.engine.input_spec import InputSpec, LatePolicy, NullKeyPolicy, check
 from cojoin.engine.plan import describe_source, describe_watermark
 from cojoin.engine.row_changes import DELETED, VALID_AT, RowChanges
 from cojoin.engine.state.segments import HASH
+from cojoin.engine.time.time_axis import ClockChange, TimeAxis, TimeUnit, is_local, is_whole
 from cojoin.engine.time.watermark_strategies import WatermarkStrategy
 from cojoin.engine.values.arguments import Duration, milliseconds
 from cojoin.engine.values.keys import KEYABLE, is_keyable
@@ -75,6 +76,13 @@ class Input:
         valid_to: The ``timestamp`` column with the end of a row's validity, itself excluded. Null, and a time from the
             year 9999 on, mean no end. Where the next row of the key begins later, or there is none, the key has no
             version in between. A row that ends where it begins was never valid. The rows of a key must not overlap.
+        time_zone: The zone of event times, or of a span's times, that have none, such as ``"Europe/Berlin"``: of a
+            ``timestamp_ntz``, pandas' naive times, or a ``date``, which means its midnight. The column stays as it is.
+        time_unit: The unit of times that are whole numbers, counted from 1970 in UTC: ``"s"``, ``"ms"`` or ``"us"``.
+            The column stays as it is. A number out of range has no moment, and its row is rejected (``no_moment``).
+        clock_change: With ``time_zone``, what happens to a time that a clock change repeats or leaves out. It has the
+            offset from ``"before"`` the change, as in Spark, so a repeated time is the first of the two; or that from
+            ``"after"`` it; or its row is rejected: ``"reject"``. Of the first two the progress has the number.
 
     Raises:
         ConfigurationError: An attribute is invalid. Whether the columns exist and have the right types is checked by
@@ -118,6 +126,9 @@ class Input:
     valid_from: str | None = None
     valid_to: str | None = None
     null_key: NullKeyPolicy = "reject"
+    time_zone: str | None = None
+    time_unit: TimeUnit | None = None
+    clock_change: ClockChange = "before"
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str):
@@ -136,7 +147,8 @@ class Input:
         self._check_times()
 
     def _check_times(self) -> None:
-        """Check that rows have an event time or a span of validity, and not both."""
+        """Check that rows have an event time or a span of validity, and not both, and that an axis is one."""
+        axis = self._axis
         spans = (self.valid_from, self.valid_to)
         if spans == (None, None):
             if self.event_time is ...:
@@ -145,7 +157,16 @@ class Input:
                     f"valid_to= for rows with a span of validity; event_time=None is for rows without time"
                 )
                 raise ConfigurationError(msg)
+            if self.event_time is None and axis is not None:
+                msg = f"{self._label}: time_zone, time_unit: expected none with event_time=None: its rows have no times"
+                raise ConfigurationError(msg)
             return
+        if self.clock_change == "reject":
+            msg = (
+                f"{self._label}: clock_change: expected 'before' or 'after' with valid_from= and valid_to=, got "
+                f"'reject': a row has two times, and its end may not get lost"
+            )
+            raise ConfigurationError(msg)
         if self.event_time is not ... and self.event_time is not None:
             msg = (
                 f"{self._label}: expected event_time= or valid_from= and valid_to=, got both: rows with a span of "
@@ -189,13 +210,54 @@ class Input:
         return [*settings, ("null_key", self.null_key)] if self.null_key != "reject" else settings
 
     def _times(self) -> tuple[str, str]:
+        axis = f" in {self.time_zone or self.time_unit}" if self._axis else ""
         if self.valid_from is not None:
-            return "valid", f"from {self.valid_from} to {self.valid_to}"
-        return "event time", "none" if self.event_time is None else str(self.event_time)
+            return "valid", f"from {self.valid_from} to {self.valid_to}{axis}"
+        return "event time", "none" if self.event_time is None else f"{self.event_time}{axis}"
+
+    @property
+    def _axis(self) -> TimeAxis | None:
+        """The meaning of times that are not timestamps; None where they are."""
+        return TimeAxis.of(self.time_zone, self.time_unit, self.clock_change, self._label)
 
     @property
     def _label(self) -> str:
         return f"input {self.name!r}" if self.name else "input"
+
+
+class TimeMeaning(NamedTuple):
+    """The meaning of both inputs' times where it is named once, as for two frames."""
+
+    time_zone: str | None = None
+    time_unit: TimeUnit | None = None
+    clock_change: ClockChange = "before"
+
+    def named(
+        self, inputs: tuple[Input, Input], types: tuple[pa.DataType | None, pa.DataType | None]
+    ) -> tuple[Input, Input]:
+        """Return both inputs with the meaning of their times; of each input the type of its times, None if unknown.
+
+        Where neither input's times have a zone, and none is named, they are compared as they are.
+
+        Raises:
+            ConfigurationError: A zone or unit is named that is for neither input's times, or an argument is invalid.
+        """
+        TimeAxis.of(*self, "join")
+        local = [dtype is not None and (is_local(dtype) or pa.types.is_null(dtype)) for dtype in types]
+        takes, meant = local, self._asdict()
+        if self.time_unit is not None:
+            takes = [dtype is not None and is_whole(dtype) for dtype in types]
+        elif self.time_zone is None:
+            if not all(local) or not any(dtype is not None and is_local(dtype) for dtype in types):
+                return inputs
+            meant["time_zone"] = "UTC"
+        if not any(takes) and None not in types:
+            named = "time_unit" if self.time_zone is None else "time_zone"
+            kind = "whole numbers" if self.time_zone is None else "times without a zone, or dates"
+            msg = f"{named}: neither frame's times are {kind}, but {types[0]} and {types[1]}; leave {named}= out"
+            raise ConfigurationError(msg)
+        one, two = (replace(side, **meant) if is_taken else side for side, is_taken in zip(inputs, takes, strict=True))
+        return one, two
 
 
 _LONGEST = 100
@@ -228,8 +290,9 @@ class InputColumns:
         """Return the input's specification; ``max_ahead_ms`` None is any distance from processing time."""
         partition = self._names(declared.partition, "partition") or self.default_partition
         sequence = self._names(declared.sequence, "sequence") or self.default_sequence
-        time = self._time(event_time, "event time")
-        changes = self._changes(declared, time)
+        axis = declared._axis  # noqa: SLF001 - its own module
+        time = self._time(event_time, "event time", axis)
+        changes = self._changes(declared, time, axis)
         spec = InputSpec(
             name=name,
             schema=pa.schema([*self.fields.values(), *(changes.added if changes else ())]),
@@ -242,6 +305,7 @@ class InputColumns:
             late=declared.late,
             null_key=declared.null_key,
             changes=changes,
+            axis=axis if changes is None else None,
         )
         for column in spec.partition:
             if pa.types.is_nested(self.fields[column].type):
@@ -293,9 +357,15 @@ class InputColumns:
                 raise SchemaError(msg)
         return key
 
-    def _changes(self, declared: Input, event_time: str | None) -> RowChanges | None:
+    def _changes(self, declared: Input, event_time: str | None, axis: TimeAxis | None) -> RowChanges | None:
         """Return the reading of the rows as versions and deletes; None if they are neither."""
         if declared.valid_from is None:
+            if self.feed is not None and axis is not None:
+                msg = (
+                    f"{self.label}: time_zone, time_unit: expected none, since its rows are changes, whose deletes "
+                    f"take effect at timestamps; make the column a timestamp where the rows are written"
+                )
+                raise ConfigurationError(msg)
             return None if self.feed is None else RowChanges(event_time, self.feed)
         if self.feed is not None and self.feed.commit is None:
             # Ends of validity are known by the commit of their own row.
@@ -305,12 +375,12 @@ class InputColumns:
             )
             raise ConfigurationError(msg)
         valid_from, valid_to = (
-            self._time(getattr(declared, role), role.replace("_", " ")) for role in ("valid_from", "valid_to")
+            self._time(getattr(declared, role), role.replace("_", " "), axis) for role in ("valid_from", "valid_to")
         )
         if valid_from == valid_to:
             msg = f"{self.label}: valid_from and valid_to are one column, {valid_from!r}; expected a begin and an end"
             raise SchemaError(msg)
-        changes = RowChanges(VALID_AT, self.feed, valid_from, valid_to)
+        changes = RowChanges(VALID_AT, self.feed, valid_from, valid_to, axis)
         for added in changes.added:
             taken = next((name for name in self.fields if name.lower() == added.name), None)
             if taken is not None:
@@ -319,17 +389,25 @@ class InputColumns:
                 raise SchemaError(msg)
         return changes
 
-    def _time(self, declared: Any, role: str) -> str | None:
+    def _time(self, declared: Any, role: str, axis: TimeAxis | None) -> str | None:
         if declared is None:
             return None
         name = self._find(declared, role)
-        dtype = self.fields[name].type
-        if not pa.types.is_timestamp(dtype) or dtype.tz is None:
-            spelled = self.types[name]
-            cure = self.advice.about_time(name, spelled, role)
-            msg = f"{self.label}: {role} column {name!r}: expected a timestamp, got {spelled}; {cure}"
-            raise SchemaError(msg)
-        return name
+        dtype, spelled = self.fields[name].type, self.types[name]
+        is_timestamp = pa.types.is_timestamp(dtype) and dtype.tz is not None
+        if is_timestamp if axis is None else axis.takes(dtype):
+            return name
+        expected, cure = "a timestamp", self.advice.about_time(name, spelled, role)
+        argument = "time_zone='Europe/Berlin'" if is_local(dtype) else "time_unit='ms'" if is_whole(dtype) else None
+        if axis is not None:
+            expected = axis.expected
+            leave = "leave time_zone= out" if axis.zone else "leave time_unit= out"
+            cure = leave if is_timestamp else cure if argument is None else f"write {argument}"
+        elif argument is not None:
+            code = self.advice.time(name, kind_of(spelled), role)
+            cure = f"write {argument}{'' if code is None else f', or make it a timestamp: {code}'}"
+        msg = f"{self.label}: {role} column {name!r}: expected {expected}, got {spelled}; {cure}"
+        raise SchemaError(msg)
 
 
 def check_names(names: Sequence[str], label: str) -> None:

@@ -25,11 +25,12 @@ import pyarrow.compute as pc
 from cojoin.engine.key_groups import is_hashed
 from cojoin.engine.row_changes import DELETED
 from cojoin.engine.time.control_rows import ONE_PARTITION, Control
+from cojoin.engine.time.time_axis import TimeAxis, micros_of
 from cojoin.engine.time.watermark_strategies import WatermarkStrategy
 from cojoin.engine.time.watermarks import NONE
 from cojoin.engine.values.arguments import check_word
 from cojoin.engine.values.rows import Row, decode_column, decode_rows, dump_json
-from cojoin.engine.values.tables import event_micros, event_millis
+from cojoin.engine.values.tables import event_millis
 from cojoin.errors import FunctionError
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ Reason: TypeAlias = Literal[
     "null_event_time",
     "too_far_ahead",
     "ends_before_it_begins",
+    "no_moment",
     "time_beyond_python",
     "late",
     "undecodable",
@@ -72,6 +74,8 @@ Reason: TypeAlias = Literal[
 - *null_event_time*: its event time is null.
 - *too_far_ahead*: its event time is later than the batch's processing time by more than ``max_ahead``.
 - *ends_before_it_begins*: its ``valid_to`` is before its ``valid_from``.
+- *no_moment*: its event time is out of the range of timestamps in its unit or zone; or a clock change repeats it or
+  leaves it out, and ``clock_change`` is ``"reject"``.
 - *time_beyond_python*: a time of it is beyond the years 1 to 9999, which Python's datetimes can't show to a function.
 - *late*: its timestamp is at or below the operator's watermark before its batch.
 - *undecodable*: its source returned a record that does not decode as a row of the input (``cojoin.kafka``).
@@ -80,7 +84,8 @@ Reason: TypeAlias = Literal[
 - *gone*: its source no longer has a range of records; the whole range is one row.
 """
 
-_ADMITTED, _NULL_KEY, _REASONS = 0, 1, ("null_key", "null_event_time", "too_far_ahead", "ends_before_it_begins")
+_ADMITTED, _NULL_KEY = 0, 1
+_REASONS = ("null_key", "null_event_time", "too_far_ahead", "ends_before_it_begins", "no_moment")
 
 _NOT_FINITE = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 """Spark's spelling of the floats that JSON numbers can't express."""
@@ -115,7 +120,7 @@ class InputSpec:
 
     Attributes:
         name: The input's name in messages and reports, such as ``"trades"``.
-        schema: Its declared columns; event time is ``timestamp[us, UTC]``.
+        schema: Its declared columns; event time is ``timestamp[us, UTC]``, or as ``axis`` says.
         key: The names of its key columns.
         event_time: Its event-time column; None where its rows have no event time (``order="arrival"`` only).
         partition: The columns that identify a row's source partition; none means one partition.
@@ -129,6 +134,7 @@ class InputSpec:
         changes: The reading of its rows as versions and deletes; None where they are neither.
         reading: How files or topics are read: ``DIRECT``, or the reason why Spark reads them. None for other sources.
         null_key: What happens to rows with a null in their key.
+        axis: The meaning of event times without a zone, dates and whole numbers; None for timestamps.
         row_number: A column that numbers the rows of a run in memory. If both inputs have one, a join's result is the
             numbers of its rows, and the rest is left to the caller (``embedded.frame_matches``).
     """
@@ -147,6 +153,7 @@ class InputSpec:
     changes: RowChanges | None = None
     reading: str | None = None
     null_key: NullKeyPolicy = "reject"
+    axis: TimeAxis | None = None
     row_number: str | None = None
 
     def micros(self, table: pa.Table) -> NDArray[np.int64]:
@@ -156,7 +163,19 @@ class InputSpec:
         """
         if self.event_time is None:
             return np.full(table.num_rows, _BEGINNING if self.static else 0, dtype=np.int64)
-        return event_micros(table, self.event_time)
+        return micros_of(table, self.event_time, self.axis)
+
+    def moments(self, table: pa.Table) -> pa.ChunkedArray | pa.Array:
+        """Return the event times of rows of this input as ``timestamp[us, UTC]``; null where a row has none."""
+        if self.event_time is None:
+            return pa.nulls(table.num_rows, _TIME)
+        times = table.column(self.event_time)
+        return times.cast(_TIME) if self.axis is None else self.axis.timestamps(times)
+
+    @property
+    def time_axis(self) -> TimeAxis | None:
+        """The meaning of the source's times: of its event times, or of its spans of validity."""
+        return self.axis if self.changes is None else self.changes.axis
 
     def millis(self, table: pa.Table) -> NDArray[np.int64]:
         """Return the timestamps of rows of this input in epoch milliseconds."""
@@ -220,6 +239,8 @@ def reject_reasons(table: pa.Table, spec: InputSpec, processing_time: int) -> ND
     if spec.event_time is not None:
         if spec.max_ahead_ms is not None:
             reasons[(spec.millis(table) > processing_time + spec.max_ahead_ms) & spec.moving(table)] = 3
+        if spec.axis is not None:
+            reasons[spec.axis.misfits(table.column(spec.event_time))] = 5
         _mark_nulls(table, spec.event_time, reasons, 2)
     return reasons
 
@@ -300,7 +321,7 @@ def rejected_table(table: pa.Table, spec: InputSpec, reason: str, watermark: int
             pa.array([spec.name] * count, pa.string()),
             pa.array([reason] * count, pa.string()),
             pa.array([None if watermark == NONE else watermark] * count, pa.int64()),
-            pa.nulls(count, _TIME) if spec.event_time is None else table.column(spec.event_time).cast(_TIME),
+            spec.moments(table),
             pa.array(rows, pa.string()),
         ],
         schema=REJECTED_SCHEMA,

@@ -38,9 +38,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cojoin.engine.ordering import OrderedPart, sort_part
+from cojoin.engine.time.time_axis import TimeAxis, micros_of
 from cojoin.engine.values.keys import encode_keys
 from cojoin.engine.values.rows import decode_rows, describe_row
-from cojoin.engine.values.tables import concat, event_micros, event_millis
+from cojoin.engine.values.tables import concat, event_millis
 from cojoin.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -100,12 +101,14 @@ class RowChanges:
         feed: The change feed of which the rows are; None where they are of none.
         valid_from: The column with the begin of a row's validity; None if rows have no span of validity.
         valid_to: The column with its end.
+        axis: The meaning of a span's times without a zone, dates and whole numbers; None for timestamps.
     """
 
     event_time: str | None
     feed: ChangeFeed | None = None
     valid_from: str | None = None
     valid_to: str | None = None
+    axis: TimeAxis | None = None
 
     def describe(self) -> dict[str, Any]:
         """Return the columns by which rows are made into versions and deletes, as JSON values."""
@@ -113,12 +116,14 @@ class RowChanges:
         return {"feed": feed, "valid_from": self.valid_from, "valid_to": self.valid_to}
 
     @classmethod
-    def read(cls, described: Mapping[str, Any] | None, event_time: str | None) -> RowChanges | None:
+    def read(
+        cls, described: Mapping[str, Any] | None, event_time: str | None, axis: TimeAxis | None
+    ) -> RowChanges | None:
         """Return what ``describe`` described; None for None."""
         if described is None:
             return None
         feed = None if described["feed"] is None else ChangeFeed(**described["feed"])
-        return cls(event_time, feed, described["valid_from"], described["valid_to"])
+        return cls(event_time, feed, described["valid_from"], described["valid_to"], axis)
 
     @property
     def is_feed(self) -> bool:
@@ -178,7 +183,7 @@ class RowChanges:
         """
         if self.valid_from is None:
             return self._at_its_commit(rows), None
-        begins, ends = rows.column(self.valid_from), rows.column(str(self.valid_to))
+        begins, ends = self._span(rows)
         deleted = self._deleted(rows) if self.is_feed else np.zeros(rows.num_rows, dtype=bool)
         has_end = _mask(pc.and_(pc.is_valid(begins), pc.is_valid(ends))) & ~deleted
         first, last = _micros(begins), _micros(ends)
@@ -247,8 +252,15 @@ class RowChanges:
         """Return which versions are of rows whose validity ends before it begins."""
         if self.valid_from is None:
             return np.zeros(rows.num_rows, dtype=bool)
-        wrong = pc.fill_null(pc.less(rows.column(self.valid_to), rows.column(self.valid_from)), False)
-        return _mask(wrong) & ~self._deleted(rows)
+        begins, ends = self._span(rows)
+        return _mask(pc.fill_null(pc.less(ends, begins), False)) & ~self._deleted(rows)
+
+    def _span(self, rows: pa.Table) -> tuple[pa.ChunkedArray, pa.ChunkedArray]:
+        """Return the begins and the ends of the rows' validity, as timestamps."""
+        begins, ends = rows.column(str(self.valid_from)), rows.column(str(self.valid_to))
+        if self.axis is None:
+            return begins, ends
+        return pa.chunked_array([self.axis.timestamps(begins)]), pa.chunked_array([self.axis.timestamps(ends)])
 
     def moves_time(self, rows: pa.Table) -> NDArray[np.bool_]:
         """Return which rows count for the watermark, and may be too far ahead of the clock."""
@@ -353,7 +365,7 @@ class RowChanges:
         valid = counts & ~self._deleted(rows) & ~later
         before = np.maximum.accumulate(np.where(valid, places, -1))
         own = (before >= 0) & (codes[before] == codes)
-        own &= micros[before] == _micros(rows.column(self.valid_from))
+        own &= micros[before] == micros_of(rows, self.valid_from, self.axis)
         for commit in self._commits:
             commits = rows.column(commit).to_numpy()
             own &= commits[before] == commits
@@ -370,7 +382,7 @@ class RowChanges:
         deleted = self._deleted(rows)
         if not self.is_feed:
             return deleted
-        later: NDArray[np.bool_] = _micros(rows.column(VALID_AT)) != _micros(rows.column(self.valid_from))
+        later: NDArray[np.bool_] = _micros(rows.column(VALID_AT)) != micros_of(rows, self.valid_from, self.axis)
         return deleted & later
 
 
@@ -411,7 +423,7 @@ def check_validity(rows: pa.Table, spec: InputSpec) -> None:
     for name in (*spec.key, valid_from):
         known &= np.asarray(pc.is_valid(rows.column(name)).to_numpy())
     rows = rows.filter(pa.array(known)).combine_chunks()
-    begins, ends = event_micros(rows, valid_from), event_micros(rows, valid_to)
+    begins, ends = (micros_of(rows, name, spec.changes.axis) for name in (valid_from, valid_to))
     ends = np.where(np.asarray(pc.is_null(rows.column(valid_to)).to_numpy()), _LAST, ends)
     wrong = np.flatnonzero(ends < begins)
     if len(wrong):

@@ -25,12 +25,13 @@ from cojoin.engine.local.local_run import LocalRun
 from cojoin.engine.ordering import OrderedPart, total_order
 from cojoin.engine.plan import Plan
 from cojoin.engine.time.control_rows import ONE_PARTITION, Control
+from cojoin.engine.time.time_axis import TimeAxis, micros_of
 from cojoin.engine.time.timers import TimeDomain
 from cojoin.engine.time.watermark_strategies import WatermarkStrategy
 from cojoin.engine.values.arguments import microseconds
 from cojoin.engine.values.encoding import encode_rows
 from cojoin.engine.values.rows import Row, decode_column
-from cojoin.engine.values.tables import event_micros, take_rows
+from cojoin.engine.values.tables import take_rows
 from cojoin.errors import ConfigurationError, FunctionError, SchemaError
 
 if TYPE_CHECKING:
@@ -125,7 +126,7 @@ def key_rows(plan: Plan, execution: EmbeddedExecution, key: tuple[Any, ...], row
         plan.output.names[left.schema.names.index(str(left.event_time))],
         right_columns(plan)[str(right.event_time)],
     )
-    times = [_micros_or_none(table, name) for name in names]
+    times = [_micros_or_none(table, name, spec.axis) for name, spec in zip(names, plan.inputs, strict=True)]
     matches: dict[int, list[int]] = {}
     for of_left, of_right in zip(*times, strict=True):
         if of_left is not None and of_right is not None:
@@ -230,9 +231,9 @@ def _times(table: pa.Table, spec: InputSpec) -> list[int]:
     return [int(each) for each in spec.micros(table)]
 
 
-def _micros_or_none(table: pa.Table, name: str) -> list[int | None]:
+def _micros_or_none(table: pa.Table, name: str, axis: TimeAxis | None) -> list[int | None]:
     valid = table.column(name).is_valid().to_pylist()
-    micros = event_micros(table, name)
+    micros = micros_of(table, name, axis)
     return [int(time) if known else None for time, known in zip(micros, valid, strict=True)]
 
 
@@ -295,6 +296,7 @@ def _without_watermarks(plan: Plan) -> Plan:
             spec.event_time,
             sequence=spec.source_order,
             watermark=WatermarkStrategy.no_watermarks(),
+            axis=spec.axis,
         )
         for spec in plan.inputs
     )

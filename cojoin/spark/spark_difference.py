@@ -222,6 +222,7 @@ def _static(frame: DataFrame, spec: InputSpec, tag: Any) -> BoundInput:
         null_key=spec.null_key,
         valid_from=spec.changes.valid_from if spec.changes else None,
         valid_to=spec.changes.valid_to if spec.changes else None,
+        **(spec.time_axis.describe() if spec.time_axis else {}),
     )
     bound = BoundInput(declared, spec.name, tag)
     # A DataFrame does not show that its rows are those of a change feed.
@@ -231,7 +232,7 @@ def _static(frame: DataFrame, spec: InputSpec, tag: Any) -> BoundInput:
 
 def _seen(spec: InputSpec) -> tuple[Any, ...]:
     """Return the settings that determine an input's control rows."""
-    return spec.event_time, spec.partition, spec.watermark
+    return spec.event_time, spec.time_axis, spec.partition, spec.watermark
 
 
 def _check_rows(name: str, a: DataFrame, b: DataFrame, schema: pa.Schema) -> None:

@@ -24,6 +24,7 @@ from cojoin.engine.input_spec import (
 )
 from cojoin.engine.local import local_run
 from cojoin.engine.time.control_rows import ONE_PARTITION, Control
+from cojoin.engine.time.time_axis import ClockChange, TimeAxis, TimeUnit
 from cojoin.engine.time.watermark_strategies import WatermarkStrategy
 from cojoin.engine.time.watermarks import NONE
 from cojoin.engine.values.arguments import milliseconds
@@ -65,6 +66,9 @@ class HarnessInput:
             no limit.
         late: The treatment of late rows, ``"reject"`` or ``"apply"``; None is the default of the operation.
         null_key: The treatment of rows with a null in their key, as in ``cojoin.Input``.
+        time_zone: As in ``cojoin.Input``; rows then have their time among their columns, as it comes.
+        time_unit: As ``time_zone``.
+        clock_change: As in ``cojoin.Input``.
 
     Raises:
         ConfigurationError: A column does not exist or has the wrong type; raised when the harness is made.
@@ -83,6 +87,9 @@ class HarnessInput:
     max_ahead: Duration | None = None
     late: LatePolicy | None = None
     null_key: NullKeyPolicy = "reject"
+    time_zone: str | None = None
+    time_unit: TimeUnit | None = None
+    clock_change: ClockChange = "before"
 
 
 class BoundInput:
@@ -102,7 +109,8 @@ class BoundInput:
                 raise SchemaError(msg)
         self.label = f"input {declared.name or _NAMES[number - 1]!r}"
         schema = as_schema(declared.columns, f"{self.label}: columns")
-        if declared.event_time is not None and declared.event_time not in schema.names:
+        axis = TimeAxis.of(declared.time_zone, declared.time_unit, declared.clock_change, self.label)
+        if axis is None and declared.event_time is not None and declared.event_time not in schema.names:
             schema = schema.append(pa.field(declared.event_time, _TIME))
         self._schema = schema
         self.spec = InputSpec(
@@ -116,6 +124,7 @@ class BoundInput:
             max_ahead_ms=None if declared.max_ahead is None else milliseconds(declared.max_ahead, "max_ahead"),
             late=declared.late,
             null_key=declared.null_key,
+            axis=axis,
         )
         self._check()
 
@@ -142,9 +151,16 @@ class BoundInput:
                 kind = spec.schema.field(name).type
                 msg = f"{self.label}: key column {name!r} is {kind}, which can't be a key; valid are {KEYABLE}"
                 raise SchemaError(msg)
-        if spec.event_time is not None and spec.schema.field(spec.event_time).type != _TIME:
-            kind = spec.schema.field(spec.event_time).type
-            msg = f"{self.label}: event time column {spec.event_time!r}: expected a timestamp, got {kind}"
+        if spec.event_time is None and spec.axis is not None:
+            msg = f"{self.label}: time_zone, time_unit: expected none with event_time=None: its rows have no times"
+            raise ConfigurationError(msg)
+        if spec.event_time is not None and spec.event_time not in spec.schema.names:
+            msg = f"{self.label}: columns: expected {spec.event_time!r} among them, with time_zone= or time_unit="
+            raise SchemaError(msg)
+        dtype = None if spec.event_time is None else spec.schema.field(spec.event_time).type
+        if dtype is not None and not (dtype == _TIME if spec.axis is None else spec.axis.takes(dtype)):
+            expected = "a timestamp" if spec.axis is None else spec.axis.expected
+            msg = f"{self.label}: event time column {spec.event_time!r}: expected {expected}, got {dtype}"
             raise SchemaError(msg)
         check_late(spec.late, self.label)
         check_null_key(spec.null_key, self.label)
@@ -157,7 +173,8 @@ class BoundInput:
         """Return elements as rows of the input; a timestamp must not be missing, superfluous or invalid."""
         spec = self.spec
         parted = [self._parted(element) for element in elements]
-        position = None if spec.event_time is None else spec.schema.names.index(spec.event_time)
+        is_added = spec.event_time is not None and spec.axis is None
+        position = spec.schema.names.index(str(spec.event_time)) if is_added else None
         others = spec.schema if position is None else spec.schema.remove(position)
         try:
             table = encode_rows([row for row, _ in parted], others, self.label)
@@ -173,6 +190,14 @@ class BoundInput:
         value, names = element.value, self.spec.schema.names
         if isinstance(value, Row):
             value = value.as_dict()
+        if self.spec.axis is not None:
+            if element.timestamp is not NOT_GIVEN:
+                msg = (
+                    f"{self.label}: a timestamp was given for the row {element.value!r}, whose time is one of its "
+                    f"columns (time_zone=, time_unit=); leave it out"
+                )
+                raise SchemaError(msg)
+            return value, None
         carried: tuple[Any, ...] = ()
         if self.spec.event_time is not None:
             position = names.index(self.spec.event_time)

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import warnings
 from collections import Counter
-from datetime import datetime, timedelta, timezone
+from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
@@ -628,3 +628,91 @@ def test_frames_of_spark_that_are_refused(spark: SparkSession) -> None:
     stream = spark.readStream.format("rate").load()
     with pytest.raises(cj.ConfigurationError, match=r"asof_join of streams and sources is connect\("):
         cj.asof_join(stream, left, on=("timestamp", "t"))
+
+
+NIGHT = pd.to_datetime(["2026-10-25 01:30", "2026-10-25 02:30", "2026-10-25 03:30", None])
+
+
+def test_times_without_a_zone_in_both_frames_are_compared_as_they_are() -> None:
+    import polars as pl
+
+    left = pd.DataFrame({"at": NIGHT, "n": range(4)}, index=list("dcba"))
+    right = pd.DataFrame({"at": NIGHT[:2], "tier": ["silver", "gold"]})
+    with pytest.warns(cj.MissingRowsWarning, match="1 of 4 rows of the left can't match: 1 without an event time"):
+        joined = cj.asof_join(left, right, on="at")
+    expected = pd.merge_asof(left.dropna(), right, on="at")
+    assert joined.tier.tolist()[:3] == expected.tier.tolist()
+    assert joined["at"].equals(left["at"])
+    days = pl.DataFrame({"day": [date(2026, 1, 2), date(2026, 1, 1)], "n": [1, 2]})
+    closed = pl.DataFrame({"at": [datetime(2026, 1, 1, 8)], "why": ["moved"]})  # noqa: DTZ001 - without a zone
+    joined = cj.temporal_join(days, closed, on=("day", "at"))
+    assert joined["why"].to_list() == ["moved", None]
+    assert joined.schema["day"] == pl.Date
+
+
+def test_a_zone_is_that_of_the_frame_whose_times_have_none() -> None:
+    left = pd.DataFrame({"at": NIGHT[:3], "n": range(3)})
+    moments = pd.to_datetime(["2026-10-24T23:00Z", "2026-10-25T01:00Z"], utc=True)
+    right = pd.DataFrame({"at": moments, "tier": ["silver", "gold"]})
+    zone = {"on": "at", "time_zone": "Europe/Berlin"}
+    assert cj.asof_join(left, right, **zone).tier.tolist() == ["silver", "silver", "gold"]
+    assert cj.asof_join(left, right, **zone, clock_change="after").tier.tolist() == ["silver", "gold", "gold"]
+    with pytest.warns(
+        cj.MissingRowsWarning, match="1 of 3 rows of the left .*: 1 with an event time out of range, or in an"
+    ):
+        joined = cj.asof_join(left, right, **zone, clock_change="reject")
+    assert [None if pd.isna(tier) else tier for tier in joined.tier] == ["silver", None, "gold"]
+
+
+def test_whole_numbers_have_a_unit() -> None:
+    left, right = pa.table({"s": [1, 5, 10]}), pa.table({"ms": [2_000, 6_000], "tier": ["silver", "gold"]})
+    other = pa.table({"s": [2, 6], "tier": ["silver", "gold"]})
+    joined = cj.asof_join(left, other, on="s", time_unit="s", tolerance="3 seconds")
+    assert joined.column("tier").to_pylist() == [None, "silver", None]
+    assert joined.schema.field("s").type == pa.int64()
+    both = pa.table({"at": pa.array([2_000_000], pa.timestamp("us", "UTC")), "tier": ["gold"]})
+    assert (
+        cj.asof_join(right.select(["ms"]), both, on=("ms", "at"), time_unit="ms").column("tier").to_pylist()
+        == ["gold"] * 2
+    )
+
+
+@pytest.mark.parametrize(
+    ("times", "settings", "told"),
+    [
+        (
+            [1],
+            {},
+            "'left': event time column 'at': expected a timestamp, got bigint; write time_unit='ms', or make it a",
+        ),
+        (
+            [1],
+            {"time_zone": "UTC"},
+            "time_zone: neither frame's times are times without a zone, or dates, but int64 and",
+        ),
+        (
+            NIGHT[:1],
+            {"time_unit": "s"},
+            "time_unit: neither frame's times are whole numbers, but timestamp.* leave time_",
+        ),
+        ([1], {"time_unit": "days"}, "time_unit: expected 's', 'ms' or 'us', got 'days'"),
+        ([1], {"time_unit": "s", "time_zone": "UTC"}, "expected time_zone= for times without a zone .* got both"),
+        (
+            NIGHT[:1],
+            {"time_zone": "Berlin"},
+            "time_zone: expected a zone's name, such as 'Europe/Berlin' or 'UTC', got",
+        ),
+    ],
+)
+def test_times_whose_meaning_is_unclear_are_refused(times: Any, settings: dict[str, Any], told: str) -> None:
+    frames = [pd.DataFrame({"at": times, name: [1]}) for name in ("n", "m")]
+    with pytest.raises(cj.ConfigurationError, match=told):
+        cj.asof_join(*frames, on="at", **settings)
+
+
+def test_one_frame_with_a_zone_and_one_without_need_it() -> None:
+    left = pd.DataFrame({"at": NIGHT[:1]})
+    with pytest.raises(
+        cj.SchemaError, match="'left': event time column 'at': .* write time_zone='Europe/Berlin', or make"
+    ):
+        cj.asof_join(left, left.assign(at=left["at"].dt.tz_localize("UTC"), tier="gold"), on="at")

@@ -14,8 +14,6 @@ from hypothesis import strategies as st
 from cojoin.engine.input_spec import (
     REJECTED_SCHEMA,
     InputSpec,
-    event_micros,
-    event_millis,
     reject_reasons,
     rejected_table,
     split_admitted,
@@ -24,6 +22,7 @@ from cojoin.engine.input_spec import (
 from cojoin.engine.time.watermark_strategies import WatermarkStrategy
 from cojoin.engine.time.watermarks import NONE
 from cojoin.engine.values.encoding import encode_rows
+from cojoin.engine.values.tables import event_micros, event_millis
 from cojoin.engine.values.types import parse_schema
 from tests.streams import CUSTOMERS, specs, table
 

@@ -168,8 +168,8 @@ def test_a_feed_without_commits_has_its_order_from_the_source() -> None:
 @pytest.mark.parametrize("feed", [None, DELTA_FEED, ChangeFeed("at")])
 def test_what_is_described_is_read_again(feed: ChangeFeed | None) -> None:
     changes = RowChanges("since", feed, *(() if feed else ("begins", "ends")))
-    assert RowChanges.read(json.loads(json.dumps(changes.describe())), "since") == changes
-    assert RowChanges.read(None, "since") is None
+    assert RowChanges.read(json.loads(json.dumps(changes.describe())), "since", None) == changes
+    assert RowChanges.read(None, "since", None) is None
 
 
 def spec(**changes: Any) -> InputSpec:

@@ -138,18 +138,26 @@ def _as_time(column: Any, axis: str) -> Any:
     return pc.round(pc.multiply(column.cast(pa.float64()), 1e6)).cast(pa.int64()).cast(_UTC)
 
 
+def _meaning(dtype: pa.DataType, axis: str) -> dict[str, Any]:
+    """Return the arguments of an input that say what times of a type mean; none where they are made timestamps."""
+    if axis in ("UTC", "midnight") and (pa.types.is_date(dtype) or (pa.types.is_timestamp(dtype) and dtype.tz is None)):
+        return {"time_zone": "UTC"}
+    return {"time_unit": "s"} if axis == "second" and pa.types.is_integer(dtype) else {}
+
+
 def connect(case: Case, made: Any = None) -> cj.ConnectedInputs:
     """Connect the two sides; ``made`` turns an Arrow table into what is joined, such as a DataFrame of Spark's."""
     inputs = []
     for name, columns, on, key in zip(("left", "right"), (case.left, case.right), case.on, case.key, strict=True):
         rows = table(columns)
-        if case.axis:
-            position = rows.column_names.index(on)
+        position = rows.column_names.index(on)
+        meaning = _meaning(rows.schema.field(on).type, case.axis)
+        if case.axis and not meaning:
             rows = rows.set_column(position, on, _as_time(rows.column(on), case.axis))
         rows = rows.append_column(f"{name}_row", pa.array(range(rows.num_rows), pa.int64()))
         sequence = "right_row" if case.ordered and name == "right" else ()
         source = rows if made is None else made(rows)
-        inputs.append(cj.Input(source, key=key, event_time=on, name=name, sequence=sequence))
+        inputs.append(cj.Input(source, key=key, event_time=on, name=name, sequence=sequence, **meaning))
     return cj.connect(*inputs)
 
 

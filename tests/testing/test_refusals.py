@@ -58,7 +58,10 @@ def test_the_messages_are_those_of_a_query() -> None:
         ({"regressing_watermarks": "eror"}, r"regressing_watermarks: .*did you mean 'error'"),
         ({"key_groups": 0}, r"key_groups: expected one or more, got 0"),
         ({"input1": HarnessInput("a string", key="b")}, r"input 'left' has no key column 'b'"),
-        ({"input1": HarnessInput("a string", key=())}, r"key: expected the same types in both inputs, got none in input"),
+        (
+            {"input1": HarnessInput("a string", key=())},
+            r"key: expected the same types in both inputs, got none in input",
+        ),
         ({"input1": HarnessInput("a double", key="a")}, r"key column 'a' is double, which can't be a key"),
         (
             {"input1": HarnessInput("a long", key="a")},

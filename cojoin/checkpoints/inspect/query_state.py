@@ -45,6 +45,7 @@ from cojoin.engine.input_spec import InputSpec
 from cojoin.engine.rescaling import key_columns
 from cojoin.engine.row_changes import RowChanges
 from cojoin.engine.state.ttl import split_type
+from cojoin.engine.time.time_axis import TimeAxis
 from cojoin.engine.time.watermarks import NONE
 from cojoin.engine.values.encoding import encode_rows
 from cojoin.engine.values.rows import back_quoted, free_name
@@ -416,6 +417,7 @@ def as_checkpoint(checkpoint: Location | Checkpoint, at: Moment) -> Checkpoint:
 
 def stored_inputs(query: Mapping[str, Any]) -> tuple[InputSpec, InputSpec]:
     """Return the inputs as a checkpoint describes them; watermark strategies are not stored."""
+    axes = [TimeAxis.read(stored) for stored in query["inputs"]]
     left, right = (
         InputSpec(
             stored["name"],
@@ -425,9 +427,10 @@ def stored_inputs(query: Mapping[str, Any]) -> tuple[InputSpec, InputSpec]:
             tuple(stored["partition"]),
             tuple(stored["sequence"]),
             static=bool(stored.get("static")),
-            changes=RowChanges.read(stored.get("changes"), stored["event_time"]),
+            changes=RowChanges.read(stored.get("changes"), stored["event_time"], axis),
+            axis=axis if stored.get("changes") is None else None,
         )
-        for stored in query["inputs"]
+        for stored, axis in zip(query["inputs"], axes, strict=True)
     )
     return left, right
 

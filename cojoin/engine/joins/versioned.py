@@ -172,11 +172,11 @@ class VersionedJoinOperator(Operator):
     def _expire_versions(self, watermark: int) -> None:
         """Remove versions by age, in segments too, except those that a waiting row may match."""
         if self._age is not None and self._versions.rows:
-            spec, needed = self.inputs[0], watermark
+            (left, right), needed = self.inputs, watermark
             if self._waiting.num_rows:
-                needed = min(watermark, int(spec.millis(self._waiting).min()) - 1)
+                needed = min(watermark, int(left.millis(self._waiting).min()) - 1)
             # As in ``_unexpired``, a version stays if its time plus the age, in whole milliseconds, exceeds ``needed``.
-            self._versions.expire(Expired((needed + 1) * 1_000 - self._age - 1, self.inputs[1].event_time))
+            self._versions.expire(Expired((needed + 1) * 1_000 - self._age - 1, right.event_time, right.axis))
 
     def forget_table(self) -> None:
         """Forget all versions, which count as done already; rows that wait are matched with those that come."""

@@ -25,6 +25,7 @@ import pyarrow as pa
 from cojoin.engine.functions import KeyedCoProcessFunction, OutputTag
 from cojoin.engine.joins import IntervalJoin
 from cojoin.engine.operator import OUTPUT, REJECTED
+from cojoin.engine.time.time_axis import TimeAxis, micros_of
 from cojoin.engine.time.timers import TimeDomain
 from cojoin.engine.values.rows import decode_rows
 from cojoin.engine.values.tables import event_millis
@@ -215,17 +216,17 @@ def _joined_times(operation: Any, left: InputSpec, right: InputSpec, table: pa.T
     taken = {name.lower() for name in left.schema.names}
     own = str(right.event_time)
     of_right = own if own.lower() not in taken else f"{right.name}_event_time"
-    columns = [table.column(left.schema.names.index(str(left.event_time)))]
+    columns = [(table.schema.names[left.schema.names.index(str(left.event_time))], left.axis)]
     if isinstance(operation, IntervalJoin):
-        columns.append(table.column(of_right))
-    millis = [_millis(column) for column in columns]
+        columns.append((of_right, right.axis))
+    millis = [_millis(table, name, axis) for name, axis in columns]
     return [max((each for each in row if each is not None), default=None) for row in zip(*millis, strict=True)]
 
 
-def _millis(column: pa.ChunkedArray) -> list[int | None]:
-    micros = column.cast(pa.int64()).combine_chunks()
-    floored = event_millis(micros.fill_null(0).to_numpy(zero_copy_only=False)).tolist()
-    return [each if known else None for each, known in zip(floored, micros.is_valid().to_pylist(), strict=True)]
+def _millis(table: pa.Table, column: str, axis: TimeAxis | None) -> list[int | None]:
+    floored = event_millis(micros_of(table, column, axis)).tolist()
+    is_known = table.column(column).is_valid().to_pylist()
+    return [time if known else None for time, known in zip(floored, is_known, strict=True)]
 
 
 class Callback(NamedTuple):

@@ -30,9 +30,10 @@ import pyarrow as pa
 
 from cojoin.engine.state.segments import HASH, OpenSegment, Segment, SegmentContext, write_segment
 from cojoin.engine.state.ttl import without_expired
+from cojoin.engine.time.time_axis import TimeAxis, micros_of
 from cojoin.engine.values.hashes import key_hashes
 from cojoin.engine.values.schema_evolution import evolve
-from cojoin.engine.values.tables import concat, event_micros, take_rows
+from cojoin.engine.values.tables import concat, take_rows
 from cojoin.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -84,12 +85,13 @@ _NONE = np.empty(0, dtype=np.uint64)
 class Expired:
     """Rows that no read may return any more: those whose time is at most ``cutoff``.
 
-    It is in epoch microseconds of ``column``, or with None in milliseconds of the last accesses that a state with a
-    time-to-live stores with its values.
+    It is in epoch microseconds of ``column``, whose times are on ``axis``, or with None in milliseconds of the last
+    accesses that a state with a time-to-live stores with its values.
     """
 
     cutoff: int
     column: str | None = None
+    axis: TimeAxis | None = None
 
     def filter(self, table: pa.Table) -> pa.Table:
         """Return a table without its expired rows; the same table where nothing has expired."""
@@ -97,7 +99,7 @@ class Expired:
             return without_expired(table, self.cutoff)
         if self.cutoff < _MIN or not table.num_rows:
             return table
-        young = event_micros(table, self.column) > min(self.cutoff, _MAX)
+        young = micros_of(table, self.column, self.axis) > min(self.cutoff, _MAX)
         return table if young.all() else table.filter(pa.array(young))
 
 

@@ -38,6 +38,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812
 
 from cojoin.engine.display import format_span
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from pyspark.sql import DataFrame, SparkSession
 
+    from cojoin.engine.time.time_axis import TimeAxis
     from cojoin.session.session_adapter import StreamSource
     from cojoin.spark.bound_input import BoundInput
     from cojoin.spark.sources.source import NewestCommit
@@ -64,6 +66,7 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 
 _MAPPING = "delta.columnMapping.mode"
+_LOCAL, _LONGEST_GAP_MS = pa.timestamp("us"), 86_400_000
 _NOTHING_READ = (NOTHING_READ, "null")
 _DELTA_FIELDS = {"reservoirId", "reservoirVersion", "index", "isStartingVersion"}
 
@@ -73,13 +76,14 @@ class InputStreams:
     """The streams of a query's inputs, as far as their watermarks may have to wait for them.
 
     Attributes:
-        tables: The Delta table of each input, and its event-time column; None for any other input, or a computed time.
+        tables: The Delta table of each input, its event-time column, and the axis of times that are not timestamps;
+            None for any other input, or a computed time.
         lines: How many lines of Spark's offset log belong to each input.
         feeds: Which inputs are the changes of a table.
         logs: The Delta table of each of these lines, and whether its changes are read; None where it is not known.
     """
 
-    tables: tuple[tuple[str | None, str | None], ...]
+    tables: tuple[tuple[str | None, str | None, TimeAxis | None], ...]
     lines: tuple[int, ...]
     feeds: tuple[bool, ...] = (False, False)
     logs: tuple[tuple[str, bool] | None, ...] = ()
@@ -87,7 +91,7 @@ class InputStreams:
     @classmethod
     def of(cls, inputs: Sequence[BoundInput]) -> InputStreams:
         """Return the streams of two inputs."""
-        tables = tuple((_table(each), _time_column(each)) for each in inputs)
+        tables = tuple((_table(each), _time_column(each), each.spec.time_axis) for each in inputs)
         feeds = tuple(each.source is not None and each.source.begins_with_snapshot for each in inputs)
         logs = [_logs(each) for each in inputs]
         return cls(tables, tuple(map(len, logs)), feeds, (*logs[0], *logs[1]))
@@ -254,8 +258,8 @@ class _End:
 class _Table:
     """The Delta table of an input, with the event times in its files and their numbers of rows."""
 
-    def __init__(self, location: str | None, event_time: str | None, *, is_feed: bool) -> None:
-        self._location, self._event_time, self.is_feed = location, event_time, is_feed
+    def __init__(self, location: str | None, event_time: str | None, axis: TimeAxis | None, *, is_feed: bool) -> None:
+        self._location, self._event_time, self._axis, self.is_feed = location, event_time, axis, is_feed
         self._known: tuple[int, NDArray[np.int64], NDArray[np.int64]] | None = None
 
     def until(self, session: SparkSession, end: _End) -> int:
@@ -283,7 +287,7 @@ class _Table:
         if self._location is None or not adapter_of(session).shares_paths:
             return None
         if self._known is None or self._known[0] != version:
-            least, rows = _of_files(session, self._location, version, self._event_time)
+            least, rows = _of_files(session, self._location, version, self._event_time, self._axis)
             self._known = version, np.minimum.accumulate(least[::-1])[::-1], rows
         return self._known[1:]
 
@@ -329,7 +333,7 @@ def _log_of(source: StreamSource | None) -> tuple[str, bool] | None:
 
 
 def _of_files(
-    session: SparkSession, location: str, version: int, column: str | None
+    session: SparkSession, location: str, version: int, column: str | None, axis: TimeAxis | None
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the limit before each file of a table's version is read, and its rows, in the order of Delta's stream.
 
@@ -345,7 +349,8 @@ def _of_files(
     statistics = [(file.rows, file.deletion_vector or {}, file.counted()) for file in log.files(version)]
     counts = [-1 if rows is None else rows - int(gone.get("cardinality", 0)) for rows, gone, _ in statistics]
     least = [None if is_mapped else (known.get("minValues") or {}).get(column) for _, _, known in statistics]
-    limits = [END_OF_TIME if rows == 0 else time for rows, time in zip(counts, _before(session, least), strict=True)]
+    before = _before(session, least) if axis is None else _before_on(axis, least)
+    limits = [END_OF_TIME if rows == 0 else time for rows, time in zip(counts, before, strict=True)]
     return np.array(limits, dtype=np.int64), np.array(counts, dtype=np.int64)
 
 
@@ -356,6 +361,20 @@ def _before(session: SparkSession, texts: Sequence[Any]) -> list[int]:
     least = session.range(1).select(F.explode(lines).alias("least"))
     times = least.select(F.unix_millis(F.try_to_timestamp("least")).alias("millis"))
     return [NONE if millis is None else millis - 1 for millis in times.toArrow().column(0).to_pylist()]
+
+
+def _before_on(axis: TimeAxis, least: Sequence[Any]) -> list[int]:
+    """Return the same for local times and whole numbers in statistics."""
+    kind = int if axis.zone is None else str
+    values = [value if type(value) is kind else None for value in least]
+    try:
+        column = pa.array(values, pa.int64()) if axis.zone is None else pa.array(values, pa.string()).cast(_LOCAL)
+    except pa.ArrowInvalid:
+        return [NONE] * len(values)
+    # A local time that a clock change leaves out moves forward by the gap, and so behind later ones.
+    slack = 0 if axis.zone is None else _LONGEST_GAP_MS
+    times = axis.timestamps(pa.chunked_array([column])).cast(pa.int64()).to_pylist()
+    return [NONE if micros is None else micros // 1_000 - 1 - slack for micros in times]
 
 
 @dataclass(frozen=True)

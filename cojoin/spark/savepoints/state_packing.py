@@ -26,7 +26,7 @@ from cojoin.engine.values import codec
 from cojoin.engine.values.codec import binary_column
 from cojoin.engine.values.keys import encode_keys
 from cojoin.engine.values.rows import decode_rows
-from cojoin.engine.values.tables import event_micros, event_millis, take_rows
+from cojoin.engine.values.tables import take_rows
 from cojoin.errors import CheckpointError
 from cojoin.session.sealed import for_workers
 from cojoin.spark.batch.packing import key_group
@@ -170,7 +170,7 @@ def largest_times(tables: Mapping[str, pa.Table], inputs: tuple[InputSpec, Input
     for name, side in owners.items():
         spec = inputs[side]
         if name in tables and tables[name].num_rows and spec.event_time is not None:
-            newest = int(event_millis(event_micros(tables[name], spec.event_time)).max())
+            newest = int(spec.millis(tables[name]).max())
             largest[side] = max(newest, newest if largest[side] is None else int(largest[side]))  # type: ignore[arg-type]
     return largest
 

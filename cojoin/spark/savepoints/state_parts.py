@@ -24,9 +24,10 @@ from pyspark.sql import functions as F  # noqa: N812
 from cojoin.checkpoints.inspect.key_state import BUFFERS, DOMAINS, PAIRED, STATE
 from cojoin.engine.display import show_row
 from cojoin.engine.state.ttl import split_type
+from cojoin.engine.time.time_axis import TimeAxis, micros_of
 from cojoin.engine.values.rows import decode_rows
 from cojoin.engine.values.schema_evolution import differences, evolve
-from cojoin.engine.values.tables import event_micros, up_to_millis
+from cojoin.engine.values.tables import up_to_millis
 from cojoin.errors import CheckpointError, ConfigurationError, did_you_mean
 from cojoin.session.arrow_types import arrow_schema
 from cojoin.session.sessions import is_frame
@@ -60,6 +61,7 @@ class PartShape:
         target: The columns as they are stored, and those that decide where a row belongs.
         keys: The positions of the key's columns.
         event_time: The event-time column of rows of an input.
+        axis: The meaning of event times that are not timestamps; None for timestamps.
         watermark: The operator's watermark, up to which versions are in force.
         allowed: For buffered rows, what they may wait for, with the table; for timers, the domains, with the table.
         spreading: The positions of the columns by which rows with a null key are spread over the key groups.
@@ -73,6 +75,7 @@ class PartShape:
     target: pa.Schema
     keys: tuple[int, ...]
     event_time: str | None = None
+    axis: TimeAxis | None = None
     watermark: int = 0
     allowed: Mapping[str, str] = field(default_factory=dict)
     spreading: tuple[int, ...] = ()
@@ -173,7 +176,7 @@ class PartShape:
             return {self.table: self._without_empty(rows)}
         if self.kind == "versions":
             assert self.event_time is not None
-            in_force = up_to_millis(event_micros(rows, self.event_time), self.watermark)
+            in_force = up_to_millis(micros_of(rows, self.event_time, self.axis), self.watermark)
             # A version after the watermark has come, and waits for the watermark as it would in the query.
             return {self.table: rows.filter(pa.array(in_force)), "held2": rows.filter(pa.array(~in_force))}
         if self.kind == "timers":
@@ -269,8 +272,9 @@ class GivenParts:
             msg = f"write_state: versions: the query is a {self.target.title}, which has no versions; {which}"
             raise ConfigurationError(msg)
         chosen = _chosen("versions", frame, right.schema, right.key)
-        keys, at, until = _places(right.schema, right.key), right.event_time, self.target.watermark
-        return _part(chosen, "versions", "versions", "versions", right.schema, keys, event_time=at, watermark=until)
+        keys, until = _places(right.schema, right.key), self.target.watermark
+        times: Any = {"event_time": right.event_time, "axis": right.axis, "watermark": until}
+        return _part(chosen, "versions", "versions", "versions", right.schema, keys, **times)
 
     def buffered(self, name: str, frame: Any) -> Part:
         """Return the buffered rows of an input."""
@@ -298,6 +302,7 @@ class GivenParts:
             target,
             _places(spec.schema, spec.key),
             event_time=spec.event_time,
+            axis=spec.axis,
             allowed=allowed,
             spreading=_places(spec.schema, spec.spreading),
             null_keys=spec.null_key == "unmatched",
