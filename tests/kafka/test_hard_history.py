@@ -16,7 +16,7 @@ import cojoin as cj
 from tests.kafka.hard_replay import offsets, replay_hard
 from tests.kafka.hard_topics import KINDS, open_transaction
 from tests.kafka.replayed import START, join, make, pairs, rejected, row, run, version, write
-from tests.seeds import SEED
+from tests.seeds import SEED, drawn
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,7 +37,7 @@ def test_all_that_misleads_at_once(spark: SparkSession, broker: Broker, tmp_path
 
 @pytest.mark.slow  # some minutes: each replay has twenty batches and more
 @pytest.mark.parametrize("seed", [SEED, *(pytest.param(SEED + more, marks=pytest.mark.more) for more in (1, 2))])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", drawn(KINDS, 2))
 def test_each_alone(spark: SparkSession, broker: Broker, tmp_path: Path, kind: str, seed: int) -> None:
     found = replay_hard(spark, broker.bootstrap_servers, tmp_path, [kind], seed=seed, trades=20_000, limit=2_000)
     assert not found.faults, (seed, found)

@@ -25,6 +25,7 @@ from tests.checkpoints.damages import DAMAGES, SEED, told_of
 from tests.releases import queries
 from tests.releases.queries import CASES, DRAIN, Case, Place
 from tests.releases.unpacked import FOLDER, RELEASES, expected, locked, looked_at, told, unpack
+from tests.seeds import drawn
 from tests.spark.refused import refused
 
 if TYPE_CHECKING:
@@ -43,12 +44,18 @@ def cases(what: str) -> Any:
     return pytest.mark.parametrize(
         ("release", "case"),
         [
-            pytest.param(
-                release, case, id=f"{release}-{name}", marks=[] if QUICK.get(what) == name else pytest.mark.slow
-            )
+            pytest.param(release, case, id=f"{release}-{name}", marks=_marks(what, release, name))
             for release, (name, case) in product(RELEASES, CASES.items())
         ],
     )
+
+
+def _marks(what: str, release: str, name: str) -> list[pytest.MarkDecorator]:
+    """Return the marks of a case: of each release the slow circle runs four of each kind, which the seed draws."""
+    if QUICK.get(what) == name:
+        return []
+    chosen = random.Random(f"{SEED} {what} {release}").sample([*CASES], 4)
+    return [pytest.mark.slow, *([] if name in chosen else [pytest.mark.more])]
 
 
 @pytest.fixture
@@ -83,7 +90,7 @@ def test_it_goes_on(spark: SparkSession, release: str, case: Case, place: Place)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["asof", "killed", "restored"])
+@pytest.mark.parametrize("name", drawn(["asof", "killed", "restored"], 1))
 @pytest.mark.parametrize("release", RELEASES)
 def test_it_goes_on_with_idleness_and_columns_that_may_come(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch, release: str, name: str

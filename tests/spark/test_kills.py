@@ -89,25 +89,28 @@ def test_a_driver_that_is_killed_anywhere_loses_nothing(
     """Without a victim, all have their turns."""
     seed = SEED
     # Those that take over another query's table need one of their own each, which takes as long as the rest.
-    chosen = [each for each in choose(4 if victim else 6, seed) if each.job != "same table"]
+    chosen = [each for each in choose(4, seed) if each.job != "same table"]
     shuffle_partitions(2)
     verdicts = list(Killing(spark, tmp_path, seed).run(chosen, victim=victim))
     assert not [each for each in verdicts if each.faults], "\n".join(each.told() for each in verdicts)
 
 
-def halves() -> list[Any]:
-    """Return the points of suspension in two halves, which the seed draws: local disks and S3 have one each."""
-    every = random.Random(SEED).sample(SUSPENSIONS, len(SUSPENSIONS))
-    return [every[::2], every[1::2]]
+QUARTERS = [0, *(pytest.param(part, marks=pytest.mark.more) for part in range(1, 4))]
+
+
+def quarters(place: str) -> list[list[Any]]:
+    """Return the points of suspension in four quarters, which the seed draws anew for each place."""
+    every = random.Random(f"{SEED} {place}").sample(SUSPENSIONS, len(SUSPENSIONS))
+    return [every[part::4] for part in range(4)]
 
 
 @pytest.mark.slow  # A driver's start, and two runs for each point.
-@pytest.mark.parametrize("half", [0, pytest.param(1, marks=pytest.mark.more)])
+@pytest.mark.parametrize("quarter", QUARTERS)
 def test_a_driver_that_is_suspended_anywhere_loses_nothing(
-    spark: SparkSession, shuffle_partitions: Callable[[int], None], tmp_path: Path, half: int
+    spark: SparkSession, shuffle_partitions: Callable[[int], None], tmp_path: Path, quarter: int
 ) -> None:
     shuffle_partitions(2)
-    verdicts = list(Suspending(spark, tmp_path, SEED).run(halves()[half]))
+    verdicts = list(Suspending(spark, tmp_path, SEED).run(quarters("disks")[quarter]))
     assert not [each for each in verdicts if each.faults], "\n".join(each.told() for each in verdicts)
 
 
@@ -116,7 +119,7 @@ def test_a_driver_on_s3_that_is_killed_anywhere_loses_nothing(
     spark: SparkSession, bucket: S3Server, shuffle_partitions: Callable[[int], None], tmp_path: Path
 ) -> None:
     seed = SEED
-    chosen = [each for each in choose(3, seed) if each.job != "same table"]
+    chosen = [each for each in choose(2, seed) if each.job != "same table"]
     shuffle_partitions(2)
     killing = Killing(spark, tmp_path, seed, Place(bucket.endpoint, bucket.bucket))
     verdicts = list(killing.run(chosen, victim="both"))
@@ -124,11 +127,11 @@ def test_a_driver_on_s3_that_is_killed_anywhere_loses_nothing(
 
 
 @pytest.mark.slow  # A driver's start, and two runs for each point.
-@pytest.mark.parametrize("half", [1, pytest.param(0, marks=pytest.mark.more)])
+@pytest.mark.parametrize("quarter", QUARTERS)
 def test_a_driver_on_s3_that_is_suspended_anywhere_loses_nothing(
-    spark: SparkSession, bucket: S3Server, shuffle_partitions: Callable[[int], None], tmp_path: Path, half: int
+    spark: SparkSession, bucket: S3Server, shuffle_partitions: Callable[[int], None], tmp_path: Path, quarter: int
 ) -> None:
     shuffle_partitions(2)
     suspending = Suspending(spark, tmp_path, SEED, Place(bucket.endpoint, bucket.bucket))
-    verdicts = list(suspending.run(halves()[half]))
+    verdicts = list(suspending.run(quarters("S3")[quarter]))
     assert not [each for each in verdicts if each.faults], "\n".join(each.told() for each in verdicts)

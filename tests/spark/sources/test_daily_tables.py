@@ -173,7 +173,7 @@ COMMITS: dict[str, tuple[str, list[str], dict[str, int]]] = {
 
 
 @pytest.mark.slow  # Two runs each.
-@pytest.mark.parametrize(("kind", "limit"), drawn(product(COMMITS, (1, 1_000)), 4))
+@pytest.mark.parametrize(("kind", "limit"), drawn(product(COMMITS, (1, 1_000)), 2))
 def test_what_was_read_to_its_end_holds_nothing_whatever_the_commit(
     spark: SparkSession, tmp_path: Path, kind: str, limit: int
 ) -> None:

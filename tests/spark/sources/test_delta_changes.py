@@ -173,7 +173,7 @@ DEATHS = {
 
 
 @pytest.mark.slow  # Six runs each.
-@pytest.mark.parametrize("point", drawn(DEATHS, 2))
+@pytest.mark.parametrize("point", drawn(DEATHS, 1))
 def test_a_query_that_is_killed_anywhere_goes_on_and_forks_exactly(
     spark: SparkSession, tmp_path: Path, point: str
 ) -> None:
