@@ -162,8 +162,20 @@ def capture(
 
 
 def _check_inputs(plan: Plan) -> None:
-    """Check that a test harness can have the inputs."""
+    """Check that a test harness can have the inputs, key by key."""
+    if not plan.left.key:
+        msg = (
+            f"capture: a test is made of the rows of a few keys, and inputs {plan.left.name!r} and {plan.right.name!r} "
+            f"have no key (key=()); check_determinism() and diff() look at all rows"
+        )
+        raise ConfigurationError(msg)
     for spec in plan.inputs:
+        if spec.axis is not None:
+            msg = (
+                f"capture: the event times of input {spec.name!r} are not timestamps (time_zone=, time_unit=), which a "
+                f"captured row has beside its columns; connect the same rows with a column of timestamps"
+            )
+            raise ConfigurationError(msg)
         if spec.changes is not None:
             msg = (
                 f"capture: the rows of input {spec.name!r} are versions and deletes of a table, which the test harness "

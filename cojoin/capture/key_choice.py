@@ -83,7 +83,6 @@ def keys_of_run(
     A named key without rows raises ConfigurationError, and so do too many rows for a test.
     """
     plan: Plan = source[0].plan if isinstance(source, list) else source.plan
-    _check_keyed(plan)
     wanted = None if keys is None else named_keys(keys, plan.left)
     history = select_columns(history_of(source, wanted, reduction.span).within(reduction.span), reduction.columns)
     notes, coverage = _classified(history, reduction)
@@ -132,7 +131,6 @@ def keys_of_checkpoint(source: Any, joined: Any, keys: Iterable[Any] | None, red
     if keys is None:
         msg = "keys: the keys of a checkpoint can't be chosen by their cases; name them: capture(..., keys=[...])"
         raise ConfigurationError(msg)
-    _check_keyed(joined.plan)
     named = named_keys(keys, joined.plan.left)
     histories = key_histories(source, joined, named)
     captured, sizes = {}, {}
@@ -178,15 +176,6 @@ def _masked(history: History, coverage: Coverage, chosen: Sequence[int], reducti
     before = np.concatenate([codes[mask] for codes, mask in zip(coverage.codes, rows, strict=True)])
     after = np.concatenate(again.codes)
     return _captured(masked, notes, again, [int(after[before == code][0]) for code in chosen])
-
-
-def _check_keyed(plan: Plan) -> None:
-    if not plan.left.key:
-        msg = (
-            f"capture: a test is made of the rows of a few keys, and inputs {plan.left.name!r} and {plan.right.name!r} "
-            f"have no key (key=()); check_determinism() and diff() look at all rows"
-        )
-        raise ConfigurationError(msg)
 
 
 def named_keys(keys: Iterable[Any], spec: InputSpec) -> list[tuple[Any, ...]]:

@@ -321,9 +321,9 @@ def frame_lateness(
     rows = _cast_voids(read_frame(narrowed(source, list(names)), label), wanted)
     types = {field.name: type_to_ddl(field.type) for field in rows.schema}
     order = arrival_order(types, arrival, every, max_ahead, now_ms)
-    columns = InputColumns(label, {field.name: field for field in rows.schema}, types, library_of(source, label))
-    # A key is needed, and any column will do.
-    declared = Input(source, key=event_time, event_time=event_time, name=name, partition=partition)
+    fields = {field.name: field for field in rows.schema}
+    columns = InputColumns(label, fields, types, library_of(source, label), takes_axis=False)
+    declared = Input(source, key=(), event_time=event_time, name=name, partition=partition)
     spec = columns.spec(declared, name, event_time, None)
     return _counted(rows, spec, order)
 

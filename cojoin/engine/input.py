@@ -276,6 +276,7 @@ class InputColumns:
         default_partition: The columns that identify a source partition if the declaration names none.
         default_sequence: The columns that order the rows of a source partition if the declaration names none.
         feed: The change feed of which the rows are (``row_changes``); None where they are of none.
+        takes_axis: Whether the declaration may have ``time_zone`` or ``time_unit``.
     """
 
     label: str
@@ -285,6 +286,7 @@ class InputColumns:
     default_partition: tuple[str, ...] = ()
     default_sequence: tuple[str, ...] = ()
     feed: ChangeFeed | None = None
+    takes_axis: bool = True
 
     def spec(self, declared: Input, name: str, event_time: Any, max_ahead_ms: int | None) -> InputSpec:
         """Return the input's specification; ``max_ahead_ms`` None is any distance from processing time."""
@@ -403,7 +405,7 @@ class InputColumns:
             expected = axis.expected
             leave = "leave time_zone= out" if axis.zone else "leave time_unit= out"
             cure = leave if is_timestamp else cure if argument is None else f"write {argument}"
-        elif argument is not None:
+        elif argument is not None and self.takes_axis:
             code = self.advice.time(name, kind_of(spelled), role)
             cure = f"write {argument}{'' if code is None else f', or make it a timestamp: {code}'}"
         msg = f"{self.label}: {role} column {name!r}: expected {expected}, got {spelled}; {cure}"

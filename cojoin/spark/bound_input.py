@@ -216,7 +216,7 @@ class SparkAdvice(Advice):
 class BoundInput:
     """An input with its source opened and its columns resolved and checked; the tag is 1 (left) or 2 (right)."""
 
-    def __init__(self, declared: Input, default_name: str, tag: Literal[1, 2]) -> None:
+    def __init__(self, declared: Input, default_name: str, tag: Literal[1, 2], *, takes_axis: bool = True) -> None:
         self.tag = tag
         name = declared.name or default_name
         self._label = f"input {name!r}"
@@ -234,6 +234,7 @@ class BoundInput:
             default_partition=defaults.partition if defaults else (),
             default_sequence=defaults.sequence if defaults else (),
             feed=None if self.source is None else self.source.feed,
+            takes_axis=takes_axis,
         )
         self.spec = columns.spec(declared, name, event_time, self._max_ahead(declared.max_ahead))
         for role in ("key", "partition", "sequence"):

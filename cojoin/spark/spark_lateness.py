@@ -142,9 +142,8 @@ def spark_lateness(
         raise ConfigurationError(msg)
     types = {field.name: field.dataType.simpleString() for field in frame.schema.fields}
     order = arrival_order(types, arrival, every, max_ahead, now_ms)
-    # An input needs a key, which has no meaning for lateness; the arrival's column can be one.
-    declared = Input(frame, key=order.column or "", event_time=event_time, name=_NAME, partition=partition)
-    bound = BoundInput(declared, _NAME, 1)
+    declared = Input(frame, key=(), event_time=event_time, name=_NAME, partition=partition)
+    bound = BoundInput(declared, _NAME, 1, takes_axis=False)
     rows = _times(bound.frame, bound.spec, order).persist(StorageLevel.DISK_ONLY)
     try:
         return _counted(rows, bound.spec, order)

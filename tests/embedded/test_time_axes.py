@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 import cojoin as cj
+from cojoin.capture.capture import capture
 from cojoin.engine.joins import AsofJoin
 from cojoin.engine.time.time_axis import TimeAxis
 from cojoin.testing import Harness, HarnessInput, check_determinism
@@ -19,6 +20,7 @@ from tests.seeds import SEED, SEED_TEXT
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from cojoin.api.connect import ConnectedInputs
     from cojoin.api.joined import Joined
@@ -241,3 +243,12 @@ def test_what_has_no_meaning_is_refused_with_the_argument(settings: dict[str, An
 
 def test_an_input_shows_its_axis() -> None:
     assert "event time local in Europe/Berlin" in str(cj.Input(TABLES, "id", "local", time_zone=BERLIN))
+
+
+def test_tools_that_know_timestamps_alone_say_so(tmp_path: Path) -> None:
+    rows = pa.table({"id": [1], "local": ZERO})
+    pair = cj.connect(cj.Input(rows, "id", "local", "l", time_zone=BERLIN), cj.Input(TABLES, "id", "at", "r"))
+    with pytest.raises(cj.ConfigurationError, match="capture: the event times of input 'l' are not timestamps"):
+        capture(pair.asof_join(suffixes=("", "_r")), tmp_path / "test_joins.py")
+    with pytest.raises(cj.SchemaError, match="expected a timestamp, got timestamp_ntz; it has no time zone; name"):
+        cj.lateness(rows, event_time="local")

@@ -150,13 +150,18 @@ class PartShape:
         return pa.array(before[bounds[1:]] > before[bounds[:-1]])
 
     def _misplaced(self, rows: pa.Table) -> dict[str, pa.ChunkedArray]:
+        """Return the masks of rows whose time, or whose place in the state, the query can't have."""
+        wrong: dict[str, pa.ChunkedArray] = {}
+        if self.axis is not None and self.event_time is not None:
+            misfits = self.axis.misfits(rows.column(self.event_time))
+            wrong["an event time without a moment (time_unit=, clock_change=)"] = pa.chunked_array([misfits])
         if self.kind not in ("buffered", "timers"):
-            return {}
+            return wrong
         column = rows.column(DOMAIN if self.kind == "timers" else WAITS_FOR)
         known = pc.is_in(column, value_set=pa.array([*self.allowed], pa.string()))
         name = "domain" if self.kind == "timers" else "waits_for"
         expected = " or ".join(map(repr, self.allowed)) or "none, as the function sets no timers"
-        return {f"another {name} than the query has ({expected})": pc.invert(known)}
+        return wrong | {f"another {name} than the query has ({expected})": pc.invert(known)}
 
     def _fault(self, rows: pa.Table, mask: pa.ChunkedArray, why: str) -> str:
         shown = [name for name in self.target.names if not name.startswith(("@", "__cojoin"))][:4]
