@@ -225,7 +225,7 @@ def test_a_group_with_a_member_is_told_and_the_query_may_be_stopped_from_within(
     finally:
         consumer.close()
     assert query.exception() is None
-    told = [each.getMessage() for each in caplog.records if "could not be committed" in each.getMessage()]
+    told = [each.getMessage() for each in caplog.records if "could not commit the offsets" in each.getMessage()]
     assert len(told) == 2, "each input once"
     for message, name in zip(sorted(told), ("left", "right"), strict=True):
         assert f"input {name!r} has read" in message
