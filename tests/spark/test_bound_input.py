@@ -224,7 +224,7 @@ def bind(frame: Any, **settings: Any) -> BoundInput:
             {"event_time": "trade_id"},
             (
                 "input 'trades': event time column 'trade_id': expected a timestamp, got bigint; "
-                "turn epoch numbers into one, with their unit: "
+                "write time_unit='ms', or make it a timestamp: "
                 "event_time=F.timestamp_micros(F.try_multiply('trade_id', F.lit(1000))).alias('trade_id_utc')"
             ),
         ),

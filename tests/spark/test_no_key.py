@@ -55,7 +55,7 @@ def test_a_stream_pauses_and_goes_on_in_another_query(spark: SparkSession, tmp_p
         state.key(7)
     trade_id = waiting.first()["trade_id"]
     found = cj.explain(spark, old.checkpoint, input="trades", row={"trade_id": trade_id})
-    assert [each.kind for each in found.findings] == ["waiting"], str(found)
+    assert [each.kind for each in found.findings] == ["buffered"], str(found)
     assert cj.explain(spark, old.checkpoint, key=()).question == "key ()"
     with refused("erase: the query's inputs have no key (key=())"):
         cj.erase(spark, old.checkpoint, [()], str(tmp_path / "without"))
