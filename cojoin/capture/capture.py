@@ -173,7 +173,7 @@ def _check_inputs(plan: Plan) -> None:
         if spec.axis is not None:
             msg = (
                 f"capture: the event times of input {spec.name!r} are not timestamps (time_zone=, time_unit=), which a "
-                f"captured row has beside its columns; connect the same rows with a column of timestamps"
+                f"captured row has apart from its columns; connect the same rows with a column of timestamps"
             )
             raise ConfigurationError(msg)
         if spec.changes is not None:

@@ -378,8 +378,7 @@ def _collected(bound: BoundInput, keys: Sequence[tuple[Any, ...]] | None, span: 
     columns = [F.col(back_quoted(name)) for name in spec.key]
     if keys is not None:
         frame = frame.where(reduce(or_, [reduce(and_, map(eq, columns, map(F.lit, key))) for key in keys]))
-    # Other times than timestamps are compared once they are here, by their moments.
-    if span is not None and spec.event_time is not None and spec.axis is None:
+    if span is not None and spec.event_time is not None:
         time = F.col(back_quoted(spec.event_time))
         frame = frame.where((time >= F.lit(span[0])) & (time < F.lit(span[1])))
     chosen = frame.select(*(F.col(back_quoted(name)).alias(f"c{at}") for at, name in enumerate(spec.schema.names)))

@@ -114,8 +114,8 @@ def test_polars_and_duckdb_are_read_by_arrows_interface() -> None:
         (
             frame(t=pd.to_datetime(["2026-01-01", "2026-01-02"])),
             (
-                "input 'trades': event time column 't': expected a timestamp, got timestamp_ntz; it has no time zone; "
-                "name the one that is meant: df['t'] = df['t'].dt.tz_localize('UTC')"
+                "input 'trades': event time column 't': expected a timestamp, got timestamp_ntz; "
+                "write time_zone='Europe/Berlin', or make it a timestamp: df['t'] = df['t'].dt.tz_localize('UTC')"
             ),
         ),
         (
@@ -124,7 +124,7 @@ def test_polars_and_duckdb_are_read_by_arrows_interface() -> None:
         ),
         (
             frame(t=[1, 2]),
-            "turn epoch numbers into one, with their unit: df['t'] = pd.to_datetime(df['t'], unit='ms', utc=True)",
+            "write time_unit='ms', or make it a timestamp: df['t'] = pd.to_datetime(df['t'], unit='ms', utc=True)",
         ),
         (
             frame(v=[1, "a"]),

@@ -61,11 +61,11 @@ class PartShape:
         target: The columns as they are stored, and those that decide where a row belongs.
         keys: The positions of the key's columns.
         event_time: The event-time column of rows of an input.
-        axis: The meaning of event times that are not timestamps; None for timestamps.
         watermark: The operator's watermark, up to which versions are in force.
         allowed: For buffered rows, what they may wait for, with the table; for timers, the domains, with the table.
         spreading: The positions of the columns by which rows with a null key are spread over the key groups.
         null_keys: Whether rows may have a null key, which wait for the watermark alone.
+        axis: The meaning of event times that are not timestamps; None for timestamps.
     """
 
     label: str
@@ -75,11 +75,11 @@ class PartShape:
     target: pa.Schema
     keys: tuple[int, ...]
     event_time: str | None = None
-    axis: TimeAxis | None = None
     watermark: int = 0
     allowed: Mapping[str, str] = field(default_factory=dict)
     spreading: tuple[int, ...] = ()
     null_keys: bool = False
+    axis: TimeAxis | None = None
 
     def convert(self, rows: pa.Table) -> pa.Table:
         """Return rows of the DataFrame with the stored types, in columns of the stored names.
