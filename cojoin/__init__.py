@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any
 
 import cojoin.package_files  # noqa: F401 - it notes which files are imported
 from cojoin.errors import did_you_mean
-from cojoin.installed_packages import check_packages
+from cojoin.installed_packages import check_module
 
 if TYPE_CHECKING:
-    from cojoin import kafka, plots, testing
+    from cojoin import kafka, plots, sources, testing, types
     from cojoin.api.connect import ConnectedInputs, connect
     from cojoin.api.diff import diff
     from cojoin.api.frame_joins import asof_join, interval_join, temporal_join
@@ -66,7 +66,6 @@ if TYPE_CHECKING:
     from cojoin.spark.query.triggers import Trigger
     from cojoin.spark.savepoints.erase import erase
     from cojoin.spark.sinks import sinks
-    from cojoin.spark.sources import sources
 
 __all__ = [
     "AggregateFunction",
@@ -119,6 +118,7 @@ __all__ = [
     "spark_session",
     "temporal_join",
     "testing",
+    "types",
     "write_state",
 ]
 
@@ -171,24 +171,15 @@ _LAZY = {
     "read_state": "cojoin.checkpoints.inspect.query_state",
     "savepoint": "cojoin.checkpoints.inspect.query_state",
     "sinks": "cojoin.spark.sinks.sinks",
-    "sources": "cojoin.spark.sources.sources",
+    "sources": "cojoin.sources",
     "spark_session": "cojoin.session.spark_session",
     "temporal_join": "cojoin.api.frame_joins",
     "testing": "cojoin.testing",
+    "types": "cojoin.types",
     "write_state": "cojoin.api.write_state",
 }
 
-_MODULES = {"kafka", "plots", "sinks", "sources", "testing"}
-
-_OF_SPARK = (
-    "cojoin.session.",
-    "cojoin.spark.",
-    "cojoin.checkpoints.",
-    "cojoin.kafka",
-    "cojoin.debugging.debugger",
-    "cojoin.api.write_state",
-)
-"""The modules that import PySpark; what they begin with."""
+_MODULES = {"kafka", "plots", "sinks", "sources", "testing", "types"}
 
 
 def __getattr__(name: str) -> Any:
@@ -196,8 +187,7 @@ def __getattr__(name: str) -> Any:
         near = did_you_mean(name, __all__)
         msg = f"module 'cojoin' has no attribute {name!r}{near if 'did you mean' in near else ''}"
         raise AttributeError(msg)
-    if _LAZY[name].startswith(_OF_SPARK):
-        check_packages(f"cojoin.{name}", "spark")
+    check_module(f"cojoin.{name}", _LAZY[name])
     module = import_module(_LAZY[name])
     return module if name in _MODULES else getattr(module, name)
 

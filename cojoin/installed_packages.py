@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import re
 import sys
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from cojoin.errors import EnvironmentSetupError
+from cojoin.errors import EnvironmentSetupError, did_you_mean
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 Extra: TypeAlias = Literal["spark", "delta", "kafka", "registry", "metrics", "connect", "plots"]
 """A set of packages that ``pip install "cojoin[...]"`` adds; ``pyproject.toml`` lists them, and so does guide 06."""
@@ -52,6 +56,41 @@ def check_packages(label: str, extra: Extra, *modules: str) -> None:
         installed = _version(package)
         if _is_too_old(package, installed):
             raise _too_old(label, package, installed, f"cojoin[{extra}]")
+
+
+_MODULES_OF_SPARK = (
+    "cojoin.session.",
+    "cojoin.spark.",
+    "cojoin.checkpoints.",
+    "cojoin.kafka.",
+    "cojoin.debugging.",
+    "cojoin.api.write_state.",
+)
+"""The beginnings of the names of modules that import PySpark."""
+
+
+def check_module(label: str, module: str) -> None:
+    """Check that the packages are installed that a module of cojoin's imports; a message names what needs them.
+
+    Raises:
+        EnvironmentSetupError: One is missing, or is too old.
+    """
+    if f"{module}.".startswith(_MODULES_OF_SPARK):
+        check_packages(label, "spark")
+
+
+def imported(package: str, modules: Mapping[str, str], name: str) -> Any:
+    """Return what a package imports at its first use; ``modules`` has the module of each of its names.
+
+    Raises:
+        AttributeError: The package does not have the name.
+        EnvironmentSetupError: A package that the module needs is missing, or is too old.
+    """
+    if name not in modules:
+        msg = f"module {package!r} has no attribute {name!r}{did_you_mean(name, modules)}"
+        raise AttributeError(msg)
+    check_module(f"{package}.{name}", modules[name])
+    return getattr(import_module(modules[name]), name)
 
 
 def missing_packages(label: str, extra: Extra, *packages: str) -> EnvironmentSetupError:

@@ -18,10 +18,11 @@ MODULES = (
     "cojoin.plots",
     "cojoin.testing",
     "cojoin.errors",
+    "cojoin.sources",
     "cojoin.spark.sinks.sinks",
-    "cojoin.spark.sources.sources",
+    "cojoin.types",
 )
-"""The public modules; the last two are ``cojoin.sinks`` and ``cojoin.sources``."""
+"""The public modules; ``cojoin.spark.sinks.sinks`` is ``cojoin.sinks``."""
 
 
 def build(folder: Path) -> None:

@@ -49,6 +49,8 @@ LAYERS = (
     "cojoin.capture",
     "cojoin.plots",
     "cojoin.testing",
+    "cojoin.sources",
+    "cojoin.types",
     "cojoin.cli",
     "cojoin.__main__",
 )
@@ -194,7 +196,7 @@ def test_no_module_is_a_drawer() -> None:
 
 
 MOST_LINES = {
-    "": 640,
+    "": 800,
     "api": 1_600,
     "capture": 2_000,
     "checkpoints": 6_700,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import warnings
 from datetime import datetime, timedelta, timezone
 from os import PathLike
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, NoReturn, get_args
 
 from cojoin.api.joined import Joined
 from cojoin.embedded.embedded_execution import EmbeddedExecution
@@ -91,7 +91,10 @@ def connect(
     time = TimePolicy(when_all_idle, _epoch_millis(hold_left_until))
     for side, declared in (("left", left), ("right", right)):
         if not isinstance(declared, Input):
-            msg = f"{side} input: expected a cojoin.Input, got {type(declared).__name__}"
+            msg = (
+                f"{side} input: expected a cojoin.Input, got {type(declared).__name__}; write cojoin.Input(..., "
+                f"key=..., event_time=...); of two frames cojoin.asof_join(left, right, on=..., by=...) is one line"
+            )
             raise ConfigurationError(msg)
     if _in_memory(left, right):
         return ConnectedInputs(EmbeddedExecution.of(left, right), 1, time)
@@ -164,6 +167,11 @@ class ConnectedInputs:
 
     def __init__(self, execution: Execution, key_groups: int, time: TimePolicy) -> None:
         self._execution, self._key_groups, self._time = execution, key_groups, time
+
+    def __getattr__(self, name: str) -> NoReturn:
+        hint = "; make a join of it first, such as .asof_join()" if hasattr(Joined, name) else ""
+        msg = f"{type(self).__name__!r} object has no attribute {name!r}{hint}"
+        raise AttributeError(msg)
 
     def __repr__(self) -> str:
         return display_of(lambda: Display(self._line()), "ConnectedInputs").text()

@@ -273,10 +273,10 @@ def interval_join(
     >>> cj.interval_join(trades, calls, "-10 minutes", "10 minutes", on="time", by="id")["minutes"].tolist()
     [3, 8, <NA>]
     """
-    if how in ("right", "full"):
+    if how in ("right", "full", "outer"):
         msg = (
             f"how: expected 'left' or 'inner', got {how!r}: the result has the left's rows in their order; swap the "
-            f"frames, or use connect(...).interval_join(..., how={how!r})"
+            f"frames, or use connect(...).interval_join(..., how={'right' if how == 'right' else 'full'!r})"
         )
         raise ConfigurationError(msg)
     check_word("how", how, get_args(How))

@@ -28,6 +28,8 @@ from cojoin.errors import ConfigurationError, SchemaError, did_you_mean
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from typing_extensions import Self
+
     from cojoin.engine.row_changes import ChangeFeed
 
 
@@ -129,6 +131,16 @@ class Input:
     time_zone: str | None = None
     time_unit: TimeUnit | None = None
     clock_change: ClockChange = "before"
+
+    def __new__(cls, *_: Any, **arguments: Any) -> Self:
+        """Refuse an argument that other libraries have, and name the one for it."""
+        for name in arguments:
+            if name not in cls.__dataclass_fields__:
+                near = did_you_mean(name, cls.__dataclass_fields__)
+                own = f"; write {_OF_OTHERS[name]}=" if name in _OF_OTHERS else near
+                msg = f"Input: it has no argument {name!r}{own}"
+                raise ConfigurationError(msg)
+        return super().__new__(cls)
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str):
@@ -259,6 +271,22 @@ class TimeMeaning(NamedTuple):
         one, two = (replace(side, **meant) if is_taken else side for side, is_taken in zip(inputs, takes, strict=True))
         return one, two
 
+
+_OF_OTHERS = {
+    "on": "event_time",
+    "time": "event_time",
+    "timestamp": "event_time",
+    "time_column": "event_time",
+    "by": "key",
+    "keys": "key",
+    "key_by": "key",
+    "df": "source",
+    "data": "source",
+    "allowed_lateness": "watermark",
+    "tz": "time_zone",
+    "unit": "time_unit",
+}
+"""The arguments for which others' may be meant."""
 
 _LONGEST = 100
 """The number of characters of a wrong name that a message shows."""

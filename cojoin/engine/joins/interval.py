@@ -55,6 +55,17 @@ IntervalHow: TypeAlias = Literal["inner", "left", "right", "full"]
 - *full*: both.
 """
 
+_OF_OTHERS = {
+    "outer": "full",
+    "full_outer": "full",
+    "fullouter": "full",
+    "left_outer": "left",
+    "leftouter": "left",
+    "right_outer": "right",
+    "rightouter": "right",
+}
+"""Words of pandas and Spark, and the word of this join for each."""
+
 _ROWS_AT_ONCE = 1 << 18
 """The number of rows of the result that are built at a time: there may be many pairs, and each copies its rows."""
 
@@ -89,6 +100,10 @@ class IntervalJoin:
     suffixes: Suffixes | None = None
 
     def __post_init__(self) -> None:
+        if self.how in _OF_OTHERS:
+            words = ", ".join(map(repr, get_args(IntervalHow)))
+            msg = f"how: expected one of {words}, got {self.how!r}; write how={_OF_OTHERS[self.how]!r}"
+            raise ConfigurationError(msg)
         check_word("how", self.how, get_args(IntervalHow))
         for name, value in (("lower_inclusive", self.lower_inclusive), ("upper_inclusive", self.upper_inclusive)):
             check_flag(name, value)

@@ -187,7 +187,7 @@ def __getattr__(name: str) -> Any:
     if name in _FORMATS:
         hint = f"; read a folder of files with cojoin.sources.files(path, {name!r}, schema=...)"
     elif name == "kafka":
-        hint = "; read topics with cojoin.kafka.source(...)"
+        hint = "; read topics with cojoin.sources.kafka(...)"
     else:
         hint = did_you_mean(name, ["delta", "files"])
     msg = f"module 'cojoin.sources' has no attribute {name!r}{hint}"

@@ -1,0 +1,64 @@
+"""The public surface as text, a name with its signature a line: ``python -m tests.surface`` writes it anew.
+
+``tests/surface.txt`` holds it, so that a change of the surface is seen in a review.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from enum import Enum
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from tests.reference import MODULES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["FILE", "surface"]
+
+FILE = Path(__file__).with_name("surface.txt")
+_OWN = {"cojoin.spark.sinks.sinks": "cojoin.sinks"}
+"""Public modules that have another name to users."""
+
+
+def surface() -> str:
+    """Return every public name with its signature."""
+    lines: list[str] = []
+    for name in MODULES:
+        module = import_module(name)
+        for each in sorted(module.__all__):
+            member = getattr(module, each)
+            if not isinstance(member, ModuleType):
+                lines += _described(f"{_OWN.get(name, name)}.{each}", member)
+    return "\n".join(lines) + "\n"
+
+
+def _described(name: str, member: Any) -> Iterator[str]:
+    if not isinstance(member, type):
+        yield f"{name}{_signature(member)}" if callable(member) else f"{name} = {member}"
+        return
+    yield f"class {name}{'' if issubclass(member, (Enum, BaseException)) else _signature(member)}"
+    attributes = {field.name for field in dataclasses.fields(member)} if dataclasses.is_dataclass(member) else set()
+    for base in reversed(member.__mro__):
+        if base.__module__.startswith("cojoin."):
+            attributes |= {each for each in vars(base) if not each.startswith("_")}
+    for each in sorted(attributes):
+        found = inspect.getattr_static(member, each, None)
+        function = getattr(found, "__func__", found)
+        is_method = inspect.isfunction(function)
+        yield f"    {each}{_signature(function) if is_method else ''}"
+
+
+def _signature(function: Any) -> str:
+    try:
+        return str(inspect.signature(function))
+    except (TypeError, ValueError):
+        return ""
+
+
+if __name__ == "__main__":
+    FILE.write_text(surface(), "utf-8")
