@@ -32,7 +32,7 @@ def pair() -> cj.ConnectedInputs:
         (
             lambda: pair().to_pandas(),
             AttributeError,
-            "no attribute 'to_pandas'; make a join of it first, such as .asof_",
+            "no attribute .to_pandas.; make a join of it first",
         ),
         (lambda: pair().foo, AttributeError, "no attribute 'foo'$"),
         (lambda: cj.sources.parquet, AttributeError, "module 'cojoin.sources' has no attribute 'parquet'"),
