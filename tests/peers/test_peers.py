@@ -11,7 +11,7 @@ import pytest
 
 import cojoin as cj
 from tests.peers.__main__ import report
-from tests.peers.cases import Case, Pairs, load, run, table
+from tests.peers.cases import Case, Pairs, in_one_line, load, run, table
 
 CASES = load()
 RUN = [each for each in CASES if each.verdict != "absent"]
@@ -29,6 +29,15 @@ def test_a_case_of_a_peers_own_tests(case: Case) -> None:
         assert case.says in str(refused.value)
         return
     assert run(case) == (case.peer if case.ours is None else case.ours)
+
+
+KEPT = [each for each in CASES if each.reason in ("null event times", "null keys") and not isinstance(each.peer, str)]
+
+
+@named(KEPT)
+@pytest.mark.filterwarnings("ignore:.* can't match:cojoin.MissingRowsWarning")
+def test_a_row_that_an_input_rejects_is_kept_by_the_one_line_function(case: Case) -> None:
+    assert in_one_line(case) == case.peer
 
 
 def test_what_the_verdicts_say_is_so() -> None:
