@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from cojoin.api.joined import Joined
 from cojoin.checkpoints.inspect.query_state import QueryState, read_state
 from cojoin.errors import ConfigurationError
-from cojoin.session.sessions import check_session
+from cojoin.session.sessions import check_session, finds_session
 from cojoin.spark.savepoints.state_writing import StateParts, write_parts
 from cojoin.storage.locations import as_location
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from cojoin.storage.locations import Location
 
 
+@finds_session
 def write_state(
     spark: SparkSession,
     checkpoint: Location,
@@ -38,7 +39,7 @@ def write_state(
     former job, a backup. The query reads its sources from their beginning, unless the state follows an existing one.
 
     Args:
-        spark: The session.
+        spark: The session; if it is left out, the active one.
         checkpoint: An empty directory for the savepoint. No query runs on it; each has its own ``checkpoint``.
         joined: The join or function that begins with the state, with sources of cojoin's. Its number of key groups may
             differ from that of the query.

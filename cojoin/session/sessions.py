@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import sys
 from contextlib import contextmanager
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -28,13 +29,16 @@ from cojoin.session.versions import spark_version
 from cojoin.storage.locations import is_relative, scheme_and_place
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     import pyarrow as pa
 
     from cojoin.session.session_adapter import SessionAdapter
     from cojoin.storage.object_store_settings import Settings
     from cojoin.storage.store import Store
+
+Arguments = ParamSpec("Arguments")
+Returned_co = TypeVar("Returned_co", covariant=True)
 
 _CONNECT = "pyspark.sql.connect"
 _IN_PIPELINE = "ATTEMPT_ANALYSIS_IN_PIPELINE_QUERY_FUNCTION"
@@ -52,6 +56,40 @@ def active_session() -> Any:
     if session is None and f"{_CONNECT}.session" in sys.modules:
         session = sys.modules[f"{_CONNECT}.session"].SparkSession.getActiveSession()
     return session
+
+
+class OptionalSession(Protocol[Arguments, Returned_co]):
+    """A function whose first argument, the session, may be left out."""
+
+    @overload
+    def __call__(self, spark: SparkSession, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Returned_co: ...
+
+    @overload
+    def __call__(self, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Returned_co: ...
+
+
+def finds_session(
+    function: Callable[Concatenate[SparkSession, Arguments], Returned_co],
+) -> OptionalSession[Arguments, Returned_co]:
+    """Return a function that takes the active session where it is called without one.
+
+    The new function raises ``ConfigurationError`` if it is called without a session and none is active.
+    """
+
+    @wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Returned_co:
+        if "spark" in kwargs or (args and (isinstance(args[0], SparkSession) or _is_of_connect(args[0]))):
+            return function(*args, **kwargs)
+        session = active_session()
+        if session is None:
+            msg = (
+                f"{function.__name__}: no Spark session is active in this thread; make one, such as "
+                f"cojoin.spark_session(), or name it: {function.__name__}(spark, ...)"
+            )
+            raise ConfigurationError(msg)
+        return function(session, *args, **kwargs)
+
+    return call
 
 
 def is_frame(value: Any) -> bool:

@@ -22,6 +22,7 @@ from cojoin.engine.display import format_time, show_row
 from cojoin.engine.rescaling import key_columns
 from cojoin.engine.time.watermarks import NONE
 from cojoin.errors import CheckpointError, ConfigurationError, did_you_mean
+from cojoin.session.sessions import finds_session
 from cojoin.session.spark_checkpoint import committed_batches
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ class _Question:
     text: str
 
 
+@finds_session
 def explain(
     spark: SparkSession,
     checkpoint: Location | Checkpoint,
@@ -61,7 +63,7 @@ def explain(
     """Explain what happened to a row of an input, or what a key waits for.
 
     Args:
-        spark: The session.
+        spark: The session; if it is left out, the active one.
         checkpoint: The query's checkpoint directory, or a ``Checkpoint``.
         key: A key; a tuple where it has several columns.
         input: The name of the row's input; with only a key, the input to which the explanation is limited.

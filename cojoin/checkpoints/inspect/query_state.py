@@ -52,7 +52,7 @@ from cojoin.engine.values.rows import back_quoted, free_name
 from cojoin.engine.values.types import parse_schema
 from cojoin.errors import CheckpointError, ConfigurationError
 from cojoin.session.arrow_types import spark_schema
-from cojoin.session.sessions import empty_frame
+from cojoin.session.sessions import empty_frame, finds_session
 from cojoin.session.spark_checkpoint import committed_batches
 from cojoin.storage.locations import as_location
 
@@ -303,11 +303,12 @@ def _split(column: Column, stored: pa.DataType) -> tuple[Column, Column]:
 _EXPECTED = "the path of a query's checkpoint directory"
 
 
+@finds_session
 def read_state(spark: SparkSession, checkpoint: Location | Checkpoint, at: Moment = None) -> QueryState:
     """Read a query's state after a batch.
 
     Args:
-        spark: The session.
+        spark: The session; if it is left out, the active one.
         checkpoint: The query's checkpoint directory, or a ``Checkpoint``.
         at: A batch's number; a datetime with a time zone, for the last batch at or before it; None for the newest.
 
@@ -343,11 +344,12 @@ def read_state(spark: SparkSession, checkpoint: Location | Checkpoint, at: Momen
         raise
 
 
+@finds_session
 def read_progress(spark: SparkSession, checkpoint: Location | Checkpoint) -> DataFrame:
     """Read a query's progress: counts, watermarks and sizes, one row for each batch, the newest last.
 
     Args:
-        spark: The session.
+        spark: The session; if it is left out, the active one.
         checkpoint: The query's checkpoint directory, or a ``Checkpoint``, whose ``at`` leaves out later batches.
 
     Raises:
@@ -381,11 +383,12 @@ def read_progress(spark: SparkSession, checkpoint: Location | Checkpoint) -> Dat
     return both.orderBy("batch_id")
 
 
+@finds_session
 def savepoint(spark: SparkSession, checkpoint: Location | Checkpoint) -> Checkpoint:
     """Write a savepoint of the state after a query's last finished batch, while the query runs or is stopped.
 
     Args:
-        spark: The session.
+        spark: The session; if it is left out, the active one.
         checkpoint: The query's checkpoint directory.
 
     Returns:

@@ -31,7 +31,7 @@ from cojoin.engine.values.rows import free_name, hashable
 from cojoin.errors import CheckpointError, ConfigurationError, did_you_mean
 from cojoin.session.arrow_types import spark_schema
 from cojoin.session.sealed import for_workers
-from cojoin.session.sessions import empty_frame
+from cojoin.session.sessions import empty_frame, finds_session
 from cojoin.storage.locations import is_path, literally
 
 if TYPE_CHECKING:
@@ -65,6 +65,7 @@ _ABOUT = pa.schema(
 """The columns with the row's id and the reason of its rejection, before those of the input."""
 
 
+@finds_session
 def read_rejected(spark: SparkSession, checkpoint: Location | Checkpoint, input: str) -> DataFrame:  # noqa: A002 - its name in every method
     """Read the rejected rows of an input, in the input's columns.
 
@@ -72,7 +73,7 @@ def read_rejected(spark: SparkSession, checkpoint: Location | Checkpoint, input:
     of the rows that you processed again; an anti-join with them returns the other rows.
 
     Args:
-        spark: The session.
+        spark: The session; if it is left out, the active one.
         checkpoint: The query's checkpoint directory, or a ``Checkpoint`` without a moment.
         input: The name of the input, such as ``"trades"``.
 

@@ -46,7 +46,7 @@ from cojoin.engine.values.types import parse_schema, type_to_ddl
 from cojoin.errors import CheckpointError, ConfigurationError
 from cojoin.session.delta_tables import table_in_sql
 from cojoin.session.sealed import for_workers
-from cojoin.session.sessions import open_store
+from cojoin.session.sessions import finds_session, open_store
 from cojoin.session.spark_checkpoint import committed_batches
 from cojoin.session.spark_errors import SPARK_ERRORS
 from cojoin.spark.savepoints.new_savepoint import (
@@ -333,13 +333,14 @@ def _quoted(text: str) -> str:
 _REASON = "erased"
 
 
+@finds_session
 def erase(
     spark: SparkSession, checkpoint: Location, keys: Sequence[Any], into: Location, *, counts: bool = True
 ) -> Erasure:
     """Take keys out of a query's state: write a new checkpoint without their rows, and list what remains elsewhere.
 
     Args:
-        spark: The session.
+        spark: The session; if it is left out, the active one.
         checkpoint: The checkpoint directory of a query that is stopped.
         keys: The keys, each as ``read_state(...).key`` takes it: a value; a tuple where the key has several columns, or
             a dict by the left input's columns.

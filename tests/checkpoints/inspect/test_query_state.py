@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -49,6 +50,23 @@ def test_the_newest_state_is_told_by_input(spark: SparkSession, lake: Lake) -> N
     assert state.report is not None
     assert state.report.is_conserved
     assert files_of(lake) == before, "reading writes nothing"
+
+
+def test_the_active_session_is_taken_where_none_is_named(spark: SparkSession, lake: Lake) -> None:
+    assert str(cj.read_state(lake.checkpoint)) == str(cj.read_state(spark, lake.checkpoint))
+    assert cj.read_progress(checkpoint=lake.checkpoint).count() == cj.read_progress(spark, lake.checkpoint).count()
+    assert cj.read_state(spark=spark, checkpoint=lake.checkpoint).batch_id == cj.read_state(lake.checkpoint).batch_id
+    with pytest.raises(ConfigurationError, match="explain: expected a key, such as key=17, or a row"):
+        cj.explain(lake.checkpoint)
+
+    def alone() -> str:
+        with pytest.raises(ConfigurationError) as caught:
+            cj.read_state(lake.checkpoint)
+        return str(caught.value)
+
+    with ThreadPoolExecutor(1) as pool:
+        message = pool.submit(alone).result()
+    assert message.startswith("read_state: no Spark session is active in this thread; make one, such as cojoin.spark_")
 
 
 def test_the_summary_fits_a_terminal_and_a_notebook(spark: SparkSession, lake: Lake) -> None:
