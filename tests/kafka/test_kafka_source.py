@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
+from zoneinfo import ZoneInfo
 
 import pytest
 
@@ -352,3 +354,33 @@ def test_records_that_aged_out_end_the_query_or_are_told(spark: SparkSession, br
     assert query.progress is not None
     assert dict(query.progress.inputs[0].rejected) == {"gone": 1}
     assert query.progress.is_conserved
+
+
+@pytest.mark.slow
+def test_event_times_are_whole_numbers_or_local_as_records_have_them(
+    spark: SparkSession, broker: Broker, tmp_path: Path
+) -> None:
+    servers = make(broker, "axis-l", "axis-r")
+    minutes = range(0, 40, 4)
+    times = {at: START + at * MINUTE for at in minutes}
+    write(servers, "axis-l", [Written({"id": at, "k": 1, "ms": time}, time=time) for at, time in times.items()])
+    berlin = [datetime.fromtimestamp(START / 1_000 + (at - 1) * 60, ZoneInfo("Europe/Berlin")) for at in minutes]
+    versions = [
+        Written({"k": 1, "local": f"{local:%Y-%m-%dT%H:%M:%S}", "v": at}, time=START + (at - 1) * MINUTE)
+        for at, local in zip(minutes, berlin, strict=True)
+    ]
+    write(servers, "axis-r", versions)
+    left = cj.sources.kafka(servers, "axis-l", schema="id long, k long, ms long")
+    right = cj.sources.kafka(servers, "axis-r", schema="k long, local timestamp_ntz, v long")
+    pair = cj.connect(
+        cj.Input(left, "k", "ms", "left", time_unit="ms"),
+        cj.Input(right, "k", "local", "right", time_zone="Europe/Berlin"),
+        key_groups=2,
+    )
+    query = run(pair.asof_join(suffixes=("", "_right")), tmp_path, drain=True)
+    assert pairs(spark, tmp_path) == [(at, at) for at in minutes]
+    assert query.progress is not None
+    assert query.progress.inputs[0].reading == "direct"
+    output = spark.read.format("delta").load(str(tmp_path / "out"))
+    assert dict(output.dtypes)["ms"] == "bigint"
+    assert dict(output.dtypes)["local"] == "timestamp_ntz"
