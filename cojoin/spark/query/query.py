@@ -26,6 +26,7 @@ from cojoin.session.sessions import adapter_of
 from cojoin.session.spark_checkpoint import committed_batches, compact_interval, plan_look_at_the_clock
 from cojoin.session.spark_errors import JAVA_ERRORS, explain, has_own_class, names_other_run
 from cojoin.spark.query.progress import ProgressLine, query_display
+from cojoin.spark.query.triggers import with_trigger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -221,13 +222,13 @@ class Query:
                 return
             time.sleep(0.05)
 
-    def take_batch(self, manifest: Manifest) -> None:
+    def _take_batch(self, manifest: Manifest) -> None:
         """Record a batch, once it counts."""
         self._report = manifest.report
         self._batches += 1
         self._observers.count(manifest)
 
-    def run(self, streams: Streams, end: RunEnd | None, at_end: Sequence[Callable[[], None]]) -> None:
+    def _run(self, streams: Streams, end: RunEnd | None, at_end: Sequence[Callable[[], None]]) -> None:
         """Start the first phase, and a thread for the following ones.
 
         ``end`` is that of a bounded run, and None where nothing depends on it. The functions ``at_end`` are called at
@@ -244,7 +245,7 @@ class Query:
         else:
             # If the query needs the clock, Spark's empty batches would never end: one is planned at the end instead.
             with _empty_batches(self._spark, run=False):
-                self._begin(self._trigger.apply(streams.main))
+                self._begin(with_trigger(streams.main, self._trigger))
             phases = [partial(self._begin_last_batch, streams.without_inputs)]
             if self._trigger.then is not None:
                 assert streams.live is not None
@@ -291,7 +292,7 @@ class Query:
             self._plan_clock_message(int(1000 * time.time()))
         # Without need of the clock, a state with timeouts is that of an earlier run of the query.
         with _empty_batches(self._spark, run=self._plan.needs_clock):
-            self._begin(trigger.apply(stream))
+            self._begin(with_trigger(stream, trigger))
         return True
 
     def _begin(self, stream: DataStreamWriter) -> None:
@@ -376,7 +377,7 @@ class Query:
         for batch_id in manifests.batch_ids():
             manifest = manifests.read(batch_id) if batch_id > newest else None
             if manifest is not None:
-                self.take_batch(manifest)
+                self._take_batch(manifest)
                 if manifest.epoch == self._lease.epoch:
                     self._lease.note_counted(batch_id)
 

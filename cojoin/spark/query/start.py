@@ -310,7 +310,7 @@ class _Start:
         """Return the writer by which this process writes batches; None where a process of the server does."""
         if not adapter_of(self.new.spark).runs_batches:
             return None
-        take, retained = self.query.take_batch, self.options.retained_checkpoints
+        take, retained = self.query._take_batch, self.options.retained_checkpoints  # noqa: SLF001 - its own layer
         cadence, plan = SnapshotCadence.of(self.options.checkpoint_interval), self.new.plan
         return BatchWriter(plan, self.checkpoint, outputs, take, retained, row_limit_only, cadence, self.places)
 
@@ -427,7 +427,7 @@ def _run(start: _Start, restoration: Restoration | None, held_back: Sequence[boo
         at_end.append(partial(start.places.remove, of_workers=True))
     fixes_end = options.trigger.is_bounded and not options.trigger.drain
     run_end = RunEnd.fix(new.spark, inputs, start.streams, held_back) if fixes_end else None
-    start.query.run(
+    start.query._run(  # noqa: SLF001 - its own layer
         Streams(named(stream), named(without_inputs), None if live is None else named(live)), run_end, at_end
     )
 

@@ -93,8 +93,9 @@ class Trigger:
         """Whether a query with this trigger ends by itself."""
         return self.interval_ms is None
 
-    def apply(self, writer: DataStreamWriter) -> DataStreamWriter:
-        """Set the trigger on a stream's writer, and return the writer."""
-        if self.interval_ms is None:
-            return writer.trigger(availableNow=True)
-        return writer.trigger(processingTime=f"{self.interval_ms} milliseconds")
+
+def with_trigger(writer: DataStreamWriter, trigger: Trigger) -> DataStreamWriter:
+    """Set a trigger on a stream's writer, and return the writer."""
+    if trigger.interval_ms is None:
+        return writer.trigger(availableNow=True)
+    return writer.trigger(processingTime=f"{trigger.interval_ms} milliseconds")
