@@ -403,11 +403,16 @@ def _micros(times: pa.ChunkedArray) -> NDArray[np.int64]:
 
 def _without_nulls(table: pa.Table) -> pa.Table:
     """Return key columns without nulls, which belong to no version and no delete, so any value serves."""
-    columns = [
-        column.cast(pa.int64()).fill_null(0) if column.null_count and pa.types.is_timestamp(column.type) else column
-        for column in table.columns
-    ]
+    columns = [_filled(column) if column.null_count else column for column in table.columns]
     return pa.table(columns, names=[f"k{place}" for place in range(table.num_columns)])
+
+
+def _filled(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return a column of times, which may be dates or whole numbers, with 0 for a null; another one is unchanged."""
+    is_date, types = pa.types.is_date32(column.type), pa.types
+    if is_date or types.is_timestamp(column.type) or types.is_integer(column.type):
+        return column.cast(pa.int32() if is_date else pa.int64()).fill_null(0)
+    return column
 
 
 _LAST = (1 << 63) - 1

@@ -27,6 +27,7 @@ from cojoin.engine.row_changes import (
     VALID_AT,
     ChangeFeed,
     RowChanges,
+    _among,
 )
 from cojoin.engine.time.watermarks import NONE
 from cojoin.engine.values import codec
@@ -399,3 +400,12 @@ def test_a_span_that_a_rejected_row_replaces_is_the_same_wherever_its_commit_is_
 def replaced(given: InputSpec, name: str = "customers") -> InputSpec:
     closed = given.schema.append(pa.field("closed", pa.bool_()))
     return InputSpec(name, closed, given.key, given.event_time, (), given.sequence, changes=given.changes)
+
+
+@pytest.mark.parametrize("dtype", [pa.timestamp("us", "UTC"), pa.timestamp("us"), pa.date32(), pa.int32(), pa.int64()])
+def test_a_row_whose_span_has_no_begin_is_of_no_other_row(dtype: pa.DataType) -> None:
+    """Of a table with validity a rejected row may lack its begin, whatever the type of its times is."""
+    begins = pa.array([1, None, 2], pa.int32() if dtype in (pa.date32(), pa.int32()) else pa.int64()).cast(dtype)
+    rows = pa.table({"id": pa.array([7, 7, 8], pa.int64()), "begins": begins})
+    assert _among(rows, rows.slice(2), ["id", "begins"]).tolist() == [False, False, True]
+    assert _among(rows, rows.slice(1, 1), ["id", "begins"]).tolist() == [False, True, False]
