@@ -151,7 +151,8 @@ def connect(case: Case, made: Any = None) -> cj.ConnectedInputs:
     for name, columns, on, key in zip(("left", "right"), (case.left, case.right), case.on, case.key, strict=True):
         rows = table(columns)
         position = rows.column_names.index(on)
-        meaning = _meaning(rows.schema.field(on).type, case.axis)
+        # ``createDataFrame`` makes timestamps of the session's zone of times without one.
+        meaning = _meaning(rows.schema.field(on).type, case.axis) if made is None else {}
         if case.axis and not meaning:
             rows = rows.set_column(position, on, _as_time(rows.column(on), case.axis))
         rows = rows.append_column(f"{name}_row", pa.array(range(rows.num_rows), pa.int64()))
