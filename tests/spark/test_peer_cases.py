@@ -15,8 +15,15 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
-_AXES = [each for each in load() if each.axis and not each.says and each.verdict in ("holds", "differs")]
-CASES = _AXES[::17]
+
+def is_of_spark(case: Case) -> bool:
+    """Return whether Spark has the types of a case's columns."""
+    kinds = [kind for side in (case.left, case.right) for kind, _ in side.values()]
+    return not any(kind.startswith("uint") for kind in kinds)
+
+
+_RUN = [each for each in load() if not each.says and each.verdict in ("holds", "differs")]
+CASES = [each for each in _RUN if each.axis and is_of_spark(each)][::17]
 
 
 @pytest.mark.parametrize("case", CASES, ids=[each.id for each in CASES])
