@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-import doctest
 import json
 
 import pytest
 
-from cojoin.delta import actions, table_checks, table_log
 from cojoin.delta.actions import Protocol, commit_of
-
-
-@pytest.mark.parametrize("module", [actions, table_checks, table_log])
-def test_examples(module: object) -> None:
-    assert doctest.testmod(module).failed == 0  # type: ignore[arg-type]
 
 
 def test_a_commit_of_every_kind() -> None:

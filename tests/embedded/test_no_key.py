@@ -84,6 +84,7 @@ def test_the_rows_are_those_of_pandas() -> None:
 
 
 def test_nothing_but_time_decides() -> None:
+    pytest.importorskip("pyspark", reason="pyspark is not installed")  # It sends functions to processes.
     assert check_determinism(connected(drawn_rows(random.Random(SEED), 0.1)).asof_join(), seeds=10).seeds == 10
 
 
@@ -107,7 +108,9 @@ def test_a_harness_runs_a_join_by_time_alone() -> None:
 
 
 def test_a_picture_has_one_key(tmp_path: Path) -> None:
-    plots = pytest.importorskip("cojoin.plots", exc_type=ImportError)
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed")
+    from cojoin import plots
+
     axes = plots.plot_timeline(connected(drawn_rows(random.Random(SEED), 0.0)).asof_join(), ())
     axes.figure.savefig(tmp_path / "timeline.png")
     with pytest.raises(cj.ConfigurationError, match=r"keys: expected \(\), since the inputs have no key, got 7"):

@@ -103,6 +103,7 @@ def test_the_rows_are_those_of_a_join_by_the_moments(name: str, one: str, two: s
 
 
 def test_nothing_but_time_decides() -> None:
+    pytest.importorskip("pyspark", reason="pyspark is not installed")  # It sends functions to processes.
     draw, (axis, dtype) = random.Random(SEED), AXES["local"]
     numbers, keys = pa.array(range(20), pa.int64()), pa.array([0, 1] * 10, pa.int64())
     tables = [pa.table({"id": keys, "time": drawn_times(draw, 20, dtype), "number": numbers}) for _ in range(2)]

@@ -12,6 +12,7 @@ from cojoin.storage.object_store_settings import settings_of
 
 
 def test_local_paths_and_known_stores_are_opened_and_others_are_not() -> None:
+    pytest.importorskip("obstore", reason="obstore is not installed")
     opened = [
         direct_store(root, lambda place: settings_of(place, {}.get))
         for root in ("/lake/a b", "file:///lake/a", "lake", "s3a://lake/a", "hdfs://lake/a")
