@@ -196,7 +196,7 @@ def test_no_module_is_a_drawer() -> None:
 
 
 MOST_LINES = {
-    "": 800,
+    "": 850,
     "api": 1_600,
     "capture": 2_000,
     "checkpoints": 6_700,
@@ -209,7 +209,7 @@ MOST_LINES = {
     "kafka": 12_300,
     "metrics": 350,
     "plots": 1_300,
-    "session": 4_050,
+    "session": 4_100,
     "spark": 11_900,
     "storage": 2_400,
     "testing": 3_200,

@@ -132,7 +132,7 @@ POINTS: tuple[Point, ...] = (
     _start("checkpoint claimed", f"{_START}:claim_checkpoint"),
     _start("sources noted", f"{_START}:note_sources"),
     _start("settings noted", "cojoin.spark.query.planned_batch:note_sources"),
-    _start("before Spark's query", "cojoin.spark.query.query:Query.run", enters=True),
+    _start("before Spark's query", "cojoin.spark.query.query:Query._run", enters=True),
     _start("first batch, before the manifest", f"{_MANIFESTS}.write", enters=True, condition=_first_batch),
     _batch("before its action", f"{_BATCHES}.__call__", enters=True),
     _batch("executed, nothing written", f"{_BATCHES}._report"),

@@ -78,7 +78,9 @@ def finds_session(
 
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Returned_co:
-        if "spark" in kwargs or (args and (isinstance(args[0], SparkSession) or _is_of_connect(args[0]))):
+        # A session that is None, or in another place, is refused by the function itself.
+        is_named = "spark" in kwargs or any(isinstance(value, SparkSession) or _is_of_connect(value) for value in args)
+        if is_named or (args and args[0] is None):
             return function(*args, **kwargs)
         session = active_session()
         if session is None:

@@ -119,7 +119,6 @@ REFUSED: list[tuple[str, Callable[[Things], Any], type[Exception], str]] = [
      "sources.files: expected a path as a text or a pathlib.Path, got None"),
     ("parquet source", lambda _: cj.sources.parquet("/x"), AttributeError,
      "has no attribute 'parquet'; read a folder of files with cojoin.sources.files(path, 'parquet', schema=...)"),
-    ("kafka source", lambda _: cj.sources.kafka("x"), AttributeError, "read topics with cojoin.kafka.source(...)"),
     ("source", lambda _: cj.sources.dleta("x"), AttributeError, "did you mean 'delta'?"),
     ("source options", lambda _: cj.sources.delta("/x", options="mergeSchema"), cj.ConfigurationError,  # type: ignore[arg-type]
      "sources.delta '/x': options: expected a dict of options, such as {'mergeSchema': 'true'}, got str"),

@@ -101,8 +101,7 @@ class IntervalJoin:
 
     def __post_init__(self) -> None:
         if self.how in _OF_OTHERS:
-            words = ", ".join(map(repr, get_args(IntervalHow)))
-            msg = f"how: expected one of {words}, got {self.how!r}; write how={_OF_OTHERS[self.how]!r}"
+            msg = f"how: expected 'inner', 'left', 'right' or 'full', got {self.how!r}; write how={_OF_OTHERS[self.how]!r}"
             raise ConfigurationError(msg)
         check_word("how", self.how, get_args(IntervalHow))
         for name, value in (("lower_inclusive", self.lower_inclusive), ("upper_inclusive", self.upper_inclusive)):

@@ -1,4 +1,4 @@
-"""The sources of an input: ``delta`` for Delta tables and ``files`` for folders; ``cojoin.kafka.source`` for topics.
+"""The sources of an input: ``delta`` for Delta tables and ``files`` for folders.
 
 A source is a description that cojoin opens itself, as a stream or as a static DataFrame. An ``Input`` also takes a
 plain DataFrame, but a restored query can only continue with a source. Some sources have partitions and a span of time.
@@ -180,15 +180,3 @@ def files(
     ddl = schema if isinstance(schema, str) else schema_to_ddl(as_schema(schema, "schema"), label="schema")
     parse_schema(ddl, label="schema")
     return Source(name, place, ddl, as_options(options, f"sources.files {place!r}"))
-
-
-def __getattr__(name: str) -> Any:
-    # Spark's readers have one method per format, so the error for a format's name contains the function to use.
-    if name in _FORMATS:
-        hint = f"; read a folder of files with cojoin.sources.files(path, {name!r}, schema=...)"
-    elif name == "kafka":
-        hint = "; read topics with cojoin.sources.kafka(...)"
-    else:
-        hint = did_you_mean(name, ["delta", "files"])
-    msg = f"module 'cojoin.sources' has no attribute {name!r}{hint}"
-    raise AttributeError(msg)
