@@ -101,7 +101,8 @@ class IntervalJoin:
 
     def __post_init__(self) -> None:
         if self.how in _OF_OTHERS:
-            msg = f"how: expected 'inner', 'left', 'right' or 'full', got {self.how!r}; write how={_OF_OTHERS[self.how]!r}"
+            own = _OF_OTHERS[self.how]
+            msg = f"how: expected 'inner', 'left', 'right' or 'full', got {self.how!r}; write how={own!r}"
             raise ConfigurationError(msg)
         check_word("how", self.how, get_args(IntervalHow))
         for name, value in (("lower_inclusive", self.lower_inclusive), ("upper_inclusive", self.upper_inclusive)):
