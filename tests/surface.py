@@ -1,4 +1,4 @@
-"""The public surface as text, a name with its signature a line: ``python -m tests.surface`` writes it anew.
+"""The public surface as text, a name with its signature a line: ``python -m tests.surface`` writes it.
 
 ``tests/surface.txt`` holds it, so that a change of the surface is seen in a review.
 """

@@ -99,7 +99,7 @@ QUARTERS = [0, *(pytest.param(part, marks=pytest.mark.more) for part in range(1,
 
 
 def quarters(place: str) -> list[list[Any]]:
-    """Return the points of suspension in four quarters, which the seed draws anew for each place."""
+    """Return the points of suspension in four quarters, which the seed draws for each place by itself."""
     every = random.Random(f"{SEED} {place}").sample(SUSPENSIONS, len(SUSPENSIONS))
     return [every[part::4] for part in range(4)]
 
