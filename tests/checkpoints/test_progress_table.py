@@ -149,6 +149,7 @@ def test_a_group_waits_for_the_last_batch_where_it_is_written_in_a_moment(
     assert start.batch_ids() == [0, 1]
 
 
+@pytest.mark.slow
 def test_a_session_that_gives_new_tables_a_feature_has_spark_make_it(
     spark: SparkSession, tmp_path: Path, manifests: Manifests
 ) -> None:

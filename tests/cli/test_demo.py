@@ -11,6 +11,7 @@ from cojoin.__main__ import main
 
 
 @pytest.mark.spark
+@pytest.mark.slow
 def test_the_demo_ends_equal_with_its_table(tmp_path):
     folder = tmp_path / "demo"
     command = [sys.executable, "-m", "cojoin", "demo", "--rows", "3000", "--directory", str(folder)]

@@ -46,6 +46,7 @@ def same(spark: SparkSession, folder: Path) -> list[int]:
     return found
 
 
+@pytest.mark.slow
 def test_a_table_made_here_is_sparks_too(spark: SparkSession, tmp_path: Path) -> None:
     ours, name = writer(tmp_path / "t"), f"delta.`{tmp_path}/t`"
     for number in range(3):

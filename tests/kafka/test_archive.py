@@ -184,6 +184,7 @@ def decode(record: cj.kafka.Record) -> tuple[Any, ...]:
     return found["id"], record.timestamp, (record.key or b"").decode(), len(record.headers)
 
 
+@pytest.mark.slow
 def test_a_raw_archive_reads_as_the_topic(spark: SparkSession, mixed: tuple[str, Path, pa.Table]) -> None:
     servers, folder, _ = mixed
     archive = cj.sources.files(str(folder / "raw"), "parquet", schema=f"{RAW_DDL}, {HEADERS_DDL}")
@@ -506,6 +507,7 @@ def test_a_moment_that_stands_for_no_timestamp_is_none(tmp_path: Path) -> None:
     assert [each["n"] for each in batch[DECODED].to_pylist()] == [each and each // 1_000 for each in wanted]
 
 
+@pytest.mark.slow
 def test_an_archive_that_grew_is_counted_again(spark: SparkSession, refusing: str, tmp_path: Path) -> None:
     location = str(tmp_path / "grows")
     small(tmp_path / "first")

@@ -59,6 +59,7 @@ def left() -> list[str]:
     return [path.name for path in cache_folder().iterdir() if path.is_dir()]
 
 
+@pytest.mark.slow
 def test_two_processes_fetch_once_and_what_is_damaged_is_fetched_anew(
     settings: dict[str, str], start: Callable[[], subprocess.Popen[str]]
 ) -> None:

@@ -41,6 +41,7 @@ def joined(left: Any, right: Any) -> list[tuple[str, str]]:
 
 
 @pytest.mark.usefixtures("tables")
+@pytest.mark.slow
 def test_keys_of_two_lengths_are_refused_and_trimmed_ones_match(spark: SparkSession) -> None:
     for one, two in [("c5", "c9"), ("c5", "v3"), ("v3", "c9")]:
         left, right = spark.table(f"chars_{one}"), spark.table(f"chars_{two}")
@@ -57,6 +58,7 @@ def test_keys_of_two_lengths_are_refused_and_trimmed_ones_match(spark: SparkSess
 
 
 @pytest.mark.usefixtures("tables")
+@pytest.mark.slow
 def test_texts_that_may_fill_a_char_are_told_and_those_of_one_length_match(spark: SparkSession) -> None:
     left = spark.table("chars_c5")
     for two in ("v9", "s"):

@@ -64,6 +64,7 @@ def test_a_bounded_run_ends_with_a_look_at_the_clock_and_a_drain_fires_what_wait
     assert report.details["timers"] == 0
 
 
+@pytest.mark.slow
 def test_a_silent_input_goes_idle_and_no_longer_holds_time(spark: SparkSession, tmp_path: Path) -> None:
     folders = Folders(tmp_path)
     folders.add_customers(customers([(1, 7, 0)]))

@@ -39,6 +39,7 @@ def expected(streams: Streams) -> list[tuple[int, int | None]]:
     return sorted(zip(joined.trade_id, versions, strict=True))
 
 
+@pytest.mark.slow
 def test_a_stream_pauses_and_goes_on_in_another_query(spark: SparkSession, tmp_path: Path) -> None:
     streams = generate(trades=200, customers=60)
     folders = streams.write(tmp_path, files=2)

@@ -52,6 +52,7 @@ def test_the_first_action_on_a_static_dataframe_tells_what_it_has_rejected(spark
         assert told(caught, 0.3) == []
 
 
+@pytest.mark.slow
 def test_dataframes_without_an_action_cost_no_thread(spark: SparkSession, tmp_path: Path) -> None:
     folders = Folders(tmp_path)
     folders.add_trades(trades([(1, 1, 10), (2, None, 10)]))

@@ -77,6 +77,7 @@ def test_a_join_on_s3_goes_on_in_other_key_groups(
     assert not [each for each in SECRETS if each.decode() in said]
 
 
+@pytest.mark.slow
 def test_a_store_that_refuses_is_told_at_the_start(
     spark: SparkSession, bucket: S3Server, data: tuple[Streams, Folders], tmp_path: Path
 ) -> None:

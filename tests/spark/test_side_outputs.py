@@ -33,6 +33,7 @@ def folders(tmp_path: Path) -> Folders:
     return made
 
 
+@pytest.mark.slow
 def test_each_output_has_its_own_sink_or_a_table_beside_the_checkpoint(
     spark: SparkSession, folders: Folders, tmp_path: Path
 ) -> None:

@@ -38,6 +38,7 @@ def orders(count: int) -> pd.DataFrame:
     return rows
 
 
+@pytest.mark.slow
 def test_rows_on_spark_are_as_late_as_in_memory(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

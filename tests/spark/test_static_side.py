@@ -45,6 +45,7 @@ def table_of(query: cj.Query) -> Any:
     return query.progress.inputs[1].table
 
 
+@pytest.mark.slow
 def test_rows_find_the_version_that_was_loaded_when_they_came_out(shop: Shop) -> None:
     shop.register(*OLD, (None, 1, "no key"))
     shop.sell((1, 10), (9, 11), (2, 12))

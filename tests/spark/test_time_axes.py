@@ -95,6 +95,7 @@ class Sides:
         return sorted((int(row.n), None if pd.isna(row.tier) else row.tier) for row in joined.itertuples())
 
 
+@pytest.mark.slow
 def test_a_stream_goes_on_elsewhere_and_its_columns_are_as_they_came(spark: SparkSession, tmp_path: Path) -> None:
     sides = Sides(spark, tmp_path, random.Random(SEED))
     sides.add(40, 0, 400)

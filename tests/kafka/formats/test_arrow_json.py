@@ -233,6 +233,7 @@ def compare(spark: SparkSession, values: list[bytes | None]) -> float:
 
 
 @pytest.mark.spark
+@pytest.mark.slow
 def test_settled_values_are_what_spark_gives(spark: SparkSession) -> None:
     rng = random.Random(SEED)
     values = [a_value(rng) for _ in range(3_000)]

@@ -401,6 +401,7 @@ ORDINARY: list[tuple[str, Any]] = [
 
 
 @pytest.mark.spark
+@pytest.mark.slow
 def test_a_value_that_is_unavailable_never_comes_out(spark: SparkSession) -> None:
     both = [*PLACEHOLDERS, *ORDINARY]
     ddl = "id string, " + ", ".join(f"c{at} {dtype}" for at, (dtype, _) in enumerate(both))
@@ -515,7 +516,7 @@ def ddl_of(titles: Sequence[str]) -> str:
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("how", ["json", pytest.param("numbers", marks=pytest.mark.slow), "avro"])
+@pytest.mark.parametrize("how", ["json", *(pytest.param(each, marks=pytest.mark.slow) for each in ("numbers", "avro"))])
 def test_what_debezium_and_connect_write(spark: SparkSession, guids: GuidRegistry, how: str) -> None:
     assert HELD.keys() == DEBEZIUM.keys()
     value, inner = of_all([*HELD], how, guids)

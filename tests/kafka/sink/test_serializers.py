@@ -65,9 +65,8 @@ def test_what_a_sink_does_not_write_is_refused(arguments: dict[str, Any], told: 
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize(
-    "kind", ["avro", *(pytest.param(each, marks=pytest.mark.slow) for each in ("protobuf", "json_schema"))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["avro", "protobuf", "json_schema"])
 def test_oracle_of_a_query_that_writes(
     spark: SparkSession, broker: Broker, registry: RegistryServer, tmp_path: Path, kind: str
 ) -> None:

@@ -220,6 +220,7 @@ def test_another_number_of_tasks_is_known_before_a_batch_counts(
     assert ids(broker, name) == [*range(12)]
 
 
+@pytest.mark.slow
 def test_a_query_may_write_at_least_once_for_a_while(spark: SparkSession, broker: Broker) -> None:
     sink = topic_of(broker, "sink-for-a-while", key="id")
     plain = cj.sinks.kafka(broker.bootstrap_servers, "sink-for-a-while", key="id", delivery="at_least_once")
@@ -233,6 +234,7 @@ def test_a_query_may_write_at_least_once_for_a_while(spark: SparkSession, broker
     assert ids(broker, "sink-for-a-while") == [*range(5)]
 
 
+@pytest.mark.slow
 def test_who_takes_over_ends_what_a_former_run_writes(spark: SparkSession, broker: Broker) -> None:
     """The former one has sent its rows, and stands still before it commits; then it wakes up."""
     sink = topic_of(broker, "sink-fenced", key="id")

@@ -125,7 +125,8 @@ def test_numbers_and_times_are_stored_as_differences_that_all_readers_know(spark
         assert by_spark.cast(content.schema).equals(content)
 
 
-@pytest.mark.parametrize("dtype", [pytest.param("float", marks=pytest.mark.slow), "double"])
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["float", "double"])
 def test_readers_that_filter_find_nan_as_the_greatest_value(spark: SparkSession, tmp_path: Path, dtype: str) -> None:
     schema = parse_schema(f"id bigint, rate {dtype}, place struct<x: int, rate: {dtype}>")
     values = [math.nan, 1.0, -3.0, None]

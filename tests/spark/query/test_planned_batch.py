@@ -368,6 +368,7 @@ def test_an_output_that_got_a_column_is_cut_back_to_a_savepoint_of_before(spark:
     assert shop.out("order_id", "version", "note") == before
 
 
+@pytest.mark.slow
 def test_a_functions_output_gets_a_column(shop: Shop) -> None:
     plain = lambda pair: pair.process(Noted(has_notes=False), "order_id bigint")  # noqa: E731
     noting = lambda pair: pair.process(Noted(has_notes=True), "order_id bigint, note string")  # noqa: E731

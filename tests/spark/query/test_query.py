@@ -285,6 +285,7 @@ def test_a_crash_between_the_drains_plan_and_its_end_reads_nothing_newer(spark: 
         job.start()
 
 
+@pytest.mark.slow
 def test_a_processing_time_query_takes_what_comes_until_it_is_stopped(spark: SparkSession, tmp_path: Path) -> None:
     folders = Folders(tmp_path)
     folders.add_trades(trades([(1, 1, 10)]))

@@ -75,6 +75,7 @@ def test_a_query_that_failed_says_why() -> None:
 
 
 @pytest.mark.spark
+@pytest.mark.slow
 def test_a_real_query_and_its_inputs_show_themselves(spark: SparkSession, tmp_path: Path) -> None:
     path = str(tmp_path / "rows")
     rows = "select 1L id, timestamp'2026-01-15 12:00:00Z' event_time"

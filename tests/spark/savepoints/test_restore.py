@@ -60,6 +60,7 @@ def story(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Stor
     return Story(spark, tmp_path_factory.mktemp("story"))
 
 
+@pytest.mark.slow
 def test_a_restored_query_goes_on_with_other_key_groups_and_partitions(story: Story) -> None:
     choice = random.Random(SEED)
     batch_id, key_groups, partitions = choice.randrange(BATCHES), choice.choice([1, 3, 16]), choice.choice([1, 3])

@@ -214,6 +214,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_written(
         cj.write_state(spark, into, join)
 
 
+@pytest.mark.slow
 def test_a_writer_that_was_killed_leaves_nothing_to_begin_with(
     spark: SparkSession, folders: Folders, tmp_path: Path
 ) -> None:

@@ -85,6 +85,7 @@ def test_a_callable_gets_the_rows_of_each_batch_and_its_id(
     assert query.batches == 3
 
 
+@pytest.mark.slow
 def test_delta_by_name_partitioned(spark: SparkSession, two_batches: Folders, tmp_path: Path) -> None:
     query = asof(two_batches.connect(spark)).start(
         output=cj.sinks.delta("enriched_by_name", partition_by="tier"),

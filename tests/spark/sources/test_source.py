@@ -44,6 +44,7 @@ def at(spark: SparkSession, table: Path, version: int, *, in_snapshot: bool = Fa
     return json.dumps(position | {"isStartingVersion": in_snapshot}, separators=(",", ":"))
 
 
+@pytest.mark.slow
 def test_commits_that_are_gone_from_a_log_are_a_loss(spark: SparkSession, table: Path, tmp_path: Path) -> None:
     folder = copied(table, tmp_path)
     delta = (spark, WHAT, "delta", str(folder))
