@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import cojoin
 
 SCRIPT = """
@@ -54,6 +56,7 @@ cj.connect(1, 2)
 """
 
 
+@pytest.mark.slow
 def test_a_users_script_is_typed_and_a_wrong_one_is_told(tmp_path: Path) -> None:
     (tmp_path / "job.py").write_text(SCRIPT, "utf-8")
     (tmp_path / "wrong.py").write_text(WRONG, "utf-8")

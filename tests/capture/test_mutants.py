@@ -133,6 +133,7 @@ def caught_by(test: Path) -> set[str]:
     return found
 
 
+@pytest.mark.slow
 def test_all_keys_pass_and_their_tests_catch_mutants(captured: tuple[CapturedTest, CapturedTest]) -> None:
     whole, _ = captured
     assert len(whole.keys) == 50

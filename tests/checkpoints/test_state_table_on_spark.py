@@ -55,6 +55,7 @@ def test_tasks_write_a_snapshot_in_one_job(spark: SparkSession, tmp_path: Path) 
     assert by_delta(spark, tmp_path).count() == 3
 
 
+@pytest.mark.slow
 def test_a_table_begun_by_spark_goes_on_here_and_back(spark: SparkSession, tmp_path: Path) -> None:
     writer = SnapshotWriter(spark, tmp_path)
     save_by_spark(spark, tmp_path, 3, Claim.of_run(1, 3))

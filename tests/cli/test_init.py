@@ -45,6 +45,7 @@ def test_a_file_that_cannot_be_written(words, told, tmp_path, monkeypatch, capsy
 
 
 @pytest.mark.spark
+@pytest.mark.slow
 def test_the_file_for_delta_tables_runs(spark, tmp_path, monkeypatch, capsys):
     make_day(300, 5).write(tmp_path / "files")
     for name in ("trades", "customers"):

@@ -441,6 +441,7 @@ def test_an_archive_in_the_middle_of_a_topic_with_holes_is_filled_by_the_brokers
     cluster.close()
 
 
+@pytest.mark.slow
 def test_what_neither_part_has_is_a_loss_unless_it_was_compacted(
     spark: SparkSession, broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

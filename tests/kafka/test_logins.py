@@ -33,7 +33,9 @@ def options_of(arguments: dict[str, Any], patience: str = "1 minute") -> Cluster
     return ClusterOptions.of(arguments["bootstrap_servers"], arguments["options"], patience, token, WHAT)
 
 
-@pytest.mark.parametrize("how", LOGINS)
+@pytest.mark.parametrize(
+    "how", [pytest.param(each, marks=pytest.mark.slow) if each == "token" else each for each in LOGINS]
+)
 def test_each_login_is_let_in_and_logs_no_secret(broker: Broker, caplog: pytest.LogCaptureFixture, how: str) -> None:
     caplog.set_level(logging.DEBUG)
     name = f"logins-{how.lower()}"

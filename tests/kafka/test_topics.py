@@ -183,6 +183,7 @@ def fill_many(broker: Broker, name: str) -> Producer:
 
 
 @pytest.mark.kafka
+@pytest.mark.slow
 def test_topics_are_added_to_what_was_read_and_each_record_comes_once(broker: Broker) -> None:
     held, servers, names = fill_many(broker, "added"), broker.bootstrap_servers, ["added-l-1", "added-l-2"]
     read, ended = read_to_the_end(cj.kafka.source(servers, names, schema=LEFT))

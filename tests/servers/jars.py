@@ -9,6 +9,7 @@ import os
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyspark
 
@@ -16,6 +17,9 @@ from cojoin.errors import EnvironmentSetupError
 from cojoin.session.jars import IN_SPARK, cache_folder, fetch_jars
 from cojoin.session.launch_settings import find_spark_home
 from cojoin.session.versions import check_java, delta_package, kafka_package, spark_version
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 BROKER = ["org.apache.kafka:kafka_2.13:4.2.0", "org.slf4j:slf4j-simple:1.7.36"]  # without the latter its log is empty
 _AWS = "2.35.4"
@@ -64,25 +68,36 @@ def s3_jars() -> list[Path]:
 def kafka_settings() -> dict[str, str]:
     """Return the settings that give a session Delta and Spark's own Kafka source and sink.
 
-    Not every Maven mirror has the connector's small companion for delegation tokens in each version. It is tried once;
-    where it is missing, an earlier one stands in, and an empty file is the memory of that decision.
+    Not every Maven mirror has the connector of each patch release, nor its small companion for delegation tokens. What
+    is missing is tried once; an earlier one stands in, and an empty file is the memory of that decision.
 
     With an older Spark, the tests do without Kafka.
     """
     if spark_version() != "4.2":
         return {"spark.jars": ",".join(map(str, delta_jars()))}
-    packages = [delta_package(), kafka_package()]
-    missing = cache_folder() / f"no-token-provider-{pyspark.__version__}"
-    jars = None
-    if not missing.exists():
-        try:
-            jars = fetch_jars(packages, excludes=IN_SPARK)
-        except EnvironmentSetupError:
-            _standin()  # if this can't be fetched either, it is the network
-            missing.touch()
+    without_token = [*IN_SPARK, TOKEN_PROVIDER]
+    connector = kafka_package()
+    jars = _fetched_if_there("token-provider", connector, IN_SPARK)
     if jars is None:
-        jars = fetch_jars(packages, excludes=[*IN_SPARK, TOKEN_PROVIDER]) + _standin()
+        jars = _fetched_if_there("connector", connector, without_token)
+        if jars is None:
+            earlier = f"{connector.rpartition(':')[0]}:4.2.0"
+            jars = fetch_jars([delta_package(), earlier], excludes=without_token)
+        jars += _standin()
     return {"spark.jars": ",".join(map(str, jars))}
+
+
+def _fetched_if_there(title: str, connector: str, excludes: Sequence[str]) -> list[Path] | None:
+    """Return Delta's and the connector's jars, or ``None`` where they have been asked for once and are not there."""
+    missing = cache_folder() / f"no-{title}-{pyspark.__version__}"
+    if missing.exists():
+        return None
+    try:
+        return fetch_jars([delta_package(), connector], excludes=excludes)
+    except EnvironmentSetupError:
+        _standin()  # if this can't be fetched either, it is the network
+        missing.touch()
+        return None
 
 
 def broker_class_path() -> str:

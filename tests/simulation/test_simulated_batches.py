@@ -27,8 +27,8 @@ def keeps_the_laws(seeds: range) -> None:
     assert broken is None, f"seed {broken.plan.seed}\n{broken}"
 
 
-def test_a_thousand_histories_keep_the_laws() -> None:
-    keeps_the_laws(range(_FIRST, _FIRST + 1_000))
+def test_hundreds_of_histories_keep_the_laws() -> None:
+    keeps_the_laws(range(_FIRST, _FIRST + 500))
 
 
 @pytest.mark.slow

@@ -115,7 +115,8 @@ def test_old_calendars_are_read_by_spark(tmp_path: Path, spark: SparkSession) ->
     assert str(reading(tmp_path / "in", "id bigint, at timestamp")).endswith("with dates of the Julian calendar")
 
 
-@pytest.mark.parametrize("first", [DIRECT, pytest.param(BY_SPARK, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("first", [DIRECT, BY_SPARK])
 def test_a_checkpoint_goes_on_either_way(spark: SparkSession, streams: Streams, tmp_path: Path, first: str) -> None:
     saved = Saved(spark, tmp_path, Folders(tmp_path / "in"))
     trades, customers = list(cut(streams.trades, 3)), list(cut(streams.customers, 3))

@@ -95,6 +95,7 @@ def test_an_inner_join_leaves_out_what_has_no_version(spark: SparkSession, strea
     assert enriched_rows(joined) == matched
 
 
+@pytest.mark.slow
 def test_keys_of_several_columns_of_other_names_and_of_text(
     spark: SparkSession, streams: Streams, folders: Folders, tmp_path: Path
 ) -> None:

@@ -126,6 +126,7 @@ def test_through_a_crash_a_savepoint_and_a_restore_nothing_is_lost(spark: SparkS
     new.assert_conserved()
 
 
+@pytest.mark.slow
 def test_a_functions_states_lie_in_segments_and_its_snapshots_need_none(spark: SparkSession, tmp_path: Path) -> None:
     streams = generate(trades=200, customers=100, seed=29)
     saved = Saved(spark, tmp_path / "function", streams.write(tmp_path, files=2), key_groups=2)

@@ -1,7 +1,7 @@
 """The tests that need Spark, with other versions of Spark and of the libraries than those of the lock file.
 
 The run's seed draws one environment, and a third of the test files, so that over some weeks all are covered;
-``.ci/run --slow --all`` runs each file in each environment.
+``.ci/run --slow --all`` runs that third in each environment, and ``python -m tests.versions.matrix`` each file in each.
 """
 
 from __future__ import annotations
@@ -21,13 +21,6 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 def test_some_of_what_needs_spark_works_with_other_versions(environment: Environment) -> None:
     _, passed = run_all(environment, share=3)
     assert passed > 50
-
-
-@pytest.mark.more
-@pytest.mark.parametrize("environment", EVERY, ids=attrgetter("name"))
-def test_what_needs_spark_works_with_other_versions(environment: Environment) -> None:
-    _, passed = run_all(environment)
-    assert passed > 300
 
 
 def test_a_query_runs_on_the_newest_spark_where_delta_has_no_build() -> None:

@@ -168,6 +168,7 @@ def test_progress_comes_from_the_table_and_the_manifests(spark: SparkSession, la
         cj.read_state(spark, str(tmp_path / "new"))
 
 
+@pytest.mark.slow
 def test_a_functions_states_come_without_their_access_times(spark: SparkSession, watched: Lake) -> None:
     state = cj.read_state(spark, watched.checkpoint)
     assert state.origin == "state store"

@@ -516,7 +516,8 @@ def ddl_of(titles: Sequence[str]) -> str:
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("how", ["json", *(pytest.param(each, marks=pytest.mark.slow) for each in ("numbers", "avro"))])
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["json", "numbers", "avro"])
 def test_what_debezium_and_connect_write(spark: SparkSession, guids: GuidRegistry, how: str) -> None:
     assert HELD.keys() == DEBEZIUM.keys()
     value, inner = of_all([*HELD], how, guids)

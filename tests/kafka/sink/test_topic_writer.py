@@ -154,6 +154,7 @@ def test_a_batch_is_there_once_whatever_is_run_again(spark: SparkSession, broker
         assert ids(broker, name) == [*range(11)]
 
 
+@pytest.mark.slow
 def test_a_topic_must_be_as_the_checkpoint_left_it(spark: SparkSession, broker: Broker) -> None:
     sink = topic_of(broker, "sink-position", key="id")
     writer = opened(sink, spark, position(0))

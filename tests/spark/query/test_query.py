@@ -238,6 +238,7 @@ def test_rows_known_to_be_small_cross_by_number_and_only_the_calls_see_it(
     assert set(seen) == {spark.conf.get(MAX_ROWS)}
 
 
+@pytest.mark.slow
 def test_a_function_that_raises_stops_the_query_and_its_mended_self_goes_on(
     spark: SparkSession, tmp_path: Path
 ) -> None:

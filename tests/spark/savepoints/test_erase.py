@@ -127,6 +127,7 @@ def begun(spark: SparkSession, root: Path, kind: str, **options: Any) -> Shop:
     return shop
 
 
+@pytest.mark.slow
 def test_a_person_is_in_the_old_checkpoint_and_not_in_the_new_one(spark: SparkSession, tmp_path: Path) -> None:
     begun(spark, tmp_path, "asof", checkpoint_interval=1)
     assert places_with(tmp_path / "old", *PATTERNS), "the search finds it where it is"
