@@ -1,5 +1,7 @@
 """Deterministic event-time joins of two keyed streams on Spark.
 
+Two inputs are connected by their keys, and a join or a function is a method of the result::
+
     import cojoin as cj
 
     pair = cj.connect(
@@ -15,6 +17,7 @@ loading Spark, which need not be installed: ``pip install cojoin`` is for joins 
 
 from __future__ import annotations
 
+import warnings
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +33,7 @@ if TYPE_CHECKING:
     from cojoin.api.joined import Joined
     from cojoin.api.lateness import lateness
     from cojoin.api.write_state import write_state
-    from cojoin.checkpoints.checkpoint import Checkpoint
+    from cojoin.checkpoints.checkpoint import Snapshot
     from cojoin.checkpoints.inspect.explain import explain
     from cojoin.checkpoints.inspect.query_state import read_progress, read_state, savepoint
     from cojoin.checkpoints.inspect.rejected_rows import read_rejected
@@ -70,7 +73,6 @@ if TYPE_CHECKING:
 __all__ = [
     "AggregateFunction",
     "AggregatingStateDescriptor",
-    "Checkpoint",
     "CheckpointError",
     "CodecError",
     "CojoinError",
@@ -93,6 +95,7 @@ __all__ = [
     "Row",
     "RuntimeContext",
     "SchemaError",
+    "Snapshot",
     "StateTtlConfig",
     "TimeDomain",
     "Trigger",
@@ -127,7 +130,7 @@ __version__ = "0.6.0.dev0"
 _LAZY = {
     "AggregateFunction": "cojoin.engine.state",
     "AggregatingStateDescriptor": "cojoin.engine.state",
-    "Checkpoint": "cojoin.checkpoints.checkpoint",
+    "Snapshot": "cojoin.checkpoints.checkpoint",
     "CheckpointError": "cojoin.errors",
     "CodecError": "cojoin.errors",
     "CojoinError": "cojoin.errors",
@@ -179,10 +182,17 @@ _LAZY = {
     "write_state": "cojoin.api.write_state",
 }
 
+_FORMER = {"Checkpoint": "Snapshot"}
+"""Names of release 0.5.0, and the names that they have now."""
+
 _MODULES = {"kafka", "plots", "sinks", "sources", "testing", "types"}
 
 
 def __getattr__(name: str) -> Any:
+    if name in _FORMER:
+        msg = f"cojoin.{name} is cojoin.{_FORMER[name]} now; the former name goes with release 0.7.0"
+        warnings.warn(msg, DeprecationWarning, stacklevel=2)
+        name = _FORMER[name]
     if name not in _LAZY:
         near = did_you_mean(name, __all__)
         msg = f"module 'cojoin' has no attribute {name!r}{near if 'did you mean' in near else ''}"

@@ -704,20 +704,6 @@ spark.stop()
 # %% [markdown]
 # ## What is it called in PyFlink, and in `transformWithState`?
 #
-# | PyFlink | Spark's `transformWithState` (Python) | cojoin |
-# |---|---|---|
-# | `KeyedCoProcessFunction`, two inputs | `StatefulProcessor`, one input | the same as PyFlink |
-# | `open`, `close` | `init`, `close` | the same |
-# | `process_element1`, `process_element2` | `handleInputRows` | the same |
-# | `on_timer` | `handleExpiredTimer` | the same |
-# | `timestamp()`, `get_current_key()`, `time_domain()` | the key as an argument; `ExpiredTimerInfo` | the same |
-# | `timer_service()`: timers in both domains | `registerTimer`; one time mode a query | the same as PyFlink |
-# | `current_watermark()` | `getCurrentWatermarkInMs()` | the same; also each input's own |
-# | value, list, map, reducing and aggregating state | value, list and map state | the five, with DDL types |
-# | `StateTtlConfig`, processing time | `ttlDurationMs`, processing time | the same; also event time |
-# | `OutputTag`, `yield tag, row` | - | the same; declared with its columns |
-# | `WatermarkStrategy`; own generators in Java | `withWatermark`: one for all inputs | the same; generators in Python |
-# | `with_timestamp_assigner` | a column | `Input(event_time=...)`, a column or an expression |
-# | test harness in Java | `TwsTester`: a key at a time, no time-to-live | `cojoin.testing.Harness` |
+# PyFlink's names are kept wherever PyFlink has the thing. [A table](coming_from.md) has the three next to each other.
 #
 # Guide 05 has the semantics in full, guide 03 shows how to look at the states of a running query.

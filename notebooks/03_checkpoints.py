@@ -229,7 +229,7 @@ assert cojoin(["checkpoints", "list", "lake/checkpoint"]) == 0
 #
 # With `restore_from`. The new query has a checkpoint of its own. It begins with the state, the timers and the
 # watermarks of that micro-batch, and its sources go on at the exact offsets where the old query's stood, also in the
-# middle of a Delta version or of a folder. In `cj.Checkpoint(path, at=...)`, `at` is a number or a datetime as above,
+# middle of a Delta version or of a folder. In `cj.Snapshot(path, at=...)`, `at` is a number or a datetime as above,
 # of a micro-batch that has a snapshot; without it the newest snapshot is taken.
 #
 # * **Rescale.** The number of `key_groups` and `spark.sql.shuffle.partitions` may differ.
@@ -249,7 +249,7 @@ query = join(key_groups=6, columns=wider).start(
     output=cj.sinks.delta("lake/enriched_6"),
     checkpoint="lake/checkpoint_6",
     trigger=cj.Trigger.available_now(drain=True),
-    restore_from=cj.Checkpoint("lake/checkpoint", at=1),
+    restore_from=cj.Snapshot("lake/checkpoint", at=1),
 )
 query.await_termination(progress=False)
 print(query.progress.table())
@@ -290,7 +290,7 @@ def restore(columns=COLUMNS, **options):
         output=cj.sinks.delta("lake/enriched"),
         checkpoint="lake/checkpoint_2",
         trigger=cj.Trigger.available_now(),
-        restore_from=cj.Checkpoint("lake/checkpoint", at=1),
+        restore_from=cj.Snapshot("lake/checkpoint", at=1),
         **options,
     )
     query.await_termination(progress=False)
@@ -404,7 +404,7 @@ done = cj.erase(spark, "lake/checkpoint_2", ["ann"], into="lake/without_ann")
 print(textwrap.indent(str(done).replace(f"file:{os.getcwd()}/", "").replace(f"{os.getcwd()}/", ""), " "))
 
 # %% [markdown]
-# Begin the query with the new checkpoint first, in the same outputs if you like (`restore_from=done.checkpoint`, and a
+# Begin the query with the new checkpoint first, in the same outputs if you like (`restore_from=done.snapshot`, and a
 # `checkpoint` of its own). This ends the old query. Then run the statements, and delete the old checkpoint.
 #
 # Do not forget what no checkpoint knows: the source tables and topics, archives of topics, tests that were captured

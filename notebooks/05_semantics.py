@@ -685,40 +685,11 @@ print(harness.report().table())
 #
 # Timers, states, time-to-live, side outputs, watermark strategies, idleness per partition and input, the minimum over
 # inputs, cleanup of interval joins and versions: these are Flink's. `tests/flink` runs 134 cases taken from Flink's own
-# tests and sources: 119 hold as they are, and for 15 the file says why not. What differs:
-#
-# | subject | Flink | cojoin, and why |
-# |---|---|---|
-# | a row at the watermark's own time | not late | late: its timer would already be due |
-# | rows of equal time | in any order | a total order: equal rows give equal results |
-# | a function's rows | by arrival | by event time; `order="arrival"` is Flink's |
-# | timers of several keys | by time | in event-time order key after key, for speed; in arrival order by time |
-# | a drain, processing-time timers | dropped | they fire: nothing vanishes |
-# | an input without a row yet | idle after the timeout; its rows are late | holds time back, or `even_if_silent=True` |
-# | the watermark after a restart | begins anew | restored: what was late stays late |
-# | all inputs are idle | the larger watermark | the watermark stays, unless `when_all_idle="max"` |
-# | late rows, interval join | dropped, or a side output | `rejected`, with the reason |
-# | late left rows, temporal join | joined with what is left, or dropped | `rejected`, with the reason |
-# | late records, temporal join | applied, not counted | applied, and counted as `late_applied` |
-# | pairs of an interval join | at once | when the watermark reaches the later row: in the order of time |
-# | rows alone, interval join (SQL) | at the next cleanup | when the interval ends: independent of batches |
-# | a row without time, interval join | fails the job | `rejected`: one bad row does not end the query |
-# | joins by processing time | yes | none: not deterministic; a function in arrival order does it |
-# | `ReducingState.add(None)` | clears the state (heap) | an error: a sum must not vanish |
-# | as-of join, forward and nearest | - | `asof_join(direction=...)` |
+# tests and sources: 119 hold as they are, and for 15 the file says why not. [A page](flink.md) numbers what differs.
 #
 # ## And with Spark's own stream-stream join?
 #
-# | subject | Spark | cojoin |
-# |---|---|---|
-# | joins | equality, time ranges, other conditions | as-of, temporal and interval joins, functions |
-# | watermark | one for all inputs, the least (or the greatest) | per partition, input and join |
-# | a silent input | holds time back | holds time back, or `with_idleness` |
-# | after a restart | inputs count as 0 until they have rows again | restored |
-# | late rows | dropped, and counted (`numRowsDroppedByWatermark`) | rejected or applied, counted, kept in `rejected` |
-# | a pair comes out | as soon as both rows are there | when the watermark reaches the later row |
-# | an outer row comes out | a batch after the watermark has passed | in the batch that moves the watermark |
-# | the tail of a bounded run | stays in the state | stays, or comes out with `drain=True` |
-# | rows are kept | for ever, unless watermarks and a time range bound it | as long as they may match |
+# It has no as-of join, and one watermark for all inputs, which begins again after a restart. [A page](coming_from.md)
+# has both next to each other, as well as pandas, PyFlink and Kafka Streams.
 #
 # Guide 02 shows functions and their tests, guide 03 what is in a checkpoint.

@@ -863,7 +863,7 @@ refusal(run, join())
 # joined.start(
 #     output=cj.sinks.delta("lake/enriched"),
 #     checkpoint="lake/checkpoint_2",
-#     restore_from=cj.Checkpoint("lake/checkpoint"),
+#     restore_from=cj.Snapshot("lake/checkpoint"),
 #     cut_back_output=True,
 #     trigger=...,
 # )

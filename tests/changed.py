@@ -52,7 +52,7 @@ def _begins(name: str, tests: list[str]) -> list[str]:
     if name in _DOCUMENTS:
         return [_DOCUMENTS[name]]
     if name.startswith("notebooks/"):
-        return ["tests/test_notebooks.py"]
+        return ["tests/test_notebooks.py", "tests/test_site.py"]
     if name.startswith("tests/") and not name.endswith(".py"):
         folder = Path(name).parent
         while not (PROJECT / folder / "__init__.py").exists():

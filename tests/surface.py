@@ -13,27 +13,34 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from tests.reference import MODULES
-
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["FILE", "surface"]
+__all__ = ["FILE", "MODULES", "surface"]
 
 FILE = Path(__file__).with_name("surface.txt")
-_OWN = {"cojoin.spark.sinks.sinks": "cojoin.sinks"}
-"""Public modules that have another name to users."""
+MODULES = {
+    "cojoin": "cojoin",
+    "cojoin.sources": "cojoin.sources",
+    "cojoin.sinks": "cojoin.spark.sinks.sinks",
+    "cojoin.kafka": "cojoin.kafka",
+    "cojoin.testing": "cojoin.testing",
+    "cojoin.plots": "cojoin.plots",
+    "cojoin.errors": "cojoin.errors",
+    "cojoin.types": "cojoin.types",
+}
+"""The public modules, and where each is."""
 
 
 def surface() -> str:
     """Return every public name with its signature."""
     lines: list[str] = []
-    for name in MODULES:
-        module = import_module(name)
+    for name, place in MODULES.items():
+        module = import_module(place)
         for each in sorted(module.__all__):
             member = getattr(module, each)
             if not isinstance(member, ModuleType):
-                lines += _described(f"{_OWN.get(name, name)}.{each}", member)
+                lines += _described(f"{name}.{each}", member)
     return "\n".join(lines) + "\n"
 
 

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from cojoin import Checkpoint, Trigger, __version__
+from cojoin import Snapshot, Trigger, __version__
 from cojoin import __main__ as command_line
 from cojoin.cli.options import parse_arguments, secrets_of
 from cojoin.errors import CheckpointError
@@ -161,7 +161,7 @@ def test_arguments_come_from_a_file_too(tmp_path, capsys, monkeypatch):
         (["--drain"], {"trigger": Trigger.available_now(drain=True)}),
         (["--every=2 seconds", "--evolve"], {"trigger": Trigger.processing_time("2 seconds"), "evolve": True}),
         (["--checkpoint-interval=none"], {"checkpoint_interval": None, "retained_checkpoints": 3}),
-        (["--restore-from=/lake/a", "--at=0"], {"restore_from": Checkpoint("/lake/a", 0), "cut_back_output": False}),
+        (["--restore-from=/lake/a", "--at=0"], {"restore_from": Snapshot("/lake/a", 0), "cut_back_output": False}),
     ],
 )
 def test_options_are_arguments_of_start(words, given):

@@ -117,7 +117,7 @@ class Job:
         restore: dict[str, Any] = {}
         if self.origin is not None:
             restore = {
-                "restore_from": cj.Checkpoint(self.origin, self.at),
+                "restore_from": cj.Snapshot(self.origin, self.at),
                 "cut_back_output": not self.table.startswith(self.root),
             }
         saved = self.saved(spark)

@@ -169,7 +169,7 @@ class Killing:
             at = at if isinstance(at, int) else self._choice.choice(saved.snapshots.batch_ids())
             set_partitions(self._spark, self._choice.choice([1, 3, 5]))
             fork = replace(saved, folder=f"{saved.folder}/fork", key_groups=self._choice.choice([1, 2, 5, 9]))
-            fork.run(trigger=DRAIN, restore_from=cj.Checkpoint(saved.checkpoint, at=at))
+            fork.run(trigger=DRAIN, restore_from=cj.Snapshot(saved.checkpoint, at=at))
             out, dead = self._written(job, at)
             out += fork.rows()
             dead += rejected(self._spark, f"{fork.checkpoint}/rejected")

@@ -143,7 +143,7 @@ class Suspending:
         snapshot = saved.snapshots.read(job.batch)
         assert snapshot is not None
         fork = replace(saved, folder=f"{saved.folder}/fork", key_groups=3)
-        fork.run(trigger=DRAIN, restore_from=cj.Checkpoint(saved.checkpoint, at=job.batch))
+        fork.run(trigger=DRAIN, restore_from=cj.Snapshot(saved.checkpoint, at=job.batch))
         written = {name: each["version"] for name, each in snapshot.manifest.outputs.items()}
         before, dead = (
             [] if written[name] is None else read(self._spark, path, written[name])

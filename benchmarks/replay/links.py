@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-    from cojoin.checkpoints.snapshots import Snapshot
+    from cojoin.checkpoints.snapshots import SnapshotIndex
     from cojoin.storage.store import Store
     from tests.kafka.topics import Topics
 
@@ -71,7 +71,7 @@ class Link:
             **options,
         )
 
-    def position(self, snapshot: Snapshot) -> int:
+    def position(self, snapshot: SnapshotIndex) -> int:
         """Say after which of the chain's batches a snapshot was taken: a restored query's first two read nothing."""
         return snapshot.batch_id if self.began < 0 else self.began + max(0, snapshot.batch_id - 1)
 
@@ -86,11 +86,11 @@ class Link:
         if (error := query.exception()) is not None:
             raise error
 
-    def snapshot(self, position: int) -> Snapshot:
+    def snapshot(self, position: int) -> SnapshotIndex:
         """Return the snapshot of one of the chain's batches."""
         return next(each for each in Snapshots(self.files).all() if self.position(each) == position)
 
-    def rows_at(self, snapshot: Snapshot) -> list[tuple[Any, ...]]:
+    def rows_at(self, snapshot: SnapshotIndex) -> list[tuple[Any, ...]]:
         """Return what its table held then."""
         written = snapshot.manifest.outputs["output"]
         return [] if written["version"] is None else self.rows(version=written["version"])

@@ -26,7 +26,7 @@ import cojoin as cj
 from benchmarks.footprint import Footprint
 from benchmarks.replay.by_flink import run_flink
 from benchmarks.replay.job import Measured, Replay
-from cojoin.engine.batch_report import BatchReport
+from cojoin.engine.batch_report import parse_report
 from tests.kafka.records import CUSTOMER_DDL, OUT_OF_ORDERNESS_SECONDS, PARTITIONS, TRADE_DDL
 from tests.kafka.topics import native
 from tests.servers.jars import kafka_settings
@@ -97,7 +97,7 @@ def run_join(name: str, replay: Replay, work: Path) -> dict[str, Any]:
         )
         query.await_termination(progress=False)
         written = _manifests(work)
-    reports = [BatchReport.from_dict(each["report"]) for each in written]
+    reports = [parse_report(each["report"]) for each in written]
     assert all(report.is_conserved for report in reports), "rows vanished"
     assert reports[-1].drained, reports[-1].ending()
     if name in ALIGNED:

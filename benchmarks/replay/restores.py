@@ -64,7 +64,7 @@ class Chain:
         for number, (cut, following) in enumerate(pairwise(cuts), start=1):
             snapshot = link.snapshot(cut)
             rows += link.rows_at(snapshot)
-            at = cj.Checkpoint(link.files.root, at=snapshot.batch_id)
+            at = cj.Snapshot(link.files.root, at=snapshot.batch_id)
             before, link = link, self._link(f"query-{number}", number, cut)
             started = time.perf_counter()
             query = link.start(DRAIN if number == restores else PAUSE, self._batches, restore_from=at)
@@ -88,7 +88,7 @@ class Chain:
         old, cut = self._link("old", 0, -1), self._choice.randrange(1, self._batches - 3)
         old.run_until(old.start(PAUSE, self._batches), cut + 2)
         new, snapshot = self._link("taken-over", 2, cut), old.snapshot(cut)
-        at = cj.Checkpoint(old.files.root, at=snapshot.batch_id)
+        at = cj.Snapshot(old.files.root, at=snapshot.batch_id)
         started = time.perf_counter()
         query = new.start(DRAIN, batches=2, table=old.table, restore_from=at, cut_back_output=True)
         measured = f"{time.perf_counter() - started:.1f}", f"{snapshot.rows:,}"
@@ -100,7 +100,7 @@ class Chain:
         verdict = self._conclude("the same table, cut back", old.rows())
         self._tell("same table", f"{cut}", key_groups, partitions, *measured, "", verdict)
 
-    def _fork(self, number: int, cut: int, at: cj.Checkpoint, before: list[tuple[Any, ...]]) -> tuple[int, str]:
+    def _fork(self, number: int, cut: int, at: cj.Snapshot, before: list[tuple[Any, ...]]) -> tuple[int, str]:
         """Drain another query from the same snapshot, whose rows and those before it must be all."""
         fork = self._link(f"fork-{number}", number + self._choice.randrange(1, 5), cut)
         fork.start(DRAIN, batches=2, restore_from=at).await_termination(progress=False)

@@ -116,7 +116,7 @@ def _begin(join: cj.Joined, folder: Path) -> None:
         output=cj.sinks.delta(folder / "out"),
         checkpoint=folder / "checkpoint",
         trigger=cj.Trigger.available_now(drain=True),
-        restore_from=cj.Checkpoint(str(folder / "versions")),
+        restore_from=cj.Snapshot(str(folder / "versions")),
         checkpoint_interval=None,
     )
     query.await_termination(progress=False)

@@ -22,7 +22,7 @@ from cojoin.session.sessions import open_store
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from cojoin.checkpoints.snapshots import Snapshot
+    from cojoin.checkpoints.snapshots import SnapshotIndex
     from cojoin.storage.store import Store
 
 __all__ = ["measure_what_is_written"]
@@ -106,7 +106,7 @@ def _write_file(rows: pd.DataFrame, folder: Path, number: int) -> None:
     pq.write_table(columns.set_column(at, "event_time", columns.column(at).cast(_TIME)), path)
 
 
-def _told(files: Store, snapshot: Snapshot) -> tuple[str, ...]:
+def _told(files: Store, snapshot: SnapshotIndex) -> tuple[str, ...]:
     manifest = Manifests(files).read(snapshot.batch_id)
     seconds = 0.0 if manifest is None else manifest.durations_ms["snapshot"] / 1000
     groups = len(snapshot.content_batch_ids.get(str(snapshot.batch_id), []))
@@ -116,5 +116,5 @@ def _told(files: Store, snapshot: Snapshot) -> tuple[str, ...]:
     return (f"{snapshot.batch_id}", f"{groups}", *sizes, disk, f"{seconds:.2f}")
 
 
-def _file_bytes(files: Store, snapshot: Snapshot) -> int:
+def _file_bytes(files: Store, snapshot: SnapshotIndex) -> int:
     return files.size(f"state/batch_id={snapshot.batch_id}")

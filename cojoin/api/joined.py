@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
-    from cojoin.checkpoints.checkpoint import Checkpoint
+    from cojoin.checkpoints.checkpoint import Snapshot
     from cojoin.embedded.micro_batches import Arrival, Batches, Clock
     from cojoin.embedded.result import Result
     from cojoin.embedded.steps import Step
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from cojoin.spark.spark_execution import SparkExecution
     from cojoin.storage.locations import Location
 
-OutputName: TypeAlias = Literal["main", "rejected"] | OutputTag
-"""An output: ``"main"``, ``"rejected"``, or the ``OutputTag`` of a side output."""
+OutputName: TypeAlias = Literal["output", "rejected"] | OutputTag
+"""An output: ``"output"``, ``"rejected"``, or the ``OutputTag`` of a side output."""
 
 
 class Execution(Protocol):
@@ -208,7 +208,7 @@ class Joined:
             self._plan, batches, arrival=arrival, every=every, processing_time=processing_time, drain=drain
         )
 
-    def to_arrow(self, output: OutputName = "main") -> pa.Table:
+    def to_arrow(self, output: OutputName = "output") -> pa.Table:
         """Run the join in this process and return one output as an Arrow table; see ``run``.
 
         Args:
@@ -232,7 +232,7 @@ class Joined:
         table = self._run("to_arrow()", 'to_arrow("rejected")').output
         return table.__arrow_c_stream__(requested_schema)
 
-    def to_pandas(self, output: OutputName = "main") -> pd.DataFrame:
+    def to_pandas(self, output: OutputName = "output") -> pd.DataFrame:
         """Run the join in this process and return one output as a pandas DataFrame; see ``run``.
 
         Times with a zone are ``datetime64[us, UTC]``. A column of whole numbers with nulls is one of pandas' nullable
@@ -248,7 +248,7 @@ class Joined:
         name = self._plan.output_name(output)
         return self._run("to_pandas()", 'to_pandas("rejected")', warns=name != REJECTED).to_pandas(output)
 
-    def to_dataframe(self, output: OutputName = "main") -> DataFrame:
+    def to_dataframe(self, output: OutputName = "output") -> DataFrame:
         """Return one output as a plain DataFrame.
 
         From static inputs the DataFrame is static: the operator runs once, to the end of time. From streams it is
@@ -264,8 +264,9 @@ class Joined:
           time, or rows are late. ``start`` does not need this order.
 
         Args:
-            output: ``"main"``; ``"rejected"`` for the rejected rows with their reasons; or the ``OutputTag`` of a side
-                output. Each DataFrame runs the operator by itself, whereas ``start`` writes all outputs of one run.
+            output: ``"output"``; ``"rejected"`` for the rejected rows with their reasons; or a side output's
+                ``OutputTag``. Each DataFrame runs the operator by itself, whereas ``start`` writes all outputs of one
+                run.
 
         Returns:
             The rows of the output. Those of ``"rejected"`` have no batch and no processing time, which only the table
@@ -292,7 +293,7 @@ class Joined:
         name: str | None = None,
         checkpoint_interval: Duration | int | None = "10 minutes",
         retained_checkpoints: int = 3,
-        restore_from: Checkpoint | None = None,
+        restore_from: Snapshot | None = None,
         cut_back_output: bool = False,
         allow_data_loss: bool = False,
         on_progress: Callable[[BatchReport], object] | None = None,

@@ -15,7 +15,7 @@ from cojoin.storage.locations import as_location
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from cojoin.checkpoints.checkpoint import Checkpoint
+    from cojoin.checkpoints.checkpoint import Snapshot
     from cojoin.spark.savepoints.new_savepoint import WatermarkLike
     from cojoin.storage.locations import Location
 
@@ -31,8 +31,8 @@ def write_state(
     states: Mapping[str, DataFrame | None] | None = None,
     timers: DataFrame | None = None,
     watermark: WatermarkLike = None,
-    from_existing: QueryState | Checkpoint | Location | None = None,
-) -> Checkpoint:
+    from_existing: QueryState | Snapshot | Location | None = None,
+) -> Snapshot:
     """Write a state as a savepoint, with which a query begins: ``start(restore_from=...)``.
 
     The parts are DataFrames in the shape of ``read_state``'s, which may come from anywhere: a table of customers, a
@@ -55,7 +55,7 @@ def write_state(
         watermark: The time up to which the inputs are complete, included: a datetime with a time zone or epoch
             milliseconds, or a dict of these by input. Rows up to it are late. None takes that of the existing
             state, or sets none.
-        from_existing: The state of a checkpoint to follow: what ``read_state`` returned, a ``Checkpoint`` or a path.
+        from_existing: The state of a checkpoint to follow: what ``read_state`` returned, a ``Snapshot`` or a path.
             Source positions, watermarks, counters and outputs are taken from it, and every part that is not given.
 
     Returns:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from cojoin.api.joined import Joined
-    from cojoin.checkpoints.checkpoint import Checkpoint
+    from cojoin.checkpoints.checkpoint import Snapshot
     from cojoin.embedded.steps import Step
     from cojoin.engine.plan import Plan
 
@@ -62,7 +62,7 @@ class CapturedTest:
 
 
 def capture(
-    source: Joined | Iterable[Step] | Checkpoint | str | PathLike[str],
+    source: Joined | Iterable[Step] | Snapshot | str | PathLike[str],
     path: str | PathLike[str],
     *,
     joined: Joined | None = None,

@@ -285,8 +285,8 @@ def _json_rows(schema: pa.Schema, table: pa.Table) -> list[dict[str, Any]]:
 
 
 def is_checkpoint(source: Any) -> bool:
-    """Return whether a source is a checkpoint: its directory, or a ``Checkpoint``."""
-    return isinstance(source, (str, PathLike)) or type(source).__name__ == "Checkpoint"
+    """Return whether a source is a checkpoint: its directory, or a ``Snapshot``."""
+    return isinstance(source, (str, PathLike)) or type(source).__name__ == "Snapshot"
 
 
 def opened(source: Any, joined: Joined | None) -> tuple[Any, Plan]:
@@ -348,7 +348,7 @@ def key_histories(source: Any, joined: Joined, keys: Sequence[Any]) -> list[Hist
         if not steps:
             msg = (
                 f"keys: no batch came after the snapshot of batch {debugger.batch_id}, so there is nothing to replay; "
-                f"take an older snapshot: Checkpoint(path, at=...)"
+                f"take an older snapshot: Snapshot(path, at=...)"
             )
             raise ConfigurationError(msg)
         state = debugger._stepper().snapshot()  # noqa: SLF001 - the key's state as a harness reads it

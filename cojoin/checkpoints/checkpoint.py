@@ -1,4 +1,4 @@
-"""The public name of a checkpoint: a directory and one of its snapshots."""
+"""The public name of a snapshot: a checkpoint directory and one of its batches."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cojoin.storage.locations import as_location, without_login
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from cojoin.checkpoints.snapshots import Snapshot
+    from cojoin.checkpoints.snapshots import SnapshotIndex
     from cojoin.storage.store import Store
 
 Moment: TypeAlias = int | datetime | None
@@ -25,8 +25,8 @@ Moment: TypeAlias = int | datetime | None
 
 
 @dataclass(frozen=True, repr=False)
-class Checkpoint:
-    """A query's checkpoint at one batch, which can be read and restored.
+class Snapshot:
+    """A snapshot of a query: its checkpoint directory and a batch. It can be read, and restored.
 
     Attributes:
         path: The query's checkpoint directory, a string or a ``pathlib.Path``; it is stored as a string.
@@ -36,8 +36,8 @@ class Checkpoint:
     Raises:
         ConfigurationError: The path or the moment is invalid.
 
-    >>> Checkpoint("/lake/_cojoin/enriched", at=12)
-    Checkpoint(path='/lake/_cojoin/enriched', at=12)
+    >>> Snapshot("/lake/_cojoin/enriched", at=12)
+    Snapshot(path='/lake/_cojoin/enriched', at=12)
     """
 
     path: str
@@ -53,17 +53,17 @@ class Checkpoint:
             raise ConfigurationError(msg)
 
     def __repr__(self) -> str:
-        return f"Checkpoint(path={without_login(self.path)!r}, at={self.at!r})"
+        return f"Snapshot(path={without_login(self.path)!r}, at={self.at!r})"
 
     def _repr_html_(self) -> str:
-        return display_of(self._display, "Checkpoint").html()
+        return display_of(self._display, "Snapshot").html()
 
     def _display(self) -> Display:
         moment = "the newest snapshot" if self.at is None else f"batch {self.at}"
         if isinstance(self.at, datetime):
             moment = f"the last one at or before {self.at.astimezone(timezone.utc):%Y-%m-%d %H:%M:%S.%f} UTC"
         ways = "read_state and read_progress read it, restore_from= continues with it."
-        return Display(f"Checkpoint {without_login(self.path)}, {moment}", notes=[ways])
+        return Display(f"Snapshot {without_login(self.path)}, {moment}", notes=[ways])
 
 
 def open_files(spark: SparkSession, path: str) -> Store:
@@ -78,7 +78,7 @@ def open_files(spark: SparkSession, path: str) -> Store:
     return files
 
 
-def find_snapshot(files: Store, at: Moment = None) -> Snapshot:
+def find_snapshot(files: Store, at: Moment = None) -> SnapshotIndex:
     """Return the snapshot at a moment; ``CheckpointError`` lists those that exist, or that its index is damaged."""
     snapshots = Snapshots(files)
     ids = snapshots.batch_ids()
@@ -122,7 +122,7 @@ def _drained(files: Store) -> int | None:
     return last.batch_id if last is not None and last.report.drained else None
 
 
-def _compare(files: Store, snapshot: Snapshot) -> None:
+def _compare(files: Store, snapshot: SnapshotIndex) -> None:
     """Check a snapshot against the files next to it: the description of the query, and its batch's manifest.
 
     In release 0.5.0 neither index nor manifest had a checksum, so their source offsets are compared.

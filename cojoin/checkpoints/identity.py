@@ -122,7 +122,7 @@ def refuse_written(files: Store) -> None:
     if written is not None:
         msg = (
             f"{files.named}: it holds a state that {written.by} has written, and no query runs on it; give "
-            f"the query an empty checkpoint=, and restore_from=cojoin.Checkpoint({without_login(files.root)!r})"
+            f"the query an empty checkpoint=, and restore_from=cojoin.Snapshot({without_login(files.root)!r})"
         )
         raise CheckpointError(msg)
 

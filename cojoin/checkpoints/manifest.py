@@ -11,7 +11,7 @@ import itertools
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from cojoin.engine.batch_report import BatchReport
+from cojoin.engine.batch_report import BatchReport, parse_report
 from cojoin.storage.documents import Form, damaged, numbered_name, numbers_in, read_document, write_fenced
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class Manifest:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Manifest:
         """Return the manifest that ``as_dict`` was called on."""
-        return cls(**{**values, "report": BatchReport.from_dict(values["report"])})
+        return cls(**{**values, "report": parse_report(values["report"])})
 
 
 class Manifests:

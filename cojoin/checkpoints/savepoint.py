@@ -11,7 +11,7 @@ import os
 import socket
 from typing import TYPE_CHECKING
 
-from cojoin.checkpoints.checkpoint import Checkpoint
+from cojoin.checkpoints.checkpoint import Snapshot
 from cojoin.checkpoints.identity import read_query
 from cojoin.checkpoints.lease import read_lease
 from cojoin.checkpoints.manifest import Manifests
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _TRIES = 5
 
 
-def take_savepoint(spark: SparkSession, files: Store) -> Checkpoint:
+def take_savepoint(spark: SparkSession, files: Store) -> Snapshot:
     """Take a savepoint; where the last batch has a snapshot already, that becomes the savepoint.
 
     It is kept until a user removes it. Raises ``CheckpointError`` where no batch is finished yet; the query was
@@ -62,7 +62,7 @@ def take_savepoint(spark: SparkSession, files: Store) -> Checkpoint:
                     is_of_a_run = not promoted.claim and not snapshots.is_begun(manifest.batch_id)
                     is_taken = is_of_a_run or _make_final(spark, files, manifest.batch_id)
                 if is_taken:
-                    return Checkpoint(files.root, manifest.batch_id)
+                    return Snapshot(files.root, manifest.batch_id)
             except (CheckpointError, *SPARK_ERRORS):
                 # A running query cleans the state of former batches, also while this reads it.
                 if committed_batches(files)[-1:] == committed[-1:]:

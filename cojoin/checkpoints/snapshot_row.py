@@ -25,7 +25,7 @@ from cojoin.errors import CodecError, ConfigurationError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from cojoin.checkpoints.snapshots import Snapshot
+    from cojoin.checkpoints.snapshots import SnapshotIndex
 
 STATE_SCHEMA = pa.schema(
     [
@@ -139,7 +139,7 @@ def snapshot_row(
     return pa.Table.from_pylist([row], schema=STATE_SCHEMA), remembered
 
 
-def are_whole(rows: Sequence[Any], snapshot: Snapshot) -> bool:
+def are_whole(rows: Sequence[Any], snapshot: SnapshotIndex) -> bool:
     """Return whether a snapshot's rows, by key group and without content, are those of which its index was made."""
     holders = {group: int(batch_id) for batch_id, groups in snapshot.content_batch_ids.items() for group in groups}
     return (

@@ -78,7 +78,7 @@ _DIRECTORY, _REMOVED = "snapshots", "snapshots_removed"
 
 
 @dataclass(frozen=True)
-class Snapshot:
+class SnapshotIndex:
     """A query's state, offsets and outputs after a batch, which can be restored.
 
     ``rows`` and ``state_bytes`` are of its whole state; ``written_bytes`` were written for it, the rest is in earlier
@@ -115,11 +115,11 @@ class Snapshot:
         return datetime.fromtimestamp(self.manifest.report.processing_time / 1000, tz=timezone.utc)
 
 
-def parse_snapshot(values: dict[str, Any]) -> Snapshot:
+def parse_snapshot(values: dict[str, Any]) -> SnapshotIndex:
     """Return the snapshot that a document's content records."""
     manifest = {name: value for name, value in values["manifest"].items() if name != "format"}
     holders = {str(int(batch_id)): [*map(int, groups)] for batch_id, groups in values["content_batch_ids"].items()}
-    return Snapshot(**{**values, "manifest": Manifest.from_dict(manifest), "content_batch_ids": holders})
+    return SnapshotIndex(**{**values, "manifest": Manifest.from_dict(manifest), "content_batch_ids": holders})
 
 
 class BeingRemovedError(CheckpointError):
@@ -132,7 +132,7 @@ class Snapshots:
     def __init__(self, files: Store) -> None:
         self._files = files
 
-    def write(self, snapshot: Snapshot, check: Callable[[], None] = lambda: None) -> None:
+    def write(self, snapshot: SnapshotIndex, check: Callable[[], None] = lambda: None) -> None:
         """Write a snapshot's index file, which makes the snapshot count.
 
         ``check`` raises an error where it must not count: another run may have taken over and deleted its rows, or
@@ -183,7 +183,7 @@ class Snapshots:
         groups_of: dict[str, list[int]] = {}
         for batch_id, group in sorted(holders):
             groups_of.setdefault(str(batch_id), []).append(group)
-        snapshot = Snapshot(manifest, _BEGUN, key_groups, 0, 0, 0, groups_of, "", remembered=False)
+        snapshot = SnapshotIndex(manifest, _BEGUN, key_groups, 0, 0, 0, groups_of, "", remembered=False)
         write_document(self._files, numbered_name(_REMOVED, manifest.batch_id), SNAPSHOT_FORM, asdict(snapshot))
 
     def is_begun(self, batch_id: int) -> bool:
@@ -196,7 +196,7 @@ class Snapshots:
         if self.is_begun(batch_id):
             self._files.delete(numbered_name(_REMOVED, batch_id))
 
-    def promote(self, batch_id: int) -> Snapshot | None:
+    def promote(self, batch_id: int) -> SnapshotIndex | None:
         """Make a snapshot a savepoint, and return it; None where it does not exist, or is being removed meanwhile."""
         for _ in range(_TRIES):
             stored = self._read_tagged(batch_id)
@@ -208,12 +208,12 @@ class Snapshots:
                 return savepoint
         return None
 
-    def read(self, batch_id: int) -> Snapshot | None:
+    def read(self, batch_id: int) -> SnapshotIndex | None:
         """Return the snapshot of a batch; None without one."""
         stored = self._read_tagged(batch_id)
         return None if stored is None else stored[0]
 
-    def _read_tagged(self, batch_id: int) -> tuple[Snapshot, str] | None:
+    def _read_tagged(self, batch_id: int) -> tuple[SnapshotIndex, str] | None:
         """Return a snapshot that counts, and the tag of its index file."""
         name = numbered_name(_DIRECTORY, batch_id)
         text, tag = read_tagged_text(self._files, name, SNAPSHOT_FORM)
@@ -223,7 +223,7 @@ class Snapshots:
         self._check_batch(snapshot, name, batch_id)
         return None if snapshot.kind == _BEING_REMOVED else (snapshot, tag)
 
-    def _replace(self, snapshot: Snapshot, tag: str | None) -> bool:
+    def _replace(self, snapshot: SnapshotIndex, tag: str | None) -> bool:
         name = numbered_name(_DIRECTORY, snapshot.batch_id)
         written = replace_document(self._files, name, SNAPSHOT_FORM, asdict(snapshot), tag)
         return written and self._stays(snapshot.batch_id, snapshot.kind)
@@ -240,11 +240,11 @@ class Snapshots:
         stored = read_document(self._files, numbered_name(_DIRECTORY, batch_id), SNAPSHOT_FORM, parse_snapshot)
         return stored is not None and stored.kind == kind
 
-    def _check_batch(self, snapshot: Snapshot, name: str, batch_id: int) -> None:
+    def _check_batch(self, snapshot: SnapshotIndex, name: str, batch_id: int) -> None:
         if snapshot.batch_id != batch_id:
             raise damaged(self._files, name, SNAPSHOT_FORM, f"it is that of batch {snapshot.batch_id}")
 
-    def _read_removed(self, batch_id: int) -> Snapshot | None:
+    def _read_removed(self, batch_id: int) -> SnapshotIndex | None:
         name = numbered_name(_REMOVED, batch_id)
         snapshot = read_document(self._files, name, SNAPSHOT_FORM, parse_snapshot)
         if snapshot is not None:
@@ -256,7 +256,7 @@ class Snapshots:
         numbers, doubtful = numbers_in(self._files, _DIRECTORY), set(numbers_in(self._files, _REMOVED))
         return [each for each in numbers if each not in doubtful or self.read(each) is not None]
 
-    def all(self) -> list[Snapshot]:
+    def all(self) -> list[SnapshotIndex]:
         """Return all snapshots, oldest first."""
         numbers = numbers_in(self._files, _DIRECTORY)
         return [snapshot for batch_id in numbers if (snapshot := self.read(batch_id)) is not None]
@@ -279,7 +279,7 @@ class Snapshots:
         check: Callable[[], None] = lambda: None,
         *,
         savepoints_too: bool = True,
-        written_by: Snapshot | None = None,
+        written_by: SnapshotIndex | None = None,
     ) -> None:
         """Remove a snapshot from those that count; ``removed`` returns it until ``forget``.
 
@@ -301,21 +301,21 @@ class Snapshots:
             self._files.delete(name)
             stored = self._read_tagged(batch_id)
 
-    def removed(self) -> list[Snapshot]:
+    def removed(self) -> list[SnapshotIndex]:
         """Return the snapshots that no longer count and whose rows may still exist, and interrupted savepoints.
 
         A snapshot whose file is damaged is skipped: its rows stay, and do no harm.
         """
         return [each for each in self._noted() if not each.is_begun or self._is_interrupted(each)]
 
-    def _noted(self) -> list[Snapshot]:
+    def _noted(self) -> list[SnapshotIndex]:
         notes = []
         for batch_id in numbers_in(self._files, _REMOVED):
             with contextlib.suppress(CheckpointError):
                 notes.append(self._read_removed(batch_id))
         return [each for each in notes if each is not None]
 
-    def _is_interrupted(self, begun: Snapshot) -> bool:
+    def _is_interrupted(self, begun: SnapshotIndex) -> bool:
         """Return whether a savepoint that was begun is no longer being taken, as far as that is known."""
         try:
             modified = self._files.modified(numbered_name(_REMOVED, begun.batch_id))
@@ -330,7 +330,7 @@ class Snapshots:
         """Return whether the index of a batch's snapshot is marked as being removed."""
         return self._files.exists(numbered_name(_DIRECTORY, batch_id)) and self.read(batch_id) is None
 
-    def bar(self, removed: Snapshot) -> bool:
+    def bar(self, removed: SnapshotIndex) -> bool:
         """Keep a snapshot of ``removed`` from counting again; return False where it counts meanwhile."""
         name = numbered_name(_DIRECTORY, removed.batch_id)
         if self._files.exists(name):
@@ -356,18 +356,18 @@ class Snapshots:
 
         With ``savepoints_too``, savepoints are treated like the others.
         """
-        counted: Sequence[Snapshot] = self.all()
+        counted: Sequence[SnapshotIndex] = self.all()
         mine = [each.batch_id for each in counted if savepoints_too or each.kind != "savepoint"]
         base = self.base_of(counted)
         return [batch_id for batch_id in mine[:-keep] if batch_id != base]
 
     @staticmethod
-    def base_of(snapshots: Iterable[Snapshot]) -> int | None:
+    def base_of(snapshots: Iterable[SnapshotIndex]) -> int | None:
         """Return the batch of the snapshot on which the query's next snapshot builds; None without one."""
         return max((each.batch_id for each in snapshots if each.remembered), default=None)
 
 
-def named(snapshots: Iterable[Snapshot]) -> set[tuple[int, int]]:
+def named(snapshots: Iterable[SnapshotIndex]) -> set[tuple[int, int]]:
     """Return the rows (batch and key group) that snapshots name for their content."""
     return {
         (int(batch_id), group)
@@ -377,5 +377,5 @@ def named(snapshots: Iterable[Snapshot]) -> set[tuple[int, int]]:
     }
 
 
-def _writer(snapshot: Snapshot) -> tuple[int, int]:
+def _writer(snapshot: SnapshotIndex) -> tuple[int, int]:
     return snapshot.manifest.epoch, snapshot.claim

@@ -28,7 +28,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from cojoin.checkpoints.lease import holder
 from cojoin.checkpoints.snapshot_row import STATE_SCHEMA, are_whole, read_content, seal_of
-from cojoin.checkpoints.snapshots import BeingRemovedError, Snapshot, SnapshotKind, Snapshots, named
+from cojoin.checkpoints.snapshots import BeingRemovedError, SnapshotIndex, SnapshotKind, Snapshots, named
 from cojoin.checkpoints.state_commits import PARTITIONS, STATE_TABLE, ClaimGoneError, StateCommits, partition_folder
 from cojoin.delta.table_checks import why_not_plain
 from cojoin.delta.table_log import TableLog, UnreadableLogError
@@ -77,7 +77,7 @@ class StateTable:
         self._path, self._log = files.path(STATE_TABLE), TableLog(files, STATE_TABLE)
         self._snapshots = Snapshots(files)
 
-    def pinned(self, snapshot: Snapshot) -> StateTable:
+    def pinned(self, snapshot: SnapshotIndex) -> StateTable:
         """Return the table at its present version, which has a snapshot's rows whatever a query cleans meanwhile.
 
         A job that reads it later fails where files of the snapshot were deleted since, and does not miss their rows.
@@ -89,7 +89,7 @@ class StateTable:
         self.check_unchanged(snapshot)
         return self if table is None else StateTable(self._spark, self._files, table.version)
 
-    def check_unchanged(self, snapshot: Snapshot) -> None:
+    def check_unchanged(self, snapshot: SnapshotIndex) -> None:
         """Check that a snapshot still counts, as it did when its index was read.
 
         Its query may continue, and clean, or execute the batch again. It marks a snapshot as removed before it removes
@@ -113,7 +113,7 @@ class StateTable:
         remembered: bool,
         claim: Claim,
         check: Callable[[], None] = lambda: None,
-    ) -> Snapshot | None:
+    ) -> SnapshotIndex | None:
         """Write a snapshot's rows, in place of those of an earlier attempt, and make it count.
 
         The rows are of ``STATE_SCHEMA``. ``remembered``: the query's own state points to the snapshot. The claim keeps
@@ -141,7 +141,7 @@ class StateTable:
         holders: dict[str, list[int]] = {}
         for row in index:
             holders.setdefault(str(row["content_batch_id"]), []).append(row["key_group"])
-        snapshot = Snapshot(
+        snapshot = SnapshotIndex(
             manifest,
             kind,
             key_groups,
@@ -171,7 +171,7 @@ class StateTable:
             f"of a later one; nothing else was written, start the query again"
         )
 
-    def headers(self, snapshot: Snapshot) -> list[Row]:
+    def headers(self, snapshot: SnapshotIndex) -> list[Row]:
         """Check a snapshot's rows against its index, and return them without their content, by key group."""
         with self._errors_named(snapshot):
             rows = {row.key_group: row for row in self._rows({snapshot.batch_id: None}, _INDEX).collect()}
@@ -183,7 +183,7 @@ class StateTable:
             raise self._gone(snapshot, f"its rows in the table {STATE_TABLE} are not those that were written")
         return rows_in_order
 
-    def contents(self, snapshot: Snapshot) -> DataFrame:
+    def contents(self, snapshot: SnapshotIndex) -> DataFrame:
         """Return ``(key_group, content)`` of a snapshot, also where the content is in earlier snapshots' rows."""
         wanted = {int(batch_id): groups for batch_id, groups in snapshot.content_batch_ids.items() if groups}
         if not wanted:
@@ -192,7 +192,7 @@ class StateTable:
         with self._errors_named(snapshot):
             return self._rows(wanted, ["key_group", "content"])
 
-    def check(self, snapshot: Snapshot) -> None:
+    def check(self, snapshot: SnapshotIndex) -> None:
         """Check all of a snapshot's content against its fingerprints."""
         label = self._label(snapshot)
         expected = {
@@ -225,7 +225,7 @@ class StateTable:
             )
             raise CheckpointError(msg)
 
-    def has(self, snapshot: Snapshot) -> bool:
+    def has(self, snapshot: SnapshotIndex) -> bool:
         """Return whether the table has a snapshot's rows as they were written."""
         try:
             self.headers(snapshot)
@@ -274,7 +274,7 @@ class StateTable:
             raise CheckpointError(msg) from error
 
     @contextlib.contextmanager
-    def _errors_named(self, snapshot: Snapshot) -> Iterator[None]:
+    def _errors_named(self, snapshot: SnapshotIndex) -> Iterator[None]:
         """Raise errors of reading a snapshot's rows as errors of the snapshot."""
         try:
             yield
@@ -285,14 +285,14 @@ class StateTable:
             msg = f"{self._label(snapshot)}: {why}; restore another snapshot"
             raise CheckpointError(msg) from error
 
-    def _gone(self, snapshot: Snapshot, reason: str) -> _RowsGoneError:
+    def _gone(self, snapshot: SnapshotIndex, reason: str) -> _RowsGoneError:
         """Return the error of a snapshot whose rows are not those of its index; raise if its query has removed it."""
         self.check_unchanged(snapshot)
         running = holder(self._files)
         again = f"; if its query still runs ({running}), it may be writing this batch again: then start again"
         return _RowsGoneError(f"{self._label(snapshot)}: {reason}; restore another snapshot{again if running else ''}")
 
-    def _label(self, snapshot: Snapshot) -> str:
+    def _label(self, snapshot: SnapshotIndex) -> str:
         return f"{self._files.named}: snapshot of batch {snapshot.batch_id}"
 
 
@@ -373,7 +373,7 @@ class StateCleaner:
         return freed
 
     def _delete_unneeded(
-        self, removed: Sequence[Snapshot], known: int | None, check: Callable[[], None]
+        self, removed: Sequence[SnapshotIndex], known: int | None, check: Callable[[], None]
     ) -> tuple[set[tuple[int, int]], set[tuple[int, int | None]], int]:
         """Delete what removed snapshots had or pointed to and no other needs.
 
@@ -432,7 +432,7 @@ class StateCleaner:
         return freed
 
     def _look(
-        self, removed: Sequence[Snapshot], known: int | None
+        self, removed: Sequence[SnapshotIndex], known: int | None
     ) -> tuple[set[tuple[int, int]], set[tuple[int, int | None]], list[tuple[int, int | None]]]:
         """Return the partitions that savepoints may point to, those that snapshots need, and those that may go."""
         # First the content that savepoints may point to, and then that which they do: one may count meanwhile.
@@ -453,7 +453,7 @@ class StateCleaner:
         return {*named(kept), *((batch_id, None) for batch_id in alive)}
 
     def _unneeded(
-        self, removed: Sequence[Snapshot], needed: Collection[tuple[int, int | None]]
+        self, removed: Sequence[SnapshotIndex], needed: Collection[tuple[int, int | None]]
     ) -> list[tuple[int, int | None]]:
         """Return the partitions (batch and segment) that removed snapshots had or pointed to, and no other needs.
 
@@ -467,6 +467,6 @@ class StateCleaner:
         return [each for each in partitions if each not in needed]
 
 
-def _holders(snapshot: Snapshot) -> set[int]:
+def _holders(snapshot: SnapshotIndex) -> set[int]:
     """Return the batches that have rows of a snapshot, or content to which it points."""
     return {snapshot.batch_id, *map(int, snapshot.content_batch_ids)}

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from cojoin.checkpoints.snapshots import Snapshot
+    from cojoin.checkpoints.snapshots import SnapshotIndex
     from cojoin.checkpoints.state_table import StateTable
     from cojoin.engine.state.segments import SegmentStore
     from cojoin.storage.store import Store
@@ -89,7 +89,7 @@ class StoredState:
     segments: SegmentFolder | None = None
 
     @classmethod
-    def of_snapshot(cls, table: StateTable, snapshot: Snapshot) -> StoredState:
+    def of_snapshot(cls, table: StateTable, snapshot: SnapshotIndex) -> StoredState:
         """Return the state of a snapshot; ``CheckpointError`` where its rows are missing or were changed."""
         rows = table.headers(snapshot)
         headers = [json.loads(row.header) for row in rows]

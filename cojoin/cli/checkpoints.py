@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from cojoin.checkpoints.inspect.query_state import QueryState
     from cojoin.checkpoints.manifest import Manifest
-    from cojoin.checkpoints.snapshots import Snapshot
+    from cojoin.checkpoints.snapshots import SnapshotIndex
     from cojoin.cli.options import Arguments
     from cojoin.engine.input_spec import InputSpec
     from cojoin.storage.store import Store
@@ -243,7 +243,7 @@ class _Command:
         done = erase(self._spark, arguments.path, keys, arguments.into, counts=not arguments.no_counts)
         self._show(done.as_dict(), str(done))
 
-    def _obsolete(self, snapshots: list[Snapshot]) -> list[int]:
+    def _obsolete(self, snapshots: list[SnapshotIndex]) -> list[int]:
         arguments = self._arguments
         if arguments.keep is not None:
             return self._snapshots.obsolete(arguments.keep, savepoints_too=arguments.savepoints)
@@ -304,7 +304,7 @@ def _headline(path: str, query: Mapping[str, Any], last: Manifest | None, held_b
     return "\n".join(lines)
 
 
-def _snapshots(snapshots: Sequence[Snapshot]) -> str:
+def _snapshots(snapshots: Sequence[SnapshotIndex]) -> str:
     if not snapshots:
         return "no snapshots: one is taken at every --checkpoint-interval, and by `cojoin checkpoints savepoint`"
     rows = [("batch", "kind", "taken at (UTC)", "watermark (UTC)", "key groups", "rows", "size", "written")]
@@ -324,7 +324,7 @@ def _snapshots(snapshots: Sequence[Snapshot]) -> str:
     return text_table(rows)
 
 
-def _snapshot(snapshot: Snapshot, query: Mapping[str, Any], held_by: str | None, *, lives: bool) -> str:
+def _snapshot(snapshot: SnapshotIndex, query: Mapping[str, Any], held_by: str | None, *, lives: bool) -> str:
     manifest, sources = snapshot.manifest, _sources(query)
     sizes = f"{format_bytes(snapshot.state_bytes)}, of which this snapshot wrote {format_bytes(snapshot.written_bytes)}"
     stored = sorted((each for each, groups in snapshot.content_batch_ids.items() if groups), key=int)
@@ -350,7 +350,7 @@ def _snapshot(snapshot: Snapshot, query: Mapping[str, Any], held_by: str | None,
     return "\n".join([*lines, "", lease])
 
 
-def _snapshot_values(snapshot: Snapshot, query: Mapping[str, Any] | None = None, *, detailed: bool = False) -> Any:
+def _snapshot_values(snapshot: SnapshotIndex, query: Mapping[str, Any] | None = None, *, detailed: bool = False) -> Any:
     """Return a snapshot as values for JSON."""
     values = {
         "batch_id": snapshot.batch_id,

@@ -91,7 +91,7 @@ examples:
 
 Messages name the arguments of Joined.start; the options have the same names, such as
 --cut-back-output for cut_back_output=True, and --restore-from PATH --at 12 for
-restore_from=cojoin.Checkpoint('PATH', at=12). Option values that may be secret are never
+restore_from=cojoin.Snapshot('PATH', at=12). Option values that may be secret are never
 printed. Exits with 0; with 2 for an error that you can correct; with 3
 for an unexpected error; with 130 after Ctrl-C.
 (cojoin {__version__})
@@ -352,7 +352,7 @@ def _add_diff(parser: argparse.ArgumentParser) -> None:
         "--output",
         default="all",
         metavar="NAME",
-        help="compare one output: main, rejected, or a side output's tag id (default: all of them)",
+        help="compare one output: output, rejected, or a side output's tag id (default: all of them)",
     )
     parser.add_argument(
         "--keys",
@@ -614,9 +614,9 @@ def _complete(typed: Arguments) -> None:
     typed.start |= {"trigger": _trigger(typed), "name": typed.name or typed.job[1], "restore_from": None}
     if typed.restore_from is not None:
         # Imported here so that commands without Spark need not wait for its import.
-        from cojoin.checkpoints.checkpoint import Checkpoint  # noqa: PLC0415
+        from cojoin.checkpoints.checkpoint import Snapshot  # noqa: PLC0415
 
-        typed.start["restore_from"] = Checkpoint(typed.restore_from, typed.at)
+        typed.start["restore_from"] = Snapshot(typed.restore_from, typed.at)
 
 
 def _trigger(typed: Arguments) -> Trigger:

@@ -123,7 +123,7 @@ def _check_side_outputs(a: Plan, b: Plan) -> None:
             if name not in others:
                 msg = (
                     f"side output {name!r} is only in {which}; declare it in both, or compare one output, such as "
-                    f"output='main'"
+                    f"output='output'"
                 )
                 raise SchemaError(msg)
 

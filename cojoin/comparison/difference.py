@@ -13,7 +13,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cojoin.engine.display import Display, html_table, html_text, show_row, show_value, text_table
-from cojoin.engine.operator import OUTPUT
 from cojoin.engine.values.rows import decode_column, show_text
 
 if TYPE_CHECKING:
@@ -48,27 +47,6 @@ class Counts:
     changed: int
     changed_by_column: Mapping[str, int]
 
-    @classmethod
-    def of(
-        cls, output: ComparedOutput, counts: Iterable[Mapping[str, int]], by_column: Iterable[Mapping[str, int]]
-    ) -> Counts:
-        """Return the sum of the counts of all key groups."""
-        total: Counter[str] = Counter()
-        changed: Counter[str] = Counter()
-        for pieces in counts:
-            total.update(pieces)
-        for pieces in by_column:
-            changed.update(pieces)
-        return cls(
-            a=total["a"],
-            b=total["b"],
-            equal=total["a"] - total["only_in_a"] - total["changed"],
-            only_in_a=total["only_in_a"],
-            only_in_b=total["only_in_b"],
-            changed=total["changed"],
-            changed_by_column={name: changed[name] for name in output.columns.names if changed[name]},
-        )
-
     @property
     def differing(self) -> int:
         """The number of rows that differ; a changed row counts once."""
@@ -80,7 +58,7 @@ class Example:
     """A row that differs, with its values in each version.
 
     Attributes:
-        output: The name of the output: ``"main"``, ``"rejected"`` or a side output's tag id.
+        output: The name of the output: ``"output"``, ``"rejected"`` or a side output's tag id.
         a: The row's values by column in version a; None if only b has it.
         b: The row's values by column in version b; None if only a has it.
         columns: The columns that differ, if both versions have the row.
@@ -105,7 +83,7 @@ class OutputDifference:
     """The difference of two versions in one output.
 
     Attributes:
-        name: ``"main"``, ``"rejected"`` or a side output's tag id.
+        name: ``"output"``, ``"rejected"`` or a side output's tag id.
         counts: The numbers of rows.
         identity: The columns by which a row of version a is the same row as one of version b. None means that rows are
             compared as a whole, and none is ``changed``.
@@ -146,7 +124,7 @@ class Difference:
     """The difference of two versions of a join or function over one history, made by ``diff``.
 
     Attributes:
-        outputs: The differences by the output's name: ``"main"``, ``"rejected"``, and side outputs' tag ids.
+        outputs: The differences by the output's name: ``"output"``, ``"rejected"``, and side outputs' tag ids.
         settings: The settings of the two versions that differ, each as text in a and in b. Of a function these are its
             attributes with plain values, without secrets; its code is not among them.
         examples: Some of the rows that differ, explained.
@@ -191,17 +169,33 @@ class Difference:
     def _repr_html_(self) -> str:
         return difference_html(self)
 
-    @staticmethod
-    def name_of(output: ComparedOutput) -> str:
-        """Return the name of an output in a ``Difference``."""
-        return "main" if output.name == OUTPUT else output.name
+
+def sum_counts(
+    output: ComparedOutput, counts: Iterable[Mapping[str, int]], by_column: Iterable[Mapping[str, int]]
+) -> Counts:
+    """Return the sum of the counts of all key groups."""
+    total: Counter[str] = Counter()
+    changed: Counter[str] = Counter()
+    for pieces in counts:
+        total.update(pieces)
+    for pieces in by_column:
+        changed.update(pieces)
+    return Counts(
+        a=total["a"],
+        b=total["b"],
+        equal=total["a"] - total["only_in_a"] - total["changed"],
+        only_in_a=total["only_in_a"],
+        only_in_b=total["only_in_b"],
+        changed=total["changed"],
+        changed_by_column={name: changed[name] for name in output.columns.names if changed[name]},
+    )
 
 
 def examples_of(output: ComparedOutput, rows: pa.Table, limit: int) -> list[Example]:
     """Return explained rows as at most ``limit`` examples: changed ones first, then those that only one version has."""
     explained = [
         Example(
-            Difference.name_of(output),
+            output.name,
             None if a is None else a.as_dict(),
             None if b is None else b.as_dict(),
             tuple(differs or ()),

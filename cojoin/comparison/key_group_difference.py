@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cojoin.comparison.comparison import changed_settings, right_columns
-from cojoin.comparison.difference import ArrowRows, Counts, Difference, OutputDifference, examples_of
+from cojoin.comparison.difference import ArrowRows, Difference, OutputDifference, examples_of, sum_counts
 from cojoin.comparison.row_matching import canonical, compare_rows, differing
 from cojoin.engine.callbacks import user_traceback
 from cojoin.engine.display import format_span, show_row
@@ -357,8 +357,8 @@ def embedded_difference(comparison: Comparison, a: EmbeddedExecution, b: Embedde
     outputs, examples = {}, []
     for output in comparison.outputs:
         group = by_output[output.name]
-        rows, counts = group.rows, Counts.of(output, [group.counts], [group.by_column])
-        name = Difference.name_of(output)
+        rows, counts = group.rows, sum_counts(output, [group.counts], [group.by_column])
+        name = output.name
         outputs[name] = OutputDifference(name, counts, output.identity, ArrowRows(output, rows))
         examples += examples_of(output, rows.filter(rows.column("explanation").is_valid()), comparison.examples)
     return Difference(outputs, changed_settings(comparison.a, comparison.b), tuple(examples))

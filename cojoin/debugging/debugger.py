@@ -22,7 +22,7 @@ from cojoin.api.joined import Joined
 from cojoin.checkpoints.checkpoint import find_snapshot, open_files
 from cojoin.checkpoints.identity import describe_query, described_at, read_query
 from cojoin.checkpoints.inspect.key_state import BUFFERS, DOMAINS, STATE, KeyState, as_key, find, key_state
-from cojoin.checkpoints.inspect.query_state import QueryState, as_checkpoint, stored_inputs
+from cojoin.checkpoints.inspect.query_state import QueryState, as_snapshot, stored_inputs
 from cojoin.checkpoints.query_changes import check_evolution
 from cojoin.checkpoints.state_table import StateTable
 from cojoin.checkpoints.stored_state import StoredState
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from cojoin.checkpoints.checkpoint import Checkpoint, Moment
+    from cojoin.checkpoints.checkpoint import Moment, Snapshot
     from cojoin.checkpoints.inspect.key_state import Values
     from cojoin.debugging.row_steps import RowStep
     from cojoin.embedded.steps import Step
@@ -86,22 +86,6 @@ class Debugger:
     def __init__(self, loaded: LoadedKey, plan: Plan | None = None, replay: _Replay | None = None) -> None:
         self._loaded, self._plan, self._replay = loaded, plan, replay
         self.key, self.batch_id = dict(loaded.values), loaded.batch.batch_id
-
-    @classmethod
-    def of(cls, loaded: LoadedKey, plan: Plan | None, bound: tuple[BoundInput, BoundInput] | None) -> Debugger:
-        """Return the debugger of a key, of the same query as the plan; without one it only shows the loaded state."""
-        if plan is None or bound is None:
-            return cls(loaded)
-        _check_plan(loaded, plan)
-        _check_sources(loaded, bound)
-        values = (
-            dict(zip(spec.key, as_key(dict(loaded.values), plan.left).values(), strict=True)) for spec in plan.inputs
-        )
-        left, right = values
-        rows = ReplayedRows(loaded.spark, loaded.files, bound, (left, right), loaded.key_hash)
-        made = cls(loaded, plan, _Replay(loaded, rows))
-        made._stepper()
-        return made
 
     @property
     def taken_at(self) -> datetime | None:
@@ -439,7 +423,21 @@ class LoadedKey:
         return key
 
 
-def load_key(spark: SparkSession, checkpoint: Checkpoint, key: Any) -> LoadedKey:
+def _debugger_of(loaded: LoadedKey, plan: Plan | None, bound: tuple[BoundInput, BoundInput] | None) -> Debugger:
+    """Return the debugger of a key, of the same query as the plan; without one it only shows the loaded state."""
+    if plan is None or bound is None:
+        return Debugger(loaded)
+    _check_plan(loaded, plan)
+    _check_sources(loaded, bound)
+    values = (dict(zip(spec.key, as_key(dict(loaded.values), plan.left).values(), strict=True)) for spec in plan.inputs)
+    left, right = values
+    rows = ReplayedRows(loaded.spark, loaded.files, bound, (left, right), loaded.key_hash)
+    made = Debugger(loaded, plan, _Replay(loaded, rows))
+    made._stepper()  # noqa: SLF001 - its own module
+    return made
+
+
+def load_key(spark: SparkSession, checkpoint: Snapshot, key: Any) -> LoadedKey:
     """Read one key of a snapshot: a value, or where the key has several columns a tuple, or a dict by column."""
     files = open_files(spark, checkpoint.path)
     described = read_query(files)
@@ -509,14 +507,14 @@ def _hashed(spark: SparkSession, values: Values, spec: InputSpec, key_groups: in
     return int(row["hash"]), int(row["group"])
 
 
-def debug(checkpoint: Location | Checkpoint, joined: Joined | None = None, *, key: Any, at: Moment = None) -> Debugger:
+def debug(checkpoint: Location | Snapshot, joined: Joined | None = None, *, key: Any, at: Moment = None) -> Debugger:
     """Load one key of a snapshot, to step through the batches that came next, in this process.
 
     The checkpoint is only read, and its query may be running. The steps have the time of the real run, and give the
     key's output rows of the real run.
 
     Args:
-        checkpoint: The query's checkpoint directory, or a ``Checkpoint``.
+        checkpoint: The query's checkpoint directory, or a ``Snapshot``.
         joined: The join or function that the query ran, as it was started, with sources of cojoin's; a checkpoint does
             not keep it. None only shows what the snapshot has of the key.
         key: The key: a value; a tuple where it has several columns, or a dict by the left input's columns.
@@ -550,8 +548,8 @@ def debug(checkpoint: Location | Checkpoint, joined: Joined | None = None, *, ke
             msg = f"debug: joined: expected the Joined that the query ran, such as pair.asof_join(), got {joined!r}"
             raise ConfigurationError(msg)
         bound = joined._spark("debug").bound  # noqa: SLF001
-    loaded = load_key(spark, as_checkpoint(checkpoint, at), key)
-    debugger = Debugger.of(loaded, None if joined is None else joined.plan, bound)
+    loaded = load_key(spark, as_snapshot(checkpoint, at), key)
+    debugger = _debugger_of(loaded, None if joined is None else joined.plan, bound)
     if loaded.is_empty:
         warnings.warn(f"debug: {nothing_of(key, loaded.batch, near_keys(loaded))}", stacklevel=2)
     return debugger

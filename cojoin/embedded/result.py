@@ -46,11 +46,11 @@ class Outputs:
         """Return the main output by Arrow's interface, so that any library reads it."""
         return self.output.__arrow_c_stream__(requested_schema)
 
-    def to_pandas(self, output: Any = "main") -> pd.DataFrame:
+    def to_pandas(self, output: Any = "output") -> pd.DataFrame:
         """Return one output as a pandas DataFrame; see ``Joined.to_pandas``.
 
         Args:
-            output: ``"main"``, ``"rejected"``, or the ``OutputTag`` of a side output.
+            output: ``"output"``, ``"rejected"``, or the ``OutputTag`` of a side output.
 
         Raises:
             ConfigurationError: The output does not exist.

@@ -1,7 +1,7 @@
 """The report of a batch: counters, watermarks and state sizes, as JSON values and as text for people.
 
 Every key group reports its own counters. Watermarks travel in band, so all key groups report the same ones.
-``BatchReport.merge`` makes one report of them, and raises an error where the watermarks differ. The report checks the
+``merge_reports`` makes one report of them, and raises an error where the watermarks differ. The report checks the
 law of conservation: per input, rows in = done + buffered + rejected.
 """
 
@@ -259,47 +259,10 @@ class BatchReport:
     written_by_spark: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def merge(cls, batch_id: int, names: tuple[str, str], groups: Sequence[Mapping[str, Any]]) -> BatchReport:
-        """Return one report made of the statistics of all key groups, which must agree on time."""
-        first = groups[0]
-        for group in groups[1:]:
-            _check_agreement(names, first, group)
-        left, right = (_merge_input(name, position, groups) for position, name in enumerate(names))
-        holding = first["holding_input"]
-        details: Counter[str] = Counter()
-        emitted: Counter[str] = Counter({"output": 0, "rejected": 0})
-        for group in groups:
-            details.update(group["details"])
-            emitted.update(group["emitted"])
-        return cls(
-            batch_id=batch_id,
-            processing_time=max(group["processing_time"] for group in groups),
-            watermark=min(group["watermark"] for group in groups),
-            holding_input=None if holding is None else names[holding - 1],
-            inputs=(left, right),
-            rows_out=sum(group["rows_out"] for group in groups),
-            emitted=dict(emitted),
-            state_bytes=sum(group["state_bytes"] for group in groups),
-            details=dict(details),
-            drained=all(each["status"] == "finished" for each in first["input_watermarks"]),
-            state_bytes_by_key_group={
-                str(group["key_group"]): group["state_bytes"] for group in sorted(groups, key=itemgetter("key_group"))
-            },
-            output_delay_ms=first["output_delay_ms"],
-            segment_bytes_written=sum(group.get("segment_bytes_written", 0) for group in groups),
-        )
-
-    @classmethod
     def before_the_first(cls, names: tuple[str, str]) -> BatchReport:
         """Return the report of a query that has seen no row."""
         left, right = (InputReport(name, 0, 0, 0, {}, 0, NONE, NONE, "active", None) for name in names)
         return cls(-1, 0, NONE, left.name, (left, right), 0, {}, 0, {})
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> BatchReport:
-        """Return the report that ``as_dict`` wrote as JSON values."""
-        left, right = (_read_input(each) for each in values["inputs"])
-        return cls(**{**values, "inputs": (left, right)})
 
     def as_dict(self) -> dict[str, Any]:
         """Return the report as JSON values."""
@@ -496,6 +459,43 @@ class BatchReport:
                 )
             )
         return rows
+
+
+def merge_reports(batch_id: int, names: tuple[str, str], groups: Sequence[Mapping[str, Any]]) -> BatchReport:
+    """Return one report made of the statistics of all key groups, which must agree on time."""
+    first = groups[0]
+    for group in groups[1:]:
+        _check_agreement(names, first, group)
+    left, right = (_merge_input(name, position, groups) for position, name in enumerate(names))
+    holding = first["holding_input"]
+    details: Counter[str] = Counter()
+    emitted: Counter[str] = Counter({"output": 0, "rejected": 0})
+    for group in groups:
+        details.update(group["details"])
+        emitted.update(group["emitted"])
+    return BatchReport(
+        batch_id=batch_id,
+        processing_time=max(group["processing_time"] for group in groups),
+        watermark=min(group["watermark"] for group in groups),
+        holding_input=None if holding is None else names[holding - 1],
+        inputs=(left, right),
+        rows_out=sum(group["rows_out"] for group in groups),
+        emitted=dict(emitted),
+        state_bytes=sum(group["state_bytes"] for group in groups),
+        details=dict(details),
+        drained=all(each["status"] == "finished" for each in first["input_watermarks"]),
+        state_bytes_by_key_group={
+            str(group["key_group"]): group["state_bytes"] for group in sorted(groups, key=itemgetter("key_group"))
+        },
+        output_delay_ms=first["output_delay_ms"],
+        segment_bytes_written=sum(group.get("segment_bytes_written", 0) for group in groups),
+    )
+
+
+def parse_report(values: Mapping[str, Any]) -> BatchReport:
+    """Return the report that ``as_dict`` wrote as JSON values."""
+    left, right = (_read_input(each) for each in values["inputs"])
+    return BatchReport(**{**values, "inputs": (left, right)})
 
 
 def rejections(inputs: Iterable[tuple[str, int, Mapping[str, int]]], where: str) -> str | None:

@@ -9,6 +9,7 @@ Descriptions of inputs, operations and sources are a few words for people, witho
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import MISSING, Field, asdict, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -138,11 +139,15 @@ class Plan:
         return self.operation.create_operator(self.left, self.right, self.time)
 
     def output_name(self, output: Any) -> str:
-        """Return the name of an output that a user asks for: ``"main"``, ``"rejected"`` or an ``OutputTag``."""
-        name = output.tag_id if isinstance(output, OutputTag) else OUTPUT if output == "main" else str(output)
+        """Return the name of an output that a user asks for: ``"output"``, ``"rejected"`` or an ``OutputTag``."""
+        if output == "main":
+            msg = 'the main output is "output" now, as in start(output=); "main" goes with release 0.7.0'
+            warnings.warn(msg, DeprecationWarning, stacklevel=3)
+            output = OUTPUT
+        name = output.tag_id if isinstance(output, OutputTag) else str(output)
         if name not in self.outputs or (isinstance(output, OutputTag) and output not in self.side_outputs):
             tags = "".join(f", or the tag {tag.tag_id!r}" for tag in self.side_outputs)
-            msg = f"output: expected 'main' or 'rejected'{tags}, got {output!r}"
+            msg = f"output: expected 'output' or 'rejected'{tags}, got {output!r}"
             raise ConfigurationError(msg)
         return name
 

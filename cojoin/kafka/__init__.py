@@ -1,5 +1,7 @@
 """Kafka topics as inputs, read in ranges of offsets that advance together through event time: history, then live.
 
+A source is an input's ``source``, as a DataFrame is::
+
     import cojoin as cj
 
     trades = cj.kafka.source(

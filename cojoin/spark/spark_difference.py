@@ -20,7 +20,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.storagelevel import StorageLevel
 
 from cojoin.comparison.comparison import changed_settings
-from cojoin.comparison.difference import Counts, Difference, OutputDifference, changed_columns, examples_of
+from cojoin.comparison.difference import Difference, OutputDifference, changed_columns, examples_of, sum_counts
 from cojoin.comparison.key_group_difference import compare_key_group
 from cojoin.engine.input import Input
 from cojoin.engine.values.codec import binary_column, read_message, write_messages
@@ -137,9 +137,9 @@ def _difference(comparison: Comparison, emitted: DataFrame) -> Difference:
     outputs, examples = {}, []
     for kind, output in enumerate(comparison.outputs, start=1):
         groups = [each[output.name] for each in counted]
-        counts = Counts.of(output, (each for each, _ in groups), (each for _, each in groups))
+        counts = sum_counts(output, (each for each, _ in groups), (each for _, each in groups))
         rows = unpack(emitted, kind, output.differing)
-        name = Difference.name_of(output)
+        name = output.name
         outputs[name] = OutputDifference(name, counts, output.identity, _SparkRows(output, rows, kept))
         if counts.differing and comparison.examples:
             explained = rows.where(F.col("explanation").isNotNull()).toArrow().cast(output.differing)

@@ -1,6 +1,6 @@
 """Unit tests of stateful functions and of joins, in milliseconds and without Spark or a JVM.
 
-A ``Harness`` runs the operator that a query runs, with its watermarks, timers and state. The test moves time:
+A ``Harness`` runs the operator that a query runs, with its watermarks, timers and state. The test moves time::
 
     from cojoin.testing import Harness, HarnessInput, assert_output
 

@@ -222,7 +222,7 @@ class Harness:
         """Process several rows in one micro-batch, as Spark would; the rows of a key come in the declared ``order``.
 
         Args:
-            elements1: Rows of the first input: values that contain their event time, or ``Element``s.
+            elements1: Rows of the first input: values that contain their event time, or ``Element`` objects.
             elements2: Rows of the second input, in the same forms.
 
         Raises:

@@ -79,7 +79,7 @@ def multiset_law(a: cj.Joined, b: cj.Joined, found: Any, identity: int) -> None:
     one, other = Counter(plain(a.to_arrow())), Counter(plain(b.to_arrow()))
     changed = found.changed.to_pylist()
     names = a.plan.output.names
-    assert tuple(found.outputs["main"].identity)[:identity] == tuple(names[:identity])
+    assert tuple(found.outputs["output"].identity)[:identity] == tuple(names[:identity])
     sides = []
     for which in "ab":
         rows = [tuple(repr(row.get(name, row.get(f"{name}_{which}"))) for name in names) for row in changed]
@@ -162,7 +162,7 @@ def test_a_changed_tie_rule_is_explained() -> None:
         f"2 of them have the time 2026-01-15 10:00:00; the last one in the order of {by} counts.",
     ]
     html = found._repr_html_()
-    assert "<details open><summary>Example 1: main, changed: trade_id=2" in html
+    assert "<details open><summary>Example 1: output, changed: trade_id=2" in html
     assert "customers&#x27; has rows" in html
 
 
@@ -249,7 +249,7 @@ def test_columns_that_differ_are_told_and_can_be_left_out() -> None:
     found = cj.diff(scores(pair, 1), other, columns=["score"])
     assert found.equal
     assert found.only_in_a.column_names == ["score"]
-    assert cj.diff(scores(pair, 1), scores(pair, 2), columns=["trade_id"], output="main").equal
+    assert cj.diff(scores(pair, 1), scores(pair, 2), columns=["trade_id"], output="output").equal
 
 
 @pytest.mark.parametrize(
@@ -333,7 +333,7 @@ def test_other_keys_are_refused() -> None:
         ({"columns": []}, "columns: expected one or more different columns"),
         ({"keys": ["tier", "tier"]}, "keys: expected one or more different columns"),
         ({"examples": -1}, "examples: expected a whole number of 0 or more, got -1"),
-        ({"output": "side"}, "output: expected 'main' or 'rejected', got 'side'"),
+        ({"output": "side"}, "output: expected 'output' or 'rejected', got 'side'"),
     ],
 )
 def test_mistaken_arguments(arguments: Any, said: str) -> None:

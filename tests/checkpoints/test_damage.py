@@ -213,7 +213,7 @@ def test_whatever_is_asked_the_damaged_file_is_named(
     new = {"checkpoint": str(tmp_path / "new"), "output": cj.sinks.delta(str(tmp_path / "out"))}
     asked: dict[str, Callable[[], Any]] = {
         "start": lambda: lake.run(join, checkpoint=path),
-        "restore": lambda: lake.run(join, restore_from=cj.Checkpoint(path), **new),
+        "restore": lambda: lake.run(join, restore_from=cj.Snapshot(path), **new),
         "state": lambda: cj.read_state(spark, path),
         "progress": lambda: cj.read_progress(spark, path),
         "explain": lambda: cj.explain(spark, path, key=1),
@@ -245,5 +245,5 @@ def test_a_position_that_was_changed_by_hand_loses_no_row(
             join,
             checkpoint=str(tmp_path / "new"),
             output=cj.sinks.delta(str(tmp_path / "out")),
-            restore_from=cj.Checkpoint(str(copy.path)),
+            restore_from=cj.Snapshot(str(copy.path)),
         )

@@ -9,7 +9,7 @@ import pytest
 import cojoin as cj
 from cojoin.checkpoints.checkpoint import find_snapshot
 from cojoin.checkpoints.manifest import Manifests
-from cojoin.checkpoints.snapshots import Snapshot, Snapshots
+from cojoin.checkpoints.snapshots import SnapshotIndex, Snapshots
 from cojoin.debugging.debugger import nothing_of
 from cojoin.debugging.recorded_batches import RecordedBatch
 from cojoin.storage.local_store import LocalStore
@@ -34,7 +34,7 @@ def test_a_missing_snapshot_of_a_drained_query_is_told_with_what_to_do(
     assert f"no snapshot{wanted} exists; it has none. " in str(caught.value)
     assert (of_drained + "to see states, run the query again with a new checkpoint" in str(caught.value)) is drained
     assert ("A snapshot is taken every checkpoint_interval" in str(caught.value)) is not drained
-    Snapshots(files).write(Snapshot(manifest(1), "checkpoint", 1, 0, 0, 0, {"1": [0]}, "", remembered=True))
+    Snapshots(files).write(SnapshotIndex(manifest(1), "checkpoint", 1, 0, 0, 0, {"1": [0]}, "", remembered=True))
     with pytest.raises(cj.CheckpointError) as caught:
         find_snapshot(files, 3)
     assert "it has those of batches 1. " in str(caught.value)

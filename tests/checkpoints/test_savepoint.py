@@ -35,7 +35,7 @@ def test_a_live_query_is_saved_and_kept_to_itself(spark: SparkSession, tmp_path:
         time.sleep(0.05)
     # It waits for files now: no batch comes, and none is needed.
     first = query.savepoint()
-    assert first == query.savepoint() == cj.Checkpoint(saved.files.root, at=1)
+    assert first == query.savepoint() == cj.Snapshot(saved.files.root, at=1)
     with refused("another query runs on it", "stop it, or choose another checkpoint", kind=cj.CheckpointError):
         saved.start()
     assert query.is_active

@@ -97,8 +97,8 @@ def test_versions_that_differ_end_with_1(versions: Any, capsys: Any, tmp_path: P
     code, out, _ = typed(capsys, "job:joined", "job:strict", "--write", str(tmp_path / "rows"), "--examples", "1")
     assert code == 1
     assert "operation: asof_join() in a, asof_join(allow_exact_matches=False) in b" in out
-    assert "Example 1: main, changed: customer=7, time=2026-01-15 10:00:00, trade=2" in out
-    written = pq.read_table(tmp_path / "rows" / "main" / "changed")
+    assert "Example 1: output, changed: customer=7, time=2026-01-15 10:00:00, trade=2" in out
+    written = pq.read_table(tmp_path / "rows" / "output" / "changed")
     assert written.column("trade").to_pylist() == [2]
     code, _, err = typed(capsys, "job:joined", "job:strict", "--write", str(tmp_path / "rows"))
     assert code == 2
@@ -106,9 +106,9 @@ def test_versions_that_differ_end_with_1(versions: Any, capsys: Any, tmp_path: P
 
 
 def test_each_version_has_the_modules_beside_it(versions: Any, capsys: Any) -> None:
-    code, out, _ = typed(capsys, "../main/job.py:scores", "job.py:scores", "--keys", "trade", "--output", "main")
+    code, out, _ = typed(capsys, "../main/job.py:scores", "job.py:scores", "--keys", "trade", "--output", "output")
     assert code == 1
-    assert "Columns of 'main' that changed: score (2)." in out
+    assert "Columns of 'output' that changed: score (2)." in out
     assert "  score: 1 in a, 2 in b" in out
 
 
@@ -146,7 +146,7 @@ def test_an_argument_is_set_in_both_versions(versions: Any, capsys: Any) -> None
 def test_jobs_on_spark_get_a_session(spark: Any, versions: Any, capsys: Any) -> None:
     code, out, _ = typed(capsys, "../main/job.py:on_spark", "job.py:on_spark", "--keys", "trade")
     assert code == 1
-    assert "Columns of 'main' that changed: score (2)." in out
+    assert "Columns of 'output' that changed: score (2)." in out
 
 
 @pytest.mark.slow  # Two jobs.
@@ -163,4 +163,4 @@ def test_rows_are_written_to_this_machine_whatever_sparks_default_file_system_is
     finally:
         hadoop.set("fs.defaultFS", before)
     assert code == 1, err
-    assert sorted(pq.read_table(tmp_path / "my rows" / "main" / "changed").column("trade").to_pylist()) == [1, 2]
+    assert sorted(pq.read_table(tmp_path / "my rows" / "output" / "changed").column("trade").to_pylist()) == [1, 2]

@@ -31,7 +31,7 @@ from tests.corruption.written import GROUPS, LAST, row_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from cojoin.checkpoints.snapshots import Snapshot
+    from cojoin.checkpoints.snapshots import SnapshotIndex
     from tests.corruption.written import Written
 
 __all__ = ["KINDS", "Kind", "World"]
@@ -118,7 +118,7 @@ def _start(world: World) -> Any:
         lease.release()
 
 
-def _restored_from(snapshot: Snapshot) -> dict[str, Any]:
+def _restored_from(snapshot: SnapshotIndex) -> dict[str, Any]:
     """Return what a restore takes from an index.
 
     That it is a savepoint is left out: where the index from before is put back, it is an ordinary snapshot again.

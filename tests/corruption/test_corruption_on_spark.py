@@ -76,7 +76,7 @@ class Demo:
 
     def restore(self) -> Any:
         """Begin a query from the newest snapshot, end it, and return its output."""
-        old = cj.Checkpoint(str(self.checkpoint))
+        old = cj.Snapshot(str(self.checkpoint))
         self._run("new", "new_enriched", DRAIN, restore_from=old)
         return content(table(self.spark, self.root / "new_enriched"))
 

@@ -24,7 +24,7 @@ from cojoin.checkpoints.lease import Lease
 from cojoin.checkpoints.manifest import Manifest, Manifests
 from cojoin.checkpoints.segment_files import FOLDER, SegmentFolder
 from cojoin.checkpoints.snapshot_row import seal_of, snapshot_row
-from cojoin.checkpoints.snapshots import Snapshot, Snapshots
+from cojoin.checkpoints.snapshots import SnapshotIndex, Snapshots
 from cojoin.engine.input_spec import InputSpec
 from cojoin.engine.state.segments import SegmentContext, write_segment
 from cojoin.engine.values import codec
@@ -64,7 +64,7 @@ class Written:
     files: dict[str, bytes] = field(default_factory=dict)
     former: dict[str, list[bytes]] = field(default_factory=lambda: defaultdict(list))
     query_id: str = ""
-    snapshot: Snapshot | None = None
+    snapshot: SnapshotIndex | None = None
 
     def note(self) -> None:
         """Take what is there now; what was there before is a former version."""
@@ -200,7 +200,7 @@ def _write_batch(written: Written, files: LocalStore, lease: Lease, made: Manife
         seals.append(values["seal"])
         rows_in_all += rows.num_rows
     made = replace(made, segments=tuple(sorted(names)))
-    snapshot = Snapshot(
+    snapshot = SnapshotIndex(
         made,
         "checkpoint",
         GROUPS,

@@ -235,7 +235,7 @@ def test_what_runs_elsewhere_is_refused_with_the_way_there() -> None:
         joined.to_dataframe()
     with pytest.raises(cj.ConfigurationError, match=r"start\(\) runs on Spark"):
         joined.start(output="x", checkpoint="y", trigger=cj.Trigger.available_now())  # type: ignore[arg-type]
-    with pytest.raises(cj.ConfigurationError, match="output: expected 'main' or 'rejected', got 'late'"):
+    with pytest.raises(cj.ConfigurationError, match="output: expected 'output' or 'rejected', got 'late'"):
         joined.to_arrow("late")  # type: ignore[arg-type]
 
 

@@ -151,7 +151,7 @@ def test_a_capture_has_none(spark: SparkSession, broker: Broker, tmp_path: Path)
         run(join(broker, name="captured"), tmp_path, checkpoint_interval=1, retained_checkpoints=9)
     assert pairs(spark, tmp_path)
     capture(
-        cj.Checkpoint(str(tmp_path / "checkpoint"), at=0),
+        cj.Snapshot(str(tmp_path / "checkpoint"), at=0),
         tmp_path / "test_captured.py",
         joined=join(broker, name="captured"),
         keys=[1],

@@ -338,7 +338,7 @@ def test_a_query_goes_on_with_its_own_topics_alone(spark: SparkSession, broker: 
     remake(broker, "ids-own-l", 9)
     with refused("input 'left'", "'ids-own-l' was deleted and created again", kind=cj.CheckpointError):
         start(joined, tmp_path)
-    origin = cj.Checkpoint(str(tmp_path / "checkpoint"))
+    origin = cj.Snapshot(str(tmp_path / "checkpoint"))
     with refused("input 'left'", "'ids-own-l' was deleted and created again", kind=cj.CheckpointError):
         joined.start(
             output=cj.sinks.delta(str(tmp_path / "other")),

@@ -14,7 +14,7 @@ from zlib import crc32
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cojoin.engine.batch_report import BatchReport
+from cojoin.engine.batch_report import merge_reports
 from cojoin.engine.keyed_process import KeyedCoProcess
 from cojoin.engine.time.operator_watermark import TimePolicy
 from cojoin.engine.time.watermarks import Idleness
@@ -100,7 +100,7 @@ def carry(
             {"key_group": group, "state_bytes": 0, "emitted": {}, **report}
             for group, report in enumerate(outcome.reports)
         ]
-        merged = BatchReport.merge(number, ("trades", "customers"), groups)
+        merged = merge_reports(number, ("trades", "customers"), groups)
         reports.append(replace(merged, state_bytes_by_key_group={}))
         if number in by.restarts:
             saved = [operator.snapshot() for operator in operators]

@@ -110,7 +110,7 @@ def _run(spark: SparkSession, case: Case, place: Place) -> None:
         if case.name.endswith("restored"):
             if is_last:
                 # It goes on in the same table, so the old query is over.
-                case.run(place, restore_from=cj.Checkpoint(place.origin), checkpoint_interval=1)
+                case.run(place, restore_from=cj.Snapshot(place.origin), checkpoint_interval=1)
             else:
                 case.run(place, key_groups=2, checkpoint=place.origin, checkpoint_interval=1)
             continue

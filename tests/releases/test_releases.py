@@ -108,7 +108,7 @@ def test_it_goes_on_with_idleness_and_columns_that_may_come(
 def test_it_is_restored(spark: SparkSession, tmp_path: Path, release: str, case: Case, place: Place) -> None:
     if case.is_over:
         with refused("no snapshot exists", kind=cj.CheckpointError):
-            go_on(spark, case, place, checkpoint=f"{tmp_path}/new", restore_from=cj.Checkpoint(place.checkpoint))
+            go_on(spark, case, place, checkpoint=f"{tmp_path}/new", restore_from=cj.Snapshot(place.checkpoint))
         return
     files = open_store(spark, place.checkpoint)
     if not Snapshots(files).batch_ids():
@@ -125,7 +125,7 @@ def test_it_is_restored(spark: SparkSession, tmp_path: Path, release: str, case:
         key_groups=5,
         checkpoint=checkpoint,
         output=cj.sinks.delta(output),
-        restore_from=cj.Checkpoint(place.checkpoint, at=snapshot.batch_id),
+        restore_from=cj.Snapshot(place.checkpoint, at=snapshot.batch_id),
     )
     after = told(spark, place, checkpoint=checkpoint, output=output)
     both = {name: sorted([*before[name], *after[name]], key=str) for name in before}

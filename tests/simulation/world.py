@@ -91,7 +91,7 @@ class World:
                 rejected=cj.sinks.delta(f"{place.checkpoint}/rejected", options={"mergeSchema": "true"}),
                 checkpoint_interval=self.plan.cadence,
                 retained_checkpoints=self.plan.retained,
-                restore_from=cj.Checkpoint(FIRST.checkpoint) if restore else None,
+                restore_from=cj.Snapshot(FIRST.checkpoint) if restore else None,
             )
 
             def emit(

@@ -171,7 +171,7 @@ def test_a_restored_query_may_read_the_other_way(spark: SparkSession, streams: S
             if saved is old:
                 saved.run()
             else:
-                saved.run(trigger=DRAIN, restore_from=cj.Checkpoint(old.checkpoint))
+                saved.run(trigger=DRAIN, restore_from=cj.Snapshot(old.checkpoint))
         finally:
             spark.conf.unset("spark.cojoin.parquet")
     assert sorted(old.rows() + new.rows()) == streams.enriched()

@@ -58,7 +58,7 @@ def rows(module: Any, key: str) -> list[tuple[Any, ...]]:
 @pytest.mark.parametrize("at_first", [True, False])
 def test_a_checkpoint_gives_what_the_query_wrote_after_the_snapshot(shop: Shop, tmp_path: Path, at_first: bool) -> None:
     snapshot = snapshots(shop)[0 if at_first else 1]
-    source = cj.Checkpoint(shop.checkpoint, at=snapshot)
+    source = cj.Snapshot(shop.checkpoint, at=snapshot)
     captured = capture(source, tmp_path / "test_checkpoint.py", joined=tiers(shop), keys=[7, 8])
     module = run(captured.path)
     for key in (7, 8):
@@ -76,7 +76,7 @@ def test_a_join_from_a_checkpoint(spark: SparkSession, tmp_path: Path) -> None:
     joined = shop.pair(delta=False).asof_join()
     shop.run(joined, drain=True)
     snapshot = snapshots(shop)[0]
-    captured = capture(cj.Checkpoint(shop.checkpoint, at=snapshot), tmp_path / "test_join.py", joined=joined, keys=[7])
+    captured = capture(cj.Snapshot(shop.checkpoint, at=snapshot), tmp_path / "test_join.py", joined=joined, keys=[7])
     module = run(captured.path)
     real = [row for batch, found in sorted(shop.written.items()) if batch > snapshot for row in found]
     assert [row[0] for row in rows(module, "7")] == [row[0] for row in real if row[1] == 7]
@@ -101,7 +101,7 @@ def test_static_frames_sources_and_memory_give_the_same_test(spark: SparkSession
 
 
 def test_what_a_checkpoint_can_not_give_is_refused(shop: Shop, tmp_path: Path) -> None:
-    source, path = cj.Checkpoint(shop.checkpoint, at=snapshots(shop)[0]), tmp_path / "test_bad.py"
+    source, path = cj.Snapshot(shop.checkpoint, at=snapshots(shop)[0]), tmp_path / "test_bad.py"
     for arguments, told in (
         ({"keys": [7]}, "joined: a checkpoint does not keep its join"),
         (

@@ -100,7 +100,7 @@ def test_a_checkpoint_that_was_put_back_goes_on_only_where_the_batch_is_the_same
     with refused(
         "batch 1: output to Delta",
         "the table has the query's batch 1 already, from another execution: it ended at other source offsets then",
-        "Nothing was written: restore it into a new checkpoint, with restore_from=cojoin.Checkpoint(",
+        "Nothing was written: restore it into a new checkpoint, with restore_from=cojoin.Snapshot(",
         kind=cj.QueryFailedError,
     ):
         life.run()

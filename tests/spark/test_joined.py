@@ -252,7 +252,7 @@ def test_an_unknown_output_and_a_static_start_are_refused(
     spark: SparkSession, folders: Folders, tmp_path: Path
 ) -> None:
     joined = asof(folders.connect(spark, streaming=False))
-    with refused("output: expected 'main' or 'rejected', got 'late'"):
+    with refused("output: expected 'output' or 'rejected', got 'late'"):
         joined.to_dataframe("late")  # type: ignore[arg-type]
     with refused("inputs 'trades' and 'customers' are static, start() runs streams; use to_dataframe(), or read them"):
         joined.start(output=print, checkpoint=f"{tmp_path}/checkpoint", trigger=PAUSE)

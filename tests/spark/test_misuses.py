@@ -167,9 +167,9 @@ REFUSED: list[tuple[str, Callable[[Things], Any], type[Exception], str]] = [
     ("no tags", lambda t: t.pair().process(EnrichTrades(), "a int", side_outputs=3), cj.ConfigurationError,  # type: ignore[arg-type]
      "side_outputs: expected OutputTags, got 3"),
     ("output", lambda t: t.pair().asof_join().to_dataframe("late"), cj.ConfigurationError,  # type: ignore[arg-type]
-     "output: expected 'main' or 'rejected', got 'late'"),
+     "output: expected 'output' or 'rejected', got 'late'"),
     ("outputs", lambda t: t.pair().asof_join().to_dataframe(["main"]), cj.ConfigurationError,  # type: ignore[arg-type]
-     "output: expected 'main' or 'rejected', got ['main']"),
+     "output: expected 'output' or 'rejected', got ['main']"),
     # Starts.
     ("static start", lambda t: t.pair().asof_join().start(output=cj.sinks.delta("/x"), checkpoint="/c", trigger=NOW),
      cj.ConfigurationError, "use to_dataframe(), or read them with spark.readStream"),
@@ -212,7 +212,7 @@ REFUSED: list[tuple[str, Callable[[Things], Any], type[Exception], str]] = [
      "expected the path of a query's checkpoint directory"),
     ("no session", lambda _: cj.read_progress(None, "/x"), cj.ConfigurationError,  # type: ignore[arg-type]
      "spark: expected a SparkSession, got NoneType"),
-    ("moment", lambda _: cj.Checkpoint("/x", at="yesterday"), cj.ConfigurationError, "at: expected a batch's number"),  # type: ignore[arg-type]
+    ("moment", lambda _: cj.Snapshot("/x", at="yesterday"), cj.ConfigurationError, "at: expected a batch's number"),  # type: ignore[arg-type]
     ("explain nothing", lambda t: cj.explain(t.spark, 3), cj.ConfigurationError, "checkpoint: expected the path"),  # type: ignore[arg-type]
 ]  # fmt: skip
 
@@ -248,7 +248,7 @@ def test_the_frames_of_a_stopped_session_are_told_from_others(things: Things, mo
 
 
 def test_paths_may_be_those_of_pathlib(things: Things) -> None:
-    assert cj.Checkpoint(Path("/lake/cp")) == cj.Checkpoint("/lake/cp")
+    assert cj.Snapshot(Path("/lake/cp")) == cj.Snapshot("/lake/cp")
     assert cj.sources.delta(Path("trades")).location == "./trades"
     assert cj.sinks.delta(Path("/lake/out")) == cj.sinks.delta("/lake/out")
     assert cj.sinks.parquet(Path("/lake/out")) == cj.sinks.parquet("/lake/out")

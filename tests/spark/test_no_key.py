@@ -60,7 +60,7 @@ def test_a_stream_pauses_and_goes_on_in_another_query(spark: SparkSession, tmp_p
     assert cj.explain(spark, old.checkpoint, key=()).question == "key ()"
     with refused("erase: the query's inputs have no key (key=())"):
         cj.erase(spark, old.checkpoint, [()], str(tmp_path / "without"))
-    new.run(by_time(connected(folders)), DRAIN, restore_from=cj.Checkpoint(old.checkpoint))
+    new.run(by_time(connected(folders)), DRAIN, restore_from=cj.Snapshot(old.checkpoint))
     rows = [(row.trade_id, row.version) for each in (old, new) for row in each.output().collect()]
     assert sorted(rows) == expected(streams)
     new.assert_conserved()

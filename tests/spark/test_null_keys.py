@@ -68,7 +68,7 @@ def test_a_stream_emits_them_also_from_a_state_restored_into_other_key_groups(
         assert first.progress is not None
         waiting = cj.read_state(spark, old.checkpoint).buffered["trades"]
         assert waiting.where("customer_id is null").count() > 0
-        query = new.run(asof(connected(folders, 3)), DRAIN, restore_from=cj.Checkpoint(old.checkpoint))
+        query = new.run(asof(connected(folders, 3)), DRAIN, restore_from=cj.Snapshot(old.checkpoint))
     finally:
         spark.conf.unset("spark.cojoin.parquet")
     assert sorted([*old.rows(), *new.rows()]) == expected(streams)

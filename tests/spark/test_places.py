@@ -63,7 +63,7 @@ def test_a_place_without_a_file_system_is_refused(
 ) -> None:
     why, package = NO_SYSTEM[path], "spark.jars.packages"
     told(lambda: start(checkpoint=path), f"checkpoint {path!r}: ", why, package)
-    told(lambda: start(restore_from=cj.Checkpoint(path)), f"checkpoint {path!r}: ", why, package)
+    told(lambda: start(restore_from=cj.Snapshot(path)), f"checkpoint {path!r}: ", why, package)
     told(lambda: cj.read_state(spark, path), f"checkpoint {path!r}: ", why, package)
     told(lambda: cj.read_progress(spark, path), f"checkpoint {path!r}: ", why, package)
     told(lambda: start(output=cj.sinks.delta(path)), f"output {path!r}: ", why, kind=cj.ConfigurationError)

@@ -67,7 +67,7 @@ def test_a_join_on_s3_goes_on_in_other_key_groups(
     query.await_termination(progress=False)
     assert old.files.names(FOLDER)
     new = Saved(spark, f"{bucket.root}/new query", folders, key_groups=2)
-    new.run(in_segments(new.join()), trigger=DRAIN, restore_from=cj.Checkpoint(old.checkpoint))
+    new.run(in_segments(new.join()), trigger=DRAIN, restore_from=cj.Snapshot(old.checkpoint))
     assert not faults(spark, streams, old, new)
     new.assert_conserved()
     # Nothing that lies there, or that was said, has the credentials with which it was written.

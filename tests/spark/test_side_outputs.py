@@ -94,7 +94,7 @@ def test_a_tag_that_was_not_declared_is_refused(spark: SparkSession, folders: Fo
     with refused("expected a dict from OutputTag to sink"):
         start([UNKNOWN])
     with refused(
-        "output: expected 'main' or 'rejected', or the tag 'unknown-customers', or the tag 'seen', got OutputTag("
+        "output: expected 'output' or 'rejected', or the tag 'unknown-customers', or the tag 'seen', got OutputTag("
     ):
         joined.to_dataframe(OTHER)
     assert not checkpoint.exists()

@@ -112,7 +112,7 @@ def test_a_stream_goes_on_elsewhere_and_its_columns_are_as_they_came(spark: Spar
     row = waiting.first()
     found = cj.explain(spark, f"{tmp_path}/old", input="trades", row={"trade_id": row["trade_id"]})
     assert found.findings[0].kind == "buffered", str(found)
-    query = sides.run(sides.connected(3).asof_join(), "new", DRAIN, restore_from=cj.Checkpoint(f"{tmp_path}/old"))
+    query = sides.run(sides.connected(3).asof_join(), "new", DRAIN, restore_from=cj.Snapshot(f"{tmp_path}/old"))
     assert sides.rows("old", "new") == sides.expected(), SEED_TEXT
     output = spark.read.format("delta").load(f"{tmp_path}/out_new")
     assert dict(output.dtypes) | {"at": "timestamp_ntz", "since": "bigint"} == dict(output.dtypes)

@@ -15,7 +15,7 @@ from cojoin.checkpoints.checkpoint import open_files
 from cojoin.checkpoints.inspect.findings import Explanation, Finding, Since, state_findings
 from cojoin.checkpoints.inspect.key_state import BUFFERS, as_key, as_values, find
 from cojoin.checkpoints.inspect.output_rows import EmittedRows
-from cojoin.checkpoints.inspect.query_state import as_checkpoint, read_state
+from cojoin.checkpoints.inspect.query_state import as_snapshot, read_state
 from cojoin.checkpoints.manifest import Manifests
 from cojoin.checkpoints.stored_state import open_batch
 from cojoin.engine.display import format_time, show_row
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from cojoin.checkpoints.checkpoint import Checkpoint, Moment
+    from cojoin.checkpoints.checkpoint import Moment, Snapshot
     from cojoin.checkpoints.inspect.key_state import MatchingRows, Values
     from cojoin.checkpoints.inspect.query_state import QueryState
     from cojoin.storage.locations import Location
@@ -53,7 +53,7 @@ class _Question:
 @finds_session
 def explain(
     spark: SparkSession,
-    checkpoint: Location | Checkpoint,
+    checkpoint: Location | Snapshot,
     *,
     key: Any = None,
     input: str | None = None,  # noqa: A002 - its name in every method
@@ -64,7 +64,7 @@ def explain(
 
     Args:
         spark: The session; if it is left out, the active one.
-        checkpoint: The query's checkpoint directory, or a ``Checkpoint``.
+        checkpoint: The query's checkpoint directory, or a ``Snapshot``.
         key: A key; a tuple where it has several columns.
         input: The name of the row's input; with only a key, the input to which the explanation is limited.
         row: Values of some of the row's columns, such as ``{"trade_id": 17}``.
@@ -81,7 +81,7 @@ def explain(
     Example:
         ``print(explain(spark, "/lake/_cojoin/enriched", input="trades", row={"trade_id": 17}))``
     """
-    checkpoint = as_checkpoint(checkpoint, at)
+    checkpoint = as_snapshot(checkpoint, at)
     files = open_files(spark, checkpoint.path)
     state = read_state(spark, checkpoint)
     question = _ask(state, key, input, row)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812
 
-from cojoin.checkpoints.checkpoint import Checkpoint, Moment, open_files
+from cojoin.checkpoints.checkpoint import Moment, Snapshot, open_files
 from cojoin.checkpoints.identity import described_at, read_query
 from cojoin.checkpoints.inspect.key_state import (
     BUFFERS,
@@ -304,12 +304,12 @@ _EXPECTED = "the path of a query's checkpoint directory"
 
 
 @finds_session
-def read_state(spark: SparkSession, checkpoint: Location | Checkpoint, at: Moment = None) -> QueryState:
+def read_state(spark: SparkSession, checkpoint: Location | Snapshot, at: Moment = None) -> QueryState:
     """Read a query's state after a batch.
 
     Args:
         spark: The session; if it is left out, the active one.
-        checkpoint: The query's checkpoint directory, or a ``Checkpoint``.
+        checkpoint: The query's checkpoint directory, or a ``Snapshot``.
         at: A batch's number; a datetime with a time zone, for the last batch at or before it; None for the newest.
 
     Raises:
@@ -320,7 +320,7 @@ def read_state(spark: SparkSession, checkpoint: Location | Checkpoint, at: Momen
     Example:
         ``read_state(spark, "/lake/_cojoin/enriched").buffered["trades"].show()``
     """
-    checkpoint = as_checkpoint(checkpoint, at)
+    checkpoint = as_snapshot(checkpoint, at)
     files = open_files(spark, checkpoint.path)
     snapshots = Snapshots(files)
     saved, committed = snapshots.batch_ids(), committed_batches(files)
@@ -345,12 +345,12 @@ def read_state(spark: SparkSession, checkpoint: Location | Checkpoint, at: Momen
 
 
 @finds_session
-def read_progress(spark: SparkSession, checkpoint: Location | Checkpoint) -> DataFrame:
+def read_progress(spark: SparkSession, checkpoint: Location | Snapshot) -> DataFrame:
     """Read a query's progress: counts, watermarks and sizes, one row for each batch, the newest last.
 
     Args:
         spark: The session; if it is left out, the active one.
-        checkpoint: The query's checkpoint directory, or a ``Checkpoint``, whose ``at`` leaves out later batches.
+        checkpoint: The query's checkpoint directory, or a ``Snapshot``, whose ``at`` leaves out later batches.
 
     Raises:
         CheckpointError: The directory is not a checkpoint.
@@ -358,7 +358,7 @@ def read_progress(spark: SparkSession, checkpoint: Location | Checkpoint) -> Dat
     Example:
         ``read_progress(spark, path).select("batch_id", "watermark", "holding_input").show()``
     """
-    checkpoint = as_checkpoint(checkpoint, None)
+    checkpoint = as_snapshot(checkpoint, None)
     files = open_files(spark, checkpoint.path)
     written, table = -1, None
     # The table is opened before the manifests are listed, so a batch that is moved meanwhile is read from these.
@@ -384,7 +384,7 @@ def read_progress(spark: SparkSession, checkpoint: Location | Checkpoint) -> Dat
 
 
 @finds_session
-def savepoint(spark: SparkSession, checkpoint: Location | Checkpoint) -> Checkpoint:
+def savepoint(spark: SparkSession, checkpoint: Location | Snapshot) -> Snapshot:
     """Write a savepoint of the state after a query's last finished batch, while the query runs or is stopped.
 
     Args:
@@ -396,26 +396,26 @@ def savepoint(spark: SparkSession, checkpoint: Location | Checkpoint) -> Checkpo
         removes it.
 
     Raises:
-        ConfigurationError: A ``Checkpoint`` with a moment is given.
+        ConfigurationError: A ``Snapshot`` with a moment is given.
         CheckpointError: The directory is not a checkpoint, no batch is finished yet, or the query was drained.
     """
-    checkpoint = as_checkpoint(checkpoint, None)
+    checkpoint = as_snapshot(checkpoint, None)
     if checkpoint.at is not None:
         msg = f"savepoint: expected a path, since it is taken of the last batch; got at={checkpoint.at!r}"
         raise ConfigurationError(msg)
     return take_savepoint(spark, open_files(spark, checkpoint.path))
 
 
-def as_checkpoint(checkpoint: Location | Checkpoint, at: Moment) -> Checkpoint:
-    """Return the checkpoint of a path or a ``Checkpoint``, and a moment; ``ConfigurationError`` where two are given."""
-    if not isinstance(checkpoint, Checkpoint):
-        return Checkpoint(as_location(checkpoint, "checkpoint", expected=_EXPECTED), at)
+def as_snapshot(checkpoint: Location | Snapshot, at: Moment) -> Snapshot:
+    """Return the checkpoint of a path or a ``Snapshot``, and a moment; ``ConfigurationError`` where two are given."""
+    if not isinstance(checkpoint, Snapshot):
+        return Snapshot(as_location(checkpoint, "checkpoint", expected=_EXPECTED), at)
     if at is None:
         return checkpoint
     if checkpoint.at is not None:
         msg = f"at: expected one moment, got at={at!r} for {checkpoint!r}; leave one of them out"
         raise ConfigurationError(msg)
-    return Checkpoint(checkpoint.path, at)
+    return Snapshot(checkpoint.path, at)
 
 
 def stored_inputs(query: Mapping[str, Any]) -> tuple[InputSpec, InputSpec]:

@@ -22,7 +22,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from cojoin.checkpoints.checkpoint import open_files
 from cojoin.checkpoints.identity import read_query
-from cojoin.checkpoints.inspect.query_state import as_checkpoint, stored_inputs
+from cojoin.checkpoints.inspect.query_state import as_snapshot, stored_inputs
 from cojoin.checkpoints.manifest import Manifests
 from cojoin.engine.input_spec import STAMPED_SCHEMA
 from cojoin.engine.operator import REJECTED
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from cojoin.checkpoints.checkpoint import Checkpoint
+    from cojoin.checkpoints.checkpoint import Snapshot
     from cojoin.engine.input_spec import InputSpec
     from cojoin.storage.locations import Location
 
@@ -66,7 +66,7 @@ _ABOUT = pa.schema(
 
 
 @finds_session
-def read_rejected(spark: SparkSession, checkpoint: Location | Checkpoint, input: str) -> DataFrame:  # noqa: A002 - its name in every method
+def read_rejected(spark: SparkSession, checkpoint: Location | Snapshot, input: str) -> DataFrame:  # noqa: A002 - its name in every method
     """Read the rejected rows of an input, in the input's columns.
 
     Each row has a ``row_id``, which is the same whenever it is read. Keep the ids
@@ -74,7 +74,7 @@ def read_rejected(spark: SparkSession, checkpoint: Location | Checkpoint, input:
 
     Args:
         spark: The session; if it is left out, the active one.
-        checkpoint: The query's checkpoint directory, or a ``Checkpoint`` without a moment.
+        checkpoint: The query's checkpoint directory, or a ``Snapshot`` without a moment.
         input: The name of the input, such as ``"trades"``.
 
     Returns:
@@ -93,7 +93,7 @@ def read_rejected(spark: SparkSession, checkpoint: Location | Checkpoint, input:
     Example:
         ``read_rejected(spark, "/lake/_cojoin/enriched", "trades").where("reason = 'null_key'").show()``
     """
-    checkpoint = as_checkpoint(checkpoint, None)
+    checkpoint = as_snapshot(checkpoint, None)
     if checkpoint.at is not None:
         msg = f"read_rejected: all rejected rows are read; expected a checkpoint without at=, got at={checkpoint.at!r}"
         raise ConfigurationError(msg)

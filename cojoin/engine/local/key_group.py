@@ -68,7 +68,7 @@ class KeyGroup:
             yield emission
 
     def report(self, state_bytes: int = 0) -> dict[str, Any]:
-        """Return the key group's part of a batch report, as ``BatchReport.merge`` takes it."""
+        """Return the key group's part of a batch report, as ``merge_reports`` takes it."""
         return {
             "key_group": self.number,
             "state_bytes": state_bytes,

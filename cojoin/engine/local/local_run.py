@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from cojoin.engine.batch_report import BatchReport
+from cojoin.engine.batch_report import BatchReport, merge_reports
 from cojoin.engine.keyed_process import KeyedCoProcessOperator
 from cojoin.engine.local.key_group import (
     GroupOutput,
@@ -188,7 +188,7 @@ class LocalRun:
         """Return the counts and watermarks after the last batch; operators that are kept are encoded for sizes."""
         sizes = [len(state) for state in self.states()] if with_sizes else [0] * self._count
         groups = [{**report, "state_bytes": size} for report, size in zip(self._reports, sizes, strict=True)]
-        return BatchReport.merge(batch_id, (self.plan.left.name, self.plan.right.name), groups)
+        return merge_reports(batch_id, (self.plan.left.name, self.plan.right.name), groups)
 
     def restore(self, states: Sequence[bytes], *, resumed: bool = True, checks_states: bool = False) -> None:
         """Continue from the states of a run with the same or another number of key groups; a failure changes nothing.

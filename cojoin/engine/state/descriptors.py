@@ -58,7 +58,7 @@ class AggregateFunction(ABC):
 
 
 @dataclass(frozen=True)
-class StateDescriptor(ABC):
+class StateDescriptor:
     """The name of a state and, for all kinds, its time-to-live.
 
     Raises:
@@ -77,16 +77,9 @@ class StateDescriptor(ABC):
             raise ConfigurationError(msg)
         check_ttl(self.ttl, self._label)
 
-    @abstractmethod
-    def stored_type(self) -> pa.DataType:
-        """Return the Arrow type of one key's entry, including its last accesses."""
-
     @property
     def _label(self) -> str:
         return f"state {self.name!r}"
-
-    def _timed(self, declared: Any) -> pa.DataType:
-        return timed_type(_arrow_type(declared, self._label), self.ttl)
 
 
 @dataclass(frozen=True)
@@ -99,10 +92,6 @@ class ValueStateDescriptor(StateDescriptor):
 
     value_type: Any
 
-    def stored_type(self) -> pa.DataType:
-        """Return the Arrow type of one key's entry: the value's own."""
-        return self._timed(self.value_type)
-
 
 @dataclass(frozen=True)
 class ListStateDescriptor(StateDescriptor):
@@ -113,10 +102,6 @@ class ListStateDescriptor(StateDescriptor):
     """
 
     element_type: Any
-
-    def stored_type(self) -> pa.DataType:
-        """Return the Arrow type of one key's entry: a list."""
-        return pa.list_(self._timed(self.element_type))
 
 
 @dataclass(frozen=True)
@@ -129,10 +114,6 @@ class MapStateDescriptor(StateDescriptor):
 
     key_type: Any
     value_type: Any
-
-    def stored_type(self) -> pa.DataType:
-        """Return the Arrow type of one key's entry: a map."""
-        return pa.map_(_arrow_type(self.key_type, self._label), self._timed(self.value_type))
 
 
 @dataclass(frozen=True)
@@ -151,24 +132,12 @@ class ReducingStateDescriptor(StateDescriptor):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.reducer() is None:
+        if reducer(self) is None:
             msg = (
                 f"{self._label}: reduce_function: expected a function of two values, or an object with a method "
                 f"reduce, got {self.reduce_function!r}"
             )
             raise ConfigurationError(msg)
-
-    def reducer(self) -> ReduceFunction | None:
-        """Return the function of two values; None where ``reduce_function`` does not provide one."""
-        function = self.reduce_function
-        # A ufunc is called, since its ``reduce`` means something else; a class with ``reduce`` should be an instance.
-        if callable(function) and not (isinstance(function, type) and hasattr(function, "reduce")):
-            return function
-        return None if isinstance(function, type) else getattr(function, "reduce", None)
-
-    def stored_type(self) -> pa.DataType:
-        """Return the Arrow type of one key's entry: the value's own."""
-        return self._timed(self.value_type)
 
 
 @dataclass(frozen=True)
@@ -192,14 +161,35 @@ class AggregatingStateDescriptor(StateDescriptor):
             )
             raise ConfigurationError(msg)
 
-    def stored_type(self) -> pa.DataType:
-        """Return the Arrow type of one key's entry: the accumulator's own."""
-        return self._timed(self.accumulator_type)
+
+def stored_type(descriptor: StateDescriptor) -> pa.DataType:
+    """Return the Arrow type of one key's entry in a descriptor's state, including its last accesses."""
+
+    def timed(declared: Any) -> pa.DataType:
+        return timed_type(_arrow_type(declared, descriptor), descriptor.ttl)
+
+    if isinstance(descriptor, ListStateDescriptor):
+        return pa.list_(timed(descriptor.element_type))
+    if isinstance(descriptor, MapStateDescriptor):
+        return pa.map_(_arrow_type(descriptor.key_type, descriptor), timed(descriptor.value_type))
+    if isinstance(descriptor, AggregatingStateDescriptor):
+        return timed(descriptor.accumulator_type)
+    assert isinstance(descriptor, (ValueStateDescriptor, ReducingStateDescriptor))
+    return timed(descriptor.value_type)
 
 
-def _arrow_type(declared: Any, label: str) -> pa.DataType:
+def reducer(descriptor: ReducingStateDescriptor) -> ReduceFunction | None:
+    """Return the function of two values; None where ``reduce_function`` does not provide one."""
+    function = descriptor.reduce_function
+    # A ufunc is called, since its ``reduce`` means something else; a class with ``reduce`` should be an instance.
+    if callable(function) and not (isinstance(function, type) and hasattr(function, "reduce")):
+        return function
+    return None if isinstance(function, type) else getattr(function, "reduce", None)
+
+
+def _arrow_type(declared: Any, descriptor: StateDescriptor) -> pa.DataType:
     if isinstance(declared, pa.DataType):
         return declared
     # PySpark's types return their own DDL, so the engine accepts them without importing PySpark.
     spelled = declared.simpleString() if hasattr(declared, "simpleString") else declared
-    return parse_type(spelled, label=label)
+    return parse_type(spelled, label=f"state {descriptor.name!r}")

@@ -28,6 +28,8 @@ from cojoin.engine.state.descriptors import (
     MapStateDescriptor,
     ReducingStateDescriptor,
     ValueStateDescriptor,
+    reducer,
+    stored_type,
 )
 from cojoin.engine.state.ttl import Expiry, split_type
 from cojoin.engine.values.encoding import coercer, encode_entries, has_mutable_parts, misfit
@@ -54,7 +56,7 @@ class KeyedState:
     def __init__(self, descriptor: StateDescriptor, key_context: KeyContext, owner: str) -> None:
         self._key_context = key_context
         self.descriptor = descriptor
-        self.type = descriptor.stored_type()
+        self.type = stored_type(descriptor)
         self._held_type, _ = split_type(self.type)
         self.label = f"{owner}: state {descriptor.name!r}"
         self._entries: Any
@@ -376,7 +378,7 @@ class ReducingState(_GatheringState):
 
     def __init__(self, descriptor: ReducingStateDescriptor, key_context: KeyContext, owner: str) -> None:
         super().__init__(descriptor, key_context, owner)
-        self._reduce = self._compile("reduce_function", descriptor.reducer())  # type: ignore[arg-type]
+        self._reduce = self._compile("reduce_function", reducer(descriptor))  # type: ignore[arg-type]
 
     def get(self) -> Any:
         """Return the value, or None where nothing was added; a struct is an immutable row."""

@@ -87,7 +87,7 @@ class TopicWriter(SinkWriter):
         if not self._is_transactional:
             return
         self._cure = (
-            f"restore it into a new checkpoint, with restore_from=cojoin.Checkpoint({position.checkpoint!r}) and a new "
+            f"restore it into a new checkpoint, with restore_from=cojoin.Snapshot({position.checkpoint!r}) and a new "
             f"topic, or put back the newest copy of the checkpoint"
         )
         known = NO_BATCH if written.get("batch_id") is None else int(written["batch_id"])
@@ -118,7 +118,7 @@ class TopicWriter(SinkWriter):
                     f"{self._where(position)}: by the checkpoint, batch {written.get('batch_id')} was written to it, "
                     f"and it is another {kind} (its id was {known} and is {current}). To continue would leave rows "
                     f"out; restore into a new checkpoint, with "
-                    f"restore_from=cojoin.Checkpoint({position.checkpoint!r}) and a new output"
+                    f"restore_from=cojoin.Snapshot({position.checkpoint!r}) and a new output"
                 )
                 raise CheckpointError(msg)
 

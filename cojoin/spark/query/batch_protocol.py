@@ -33,7 +33,7 @@ from cojoin.checkpoints.snapshot_row import STATE_SCHEMA
 from cojoin.checkpoints.snapshots import Snapshots
 from cojoin.checkpoints.state_commits import Claim
 from cojoin.checkpoints.state_table import STATE_LOCK, StateCleaner, StateTable
-from cojoin.engine.batch_report import BatchReport
+from cojoin.engine.batch_report import BatchReport, merge_reports
 from cojoin.engine.operator import OUTPUT
 from cojoin.engine.values.hashes import add_digests
 from cojoin.engine.values.rows import free_name
@@ -372,7 +372,7 @@ class BatchProtocol:
             return replace(last, batch_id=batch_id, emitted=dict.fromkeys(self._plan.outputs, 0))
         why = {name: each.writer.why_spark for name, each in self._outputs.items()}
         by_spark = {name: reason for name, reason in why.items() if reason is not None}
-        merged = BatchReport.merge(batch_id, (left.name, right.name), statistics)
+        merged = merge_reports(batch_id, (left.name, right.name), statistics)
         return replace(merged, written_by_spark=by_spark)
 
 

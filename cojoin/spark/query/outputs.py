@@ -138,7 +138,7 @@ def check_unchanged(spark: SparkSession, files: Store, last: Manifest | None, si
         msg = (
             f"{files.named}: {_spell(output)} went to {before} and would now go to {sink.describe()}: rows "
             f"of one query would lie in two places. Start with the output as it was; or begin a new query with this "
-            f"one's state, restore_from=cojoin.Checkpoint({without_login(files.root)!r}), with its own checkpoint and "
+            f"one's state, restore_from=cojoin.Snapshot({without_login(files.root)!r}), with its own checkpoint and "
             f"outputs"
         )
         raise CheckpointError(msg)
@@ -252,7 +252,7 @@ def open_outputs(
             f"{files.named}: its newest manifest is of batch {last.batch_id}, and Spark's own log ends with "
             f"batch {next_batch - 1}: parts of it are of other moments, as in a copy that was made while the query "
             f"ran; put back a copy of one moment, or restore one of its snapshots into a new checkpoint with "
-            f"restore_from=cojoin.Checkpoint({without_login(files.root)!r})"
+            f"restore_from=cojoin.Snapshot({without_login(files.root)!r})"
         )
         raise CheckpointError(msg)
     # From here on, no earlier run can write a snapshot, or end the inputs.

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
-    from cojoin.checkpoints.checkpoint import Checkpoint
+    from cojoin.checkpoints.checkpoint import Snapshot
     from cojoin.checkpoints.claimed_checkpoint import ClaimedCheckpoint
     from cojoin.checkpoints.manifest import Manifest, Manifests
     from cojoin.engine.batch_report import BatchReport
@@ -174,7 +174,7 @@ class Query:
             raise self._error
         return is_over
 
-    def stop(self, *, savepoint: bool = False) -> Checkpoint | None:
+    def stop(self, *, savepoint: bool = False) -> Snapshot | None:
         """Stop the query, which can be started again from its checkpoint.
 
         An error that has stopped the query before is not raised here. A bounded run must be stopped by this method:
@@ -200,7 +200,7 @@ class Query:
             self._ended.wait()
         return self.savepoint() if savepoint else None
 
-    def savepoint(self) -> Checkpoint:
+    def savepoint(self) -> Snapshot:
         """Take a savepoint, as Flink has them: a snapshot of the state after the last finished batch.
 
         The query may be running or have ended. A savepoint is kept until a user removes it.

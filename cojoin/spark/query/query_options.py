@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from cojoin.checkpoints.checkpoint import Checkpoint
+from cojoin.checkpoints.checkpoint import Snapshot
 from cojoin.checkpoints.snapshot_row import SnapshotCadence
 from cojoin.engine.functions import OutputTag
 from cojoin.engine.operator import OUTPUT, REJECTED
@@ -39,7 +39,7 @@ class QueryOptions:
     name: str | None = None
     checkpoint_interval: Duration | int | None = None
     retained_checkpoints: int = 1
-    restore_from: Checkpoint | None = None
+    restore_from: Snapshot | None = None
     restore: RestoreOptions = field(default_factory=RestoreOptions)
     on_progress: Callable[[BatchReport], Any] | None = None
     evolve: bool = False
@@ -65,8 +65,8 @@ class QueryOptions:
         if isinstance(retained, bool) or not isinstance(retained, int) or retained < 1:
             msg = f"retained_checkpoints: expected a whole number of 1 or more, got {retained!r}"
             raise ConfigurationError(msg)
-        if self.restore_from is not None and not isinstance(self.restore_from, Checkpoint):
-            msg = f"restore_from: expected a cojoin.Checkpoint('/path/of/one', at=batch), got {self.restore_from!r}"
+        if self.restore_from is not None and not isinstance(self.restore_from, Snapshot):
+            msg = f"restore_from: expected a cojoin.Snapshot('/path/of/one', at=batch), got {self.restore_from!r}"
             raise ConfigurationError(msg)
 
     def sinks(self, plan: Plan, files: Store) -> dict[str, Sink]:

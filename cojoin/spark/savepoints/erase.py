@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812
 
-from cojoin.checkpoints.checkpoint import Checkpoint, open_files
+from cojoin.checkpoints.checkpoint import Snapshot, open_files
 from cojoin.checkpoints.identity import WrittenState, check_free, read_query
 from cojoin.checkpoints.inspect.key_state import BUFFERS, as_key
 from cojoin.checkpoints.inspect.output_rows import spelled_values
@@ -32,7 +32,7 @@ from cojoin.checkpoints.lease import holder, is_live
 from cojoin.checkpoints.manifest import Manifests
 from cojoin.checkpoints.snapshots import Snapshots
 from cojoin.engine import rescaling
-from cojoin.engine.batch_report import BatchReport
+from cojoin.engine.batch_report import BatchReport, parse_report
 from cojoin.engine.display import Display, display_of
 from cojoin.engine.key_groups import group_labels
 from cojoin.engine.keyed_state_backend import TouchedKeys
@@ -103,7 +103,7 @@ class Erasure:
 
     Attributes:
         path: The old checkpoint.
-        into: The new checkpoint, with which a query begins: ``restore_from=cojoin.Checkpoint(into)``.
+        into: The new checkpoint, with which a query begins: ``restore_from=cojoin.Snapshot(into)``.
         batch_id: The batch after which the state is.
         keys: The keys, each by the column names of the left input.
         removed: How many rows were removed from each part of the state; parts without any are left out.
@@ -118,9 +118,9 @@ class Erasure:
     remains: Sequence[Remainder]
 
     @property
-    def checkpoint(self) -> Checkpoint:
-        """The new checkpoint, for ``start(restore_from=...)``."""
-        return Checkpoint(self.into, self.batch_id)
+    def snapshot(self) -> Snapshot:
+        """The new checkpoint's snapshot, for ``start(restore_from=...)``."""
+        return Snapshot(self.into, self.batch_id)
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as JSON values."""
@@ -359,7 +359,7 @@ def erase(
 
     Example:
         >>> done = erase(spark, "/lake/_cojoin/enriched", [17], "/lake/_cojoin/without")  # doctest: +SKIP
-        >>> joined.start(restore_from=done.checkpoint, checkpoint="/lake/_cojoin/enriched_2", ...)  # doctest: +SKIP
+        >>> joined.start(restore_from=done.snapshot, checkpoint="/lake/_cojoin/enriched_2", ...)  # doctest: +SKIP
     """
     path = as_location(checkpoint, "checkpoint", expected="the path of a query's checkpoint directory")
     place = as_location(into, "into", expected="the path of an empty directory")
@@ -493,7 +493,7 @@ def _without_keys(
         counted["idle_partitions"] = [name for name in counted["idle_partitions"] if name not in names]
         if counted["holding_partition"] in names:
             counted["holding_partition"] = None
-    return header, BatchReport.from_dict(report)
+    return header, parse_report(report)
 
 
 def _partitions_of(spec: InputSpec, keys: Sequence[Values], names: Collection[str]) -> set[str]:

@@ -28,7 +28,7 @@ from cojoin.checkpoints.manifest import Manifest
 from cojoin.checkpoints.snapshot_row import STATE_SCHEMA, snapshot_row
 from cojoin.checkpoints.state_commits import Claim
 from cojoin.checkpoints.state_table import StateTable
-from cojoin.engine.batch_report import BatchReport
+from cojoin.engine.batch_report import BatchReport, merge_reports, parse_report
 from cojoin.engine.time.control_rows import ONE_PARTITION
 from cojoin.engine.time.operator_watermark import OperatorWatermark
 from cojoin.engine.time.watermarks import NONE
@@ -179,10 +179,10 @@ def written_report(
         report = former.as_dict()
         report["inputs"] = [before | own for before, own in zip(report["inputs"], inputs, strict=True)]
         report |= {"details": details, "state_bytes": sum(sizes.values()), "state_bytes_by_key_group": by_group}
-        return BatchReport.from_dict(report | {"segment_bytes_written": 0})
+        return parse_report(report | {"segment_bytes_written": 0})
     report = operator.report() | {"inputs": inputs, "details": details, "key_group": 0, "emitted": {}}
-    merged = BatchReport.merge(batch_id, names, [{**report, "state_bytes": sum(sizes.values())}]).as_dict()
-    return BatchReport.from_dict(merged | {"state_bytes_by_key_group": by_group})
+    merged = merge_reports(batch_id, names, [{**report, "state_bytes": sum(sizes.values())}]).as_dict()
+    return parse_report(merged | {"state_bytes_by_key_group": by_group})
 
 
 _CONTROL_SOURCE = "2"

@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from cojoin.checkpoints import output_tables
-from cojoin.checkpoints.checkpoint import Checkpoint, find_snapshot
+from cojoin.checkpoints.checkpoint import Snapshot, find_snapshot
 from cojoin.checkpoints.control import register_messages
 from cojoin.checkpoints.identity import WrittenState, described_at, read_query
 from cojoin.checkpoints.lease import end, ended, holder, is_live
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from cojoin.checkpoints.snapshots import Snapshot
+    from cojoin.checkpoints.snapshots import SnapshotIndex
     from cojoin.engine.plan import Plan
     from cojoin.spark.sinks.sink import Sink
     from cojoin.spark.sources.source import Source
@@ -164,7 +164,7 @@ class Restoration:
         return replace(self, stage=stage)
 
 
-def unfinished(spark: SparkSession, files: Store, restore_from: Checkpoint | None) -> Restoration | None:
+def unfinished(spark: SparkSession, files: Store, restore_from: Snapshot | None) -> Restoration | None:
     """Return the restoration with which a checkpoint's query began, finished or not; None if there is none.
 
     Raises:
@@ -197,7 +197,7 @@ def unfinished(spark: SparkSession, files: Store, restore_from: Checkpoint | Non
         named = without_login(restoration.origin)
         msg = (
             f"{files.named}: restoring batch {restoration.batch_id} of {named} into it was not finished; start it "
-            f"again with restore_from=cojoin.Checkpoint({named!r}, at={restoration.batch_id})"
+            f"again with restore_from=cojoin.Snapshot({named!r}, at={restoration.batch_id})"
         )
         raise CheckpointError(msg)
     return restoration
@@ -226,7 +226,7 @@ _FORMER_ROWS = "restored"
 """The name of that folder in release 0.5.0. Spark finds the files in it."""
 
 
-def check_restore(new: NewQuery, checkpoint: Checkpoint, begun: Restoration | None) -> Restoration:
+def check_restore(new: NewQuery, checkpoint: Snapshot, begun: Restoration | None) -> Restoration:
     """Check everything that a restoration depends on, and return it at the stage ``"begun"``; nothing is written.
 
     ``begun`` is the restoration that an earlier start has begun, whose outputs may be rolled back already; its snapshot
@@ -271,7 +271,7 @@ def _former(spark: SparkSession, origin: Store) -> list[Store]:
     return checkpoints
 
 
-def _snapshot_of(origin: Store, checkpoint: Checkpoint, begun: Restoration | None, new: NewQuery) -> Snapshot:
+def _snapshot_of(origin: Store, checkpoint: Snapshot, begun: Restoration | None, new: NewQuery) -> SnapshotIndex:
     """Return the snapshot to restore.
 
     An earlier start may have chosen one that the old query has removed since. As long as that start had not retired the
@@ -360,7 +360,7 @@ def _check_states(plan: Plan, state: StoredState) -> None:
 
 
 def _check_outputs(
-    new: NewQuery, snapshot: Snapshot, *, ends: bool = False
+    new: NewQuery, snapshot: SnapshotIndex, *, ends: bool = False
 ) -> tuple[list[output_tables.CutBack], list[str]]:
     """Check the outputs; return the tables to roll back, and all places that the old query wrote to as well.
 

@@ -23,6 +23,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from cojoin.checkpoints.inspect.key_state import BUFFERS, DOMAINS, PAIRED, STATE
 from cojoin.engine.display import show_row
+from cojoin.engine.state.descriptors import stored_type
 from cojoin.engine.state.ttl import split_type
 from cojoin.engine.time.time_axis import TimeAxis, micros_of
 from cojoin.engine.values.rows import decode_rows
@@ -321,7 +322,7 @@ class GivenParts:
             near = did_you_mean(str(name), [*known]) if known else ""
             msg = f"write_state: states: the {target.title} declares no state {name!r}{near}; {declared}"
             raise ConfigurationError(msg)
-        stored = known[name].stored_type()
+        stored = stored_type(known[name])
         kind = type(known[name]).__name__.removesuffix("StateDescriptor").lower()
         plain, clock = split_type(stored)
         value, access = _free("value", target.key.names), _free("last_access", target.key.names)

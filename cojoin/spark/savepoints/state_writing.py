@@ -12,7 +12,7 @@ import uuid
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from cojoin.checkpoints.checkpoint import Checkpoint
+from cojoin.checkpoints.checkpoint import Snapshot
 from cojoin.checkpoints.identity import WrittenState, check_free, describe_query, described_at, read_query
 from cojoin.checkpoints.inspect.key_state import STATE
 from cojoin.checkpoints.inspect.query_state import state_manifest
@@ -61,9 +61,7 @@ class StateParts:
     from_existing: QueryState | None = None
 
 
-def write_parts(
-    spark: SparkSession, path: str, plan: Plan, bound: Sequence[BoundInput], parts: StateParts
-) -> Checkpoint:
+def write_parts(spark: SparkSession, path: str, plan: Plan, bound: Sequence[BoundInput], parts: StateParts) -> Snapshot:
     """Write a state as a savepoint; see ``cojoin.write_state``."""
     files = open_store(spark, path)
     files.check_place()
@@ -102,7 +100,7 @@ def write_parts(
         savepoint.write(contents, group_headers(header, facts.rows), report)
     finally:
         contents.unpersist()
-    return Checkpoint(path, batch_id)
+    return Snapshot(path, batch_id)
 
 
 def _positions(

@@ -351,7 +351,7 @@ class DeltaWriter(SinkWriter):
                 f"{where}: the checkpoint records that batch {known} was written to it, and {difference}: it was "
                 f"deleted, replaced, or put back from a backup. Going on would leave rows out; put the table back as "
                 f"it was, or restore into a new checkpoint, with "
-                f"restore_from=cojoin.Checkpoint({position.checkpoint!r}) and a new output"
+                f"restore_from=cojoin.Snapshot({position.checkpoint!r}) and a new output"
             )
             raise CheckpointError(msg)
 

@@ -69,7 +69,7 @@ class Position:
     def cure(self) -> str:
         """Return the advice for an output that is ahead of the checkpoint, as the end of a message."""
         return (
-            f"restore it into a new checkpoint, with restore_from=cojoin.Checkpoint({self.checkpoint!r}) and "
+            f"restore it into a new checkpoint, with restore_from=cojoin.Snapshot({self.checkpoint!r}) and "
             f"cut_back_output=True or a new output, or put back the newest copy of the checkpoint"
         )
 

@@ -118,13 +118,13 @@ def test_moments(spark: SparkSession, lake: Lake) -> None:
     assert second is not None
     between = first + (second - first) / 2
     assert cj.read_state(spark, lake.checkpoint, at=between).batch_id == 0
-    assert cj.read_state(spark, cj.Checkpoint(lake.checkpoint, at=second)).batch_id == 1
+    assert cj.read_state(spark, cj.Snapshot(lake.checkpoint, at=second)).batch_id == 1
     with pytest.raises(CheckpointError, match=r"no state of batch 7; it has snapshots of batches 0, 1 and in Spark's"):
         cj.read_state(spark, lake.checkpoint, at=7)
     with pytest.raises(CheckpointError, match="no state at or before 2024-01-01"):
         cj.read_state(spark, lake.checkpoint, at=datetime(2024, 1, 1, tzinfo=timezone.utc))
     with pytest.raises(ConfigurationError, match="expected one moment"):
-        cj.read_state(spark, cj.Checkpoint(lake.checkpoint, at=1), at=0)
+        cj.read_state(spark, cj.Snapshot(lake.checkpoint, at=1), at=0)
 
 
 def test_what_is_no_checkpoint_is_refused(spark: SparkSession, lake: Lake) -> None:

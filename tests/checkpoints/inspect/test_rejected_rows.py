@@ -131,7 +131,7 @@ def test_what_can_not_be_read_is_said(spark: SparkSession, query: str, tmp_path:
     with refused("the query has no input 'trade'; did you mean 'trades'?"):
         cj.read_rejected(spark, query, "trade")
     with refused("all rejected rows are read; expected a checkpoint without at="):
-        cj.read_rejected(spark, cj.Checkpoint(query, at=0), "trades")
+        cj.read_rejected(spark, cj.Snapshot(query, at=0), "trades")
     folders = Folders(tmp_path)
     folders.add_trades(trades([(1, 1, 10), (2, None, 10)]))
     folders.add_customers(customers([(1, 1, 5)]))

@@ -12,6 +12,8 @@ from cojoin.engine.state.descriptors import (
     MapStateDescriptor,
     ReducingStateDescriptor,
     ValueStateDescriptor,
+    reducer,
+    stored_type,
 )
 from cojoin.engine.state.ttl import StateTtlConfig
 from cojoin.errors import ConfigurationError, SchemaError
@@ -26,9 +28,9 @@ def test_a_type_is_ddl_an_arrow_type_or_one_of_pyspark() -> None:
             return "bigint"
 
     for declared in ("long", pa.int64(), LongType()):
-        assert ValueStateDescriptor("x", declared).stored_type() == pa.int64()
+        assert stored_type(ValueStateDescriptor("x", declared)) == pa.int64()
     with pytest.raises(SchemaError, match="state 'x'="):
-        ValueStateDescriptor("x", "lnog").stored_type()
+        stored_type(ValueStateDescriptor("x", "lnog"))
 
 
 @pytest.mark.parametrize(
@@ -45,7 +47,7 @@ def test_a_type_is_ddl_an_arrow_type_or_one_of_pyspark() -> None:
     ],
 )
 def test_a_last_access_is_stored_beside_what_it_belongs_to(descriptor: Any, stored: str) -> None:
-    assert str(descriptor.stored_type()) == stored
+    assert str(stored_type(descriptor)) == stored
 
 
 def test_a_reduce_function_is_called_or_has_reduce() -> None:
@@ -53,8 +55,8 @@ def test_a_reduce_function_is_called_or_has_reduce() -> None:
         def reduce(self, first: str, second: str) -> str:
             return max(first, second, key=len)
 
-    assert ReducingStateDescriptor("x", np.add, "int").reducer() is np.add
-    assert ReducingStateDescriptor("x", Longest(), "int").reducer()("a", "bb") == "bb"  # type: ignore[misc]
+    assert reducer(ReducingStateDescriptor("x", np.add, "int")) is np.add
+    assert reducer(ReducingStateDescriptor("x", Longest(), "int"))("a", "bb") == "bb"  # type: ignore[misc]
     for wrong in (5, Longest):
         with pytest.raises(ConfigurationError, match="state 'x': reduce_function: expected a function of two values"):
             ReducingStateDescriptor("x", wrong, "int")

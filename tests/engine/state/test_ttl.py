@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 
 from cojoin.engine.state import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
+from cojoin.engine.state.descriptors import stored_type
 from cojoin.engine.state.ttl import Expiry, ServiceClock, StateTtlConfig, split_type, without_expired
 from cojoin.engine.time.timers import Timers, TimerService
 from cojoin.errors import ConfigurationError
@@ -75,8 +76,8 @@ def test_a_cutoff_has_no_bounds() -> None:
 )
 def test_a_stored_type_is_told_from_its_times(descriptor: Any) -> None:
     plain = type(descriptor)(*(getattr(descriptor, name) for name in descriptor.__match_args__))
-    assert split_type(descriptor.stored_type()) == (plain.stored_type(), "processing_time")
-    assert split_type(plain.stored_type()) == (plain.stored_type(), None)
+    assert split_type(stored_type(descriptor)) == (stored_type(plain), "processing_time")
+    assert split_type(stored_type(plain)) == (stored_type(plain), None)
 
 
 def table(dtype: pa.DataType, *entries: Any) -> pa.Table:
@@ -88,15 +89,15 @@ def pair(value: Any, accessed: int) -> dict[str, Any]:
     return {"@value": value, "@processing_time": accessed}
 
 
-VALUES = table(ValueStateDescriptor("x", "int", ttl=DAY).stored_type(), pair(1, 5), pair(2, 6), pair(3, MAX))
+VALUES = table(stored_type(ValueStateDescriptor("x", "int", ttl=DAY)), pair(1, 5), pair(2, 6), pair(3, MAX))
 LISTS = table(
-    ListStateDescriptor("x", "int", ttl=DAY).stored_type(),
+    stored_type(ListStateDescriptor("x", "int", ttl=DAY)),
     [pair(1, 5), pair(2, 6)],
     [pair(3, 4)],
     [pair(None, 7), pair(5, 5), pair(6, 8)],
 )
 MAPS = table(
-    MapStateDescriptor("x", "string", "int", ttl=DAY).stored_type(),
+    stored_type(MapStateDescriptor("x", "string", "int", ttl=DAY)),
     [("x", pair(1, 5)), ("y", pair(2, 6))],
     [("x", pair(3, 4))],
     [("z", pair(4, 7)), ("a", pair(5, 5))],

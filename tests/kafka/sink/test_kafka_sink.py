@@ -120,7 +120,7 @@ def test_a_query_writes_each_row_once_from_start_to_start(
     # A restored query goes on in the same topics, for nothing was written after the snapshot.
     new = Saved(spark, tmp_path / "new", folders, 3)
     add(2)
-    new.run(trigger=DRAIN, restore_from=cj.Checkpoint(saved.checkpoint), **options)
+    new.run(trigger=DRAIN, restore_from=cj.Snapshot(saved.checkpoint), **options)
     assert topic_faults(streams.enriched(), read(broker, "sink-query")) == []
     rejected = [each for rows in read(broker, "sink-query-rejected").values() for _, each in rows]
     dead = [json.loads(each["row"])["trade_id"] for each in rejected]
@@ -128,7 +128,7 @@ def test_a_query_writes_each_row_once_from_start_to_start(
     new.assert_conserved()
     again = Saved(spark, tmp_path / "again", folders, 3)
     with refused("a topic can't be cut back", "name a new topic", kind=cj.CheckpointError):
-        again.run(restore_from=cj.Checkpoint(saved.checkpoint), **options)
+        again.run(restore_from=cj.Snapshot(saved.checkpoint), **options)
 
 
 @pytest.mark.spark

@@ -12,7 +12,7 @@ from cojoin.checkpoints.claimed_checkpoint import ClaimedCheckpoint
 from cojoin.checkpoints.lease import Lease
 from cojoin.checkpoints.manifest import Manifest, Manifests
 from cojoin.checkpoints.progress_table import ProgressTable
-from cojoin.checkpoints.snapshots import Snapshot, Snapshots
+from cojoin.checkpoints.snapshots import SnapshotIndex, Snapshots
 from cojoin.engine.batch_report import BatchReport
 from cojoin.session.sessions import open_store
 from cojoin.spark.batch.call import EMITTED_DDL
@@ -50,7 +50,7 @@ def test_what_a_successor_wrote_stays_where_the_batch_had_no_rows(
     else:
         report = replace(BatchReport.before_the_first(("trades", "customers")), batch_id=BATCH)
         manifest = Manifest(QUERY_ID, report, [], {}, {})
-        Snapshots(files).write(Snapshot(manifest, "checkpoint", 3, 0, 0, 0, {}, "", remembered=True))
+        Snapshots(files).write(SnapshotIndex(manifest, "checkpoint", 3, 0, 0, 0, {}, "", remembered=True))
     outputs = {}
     for name in plan.outputs:
         sink = cj.sinks.parquet(f"{tmp_path}/{name}")

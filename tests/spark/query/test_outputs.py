@@ -111,7 +111,7 @@ def test_an_output_keeps_its_place_from_run_to_run(spark: SparkSession, folders:
         return asof(connect(*folders.sources())).start(output=output, checkpoint=checkpoint, trigger=PAUSE, **more)
 
     start(cj.sinks.delta(f"{tmp_path}/out")).await_termination()
-    stays = "restore_from=cojoin.Checkpoint('file:"
+    stays = "restore_from=cojoin.Snapshot('file:"
     with refused(
         "output went to delta ", f"/out and would now go to Delta {tmp_path}/other", stays, kind=cj.CheckpointError
     ):

@@ -166,7 +166,7 @@ def test_nothing_of_a_person_is_left_and_everyone_else_goes_on(spark: SparkSessi
     assert str(done).startswith(f"Erased 1 key from the state of {tmp_path}/old after batch 1")
     # The query goes on with the new checkpoint, in the same output; the old one is over.
     shop.add([(OTHER, 90, 7, "z"), ("Cy", 91, 8, "w")], [("Cy", 90, "new"), (OTHER, 91, "late")])
-    shop.run(kind, "new", DRAIN, restore_from=done.checkpoint, checkpoint_interval=1, settings=settings)
+    shop.run(kind, "new", DRAIN, restore_from=done.snapshot, checkpoint_interval=1, settings=settings)
     assert places_with(tmp_path / "new", *PATTERNS) == []
     others = [row[1] for row in shop.people("trade_id IS NOT NULL") if row[0] != PERSON]
     assert sorted(others) == [2, 6, 7, 8]

@@ -69,12 +69,12 @@ def test_a_restored_query_goes_on_with_other_key_groups_and_partitions(story: St
     before = story.spark.conf.get("spark.sql.shuffle.partitions")
     story.spark.conf.set("spark.sql.shuffle.partitions", partitions)
     try:
-        new.run(restore_from=cj.Checkpoint(story.join.checkpoint, at=batch_id))
+        new.run(restore_from=cj.Snapshot(story.join.checkpoint, at=batch_id))
     finally:
         story.spark.conf.set("spark.sql.shuffle.partitions", before)
     assert f'"spark.sql.shuffle.partitions":"{partitions}"' in (new.files.read("spark/offsets/2") or "")
     # The same command again, as a supervisor would: it goes on, and begins nothing anew.
-    again = new.run(trigger=DRAIN, restore_from=cj.Checkpoint(story.join.checkpoint, at=batch_id))
+    again = new.run(trigger=DRAIN, restore_from=cj.Snapshot(story.join.checkpoint, at=batch_id))
     assert sorted([*story.join.output_at(batch_id), *new.rows()], key=str) == sorted(story.streams.enriched(), key=str)
     new.assert_conserved()
     assert again.progress is not None
@@ -83,7 +83,7 @@ def test_a_restored_query_goes_on_with_other_key_groups_and_partitions(story: St
 
 @pytest.mark.slow
 def test_two_forks_of_one_checkpoint_know_nothing_of_each_other(story: Story) -> None:
-    state, key_groups = cj.Checkpoint(story.function.checkpoint), 4
+    state, key_groups = cj.Snapshot(story.function.checkpoint), 4
     one, two = story.other("one", key_groups), story.other("two", key_groups)
     one.run(one.function(), restore_from=state, checkpoint_interval=None)
     # The function of the other has evolved; what is removed in the one is still there for it.
@@ -136,7 +136,7 @@ def test_in_the_same_table_what_came_after_is_taken_back_only_if_asked(story: St
     first = old.snapshots.batch_ids()[1]
     # Spark's own logs escape the blank.
     new = Saved(story.spark, story.folder / "same again", story.folders, 3)
-    restore = {"restore_from": cj.Checkpoint(old.checkpoint, at=first), "output": cj.sinks.delta(f"{old.folder}/out")}
+    restore = {"restore_from": cj.Snapshot(old.checkpoint, at=first), "output": cj.sinks.delta(f"{old.folder}/out")}
     with refused("cut_back_output=True", "name a new table", kind=cj.CheckpointError):
         new.start(**restore)
     assert not new.folder.exists()
@@ -163,14 +163,14 @@ def test_positions_inside_a_delta_version_are_kept(spark: SparkSession, tmp_path
     new.run(
         asof(connect(trades, customers, key_groups=3, watermark=an_hour)),
         trigger=DRAIN,
-        restore_from=cj.Checkpoint(old.checkpoint, at=0),
+        restore_from=cj.Snapshot(old.checkpoint, at=0),
         checkpoint_interval=None,
     )
     assert new.rows() == streams.enriched()
 
 
 def refusals(story: Story) -> list[tuple[cj.Joined | None, dict[str, Any], tuple[str, ...]]]:
-    at, state = cj.Checkpoint(story.join.checkpoint), cj.Checkpoint(story.function.checkpoint)
+    at, state = cj.Snapshot(story.join.checkpoint), cj.Snapshot(story.function.checkpoint)
     new = story.other("refused", 4)
     frames = asof(story.folders.connect(story.spark))
     trades, customers = story.folders.sources()
@@ -178,11 +178,11 @@ def refusals(story: Story) -> list[tuple[cj.Joined | None, dict[str, Any], tuple
     del text_keys
     other_order = asof(connect(trades, customers, watermark=FIVE_SECONDS, sequence=()))
     return [
-        (None, {"restore_from": cj.Checkpoint(str(story.folder / "trades"))}, ("is not a checkpoint of cojoin's",)),
-        (None, {"restore_from": cj.Checkpoint(str(story.folder / "nowhere"))}, ("the directory does not exist",)),
+        (None, {"restore_from": cj.Snapshot(str(story.folder / "trades"))}, ("is not a checkpoint of cojoin's",)),
+        (None, {"restore_from": cj.Snapshot(str(story.folder / "nowhere"))}, ("the directory does not exist",)),
         (
             None,
-            {"restore_from": cj.Checkpoint(at.path, at=77)},
+            {"restore_from": cj.Snapshot(at.path, at=77)},
             ("no snapshot of batch 77", "it has those of batches 0, 1"),
         ),
         (frames, {"restore_from": at}, ("input 'trades' is a DataFrame", "cojoin.sources.delta or files")),
@@ -194,7 +194,7 @@ def refusals(story: Story) -> list[tuple[cj.Joined | None, dict[str, Any], tuple
         (None, {"restore_from": state}, ("the operation is 'process' in the checkpoint and 'asof_join' in the query",)),
         (new.function(Narrowed()), {"restore_from": state}, ("'customer'", "changes from bigint to int")),
         (new.function(Forgetful()), {"restore_from": state}, ("'customer'", "no longer declare")),
-        (None, {"restore_from": cj.Checkpoint(new.checkpoint)}, ("give it another checkpoint",)),
+        (None, {"restore_from": cj.Snapshot(new.checkpoint)}, ("give it another checkpoint",)),
     ]
 
 
@@ -219,7 +219,7 @@ def test_a_start_that_was_interrupted_takes_back_nothing_of_others(spark: SparkS
     old.run(trigger=DRAIN)
 
     def restore() -> None:
-        state, out = cj.Checkpoint(old.checkpoint, at=0), cj.sinks.delta(f"{old.folder}/out")
+        state, out = cj.Snapshot(old.checkpoint, at=0), cj.sinks.delta(f"{old.folder}/out")
         new.start(trigger=DRAIN, restore_from=state, output=out, cut_back_output=True)
 
     def fail() -> None:
@@ -244,7 +244,7 @@ def test_a_restoration_that_only_began_takes_another_snapshot_where_its_own_was_
     old, new = Saved(story.spark, tmp_path / "old", story.folders), story.other("begun", 2)
 
     def restore(at: int | None) -> cj.Query:
-        state = cj.Checkpoint(old.checkpoint, at=at)
+        state = cj.Snapshot(old.checkpoint, at=at)
         return new.run(trigger=DRAIN, restore_from=state, checkpoint_interval=None)
 
     (begun,) = (point for point in POINTS if (point.phase, point.name) == ("a restoration", "begun"))
@@ -268,19 +268,19 @@ def test_a_restoration_that_may_have_rolled_its_outputs_back_needs_its_own_snaps
 ) -> None:
     shutil.copytree(story.join.checkpoint, tmp_path / "old" / "checkpoint")
     old, new = Saved(story.spark, tmp_path / "old", story.folders), story.other("retired", 4)
-    state = cj.Checkpoint(old.checkpoint, at=1)
+    state = cj.Snapshot(old.checkpoint, at=1)
     (begun,) = (point for point in POINTS if (point.phase, point.name) == ("a restoration", "begun"))
     with begun.armed(0, lambda: 1 / 0), pytest.raises(ZeroDivisionError):
         new.run(trigger=DRAIN, restore_from=state)
     end(old.files, _retirement_reason(1, new.files))
     old.cleaner.clean([1])
     with refused("may have rolled the outputs back to it", "Put it back from a backup", kind=cj.CheckpointError):
-        new.run(trigger=DRAIN, restore_from=cj.Checkpoint(old.checkpoint))
+        new.run(trigger=DRAIN, restore_from=cj.Snapshot(old.checkpoint))
 
 
 def test_a_directory_in_use_is_not_restored_into(story: Story) -> None:
     with refused("is already a query's own", kind=cj.CheckpointError):
-        story.function.start(story.function.function(), restore_from=cj.Checkpoint(story.join.checkpoint))
+        story.function.start(story.function.function(), restore_from=cj.Snapshot(story.join.checkpoint))
 
 
 @pytest.mark.parametrize(
@@ -328,5 +328,5 @@ def test_a_snapshot_that_was_changed_is_refused(story: Story, tmp_path: Path, da
     }
     new = story.other("changed", 2)
     with refused(said[damage], "restore another" if damage != "index" else "newer", kind=cj.CheckpointError):
-        new.start(restore_from=cj.Checkpoint(str(tmp_path / "checkpoint")))
+        new.start(restore_from=cj.Snapshot(str(tmp_path / "checkpoint")))
     assert not new.folder.exists()

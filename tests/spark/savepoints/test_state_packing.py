@@ -18,6 +18,7 @@ from cojoin.engine.state import (
     StateTtlConfig,
     ValueStateDescriptor,
 )
+from cojoin.engine.state.descriptors import stored_type
 from cojoin.engine.time.watermarks import NONE
 from cojoin.spark.savepoints.erase import without_partitions
 from cojoin.spark.savepoints.state_packing import assemble_group, largest_times, pack_rows
@@ -103,7 +104,7 @@ def entries(draw: Any) -> dict[str, pa.Table]:
     }
     for name, descriptor in STATES.items():
         drawn = draw(st.dictionaries(keys, values[name], max_size=5))
-        columns = [pa.array([*drawn], pa.string()), pa.array([*drawn.values()], descriptor.stored_type())]
+        columns = [pa.array([*drawn], pa.string()), pa.array([*drawn.values()], stored_type(descriptor))]
         found[name] = pa.table(columns, names=["customer", "@value"])
     return found
 
@@ -212,7 +213,7 @@ def test_values_of_a_narrower_type_are_widened_and_nulls_are_told() -> None:
     _, faults = whole([(nothing, shape)], {"state:n": target})
     assert len(faults) == 2
     assert any("a null key: customer=" in why for why in faults)
-    timed = pa.schema([("customer", pa.string()), ("@value", STATES["list"].stored_type())])
+    timed = pa.schema([("customer", pa.string()), ("@value", stored_type(STATES["list"]))])
     rows = pa.table([["a"], pa.array([[(5, None)]], timed.field(1).type)], schema=timed)
     shape = PartShape("state 'l'", "state", "state:l", timed, timed, (0,))
     assert "a null last_access" in next(iter(whole([(rows, shape)], {"state:l": timed})[1]))

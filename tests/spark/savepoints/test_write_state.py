@@ -234,7 +234,7 @@ def test_a_writer_that_was_killed_leaves_nothing_to_begin_with(
         cj.read_state(spark, into)
     saved = Saved(spark, into.parent / "new", folders, 2)
     with refused("was begun and not finished; write it again", kind=cj.CheckpointError):
-        saved.start(join, restore_from=cj.Checkpoint(into))
+        saved.start(join, restore_from=cj.Snapshot(into))
     until = datetime.fromtimestamp(MORNING / 1e6, timezone.utc) + timedelta(seconds=1)
     begin = cj.write_state(spark, into, join, versions=versions, watermark=until)
     state = cj.read_state(spark, begin)
