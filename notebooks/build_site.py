@@ -30,7 +30,7 @@ sys.path.insert(0, str(_PROJECT))
 from tests.surface import MODULES
 
 _PAGES = {
-    "Answers": ("questions", "common_jobs", "coming_from", "flink"),
+    "Answers": ("questions", "coming_from", "flink"),
     "How it is built": ("architecture", "decisions"),
 }
 _DOCUMENTS = {"CHANGELOG.md": "Changes", "CONTRIBUTING.md": "Contributing", "SECURITY.md": "Security"}

@@ -95,6 +95,17 @@ def show_value(value: Any) -> str:
     return show_text(value) if isinstance(value, str) else repr(value)
 
 
+def short_value(value: Any) -> str:
+    """Return a value as text for a label or a cell of a table: a float by its first six digits.
+
+    >>> short_value(0.1 + 0.2), short_value(14.319999999999999), short_value(2.0)
+    ('0.3', '14.32', '2.0')
+    """
+    if not isinstance(value, float) or not math.isfinite(value):
+        return show_value(value)
+    return min(repr(value), repr(float(f"{value:.6g}")), key=len)
+
+
 def text_table(rows: Sequence[Sequence[str]]) -> str:
     """Return rows of texts as an aligned table; the first row is the header, and numbers are right-aligned."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
@@ -314,7 +325,7 @@ def text_rows(table: pa.Table, most_rows: int, *, millis: Sequence[str] = ()) ->
 def _texts(column: pa.ChunkedArray, *, is_millis: bool) -> list[str]:
     if is_millis or column.type == pa.timestamp("ms", "UTC"):
         return ["none" if each is None else format_time(each) for each in column.cast(pa.int64()).to_pylist()]
-    return [_cut(show_value(each)) for each in decode_column(column, str)]
+    return [_cut(short_value(each)) for each in decode_column(column, str)]
 
 
 def _cut(text: str) -> str:

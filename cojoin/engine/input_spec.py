@@ -172,6 +172,14 @@ class InputSpec:
         times = table.column(self.event_time)
         return times.cast(_TIME) if self.axis is None else self.axis.timestamps(times)
 
+    def clock_changed(self, rows: pa.Table) -> int:
+        """Return the number of event times, or of begins and ends, that a clock change repeats or leaves out."""
+        if self.changes is not None:
+            return self.changes.clock_changed(rows)
+        if self.axis is None or self.event_time is None:
+            return 0
+        return int(self.axis.changed(rows.column(self.event_time)).sum())
+
     @property
     def time_axis(self) -> TimeAxis | None:
         """The meaning of the source's times: of its event times, or of its spans of validity."""

@@ -311,8 +311,7 @@ class Operator(ABC):
         if self.shows_rows and (beyond := beyond_python(admitted)).any():
             rejected[_BEYOND] = admitted.filter(pa.array(beyond))
             admitted = admitted.filter(pa.array(~beyond))
-        if spec.axis is not None and spec.event_time is not None:
-            counts.clock_changed += int(spec.axis.changed(admitted.column(spec.event_time)).sum())
+        counts.clock_changed += spec.clock_changed(admitted)
         late = up_to_millis(spec.micros(admitted), watermark)
         if spec.event_time is not None and late.any():
             if promised > NONE and spec.changes is not None:

@@ -262,6 +262,13 @@ class RowChanges:
             return begins, ends
         return pa.chunked_array([self.axis.timestamps(begins)]), pa.chunked_array([self.axis.timestamps(ends)])
 
+    def clock_changed(self, rows: pa.Table) -> int:
+        """Return the number of begins and ends of validity that a clock change repeats or leaves out."""
+        if self.axis is None or not rows.num_rows:
+            return 0
+        begins, ends = (self.axis.changed(rows.column(str(name))) for name in (self.valid_from, self.valid_to))
+        return int((begins & ~self._deleted(rows)).sum() + (ends & self._ends(rows)).sum())
+
     def moves_time(self, rows: pa.Table) -> NDArray[np.bool_]:
         """Return which rows count for the watermark, and may be too far ahead of the clock."""
         return np.ones(rows.num_rows, dtype=bool) if self.deletes_move_time else ~self._deleted(rows)

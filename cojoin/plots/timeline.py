@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
 
 def plot_timeline(
-    joined: Joined, keys: Any, *, ax: Axes | None = None, start: datetime | None = None, end: datetime | None = None
+    joined: Joined, keys: Any, *, ax: Axes | None = None, since: datetime | None = None, until: datetime | None = None
 ) -> Axes:
     """Draw the rows of one or a few keys over event time, and their matches.
 
@@ -72,16 +72,17 @@ def plot_timeline(
         joined: A join or a function over inputs in memory.
         keys: The key, or a list of up to 20 keys; of several key columns a tuple each.
         ax: The axes to draw into; None makes a new figure.
-        start: The first event time to show, with a time zone; None is the first row's.
-        end: The last event time to show, with a time zone; None is the last row's.
+        since: The first event time to show, with a time zone; None is the first row's.
+        until: The last event time to show, with a time zone; None is the last row's. Where rows are left out, the title
+            has their number.
 
     Returns:
         The axes.
 
     Raises:
         EnvironmentSetupError: matplotlib is not installed.
-        ConfigurationError: The inputs are Spark's or have no event time, a key has no rows, or ``end`` is not after
-            ``start``.
+        ConfigurationError: The inputs are Spark's or have no event time, a key has no rows, or ``until`` is not after
+            ``since``.
         FunctionError: The function raised an error.
 
     Example:
@@ -94,9 +95,9 @@ def plot_timeline(
         if spec.event_time is None:
             msg = f"plot_timeline: input {spec.name!r} has no event time, so its rows have no place; name event_time="
             raise ConfigurationError(msg)
-    limits = moment(start, "start"), moment(end, "end")
+    limits = moment(since, "since"), moment(until, "until")
     if None not in limits and limits[0] >= limits[1]:  # type: ignore[operator]
-        msg = f"plot_timeline: expected an end after the start, got start={start!r}, end={end!r}"
+        msg = f"plot_timeline: expected until after since, got since={since!r}, until={until!r}"
         raise ConfigurationError(msg)
     wanted = read_keys(keys, plan.left)
     sides = rows_by_key(execution.rows, plan.inputs, wanted)
@@ -110,7 +111,7 @@ def plot_timeline(
             lanes.add_versions(key_rows(plan, execution, key, rows))
     axes = new_axes(9, 1.2 + 0.42 * lanes.height) if ax is None else ax
     format_times(axes, "x", "event time")
-    axes.set_title(_title(plan, wanted), loc="left", fontsize=10)
+    axes.set_title(_title(plan, wanted) + lanes.left_out(limits), loc="left", fontsize=10)
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.tick_params(axis="y", length=0)
     lanes.draw(axes, limits, lambda: settle(axes) if ax is None else None)
@@ -219,6 +220,13 @@ class Lanes:
             self._draw_bars(axes, lane, window)
             self._draw_timers(axes, lane)
             self._draw_points(axes, lane, window)
+
+    def left_out(self, limits: tuple[int | None, int | None]) -> str:
+        """Return the end of a title: how many rows are before or after two times; empty if none is."""
+        first, last = limits
+        times = [row.micros for lane in self._lanes for row, _ in lane.points]
+        count = sum((first is not None and each < first) or (last is not None and each > last) for each in times)
+        return f"; a part: {count:,} of {len(times):,} rows are before or after it" if count else ""
 
     def _two_lanes(self, key: str) -> tuple[_Lane, _Lane]:
         left, right = (self._lane(spec.name, key) for spec in self._plan.inputs)

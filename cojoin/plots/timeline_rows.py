@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cojoin.comparison.comparison import right_columns
-from cojoin.engine.display import show_value
+from cojoin.engine.display import short_value, show_value
 from cojoin.engine.input_spec import InputSpec, control_of
 from cojoin.engine.joins import AsofJoin, TemporalJoin
 from cojoin.engine.local.kept_tables import KeptTables
@@ -145,7 +145,9 @@ def labels_of(table: pa.Table, spec: InputSpec, without: Sequence[str | None] = 
     """Return for each row its columns as text, without key, event time and source order."""
     hidden = {*spec.key, spec.event_time, *spec.source_order, *without}
     columns = [decode_column(table.column(name), str) for name in table.column_names if name not in hidden]
-    return [", ".join(map(show_value, row)) for row in zip(*columns, strict=True)] if columns else [""] * table.num_rows
+    return (
+        [", ".join(map(short_value, row)) for row in zip(*columns, strict=True)] if columns else [""] * table.num_rows
+    )
 
 
 def _right_rows(operation: Any, table: pa.Table, spec: InputSpec) -> list[TimedRow]:
@@ -319,5 +321,5 @@ def _take(output: BatchOutput, run: FunctionRun, hidden: set[str]) -> None:
     for row in (row for group in output.groups for row in group.rows()):
         if row.timestamp is not None:
             values = row.value.as_dict() if isinstance(row.value, Row) else {"": row.value}
-            label = ", ".join(show_value(value) for name, value in values.items() if name not in hidden)
+            label = ", ".join(short_value(value) for name, value in values.items() if name not in hidden)
             run.outputs.setdefault(row.output, []).append(TimedRow(1_000 * row.timestamp, label))

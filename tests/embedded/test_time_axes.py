@@ -170,6 +170,17 @@ def test_a_span_of_dates_is_valid_from_midnight_to_midnight() -> None:
         cj.connect(cj.Input(left, "id", "time", "trades"), wrong)
 
 
+def test_begins_and_ends_within_a_clock_change_are_counted() -> None:
+    begins = pd.to_datetime(["2026-03-29 02:30", "2026-07-01 00:00"])
+    ends = pd.to_datetime(["2026-06-01 00:00", "2026-10-25 02:30"])
+    spans = pd.DataFrame({"id": [1, 1], "begins": begins, "ends": ends, "tier": ["old", "new"]})
+    right = cj.Input(spans, "id", name="tiers", valid_from="begins", valid_to="ends", time_zone=BERLIN)
+    left = pd.DataFrame({"id": [1], "time": pd.to_datetime(["2026-08-01T00:00:00Z"])})
+    result = cj.connect(cj.Input(left, "id", "time", "trades"), right).temporal_join().run()
+    assert result.output["tier"].to_pylist() == ["new"]
+    assert result.report.inputs[1].clock_changed == 2
+
+
 def test_a_difference_is_explained_by_moments() -> None:
     pair, right = trades("2026-10-25 02:30"), cj.Input(versions(), "id", "at", "versions")
     one, two = (

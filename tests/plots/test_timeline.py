@@ -36,7 +36,7 @@ class Waits(cj.KeyedCoProcessFunction):
 
 
 def test_versions_are_bars_and_matches_are_lines() -> None:
-    axes = plot_timeline(pair(TRADES, CUSTOMERS).asof_join(), "ann", end=at(40))
+    axes = plot_timeline(pair(TRADES, CUSTOMERS).asof_join(), "ann", until=at(40))
     assert points(axes, "o") == [(10, "trades"), (30, "trades")]
     assert points(axes, "X") == [(-5, "trades")]
     assert links(axes) == [(10, 0), (30, 30)]
@@ -93,7 +93,9 @@ def test_a_function_that_sets_timers_for_ever_is_followed_for_a_while() -> None:
             ctx.timer_service().register_event_time_timer(timestamp + 60_000)
             yield ("tick",)
 
-    axes = plot_timeline(pair([("ann", 0, 1)], [("ann", 0, "gold")]).process(Ticks(), "tier string"), "ann", end=at(30))
+    axes = plot_timeline(
+        pair([("ann", 0, 1)], [("ann", 0, "gold")]).process(Ticks(), "tier string"), "ann", until=at(30)
+    )
     assert [time for time, _ in points(axes, "^")] == list(range(5, 31))
 
 
@@ -102,13 +104,14 @@ def test_it_draws_into_the_axes_that_it_gets_and_shows_the_window_that_is_asked_
 
     _, (upper, lower) = plt.subplots(2)
     joined = pair(TRADES, CUSTOMERS).asof_join()
-    assert plot_timeline(joined, "ann", ax=lower, start=at(5), end=at(20)) is lower
+    assert plot_timeline(joined, "ann", ax=lower, since=at(5), until=at(20)) is lower
     assert not upper.lines
     assert [minutes(each) for each in lower.get_xlim()] == [5, 20]
     assert points(lower, "o") == [(10, "trades")]
     # The version began before the window: the line goes to its edge.
     assert links(lower) == [(10, 5)]
     assert bars(lower) == [(5, 20)]
+    assert lower.get_title(loc="left").endswith("; a part: 4 of 5 rows are before or after it")
 
 
 @pytest.mark.parametrize(
@@ -119,8 +122,8 @@ def test_it_draws_into_the_axes_that_it_gets_and_shows_the_window_that_is_asked_
         ({"keys": [("ann", 1)]}, "expected a value of 'customer', which is string"),
         ({"keys": []}, "expected 1 to 20 keys"),
         ({"keys": [None]}, "expected a value of 'customer', or a list of some, got None"),
-        ({"keys": "ann", "start": at(5), "end": at(5)}, "expected an end after the start"),
-        ({"keys": "ann", "start": datetime(2026, 1, 15)}, "start: expected a datetime with a time zone"),  # noqa: DTZ001
+        ({"keys": "ann", "since": at(5), "until": at(5)}, "expected until after since"),
+        ({"keys": "ann", "since": datetime(2026, 1, 15)}, "since: expected a datetime with a time zone"),  # noqa: DTZ001
         ({"keys": "ann", "ax": [1, 2]}, "expected matplotlib's Axes, got list; of several give one"),
     ],
 )
