@@ -46,7 +46,7 @@ def cluster() -> Iterator[Cluster]:
             ("speculation", "parquet"),
             ("between", "delta"),
         ],
-        3,
+        2,
     ),
 )
 def test_what_breaks_on_a_cluster_changes_no_row(cluster: Cluster, tmp_path: Path, what: str, sink: str) -> None:
