@@ -185,7 +185,7 @@ REFUSED: list[tuple[str, Callable[[Things], Any], type[Exception], str]] = [
     ("name", lambda t: t.start(name=3), cj.ConfigurationError, "name: expected a text or None, got 3"),
     ("snapshots", lambda t: t.start(retained_checkpoints=0), cj.ConfigurationError, "retained_checkpoints: expected"),
     ("cadence", lambda t: t.start(checkpoint_interval=0), cj.ConfigurationError, "checkpoint_interval"),
-    ("restore", lambda t: t.start(restore_from="/x"), cj.ConfigurationError, "restore_from: expected a cojoin.Check"),
+    ("restore", lambda t: t.start(restore_from="/x"), cj.ConfigurationError, "restore_from: expected a cojoin.Snap"),
     ("a switch", lambda t: t.start(cut_back_output="no"), cj.ConfigurationError,
      "cut_back_output: expected True or False, got 'no'"),
     ("partition by", lambda _: cj.sinks.delta("/x", partition_by=3), cj.ConfigurationError,  # type: ignore[arg-type]
