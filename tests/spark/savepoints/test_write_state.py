@@ -205,6 +205,10 @@ def test_what_does_not_fit_is_refused_before_anything_is_written(
         kind=cj.CheckpointError,
     ):
         cj.write_state(spark, into, arrivals, states={"customer": twice}, timers=timers)
+    # The function sets no timers by processing time.
+    by_clock = spark.sql("select 1L customer_id, 'processing_time' domain, 1L timestamp_ms")
+    with refused("another domain than the query has ('event_time')", "processing_time", kind=cj.CheckpointError):
+        cj.write_state(spark, into, arrivals, timers=by_clock)
     with refused("state 'customer': a key occurs more than once, such as customer_id=1", kind=cj.CheckpointError):
         cj.write_state(spark, into, arrivals, states={"customer": twice.where("customer_id = 1")})
     assert not into.exists()
