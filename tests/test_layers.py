@@ -199,7 +199,7 @@ MOST_LINES = {
     "": 850,
     "api": 1_600,
     "capture": 2_000,
-    "checkpoints": 6_700,
+    "checkpoints": 6_800,
     "cli": 2_700,
     "comparison": 1_450,
     "debugging": 1_300,

@@ -220,7 +220,9 @@ class Explainer:
         if moment is None:
             return f"has no row of {left!r} for the row of {right!r} of {_time(matched)}."
         apart = "at the same time" if matched == moment else _apart(matched - moment)
-        return f"matches it with the row of {right!r} at {_time(matched)}, {apart}."
+        # Columns are shown as they came.
+        zone = " UTC" if self._plans[0].right.axis is not None or self._plans[0].left.axis is not None else ""
+        return f"matches it with the row of {right!r} at {_time(matched)}{zone}, {apart}."
 
     def _rivals(self, key: list[pa.Scalar], around: int, present: list[tuple[str, pa.Table]]) -> Iterator[str]:
         """Yield lines that show a key's right rows around a time, and mark those that a version matched."""

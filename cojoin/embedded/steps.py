@@ -299,7 +299,9 @@ def _head(step: Step) -> str:
     report = step.report
     clock = f"processing time {format_time(report.processing_time)}" if report.processing_time else "clock unknown"
     held = f" (held by {report.holding_input!r})" if report.holding_input else ""
-    return f"step {report.batch_id}: watermark {format_time(report.watermark)}{held}, {clock}; times are in UTC"
+    as_they_came = any(spec.time_axis is not None for spec in step.plan.inputs)
+    zone = "watermarks and timers are in UTC, columns as they came" if as_they_came else "times are in UTC"
+    return f"step {report.batch_id}: watermark {format_time(report.watermark)}{held}, {clock}; {zone}"
 
 
 def _sections(step: Step) -> Iterator[_Section]:

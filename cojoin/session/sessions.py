@@ -83,6 +83,12 @@ def finds_session(
         if is_named or (args and args[0] is None):
             return function(*args, **kwargs)
         session = active_session()
+        if session is None and args and hasattr(args[0], "steps"):
+            msg = (
+                f"{function.__name__}: expected a checkpoint's path, got {type(args[0]).__name__}; of rows in memory "
+                f"joined.steps(...) and cojoin.plots.plot_timeline(joined, keys=...) show why"
+            )
+            raise ConfigurationError(msg)
         if session is None:
             msg = (
                 f"{function.__name__}: no Spark session is active in this thread; make one, such as "

@@ -19,6 +19,7 @@ from cojoin.checkpoints.claimed_checkpoint import resumed_batches
 from cojoin.checkpoints.identity import claim_checkpoint, note_sources, read_query
 from cojoin.checkpoints.lease import Lease, end, ended, holder, is_live
 from cojoin.checkpoints.manifest import Manifests
+from cojoin.checkpoints.restoration import Restoration
 from cojoin.checkpoints.segment_files import SegmentCleaner
 from cojoin.checkpoints.snapshots import Snapshots
 from cojoin.cli.checkpoints import _Command
@@ -26,7 +27,7 @@ from cojoin.cli.options import parse_arguments, secrets_of
 from cojoin.session.hadoop_store import HadoopStore
 from cojoin.session.sessions import open_store
 from cojoin.session.spark_checkpoint import check_offsets, source_offsets
-from cojoin.spark.savepoints.restore import Restoration, unfinished
+from cojoin.spark.savepoints.restore import unfinished
 from tests.checkpoints.damages import DAMAGES, SEED, changed, told_of
 from tests.spark.refused import refused
 

@@ -22,6 +22,7 @@ from cojoin.checkpoints.control import END_OF_INPUT, promise_drain
 from cojoin.checkpoints.identity import claim_checkpoint, describe_query, note_sources
 from cojoin.checkpoints.lease import Lease
 from cojoin.checkpoints.manifest import Manifest, Manifests
+from cojoin.checkpoints.restoration import Restoration
 from cojoin.checkpoints.segment_files import FOLDER, SegmentFolder
 from cojoin.checkpoints.snapshot_row import seal_of, snapshot_row
 from cojoin.checkpoints.snapshots import SnapshotIndex, Snapshots
@@ -29,7 +30,6 @@ from cojoin.engine.input_spec import InputSpec
 from cojoin.engine.state.segments import SegmentContext, write_segment
 from cojoin.engine.values import codec
 from cojoin.session.spark_checkpoint import LogDigests
-from cojoin.spark.savepoints.restore import Restoration
 from cojoin.spark.sinks.parquet_sink import _FORM as _OWNER_FORM
 from cojoin.storage.documents import write_document
 from cojoin.storage.local_store import LocalStore

@@ -189,7 +189,7 @@ def test_a_difference_is_explained_by_moments() -> None:
     )
     text = str(cj.diff(one, two))
     assert "left input's clock_change: before in a, after in b" in text
-    assert "a matches it with the row of 'versions' at 2026-10-24 23:00:00, 1 h 30 min" in text
+    assert "a matches it with the row of 'versions' at 2026-10-24 23:00:00 UTC, 1 h 30 min" in text
 
 
 def test_a_harness_takes_times_as_they_come() -> None:

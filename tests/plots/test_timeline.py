@@ -69,6 +69,7 @@ def test_an_inner_join_s_trades_without_a_match_are_drawn_too() -> None:
 
 def test_an_interval_join_has_lines_to_all_partners_and_intervals() -> None:
     axes = plot_timeline(pair(TRADES, CUSTOMERS).interval_join("-10 minutes", "20 minutes", how="full"), "ann")
+    assert "intervals of trades" in [each.get_text() for each in axes.get_legend().get_texts()]
     assert links(axes) == [(-5, 0), (10, 0), (10, 30), (30, 30)]
     assert points(axes, "s") == [(0, "customers"), (30, "customers")]
     (cones,) = [each for each in axes.collections if type(each).__name__ == "PolyCollection"]

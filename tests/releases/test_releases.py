@@ -18,9 +18,9 @@ from cojoin.checkpoints.checkpoint import find_snapshot
 from cojoin.checkpoints.identity import note_sources, read_query
 from cojoin.checkpoints.lease import is_live
 from cojoin.checkpoints.manifest import Manifests
+from cojoin.checkpoints.restoration import Restoration
 from cojoin.checkpoints.snapshots import Snapshots
 from cojoin.session.sessions import open_store
-from cojoin.spark.savepoints.restore import Restoration
 from tests.checkpoints.damages import DAMAGES, SEED, told_of
 from tests.releases import queries
 from tests.releases.queries import CASES, DRAIN, Case, Place

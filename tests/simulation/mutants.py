@@ -339,7 +339,7 @@ MUTANTS = (
     ),
     Mutant(
         "a restoration that stood still writes down how far it has come",
-        "cojoin.spark.savepoints.restore:Restoration.write",
+        "cojoin.checkpoints.restoration:Restoration.write",
         (('"has continued the restoration"', '"", epoch_of=lambda _: 0'),),
     ),
     Mutant(

@@ -17,6 +17,7 @@ from cojoin.checkpoints.inspect.key_state import BUFFERS, as_key, as_values, fin
 from cojoin.checkpoints.inspect.output_rows import EmittedRows
 from cojoin.checkpoints.inspect.query_state import as_snapshot, read_state
 from cojoin.checkpoints.manifest import Manifests
+from cojoin.checkpoints.restoration import Restoration
 from cojoin.checkpoints.stored_state import open_batch
 from cojoin.engine.display import format_time, show_row
 from cojoin.engine.rescaling import key_columns
@@ -24,6 +25,7 @@ from cojoin.engine.time.watermarks import NONE
 from cojoin.errors import CheckpointError, ConfigurationError, did_you_mean
 from cojoin.session.sessions import finds_session
 from cojoin.session.spark_checkpoint import committed_batches
+from cojoin.storage.locations import without_login
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -96,7 +98,7 @@ def explain(
     findings += emitted.rejected(question.sides)
     notes += emitted.notes
     if not findings:
-        findings = [Finding("unknown", _nothing(state, question))]
+        findings = [Finding("unknown", _nothing(state, question, Restoration.read(files)))]
     return Explanation(checkpoint.path, question.text, state.batch_id, state.watermark, findings, notes)
 
 
@@ -181,12 +183,17 @@ def _batches_with_rows(files: Store, side: int) -> list[int]:
     return batches
 
 
-def _nothing(state: QueryState, question: _Question) -> str:
+def _nothing(state: QueryState, question: _Question, restored: Restoration | None) -> str:
     if not question.is_row:
         return "It has no rows that wait, no state, and no row in any output that could be read."
     side = 1 if question.sides[0] is None else 0
     spec = state.inputs[side]
     why = ["it was not read yet" + _read_until(state, side)]
+    if restored is not None:
+        why.append(
+            f"the query of {without_login(restored.origin)!r} had read it by its batch {restored.batch_id}, after "
+            f"which this one began: explain({without_login(restored.origin)!r}, ...) has the answer"
+        )
     operator = state.query["operator"]
     if operator == "process":
         why.append("the function took it, which leaves no trace but its state and output")

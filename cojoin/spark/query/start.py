@@ -30,6 +30,7 @@ from cojoin.checkpoints.lease import Lease
 from cojoin.checkpoints.manifest import Manifest, Manifests
 from cojoin.checkpoints.progress_table import ProgressTable
 from cojoin.checkpoints.query_changes import check_output_meaning, check_same_query
+from cojoin.checkpoints.restoration import Restoration
 from cojoin.checkpoints.segment_files import SegmentFolder, open_segments
 from cojoin.checkpoints.snapshot_row import SnapshotCadence
 from cojoin.engine.key_groups import group_labels
@@ -53,7 +54,6 @@ from cojoin.spark.query.query import Query, Streams
 from cojoin.spark.query.table_loads import StaticSide, TableLoads
 from cojoin.spark.savepoints.restore import (
     NewQuery,
-    Restoration,
     check_restore,
     finish_restoration,
     unfinished,

@@ -30,6 +30,7 @@ from cojoin.checkpoints.inspect.output_rows import spelled_values
 from cojoin.checkpoints.inspect.query_state import read_state, state_manifest
 from cojoin.checkpoints.lease import holder, is_live
 from cojoin.checkpoints.manifest import Manifests
+from cojoin.checkpoints.restoration import Restoration
 from cojoin.checkpoints.snapshots import Snapshots
 from cojoin.engine import rescaling
 from cojoin.engine.batch_report import BatchReport, parse_report
@@ -57,7 +58,6 @@ from cojoin.spark.savepoints.new_savepoint import (
     keep,
     written_report,
 )
-from cojoin.spark.savepoints.restore import Restoration
 from cojoin.spark.savepoints.state_packing import CONTENT_DDL, content_row
 from cojoin.storage.locations import Location, as_location, is_path, literally, without_login
 

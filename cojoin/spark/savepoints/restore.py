@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from cojoin.checkpoints import output_tables
@@ -26,7 +26,7 @@ from cojoin.checkpoints.identity import WrittenState, described_at, read_query
 from cojoin.checkpoints.lease import end, ended, holder, is_live
 from cojoin.checkpoints.manifest import Manifests
 from cojoin.checkpoints.query_changes import check_evolution
-from cojoin.checkpoints.snapshots import Snapshots
+from cojoin.checkpoints.restoration import Restoration
 from cojoin.checkpoints.state_table import StateTable
 from cojoin.checkpoints.stored_state import StoredState
 from cojoin.engine import rescaling
@@ -39,7 +39,7 @@ from cojoin.spark.batch.control_input import state_messages
 from cojoin.spark.sinks.sink import OutputId
 from cojoin.spark.sinks.sinks import DeltaSink, ParquetSink
 from cojoin.spark.sources.delta_static import StaticTable
-from cojoin.storage.documents import IDENTITY, Form, damaged, read_document, write_fenced
+from cojoin.storage.documents import IDENTITY
 from cojoin.storage.locations import without_login
 
 if TYPE_CHECKING:
@@ -81,17 +81,6 @@ class NewQuery:
         return [each for each in self.sources if each is not None]
 
 
-_FILE = "restored.json"
-_FORM = Form(
-    "how far the checkpoint's own restoration has come",
-    1,
-    "put it back from a backup of the checkpoint, or restore once more with restore_from= into an empty directory",
-    {"origin": str, "batch_id": int, "offsets": list, "cut_back": list, "takes_over": bool, "stage": str},
-    unsealed=0,
-)
-_STAGES = ("begun", "written", "ready")
-
-
 @dataclass(frozen=True)
 class RestoreOptions:
     """The changes that a user allows when a checkpoint is restored.
@@ -108,60 +97,6 @@ class RestoreOptions:
     def __post_init__(self) -> None:
         for name, allowed in vars(self).items():
             check_flag(name, allowed)
-
-
-@dataclass(frozen=True)
-class Restoration:
-    """A restoration, as ``restored.json`` describes it.
-
-    Attributes:
-        origin: The old checkpoint's directory.
-        batch_id: The batch after which the old state is taken.
-        offsets: The offsets at which the sources continue, one JSON line each.
-        cut_back: The Delta tables to roll back, each with the version to return to, according to the first check. It is
-            only for people who read the file: the tables are checked again before they are rolled back.
-        takes_over: Whether an output continues in a table of the old query, which ends the old query.
-        stage: ``"begun"``, ``"written"`` (the new checkpoint has all it needs), ``"ready"``.
-        epoch: The lease epoch of the run that has come so far.
-    """
-
-    origin: str
-    batch_id: int
-    offsets: Sequence[str]
-    cut_back: Sequence[Sequence[Any]] = ()
-    takes_over: bool = False
-    stage: str = "begun"
-    epoch: int = 0
-
-    @classmethod
-    def read(cls, files: Store) -> Restoration | None:
-        """Return the restoration of a checkpoint; None if its query began without one."""
-        return read_document(files, _FILE, _FORM, cls._parse)
-
-    @classmethod
-    def _parse(cls, content: dict[str, Any]) -> Restoration:
-        restoration = cls(**content)
-        if restoration.stage not in _STAGES:
-            msg = f"expected a stage of {', '.join(_STAGES)}, got {restoration.stage!r}"
-            raise ValueError(msg)
-        return restoration
-
-    def write(self, files: Store) -> None:
-        """Write the restoration to ``restored.json``; raise a QueryFailedError if a later run has written it."""
-        write_fenced(files, _FILE, _FORM, asdict(self), "has continued the restoration")
-
-    def is_void(self, spark: SparkSession, origin: str) -> bool:
-        """Return whether an earlier start only recorded what it would restore, and that snapshot was removed since.
-
-        ``origin`` is the old checkpoint's directory, as the present start names it.
-        """
-        if self.stage != "begun" or self.origin != origin:
-            return False
-        return Snapshots(open_store(spark, origin)).read(self.batch_id) is None
-
-    def at(self, stage: str) -> Restoration:
-        """Return this restoration at a later stage."""
-        return replace(self, stage=stage)
 
 
 def unfinished(spark: SparkSession, files: Store, restore_from: Snapshot | None) -> Restoration | None:
@@ -208,12 +143,12 @@ def _check_stage(files: Store, restoration: Restoration | None, last: int) -> No
 
     ``last`` is the newest batch that counted before the restoration was read.
     """
-    if restoration is None or restoration.stage == _STAGES[-1]:
+    if restoration is None or restoration.is_over:
         return
     # The first batch is executed at the stage "written".
     if last >= (1 if restoration.stage == "written" else 0):
         why = f"it is at the stage {restoration.stage!r}, and batch {last} counts already: it is a former version"
-        raise damaged(files, _FILE, _FORM, why)
+        raise restoration.damaged(files, why)
 
 
 _FOLDER, _ROWS = "control", "_restored-"

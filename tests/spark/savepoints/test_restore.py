@@ -11,7 +11,8 @@ import pytest
 import cojoin as cj
 from benchmarks.kills.kill_points import POINTS
 from cojoin.checkpoints.lease import end
-from cojoin.spark.savepoints.restore import Restoration, _retirement_reason
+from cojoin.checkpoints.restoration import Restoration
+from cojoin.spark.savepoints.restore import _retirement_reason
 from tests.seeds import SEED, SEED_TEXT
 from tests.spark.data import FIVE_SECONDS, Folders, Streams, asof, connect, cut, generate
 from tests.spark.functions import EnrichTrades
@@ -79,6 +80,10 @@ def test_a_restored_query_goes_on_with_other_key_groups_and_partitions(story: St
     new.assert_conserved()
     assert again.progress is not None
     assert again.progress.inputs[0].rows_in == len(story.streams.trades)
+    # A row that the old query had taken is not called unread.
+    (done, *_) = story.join.output_at(batch_id)
+    told = str(cj.explain(story.spark, new.checkpoint, input="trades", row={"trade_id": done[0]}))
+    assert f"had read it by its batch {batch_id}, after which this one began: explain(" in " ".join(told.split())
 
 
 @pytest.mark.slow
