@@ -317,8 +317,9 @@ for when_all_idle in ("hold", "max"):
 #   warns if the newest version is further ahead of the driver's clock than that. The watermark is only promised to a
 #   strategy that follows event times; a bound is taken off once more.
 # * **Quiet time over runs.** A partition without a row from one such run to the next was quiet from the moment of the
-#   one to that of the other. So `with_idleness("1 day")` works in a daily job, for files, Delta tables and Kafka: a run
-#   that finds an input without a row for a day advances the watermark without it; the last line says so. A month without
+#   one to that of the other. So `with_idleness("20 hours")` works in a daily job, for files, Delta tables and Kafka (less
+#   than a day, since two runs are never a day apart to the second): a run that finds an input without a row for so long
+#   advances the watermark without it; the last line says so. It counts from the first run that has the setting. A month without
 #   a run is one quiet time, and an input that had a row meanwhile is not quiet. A run that failed or was stopped does
 #   not count; where the clock went back, counting begins again. Topics with `to=`, or with open transactions, are not
 #   read to their ends, so they are never quiet.

@@ -245,7 +245,7 @@ source_agrees is False for a Kafka input | its records' timestamps are later tha
 #
 # `with_idleness("5 minutes")` leaves a partition out of the minimum once it has been silent for so long by the
 # micro-batches' clock, while the query runs, or over runs that each read all there is, from one to the next (guide
-# [05](05_semantics.ipynb)): a daily job takes `with_idleness("1 day")`. The harness shows it without Spark: it runs the same operator, and the
+# [05](05_semantics.ipynb)): a daily job takes `with_idleness("20 hours")`. The harness shows it without Spark: it runs the same operator, and the
 # clock moves only when it is told to.
 
 # %%
@@ -570,8 +570,13 @@ refused.drop("row", "watermark").orderBy("trade_id").toPandas()
 #
 # A late trade needs no repair, only this job. It has no row in the output yet, so it is in one table or the other, and a
 # view over both (`UNION ALL`) has each trade once. In the query's own output it would be late for a second join that
-# reads it. The customers must have their history, as here, or by Delta's change data feed: a table that has only the
-# present records would give the present one.
+# reads it. The customers must have their history, as here: a table that has only the present records would give the
+# present one. Of a table with a change data feed this is its history, for a column of event time:
+#
+# ```python
+# feed = spark.read.option("readChangeFeed", "true").option("startingVersion", 0).format("delta").load("lake/customers")
+# customers = feed.where("_change_type IN ('insert', 'update_postimage')")
+# ```
 
 # %%
 repairs = [(501, "bob", None), (502, None, at(23).to_pydatetime())]  # what the desk has found out
@@ -706,6 +711,7 @@ print(f"{found.late('0 seconds')} of {found.rows:,} are late without a bound, an
 # | What may a retry do? | Start the same program again. A batch that was interrupted is run again, and written once. A start on another machine first watches the lease of the killed run for half a minute. It is refused while that run's process still lives, so give that a `retry_delay` to end |
 # | What if a run is killed, by a timeout or a restart? | As above. `cron` does not start it again; the next day's run goes on |
 # | What if two runs overlap? | The second is refused at once, before it reads or writes anything: `another query runs on it`, and its exit code is 1. The first does not notice. `max_active_runs=1`, or `flock -n` before the command in cron, spares the message |
+# | Is the output there after the first run? | With the first row that comes out: a run without one makes no table |
 # | May a run drain? | Only the last one of all: `drain=True` ends the inputs for good |
 # | What must be watched? | The exit code; that the run has happened at all; and of `query.progress` or the table `progress` the share of late rows, and `buffered` of each input, which grows from day to day where something holds time |
 # | When does the job for late rows run? | After it, in the same program or as the next task; it may be repeated at any time |

@@ -15,7 +15,7 @@
 # their conditions, says where a batch's time goes and why, measures a small join beside plain Spark on this machine,
 # and ends with a calculator for your own.
 #
-# It needs Java 17 and `pip install cojoin matplotlib`. The programs that measured the figures are in the repository,
+# It needs Java 17 and `pip install "cojoin[delta]" matplotlib`. The programs that measured the figures are in the repository,
 # below `benchmarks/`: see [the end](#How-do-I-measure-it-myself?).
 
 # %%

@@ -83,7 +83,7 @@ pair.asof_join().run()
 # ## See what matched what
 #
 # Bars are the versions of a key while they are in force, dots are trades, and a line leads from a trade to the version
-# that it got.
+# that it got. `since=` and `until=` show a part, and `axes.figure.savefig("timeline.png")` keeps the picture.
 
 # %%
 axes = cj.plots.plot_timeline(pair.asof_join(), keys=["a", "b"])
@@ -93,7 +93,8 @@ axes = cj.plots.plot_timeline(pair.asof_join(), keys=["a", "b"])
 #
 # `steps` runs the same join as a stream: it takes the rows in micro-batches and shows after each what came in, what
 # came out, what waits, both watermarks, timers, states and rejected rows. The cuts are yours: numbers of rows as here,
-# a column with the time of arrival, or windows of time. Each step is what Spark makes of the same micro-batch.
+# a column with the time of arrival, or windows of time. Each step is what Spark makes of the same micro-batch. For a few
+# keys of many, filter the frames of both inputs by them first.
 #
 # The function below emits each trade with its customer's tier. It sets a timer, and tells when a customer has not
 # traded for ten minutes.

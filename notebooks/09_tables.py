@@ -14,7 +14,7 @@
 # Trades come as a stream, and what they are joined with is often a table: customers that change now and then, kept in
 # Delta. This guide shows which ways there are to make a table the right side of a join, and which rows a trade finds.
 #
-# It needs Java 17 and `pip install cojoin matplotlib`.
+# It needs Java 17 and `pip install "cojoin[delta]" matplotlib`.
 
 # %%
 import os
@@ -148,6 +148,11 @@ plt.show()
 # after it, from Delta's change data feed. The feed must be on:
 # `ALTER TABLE ... SET TBLPROPERTIES ('delta.enableChangeDataFeed' = 'true')`.
 #
+# **Start the query before the first change that counts.** What the table was before the query's first start is not read,
+# only the rows that it has then: a trade from before a row's last update finds nothing by a column such as `updated_at`,
+# and the present row by `"_commit_timestamp"`. Where earlier versions are known, `cj.write_state(..., versions=...)`
+# brings them along (guide [03](03_checkpoints.ipynb)).
+#
 # An inserted or updated row is a version, a deleted row deletes its key, and `temporal_join` takes that without being
 # told. Event time is a column of the table, or `"_commit_timestamp"`: then a change holds from its commit on, and the
 # snapshot from the beginning of time, for which 1900-01-01 stands.
@@ -208,7 +213,7 @@ run_changes(drain=True)
 # | When does a delete take effect? | With `_commit_timestamp` at its commit. With a column of the table at the later of the deleted row's column and its commit's time, for the column only says since when the row was valid. |
 # | What of a row that is deleted and inserted by one commit, as by an overwrite or a MERGE? | It is replaced: the delete is superseded, and counted as done. |
 # | What if the update changed the key? | The former key is deleted. |
-# | What if the table does not change for long? | With `_commit_timestamp` a run over what is there knows that no commit came until its start, so its rows come out (guide [05](05_semantics.ipynb)). Live, or with a column of event time, the table holds time at its last change, as any input that is silent: `with_idleness("10 minutes")` lets the watermark advance without it, in a daily job `with_idleness("1 day")`; and if the newest row will do, take a static side with `refresh`. |
+# | What if the table does not change for long? | With `_commit_timestamp` a run over what is there knows that no commit came until its start, so its rows come out (guide [05](05_semantics.ipynb)). Live, or with a column of event time, the table holds time at its last change, as any input that is silent: `with_idleness("10 minutes")` lets the watermark advance without it, in a daily job `with_idleness("20 hours")`; and if the newest row will do, take a static side with `refresh`. |
 # | Which columns come out? | The table's, and of `_deleted`, `_commit_version` and `_commit_timestamp` the one that is the event time. A function sees them all. |
 # | What if the table gets a column? | The next start names it. `start(..., evolve=True)`, which a scheduled job may leave set, takes it up: rows that wait have null there, and an output with `options={"mergeSchema": "true"}` gets it. Guide [06](06_operations.ipynb) says what else may change. |
 # | What if changes are gone, the feed was off for some time, or the table was replaced? | The query stops, or does not start, and says which versions are missing. A new query begins with the present rows. |

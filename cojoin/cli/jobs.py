@@ -370,7 +370,7 @@ def job_text(kind: str, file: str) -> str:
         return head + _TOPICS.format(trades=TRADES_DDL, customers=CUSTOMERS_DDL)
     head = _HEAD.format(
         file=file,
-        idle='.with_idleness("1 day") at its end lets time advance without an input that has no new rows.',
+        idle='.with_idleness("20 hours") at its end lets time advance without an input that has no new rows.',
         idleness="",
     )
     if kind == "delta":

@@ -428,7 +428,8 @@ class InputColumns:
         if is_timestamp if axis is None else axis.takes(dtype):
             return name
         expected, cure = "a timestamp", self.advice.about_time(name, spelled, role)
-        argument = "time_zone='Europe/Berlin'" if is_local(dtype) else "time_unit='ms'" if is_whole(dtype) else None
+        argument = "time_unit='ms'" if is_whole(dtype) else None
+        argument = "time_zone='UTC' or their own zone" if is_local(dtype) else argument
         if axis is not None:
             expected = axis.expected
             leave = "leave time_zone= out" if axis.zone else "leave time_unit= out"

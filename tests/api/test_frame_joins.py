@@ -713,6 +713,6 @@ def test_times_whose_meaning_is_unclear_are_refused(times: Any, settings: dict[s
 def test_one_frame_with_a_zone_and_one_without_need_it() -> None:
     left = pd.DataFrame({"at": NIGHT[:1]})
     with pytest.raises(
-        cj.SchemaError, match=r"'left': event time column 'at': .* write time_zone='Europe/Berlin', or make"
+        cj.SchemaError, match=r"'left': event time column 'at': .* write time_zone='UTC' or their own zone, or make"
     ):
         cj.asof_join(left, left.assign(at=left["at"].dt.tz_localize("UTC"), tier="gold"), on="at")

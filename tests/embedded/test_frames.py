@@ -115,7 +115,8 @@ def test_polars_and_duckdb_are_read_by_arrows_interface() -> None:
             frame(t=pd.to_datetime(["2026-01-01", "2026-01-02"])),
             (
                 "input 'trades': event time column 't': expected a timestamp, got timestamp_ntz; "
-                "write time_zone='Europe/Berlin', or make it a timestamp: df['t'] = df['t'].dt.tz_localize('UTC')"
+                "write time_zone='UTC' or their own zone, or make it a timestamp: "
+                "df['t'] = df['t'].dt.tz_localize('UTC')"
             ),
         ),
         (

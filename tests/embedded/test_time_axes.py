@@ -226,7 +226,7 @@ TABLES = pa.table({"id": [1], "at": ZERO.cast(pa.timestamp("us", "UTC")), "local
     [
         (
             {"event_time": "local"},
-            "expected a timestamp, got timestamp_ntz; write time_zone='Europe/Berlin', or make",
+            "expected a timestamp, got timestamp_ntz; write time_zone='UTC' or their own zone, or make",
         ),
         ({"event_time": "n"}, "expected a timestamp, got bigint; write time_unit='ms', or make it a timestamp: "),
         (

@@ -312,8 +312,8 @@ class WatermarkStrategy:
 
         Runs over the available rows (``Trigger.available_now()``) read their sources to the ends, so the time between
         them counts, too: a partition without a row from one such run to the next was quiet from the moment at which
-        the first looked at its source to that of the other. So ``with_idleness("1 day")`` works in a daily job. A run
-        that failed or was stopped does not count. If the clock went back, counting begins with the next run.
+        the first looked at its source to that of the other. So ``with_idleness("20 hours")`` works in a daily job. A
+        run that failed or was stopped does not count. If the clock went back, counting begins with the next run.
 
         An input that has never sent anything holds the watermark back, however long; Flink's is idle after the timeout.
         A topic that is still empty, or a folder whose first file is not listed yet, looks like one that is slow to
