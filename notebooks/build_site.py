@@ -33,7 +33,7 @@ _PAGES = {
     "Answers": ("questions", "coming_from", "flink"),
     "How it is built": ("architecture", "decisions"),
 }
-_DOCUMENTS = {"CHANGELOG.md": "Changes", "CONTRIBUTING.md": "Contributing", "SECURITY.md": "Security"}
+_DOCUMENTS = ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
 _SETTINGS = {
     "project": "cojoin",
     "author": "The cojoin authors",
@@ -108,11 +108,8 @@ def _stage(sources: Path) -> list[Page]:
             if cell["cell_type"] == "markdown":
                 cell["source"] = _linked("".join(cell["source"]))
         Path(sources, guide.name).write_text(json.dumps(content), "utf-8")
-    for name in (name for names in _PAGES.values() for name in names if name != "questions"):
-        if (page := _FOLDER / f"{name}.md").exists():
-            Path(sources, page.name).write_text(_linked(page.read_text("utf-8")), "utf-8")
-    for name in _DOCUMENTS:
-        Path(sources, name).write_text(_linked((_PROJECT / name).read_text("utf-8")), "utf-8")
+    for page in (*_FOLDER.glob("*.md"), *(_PROJECT / name for name in _DOCUMENTS)):
+        Path(sources, page.name).write_text(_linked(page.read_text("utf-8")), "utf-8")
     Path(sources, "questions.md").write_text(_questions(sources, guides), "utf-8")
     reference = _reference(sources)
     names = {
@@ -126,15 +123,8 @@ def _stage(sources: Path) -> list[Page]:
     ]
     readme = _linked((_PROJECT / "README.md").read_text("utf-8"))
     Path(sources, "index.md").write_text("\n\n".join([readme, *trees]), "utf-8")
-    return [
-        *(
-            _page(sources, name)
-            for title, each in names.items()
-            if title != "Reference"
-            for name in ("index", *each)[title != "Guides" :]
-        ),
-        *reference,
-    ]
+    written = [name for title, each in names.items() if title != "Reference" for name in each]
+    return [*(_page(sources, name) for name in ("index", *written)), *reference]
 
 
 def _linked(text: str) -> str:
@@ -153,13 +143,17 @@ def _anchor(title: str) -> str:
     return re.sub(r"[^\w\- ]", "", title.replace("`", "").lower()).strip().replace(" ", "-")
 
 
+def _markdown(path: Path) -> str:
+    """Return a page's text; of a notebook that of its cells of text."""
+    text = path.read_text("utf-8")
+    if path.suffix != ".ipynb":
+        return text
+    return "\n".join("".join(each["source"]) for each in json.loads(text)["cells"] if each["cell_type"] == "markdown")
+
+
 def _headings(path: Path) -> list[tuple[int, str]]:
     """Return the levels and texts of a page's headings."""
-    text = path.read_text("utf-8")
-    if path.suffix == ".ipynb":
-        cells = json.loads(text)["cells"]
-        text = "\n".join("".join(each["source"]) for each in cells if each["cell_type"] == "markdown")
-    text = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
+    text = re.sub(r"^```.*?^```$", "", _markdown(path), flags=re.MULTILINE | re.DOTALL)
     return [(len(match[1]), match[2].strip()) for match in re.finditer(r"^(#+) (.+)$", text, re.MULTILINE)]
 
 
@@ -225,12 +219,8 @@ def _begin(member: Any) -> str:
 def _page(sources: Path, name: str) -> Page:
     """Return a page by its source, with the first sentence of its text."""
     path = next(sources.glob(f"{name}.*"))
-    text = path.read_text("utf-8")
-    if path.suffix == ".ipynb":
-        text = "\n".join(
-            "".join(each["source"]) for each in json.loads(text)["cells"] if each["cell_type"] == "markdown"
-        )
-    paragraphs = [each for each in text.split("\n\n") if each.strip() and not each.startswith(("#", "```", "|", "---"))]
+    parts = _markdown(path).split("\n\n")
+    paragraphs = [each for each in parts if each.strip() and not each.startswith(("#", "```", "|", "---"))]
     begin = " ".join(paragraphs[0].split()) if paragraphs else ""
     return Page(name, _headings(path)[0][1], re.split(r"(?<=[.?]) ", re.sub(r"\]\([^)]*\)|[\[`]", "", begin))[0])
 

@@ -96,14 +96,15 @@ def show_value(value: Any) -> str:
 
 
 def short_value(value: Any) -> str:
-    """Return a value as text for a label or a cell of a table: a float by its first six digits.
+    """Return a value as text for a label or a cell of a table: a float by six digits, but its whole part and two more.
 
-    >>> short_value(0.1 + 0.2), short_value(14.319999999999999), short_value(2.0)
-    ('0.3', '14.32', '2.0')
+    >>> short_value(0.1 + 0.2), short_value(14.319999999999999), short_value(2.0), short_value(12345678.254)
+    ('0.3', '14.32', '2.0', '12345678.25')
     """
     if not isinstance(value, float) or not math.isfinite(value):
         return show_value(value)
-    return min(repr(value), repr(float(f"{value:.6g}")), key=len)
+    digits = max(6, len(str(abs(int(value)))) + 2)
+    return min(repr(value), repr(float(f"{value:.{digits}g}")), key=len)
 
 
 def text_table(rows: Sequence[Sequence[str]]) -> str:

@@ -190,9 +190,10 @@ def _nothing(state: QueryState, question: _Question, restored: Restoration | Non
     spec = state.inputs[side]
     why = ["it was not read yet" + _read_until(state, side)]
     if restored is not None:
+        origin = without_login(restored.origin)
         why.append(
-            f"the query of {without_login(restored.origin)!r} had read it by its batch {restored.batch_id}, after "
-            f"which this one began: explain({without_login(restored.origin)!r}, ...) has the answer"
+            f"the query of {origin!r} had read it by its batch {restored.batch_id}, after which this one began: "
+            f"explain({origin!r}, ...) has the answer"
         )
     operator = state.query["operator"]
     if operator == "process":

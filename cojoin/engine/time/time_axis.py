@@ -137,7 +137,7 @@ class TimeAxis:
 
     def changed(self, column: pa.ChunkedArray) -> NDArray[np.bool_]:
         """Return which values are local times that a clock change repeats or leaves out."""
-        return self._moments(column)[2]
+        return np.zeros(len(column), dtype=bool) if self.zone is None else self._moments(column)[2]
 
     def timestamps(self, column: pa.ChunkedArray) -> pa.Array:
         """Return the moments of a column as ``timestamp[us, UTC]``; null where there is none."""

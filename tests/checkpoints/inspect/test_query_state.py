@@ -8,8 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
@@ -59,14 +60,18 @@ def test_the_active_session_is_taken_where_none_is_named(spark: SparkSession, la
     with pytest.raises(ConfigurationError, match="explain: expected a key, such as key=17, or a row"):
         cj.explain(lake.checkpoint)
 
-    def alone() -> str:
+    def alone(function: Any, argument: Any) -> str:
         with pytest.raises(ConfigurationError) as caught:
-            cj.read_state(lake.checkpoint)
+            function(argument)
         return str(caught.value)
 
+    frame = pa.table({"k": [1], "t": pa.array([0], pa.timestamp("us", "UTC"))})
+    joined = cj.connect(cj.Input(frame, "k", "t"), cj.Input(frame, "k", "t")).asof_join(suffixes=("", "_r"))
     with ThreadPoolExecutor(1) as pool:
-        message = pool.submit(alone).result()
+        message = pool.submit(alone, cj.read_state, lake.checkpoint).result()
+        of_memory = pool.submit(alone, cj.explain, joined).result()
     assert message.startswith("read_state: no Spark session is active in this thread; make one, such as cojoin.spark_")
+    assert of_memory.startswith("explain: expected a checkpoint's path, got Joined; of rows in memory joined.steps(")
 
 
 def test_the_summary_fits_a_terminal_and_a_notebook(spark: SparkSession, lake: Lake) -> None:
