@@ -273,7 +273,7 @@ def test_change_files_that_were_read_need_not_be_there_any_more(spark: SparkSess
     assert position(tmp_path / "daily") == (table.commits()[-1][0], 1)
     forks = {
         "restored": savepoint,
-        "erased": cj.erase(spark, tmp_path / "daily", [3], tmp_path / "without").checkpoint,
+        "erased": cj.erase(spark, tmp_path / "daily", [3], tmp_path / "without").snapshot,
         "written": cj.write_state(spark, tmp_path / "like", table.plainly(3), from_existing=savepoint),
     }
     table.due()  # VACUUM deletes the files of the versions so far
