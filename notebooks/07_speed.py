@@ -442,7 +442,7 @@ pd.DataFrame(
 # | `python -m benchmarks.guards` | each way beside plain Spark, small, and a bound for each |
 # | `python -m benchmarks.growth` | how a batch's time grows with rows, keys, key groups, columns, skew, batches |
 # | `python -m benchmarks.state.sizes` | a batch beside states of 10 MB to 1 GB |
-# | `python -m benchmarks.stores` | the same join on local files and on S3's protocol |
+# | `python -m benchmarks.stores` | the same join and plain Spark's copy on local files and on S3's protocol |
 # | `python -m benchmarks.state.checkpoint_cost` | snapshots, manifests, and a silent query |
 # | `python -m benchmarks.replay` | weeks of two topics; `--kills 10` kills the replay and starts it again |
 # | `python -m benchmarks.replay.live` | a replay that goes on live, with a broker that goes away |

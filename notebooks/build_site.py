@@ -27,7 +27,7 @@ from sphinx.util.docutils import docutils_namespace
 _FOLDER = Path(__file__).resolve().parent
 _PROJECT = _FOLDER.parent
 sys.path.insert(0, str(_PROJECT))
-from tests.surface import MODULES
+from tests.surface import MODULES, is_opaque
 
 _PAGES = {
     "Answers": ("questions", "coming_from", "flink"),
@@ -198,9 +198,9 @@ def _member_source(title: str, place: str, name: str, member: Any) -> str:
     """Return the source of a public name's page."""
     if isinstance(member, type):
         kind = "autoexception" if issubclass(member, BaseException) else "autoclass"
-        options = (
-            [] if kind == "autoexception" else ["   :members:", "   :inherited-members: tuple, dict, Exception, ABC"]
-        )
+        has_members = kind == "autoclass" and not is_opaque(member)
+        options = ["   :members:", "   :inherited-members: tuple, dict, Exception, ABC"] if has_members else []
+        name += "()" if is_opaque(member) else ""
     else:
         kind, options = ("autofunction" if inspect.isfunction(member) else "autodata"), []
     return "\n".join([_title(title), f".. {kind}:: {place}.{name}", *options, ""])

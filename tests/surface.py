@@ -1,6 +1,7 @@
 """The public surface as text, a name with its signature a line: ``python -m tests.surface`` writes it.
 
-``tests/surface.txt`` holds it, so that a change of the surface is seen in a review.
+``tests/surface.txt`` holds it, so that a change of the surface is seen in a review. Of a source and a sink only the
+type is public (``is_opaque``): a function makes it, and a join takes it.
 """
 
 from __future__ import annotations
@@ -13,10 +14,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from cojoin.types import Sink, Source
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["FILE", "MODULES", "surface"]
+__all__ = ["FILE", "MODULES", "is_opaque", "surface"]
 
 FILE = Path(__file__).with_name("surface.txt")
 MODULES = {
@@ -30,6 +33,11 @@ MODULES = {
     "cojoin.types": "cojoin.types",
 }
 """The public modules, and where each is."""
+
+
+def is_opaque(member: Any) -> bool:
+    """Return whether a public name is the type of a source or a sink, whose members are cojoin's own."""
+    return isinstance(member, type) and issubclass(member, (Source, Sink))
 
 
 def surface() -> str:
@@ -47,6 +55,9 @@ def surface() -> str:
 def _described(name: str, member: Any) -> Iterator[str]:
     if not isinstance(member, type):
         yield f"{name}{_signature(member)}" if callable(member) else f"{name} = {member}"
+        return
+    if is_opaque(member):
+        yield f"class {name}, without its members"
         return
     yield f"class {name}{'' if issubclass(member, (Enum, BaseException)) else _signature(member)}"
     attributes = {field.name for field in dataclasses.fields(member)} if dataclasses.is_dataclass(member) else set()

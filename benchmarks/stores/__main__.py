@@ -1,15 +1,18 @@
-"""The same join with its checkpoint and its output on local files and on S3's protocol, in turns within one run.
+"""The same join, and plain Spark's copy, on local files and on S3's protocol, in turns within one run.
 
     python -m benchmarks.stores [--trades 400000] [--files 4] [--rounds 3] [--smoke]
 
 The server is moto's, in a process of its own on this machine: it answers in some milliseconds, one request at a time,
 and all of S3's requests go over the loopback. So the ratio says what the requests and the copies cost, not what a
-network does. Each round has both stores, one after the other, and the ratio is that of neighbours. A first round warms
-the JVM up and is not counted.
+network does. Each round has both stores and both programs, one after the other, and each ratio is that of neighbours. A
+first round warms the JVM up and is not counted.
 
 - *a join*: from the start of the query to its end, with a checkpoint each second batch, ``files`` batches and a drain.
-- *a batch*: what its manifests say, without the first.
+- *a copy*: plain Spark's stream of the left input from parquet files into a Delta table, in as many batches.
+- *a batch*: what the join's manifests say, without the first.
 - *an operation*: writing, reading and swapping a small file, as a lease, a heartbeat or a manifest does.
+- *requests*: those that the server had from one batch of rows to the next, by the join, and by the copy as a whole over
+  its batches.
 
 Every output is compared with pandas in the same run.
 """
@@ -17,6 +20,7 @@ Every output is compared with pandas in the same run.
 from __future__ import annotations
 
 import argparse
+import itertools
 import statistics
 import tempfile
 import time
@@ -32,7 +36,7 @@ from benchmarks.session import make_session
 from cojoin.checkpoints.manifest import Manifests
 from cojoin.engine.display import text_table
 from cojoin.session.sessions import open_store
-from tests.servers.s3 import BUCKET, s3_process
+from tests.servers.s3 import BUCKET, requests_of, s3_process
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -44,37 +48,52 @@ OPERATIONS = 50
 
 @dataclass(frozen=True)
 class Run:
-    """What one run took: in all, its middle batch, and a small file's operations, in seconds."""
+    """What one run of both programs took: seconds, and a batch's requests."""
 
-    whole: float
+    join: float
+    copy: float
     batch: float
     operation: float
+    requests: float
+    requests_of_copy: float
 
 
-def join(spark: SparkSession, data: Path, root: str) -> Run:
-    """Run the join with everything below a root, and check its rows."""
+def run(spark: SparkSession, data: Path, root: str, endpoint: str, files: int) -> Run:
+    """Run the join and the copy with everything below a root, and check the join's rows."""
     watermark = cj.WatermarkStrategy.for_bounded_out_of_orderness(f"{DISORDER_SECONDS} seconds")
     sides = (("trades", TRADES_DDL), ("customers", CUSTOMERS_DDL))
     pair = cj.connect(*(open_input(data, name, ddl, 1, watermark) for name, ddl in sides), key_groups=4)
+    requests: list[int] = []
     started = time.perf_counter()
     query = pair.asof_join().start(
-        output=cj.sinks.delta(f"{root}/out"), checkpoint=f"{root}/checkpoint", trigger=DRAIN, checkpoint_interval=2
+        output=cj.sinks.delta(f"{root}/out"),
+        checkpoint=f"{root}/checkpoint",
+        trigger=DRAIN,
+        checkpoint_interval=2,
+        on_progress=lambda _report: requests.append(requests_of(endpoint)),
     )
     query.await_termination(progress=False)
-    whole = time.perf_counter() - started
+    join = time.perf_counter() - started
     out = spark.read.format("delta").load(f"{root}/out").select("trade_id", "tier", "credit")
     check(data, out.toPandas())
-    files = open_store(spark, f"{root}/checkpoint")
-    manifests = Manifests(files)
+    of_batches = [after - before for before, after in itertools.pairwise(requests[:files])]
+    store = open_store(spark, f"{root}/checkpoint")
+    manifests = Manifests(store)
     found = [each for number in manifests.batch_ids()[1:] if (each := manifests.read(number)) is not None]
     batch = statistics.median(sum(each.durations_ms.values()) / 1000 for each in found)
+    before, started = requests_of(endpoint), time.perf_counter()
+    trades = spark.readStream.schema(TRADES_DDL).option("maxFilesPerTrigger", 1).parquet(str(data / "trades"))
+    writer = trades.writeStream.format("delta").option("checkpointLocation", f"{root}/of-copy")
+    writer.trigger(availableNow=True).start(f"{root}/copy").awaitTermination()
+    copy, of_copy = time.perf_counter() - started, (requests_of(endpoint) - before) / files
     started = time.perf_counter()
     for number in range(OPERATIONS):
-        files.create(f"probes/{number}", b"1")
-        read = files.read_tagged(f"probes/{number}")
+        store.create(f"probes/{number}", b"1")
+        read = store.read_tagged(f"probes/{number}")
         assert read is not None
-        files.replace(f"probes/{number}", b"2", read.tag)
-    return Run(whole, batch, (time.perf_counter() - started) / 3 / OPERATIONS)
+        store.replace(f"probes/{number}", b"2", read.tag)
+    operation = (time.perf_counter() - started) / 3 / OPERATIONS
+    return Run(join, copy, batch, operation, statistics.median(of_batches), of_copy)
 
 
 def main() -> None:
@@ -87,27 +106,30 @@ def main() -> None:
     arguments = parser.parse_args()
     trades = 4_000 if arguments.smoke else arguments.trades
     rounds = 1 if arguments.smoke else arguments.rounds
-    runs: dict[str, list[Run]] = {LOCAL: [], S3: []}
+    local, s3 = list[Run](), list[Run]()
     with tempfile.TemporaryDirectory(prefix="cojoin-stores-") as name, s3_process(Path(name)) as endpoint:
         folder = Path(name)
         generate(Size(trades, trades // 5, 1_000, arguments.files), folder / "data")
         spark = make_session("stores", folder, s3=endpoint)
         for number in range(rounds + 1):
-            for store, root in ((LOCAL, name), (S3, f"s3a://{BUCKET}")):
-                run = join(spark, folder / "data", f"{root}/run-{number}")
-                print(f"round {number}, {store}: {run.whole:.1f} s, rows equal", flush=True)
+            for label, root, runs in ((LOCAL, name, local), (S3, f"s3a://{BUCKET}", s3)):
+                took = run(spark, folder / "data", f"{root}/run-{number}", endpoint, arguments.files)
+                print(f"round {number}, {label}: {took.join:.1f} s, copy {took.copy:.1f} s, rows equal", flush=True)
                 if number:
-                    runs[store].append(run)
+                    runs.append(took)
         spark.stop()
     rows = [("what", LOCAL, S3, "times as long (each round)")]
-    for what, unit, factor in (("whole", "s", 1), ("batch", "s", 1), ("operation", "ms", 1000)):
-        local, s3 = ([getattr(each, what) for each in runs[store]] for store in (LOCAL, S3))
-        middles = (f"{factor * statistics.median(each):.2f} {unit}" for each in (local, s3))
-        ratios = sorted(there / here for here, there in zip(local, s3, strict=True))
-        rows.append(
-            (f"a {what}" if what != "whole" else "a join", *middles, ", ".join(f"{each:.2f}" for each in ratios))
-        )
-    print(f"\n{trades:,} trades, {arguments.files} batches and a drain:\n\n{text_table(rows)}")
+    for what, unit, factor in (("join", "s", 1), ("copy", "s", 1), ("batch", "s", 1), ("operation", "ms", 1000)):
+        here, there = ([getattr(each, what) for each in runs] for runs in (local, s3))
+        middles = (f"{factor * statistics.median(each):.2f} {unit}" for each in (here, there))
+        ratios = sorted(far / near for near, far in zip(here, there, strict=True))
+        rows.append((f"a {what}", *middles, ", ".join(f"{each:.2f}" for each in ratios)))
+    of_both = sorted((b.join / a.join) / (b.copy / a.copy) for a, b in zip(local, s3, strict=True))
+    requests = statistics.median(each.requests for each in s3)
+    of_copy = statistics.median(each.requests_of_copy for each in s3)
+    print(f"\n{trades:,} trades, {arguments.files} batches and a drain:\n\n{text_table(rows)}\n")
+    print(f"the join's ratio over the copy's: {', '.join(f'{each:.2f}' for each in of_both)}")
+    print(f"requests for a batch of rows: {requests:.0f}, of the copy {of_copy:.0f}")
 
 
 if __name__ == "__main__":

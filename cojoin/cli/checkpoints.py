@@ -134,6 +134,7 @@ class _Command:
 
     def show(self) -> None:
         from cojoin.checkpoints.checkpoint import find_snapshot  # noqa: PLC0415
+        from cojoin.checkpoints.restoration import Restoration  # noqa: PLC0415
 
         held_by = holder(self._files)
         if self._arguments.at is None and not self._snapshots.batch_ids():
@@ -141,12 +142,15 @@ class _Command:
             self._show_without_snapshot(held_by)
             return
         snapshot = find_snapshot(self._files, self._arguments.at)
+        origin = self._readable(partial(Restoration.read, self._files))
         if self._arguments.json:
             values = _snapshot_values(snapshot, self._query, detailed=True)
-            self._print_json({**values, "lease": held_by})
+            restored = {"checkpoint": without_login(origin.origin), "batch_id": origin.batch_id} if origin else None
+            self._print_json({**values, "restored_from": restored, "lease": held_by})
             return
         lives = held_by is not None and is_live(self._files)
-        say(_snapshot(snapshot, self._query, held_by, lives=lives))
+        restored_from = f"batch {origin.batch_id} of {without_login(origin.origin)}" if origin else None
+        say(_snapshot(snapshot, self._query, held_by, lives=lives, restored_from=restored_from))
 
     def _show_without_snapshot(self, held_by: str | None) -> None:
         last = Manifests(self._files).last()
@@ -324,13 +328,21 @@ def _snapshots(snapshots: Sequence[SnapshotIndex]) -> str:
     return text_table(rows)
 
 
-def _snapshot(snapshot: SnapshotIndex, query: Mapping[str, Any], held_by: str | None, *, lives: bool) -> str:
+def _snapshot(
+    snapshot: SnapshotIndex,
+    query: Mapping[str, Any],
+    held_by: str | None,
+    *,
+    lives: bool,
+    restored_from: str | None,
+) -> str:
     manifest, sources = snapshot.manifest, _sources(query)
     sizes = f"{format_bytes(snapshot.state_bytes)}, of which this snapshot wrote {format_bytes(snapshot.written_bytes)}"
     stored = sorted((each for each, groups in snapshot.content_batch_ids.items() if groups), key=int)
     lines = [
         f"batch {snapshot.batch_id}, a {snapshot.kind} taken at {snapshot.taken_at:%Y-%m-%d %H:%M:%S} UTC",
-        f"query {manifest.query_id}, run {manifest.epoch}",
+        f"query {manifest.query_id}, run {manifest.epoch}"
+        + (f", restored from {restored_from}" if restored_from else ""),
         f"{snapshot.rows:,} rows in {snapshot.key_groups} key groups; state {sizes}",
         "its content is stored in the snapshots of batches " + ", ".join(stored),
         "",

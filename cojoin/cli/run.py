@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from cojoin.comparison.difference import Difference
     from cojoin.engine.batch_report import BatchReport
     from cojoin.engine.functions import OutputTag
+    from cojoin.spark.query.query import Query
 
 
 def run_job(arguments: Arguments) -> int:
@@ -61,14 +62,14 @@ def _run(arguments: Arguments, joined: Joined, sinks: Mapping[str, Any]) -> int:
     goes_on = arguments.start["trigger"].then is not None
     try:
         wait_for(query, history=goes_on)
-        _report(query.progress if query.history is None else query.history, goes_on=goes_on)
+        _report(query, query.progress if query.history is None else query.history, goes_on=goes_on)
         if goes_on:
             say()
             tell("Continuing live; Ctrl-C stops.")
             wait_for(query)
     except KeyboardInterrupt:
         query.stop()
-        _report(query.progress)
+        _report(query, query.progress)
         say("Stopped. The same command continues from the checkpoint.")
         return INTERRUPTED
     return 0
@@ -93,7 +94,7 @@ def _announce(arguments: Arguments, joined: Joined) -> None:
             )
 
 
-def _report(progress: BatchReport | None, *, goes_on: bool = False) -> None:
+def _report(query: Query, progress: BatchReport | None, *, goes_on: bool = False) -> None:
     if progress is None:
         say("\nNo batch was finished.")
         return
@@ -101,7 +102,7 @@ def _report(progress: BatchReport | None, *, goes_on: bool = False) -> None:
     say(run_report.counts(progress))
     tell(run_report.conservation(progress))
     say()
-    tell(run_report.ending(progress, goes_on=goes_on))
+    tell(run_report.ending(progress, goes_on=goes_on, before=query.progress_before))
 
 
 @contextmanager

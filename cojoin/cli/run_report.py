@@ -34,9 +34,9 @@ def tell(text: str) -> None:
     say(textwrap.fill(text, max(40, min(_columns(), 100)), break_long_words=False, break_on_hyphens=False))
 
 
-def ending(report: BatchReport, *, goes_on: bool = False) -> str:
-    """Return a sentence on how a run ended, from its last report."""
-    sentence = report.ending(goes_on=goes_on, drain="--drain")
+def ending(report: BatchReport, *, goes_on: bool = False, before: BatchReport | None = None) -> str:
+    """Return a sentence on how a run ended, from its last report, and from the one before it."""
+    sentence = report.ending(goes_on=goes_on, drain="--drain", before=before)
     return f"{sentence[0].upper()}{sentence[1:]}."
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
@@ -91,6 +91,15 @@ _REASONS = {
     "gone": "for ranges of records that are gone",
     "erased": "that were erased",
 }
+
+_OTHERS = {
+    "tombstones": "passed over {} as tombstones after deletes",
+    "late_applied": "applied {} that came late",
+    "unchanged": "left {} in the former state, since the new one was rejected",
+    "unavailable": "set values of {} to null that were unavailable",
+    "clock_changed": "took a moment by clock_change= for {}",
+}
+"""The last line's words for the rows of other counters."""
 
 _NEWER = ("held_by", "idle_after_ms", "quiet_since", "promise", "late_commits", "late_commit", "clock_changed")
 """The values of an input's report that are written only where there are any."""
@@ -281,33 +290,21 @@ class BatchReport:
         """Whether every row of both inputs is accounted for."""
         return all(each.is_conserved for each in self.inputs)
 
-    def ending(self, *, goes_on: bool = False, drain: str = "drain=True") -> str:
+    def ending(self, *, goes_on: bool = False, drain: str = "drain=True", before: BatchReport | None = None) -> str:
         """Return a line that says how a run over the available input ended.
 
         It says how many rows wait, for what, and which one setting would release them; then, for each input since the
         query's first batch, how many rows were rejected, why, and how many late ones were applied. With ``goes_on`` the
         query continues at once with new rows; ``drain`` is how the reader drains it, such as an option of a command.
+        With ``before``, the report before the run, it also says which of these rows came in the run.
         """
-        rejected = [
-            f"{_rows(count)} of {report.name!r} {_REASONS.get(reason, reason)}"
-            for report in self.inputs
-            for reason, count in sorted(report.rejected.items())
-            if count
-        ]
-        late = [f"{_rows(each.late_applied)} of {each.name!r}" for each in self.inputs if each.late_applied]
-        repeated = [_tombstones(each) for each in self.inputs if each.tombstones]
-        clauses = [f"rejected {', '.join(rejected)}"] if rejected else []
-        clauses += [f"passed over {', '.join(repeated)}"] if repeated else []
-        clauses += [f"applied {', '.join(late)} that came late"] if late else []
-        former = [f"{_rows(each.unchanged)} of {each.name!r}" for each in self.inputs if each.unchanged]
-        clauses += [f"left {', '.join(former)} in the former state, since the new one was rejected"] if former else []
-        nulled = [f"{_rows(each.unavailable)} of {each.name!r}" for each in self.inputs if each.unavailable]
-        clauses += [f"set values of {', '.join(nulled)} to null that were unavailable"] if nulled else []
-        moved = [f"{_rows(each.clock_changed)} of {each.name!r}" for each in self.inputs if each.clock_changed]
-        clauses += [f"took a moment by clock_change= for {', '.join(moved)}"] if moved else []
-        text = self._end(goes_on=goes_on, drain=drain) + (
-            f". Since its first batch it {' and '.join(clauses)}" if clauses else ""
-        )
+        text = self._end(goes_on=goes_on, drain=drain)
+        total = _exceptions(self.inputs)
+        if total:
+            text += f". Since its first batch it {total}"
+        if total and before is not None:
+            of_run = _exceptions(list(map(_since, self.inputs, before.inputs)))
+            text += f"; in this run it {of_run}" if of_run else "; none of these rows came in this run"
         tables = [
             f"{report.name!r} is version {report.table['version']} of its table, loaded at "
             f"{format_time(report.table['loaded_at'])} UTC"
@@ -523,8 +520,25 @@ def _rows(count: int) -> str:
     return f"{count:,} row{'' if count == 1 else 's'}"
 
 
-def _tombstones(report: InputReport) -> str:
-    return f"{report.tombstones:,} tombstone{'' if report.tombstones == 1 else 's'} of {report.name!r} after deletes"
+def _exceptions(inputs: Sequence[InputReport]) -> str:
+    """Return how many rows did not simply take part in the join, and why; empty where all did."""
+    rejected = [
+        f"{_rows(count)} of {report.name!r} {_REASONS.get(reason, reason)}"
+        for report in inputs
+        for reason, count in sorted(report.rejected.items())
+        if count
+    ]
+    clauses = [f"rejected {', '.join(rejected)}"] if rejected else []
+    for name, clause in _OTHERS.items():
+        rows = [f"{_rows(getattr(each, name))} of {each.name!r}" for each in inputs if getattr(each, name)]
+        clauses += [clause.format(", ".join(rows))] if rows else []
+    return " and ".join(clauses)
+
+
+def _since(now: InputReport, before: InputReport) -> InputReport:
+    """Return the counts of ``_exceptions`` since an earlier report of an input."""
+    rejected = {reason: count - before.rejected.get(reason, 0) for reason, count in now.rejected.items()}
+    return replace(now, rejected=rejected, **{name: getattr(now, name) - getattr(before, name) for name in _OTHERS})
 
 
 def _held_by(report: InputReport) -> str:

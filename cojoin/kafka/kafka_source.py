@@ -86,7 +86,7 @@ _FORMAT = "cojoin-kafka"
 
 @dataclass(frozen=True)
 class KafkaSource(Source):
-    """Topics of a Kafka cluster, read by event time; ``source`` makes one.
+    """Topics of a Kafka cluster, read by event time; ``cojoin.sources.kafka`` makes one.
 
     A checkpoint keeps the cluster's id and the topics' ids. Another cluster, or a topic that was deleted and created
     again, is refused at every start; such a topic is also refused while a query runs (``cojoin.kafka.topics``).

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 
@@ -11,6 +12,8 @@ import pytest
 
 import cojoin as cj
 from cojoin.__main__ import main
+from cojoin.checkpoints.restoration import Restoration
+from cojoin.storage.local_store import LocalStore
 from tests.checkpoints.lakes import asof_lake
 from tests.spark.data import CUSTOMERS_DDL, TRADES_DDL, Folders, asof
 
@@ -58,6 +61,17 @@ def test_show_has_positions_and_versions(lake, typed):
         0,
         None,
     )
+
+
+def test_show_names_the_checkpoint_from_which_one_was_restored(lake, tmp_path, capsys):
+    copy = str(tmp_path / "copy")
+    shutil.copytree(lake.checkpoint, copy)
+    Restoration("s3a://user:secret@lake/former", 7, []).write(LocalStore(copy))
+    assert main(["checkpoints", "show", copy]) == 0
+    assert ", run 1, restored from batch 7 of s3a://***@lake/former\n" in capsys.readouterr().out
+    assert main(["checkpoints", "show", copy, "--json"]) == 0
+    restored = json.loads(capsys.readouterr().out)["restored_from"]
+    assert restored == {"checkpoint": "s3a://***@lake/former", "batch_id": 7}
 
 
 def test_a_query_that_has_no_snapshot_yet_is_shown_all_the_same(spark, lake, tmp_path, capsys):

@@ -132,6 +132,20 @@ def test_the_last_line_says_how_many_rows_were_late_or_rejected_and_why() -> Non
     assert replace(paused, inputs=(paused.inputs[0], nothing)).ending().endswith("with this checkpoint is refused")
 
 
+def test_the_last_line_tells_the_rejected_rows_of_a_run_from_those_before_it() -> None:
+    trades, customers = report().inputs
+    trades = replace(trades, rejected={"late": 3, "null_key": 1})
+    before = replace(report(), inputs=(trades, replace(customers, rejected={})))
+    late = replace(before, inputs=(replace(trades, rejected={"late": 5, "null_key": 1}), before.inputs[1]))
+    assert late.ending(before=before).endswith(
+        "Since its first batch it rejected 5 rows of 'trades' that came late, 1 row of 'trades' whose key is null; in "
+        "this run it rejected 2 rows of 'trades' that came late"
+    )
+    assert before.ending(before=before).endswith("whose key is null; none of these rows came in this run")
+    nothing = replace(before, inputs=(replace(trades, rejected={}), before.inputs[1]))
+    assert "this run" not in nothing.ending(before=nothing)
+
+
 def test_every_reason_has_words_for_the_last_line() -> None:
     for reason in get_args(Reason):
         told = replace(report(), inputs=(replace(report().inputs[0], rejected={reason: 2}), report().inputs[1]))

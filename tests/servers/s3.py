@@ -5,7 +5,8 @@ are exact, which those of s3s-fs are not: it looks whether the file exists, and 
 
 A server can be told to refuse: some or all requests, from any moment on, with any of S3's errors (``Refusal``), or
 without an answer (``HANG_UP``).
-``python -m tests.servers.s3 FILE`` runs one alone, and writes its endpoint to a file.
+``python -m tests.servers.s3 FILE`` runs one alone, and writes its endpoint to a file. It counts its requests
+(``requests_of``).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import os
 import socket
 import sys
 import threading
+import urllib.request
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +34,17 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-__all__ = ["BUCKET", "HANG_UP", "SETTINGS", "Refusal", "S3Server", "s3_process", "s3_server", "settings_for"]
+__all__ = [
+    "BUCKET",
+    "HANG_UP",
+    "SETTINGS",
+    "Refusal",
+    "S3Server",
+    "requests_of",
+    "s3_process",
+    "s3_server",
+    "settings_for",
+]
 
 BUCKET = "lake"
 SETTINGS = {
@@ -44,6 +56,7 @@ SETTINGS = {
 }
 """Hadoop's settings for the server, without its endpoint."""
 
+_COUNT = "/-/requests"
 _CONDITIONS = ("HTTP_IF_MATCH", "HTTP_IF_NONE_MATCH")
 
 
@@ -147,6 +160,10 @@ class S3Server:
         self._server.server_close()
 
     def _answer(self, environ: Any, start: Any) -> list[bytes]:
+        if environ["PATH_INFO"] == _COUNT:
+            body = str(self.requests).encode()
+            start("200 OK", [("Content-Length", str(len(body)))])
+            return [body]
         with self._lock:
             self.requests += 1
             refusal = self.refuses(environ["REQUEST_METHOD"], environ["PATH_INFO"])
@@ -189,6 +206,12 @@ def s3_process(folder: Path) -> Iterator[str]:
         yield file.read_text()
     finally:
         server.stop()
+
+
+def requests_of(endpoint: str) -> int:
+    """Return how many requests a server in another process has had."""
+    with urllib.request.urlopen(f"{endpoint}{_COUNT}") as answer:
+        return int(answer.read())
 
 
 def main(file: Path) -> None:

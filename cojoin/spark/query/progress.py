@@ -363,7 +363,7 @@ def query_display(query: Query, plan: Plan, checkpoint: str) -> Display:
         return Display(f"{head}, before the first batch", notes=[*_failure(error), *notes])
     notes = [report.headline() + ".", *report.loading(), *report.readings(), *notes]
     if error is None and not query.is_active:
-        notes.insert(0, report.ending())
+        notes.insert(0, report.ending(before=query.progress_before))
     return Display(head, report.table_rows(), [*_failure(error), *notes], _share(query))
 
 

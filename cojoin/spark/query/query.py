@@ -85,7 +85,8 @@ class Query:
         self._files, self._progress_table = checkpoint.files, checkpoint.progress
         # With Spark Connect, another process writes the batches, and this one reads their manifests.
         self._manifests = None if adapter_of(spark).runs_batches else checkpoint.manifests
-        self._report, self._lease = checkpoint.last_report, checkpoint.lease
+        self._report = self._before = checkpoint.last_report
+        self._lease = checkpoint.lease
         self._span, self._observers = span, observers
         # By its timeouts Spark calls key groups without rows; calls that need no clock have dropped them.
         self._has_timeouts = plan.has_timeouts and not resumes_clock
@@ -111,6 +112,11 @@ class Query:
     def progress(self) -> BatchReport | None:
         """The newest batch's counts, watermarks and sizes; None before the checkpoint's first batch."""
         return self._report
+
+    @property
+    def progress_before(self) -> BatchReport | None:
+        """The report of the last batch before this run; None in a new checkpoint that was not restored."""
+        return self._before
 
     @property
     def history(self) -> BatchReport | None:

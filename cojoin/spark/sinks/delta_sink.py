@@ -206,7 +206,7 @@ _SESSION_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 
 @dataclass(frozen=True)
 class DeltaSink(Sink):
-    """A Delta table, by path or by name.
+    """A Delta table, by path or by name; ``cojoin.sinks.delta`` makes one.
 
     Attributes:
         location: A path, or a table's name.

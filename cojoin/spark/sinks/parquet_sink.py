@@ -40,7 +40,7 @@ _FORM = Form("the name of the query whose batches these are", 1, "name a new fol
 
 @dataclass(frozen=True)
 class ParquetSink(Sink):
-    """A folder of parquet files, with one folder per batch.
+    """A folder of parquet files, with one folder per batch; ``cojoin.sinks.parquet`` makes one.
 
     Attributes:
         path: The folder.

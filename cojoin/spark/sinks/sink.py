@@ -75,7 +75,7 @@ class Position:
 
 
 class Sink(ABC):
-    """The configuration of where an output goes."""
+    """A description of where an output goes, made by a function of ``cojoin.sinks``."""
 
     @abstractmethod
     def open(self, session: SparkSession, output: OutputId) -> SinkWriter:

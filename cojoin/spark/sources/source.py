@@ -189,7 +189,7 @@ PlacedAt: TypeAlias = "Callable[[pa.Table], list[int]]"
 
 @dataclass(frozen=True, repr=False)
 class Source:
-    """A description of where rows come from, made by ``delta``, ``files`` or ``cojoin.kafka.source``.
+    """A description of where rows come from, made by a function of ``cojoin.sources``.
 
     Attributes:
         format: Spark's name of the format.

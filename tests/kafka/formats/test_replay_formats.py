@@ -308,7 +308,7 @@ def test_debezium_is_versions_and_deletes(
     done = len(events) + 1 - len(rejected)
     assert (customers.rows_in, customers.done, customers.tombstones) == (len(events) + 1, done, 1)
     ending = query.progress.ending()
-    assert "passed over 1 tombstone of 'customers' after deletes" in ending
+    assert "passed over 1 row of 'customers' as tombstones after deletes" in ending
     assert customers.unavailable == (unavailable == "null")
     nulled = "set values of 1 row of 'customers' to null that were unavailable"
     assert (
