@@ -3,7 +3,9 @@
     python -m benchmarks.tables.commits [--files 10 10000] [--commits 60] [--spark]
 
 A commit looks at the table, compares the application's version, looks at the file, and commits; the file itself is
-written before. Each line has the median and the largest of all commits, in milliseconds, log checkpoints included.
+written before. Each line has the median and the largest of all commits, in milliseconds, log checkpoints included. With
+``--spark`` the last lines have the ratio for the commits of a batch: one to an output of each size, and two to tables
+of the first size, which the progress and the state are.
 """
 
 from __future__ import annotations
@@ -44,8 +46,8 @@ def make(folder: Path, files: int) -> None:
     )
 
 
-def measure(name: str, folder: Path, commits: int, append: Callable[..., Any]) -> None:
-    """Append files of one row, and print what the commits took."""
+def measure(name: str, folder: Path, commits: int, append: Callable[..., Any]) -> float:
+    """Append files of one row, print what the commits took, and return the median."""
     content, taken = (folder / "out" / "0.parquet").read_bytes(), []
     for batch_id in range(1, commits + 1):
         (folder / "out" / f"more-{batch_id}.parquet").write_bytes(content)
@@ -53,12 +55,13 @@ def measure(name: str, folder: Path, commits: int, append: Callable[..., Any]) -
         begin = time.perf_counter()
         append(SCHEMA, [file], batch_id, query_id="q", is_done=lambda newest, wanted=batch_id: newest >= wanted)
         taken.append(1000 * (time.perf_counter() - begin))
-    report(name, taken)
+    return report(name, taken)
 
 
-def report(name: str, taken: list[float]) -> None:
-    """Print what commits took, in milliseconds."""
-    print(f"  {name:16} median {statistics.median(taken):7.1f} ms, largest {max(taken):7.1f} ms")
+def report(name: str, taken: list[float]) -> float:
+    """Print what commits took, in milliseconds, and return the median."""
+    print(f"  {name:16} median {statistics.median(taken):7.1f} ms, largest {max(taken):7.1f} ms", flush=True)
+    return statistics.median(taken)
 
 
 def main() -> None:
@@ -68,13 +71,14 @@ def main() -> None:
     parser.add_argument("--commits", type=int, default=60)
     parser.add_argument("--spark", action="store_true", help="by Spark's writer, too")
     chosen = parser.parse_args()
+    ours_by_size, sparks_by_size = dict[int, float](), dict[int, float]()
     with tempfile.TemporaryDirectory() as root:
         for files in chosen.files:
             print(f"a table of {files} files, {chosen.commits} commits")
             folder = Path(root) / str(files)
             make(folder, files)
             ours = TableBatches(LocalStore(str(folder)), "out", APP, 1)
-            measure("without the JVM", folder, chosen.commits, ours.append)
+            ours_by_size[files] = measure("without the JVM", folder, chosen.commits, ours.append)
             if chosen.spark:
                 from benchmarks.session import make_session  # noqa: PLC0415
 
@@ -86,7 +90,11 @@ def main() -> None:
                     begin = time.perf_counter()
                     row.write.format("delta").mode("append").save(f"{folder}/again/out")
                     taken.append(1000 * (time.perf_counter() - begin))
-                report("by Spark, a row", taken)
+                sparks_by_size[files] = report("by Spark, a row", taken)
+    small = chosen.files[0]
+    for files in sparks_by_size:
+        batches = [each[files] + 2 * each[small] for each in (ours_by_size, sparks_by_size)]
+        print(f"a batch's three commits, its output of {files} files: {batches[0] / batches[1]:.2f} of Spark's time")
 
 
 if __name__ == "__main__":

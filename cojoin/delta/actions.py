@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 from urllib.parse import unquote
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+FileKind: TypeAlias = Literal["add", "remove", "cdc"]
+"""The kinds of actions on files: a table's own, added or removed, and those of its change feed."""
 
 _IMPLIED_BY_WRITER = {
     2: ("appendOnly", "invariants"),
@@ -98,19 +101,34 @@ class Commit:
     """One version of a table, with the changes that its commit made.
 
     ``info`` is ``commitInfo``: the operation, its parameters and metrics, the user metadata; it may be empty.
-    ``applications`` has the versions of applications that it wrote, by their ids. ``changes`` are the files of its
-    change feed; without any, the added and removed files are the change. ``protocol`` and the ``metaData`` action are
-    None where they stay.
+    ``applications`` has the versions of applications that it wrote, by their ids. ``files`` are those of its actions,
+    in their order. ``protocol`` and the ``metaData`` action are None where they stay.
     """
 
     version: int
     info: Mapping[str, Any]
     applications: Mapping[str, int]
-    added: tuple[DataFile, ...]
-    removed: tuple[DataFile, ...]
-    changes: tuple[DataFile, ...]
+    files: tuple[tuple[FileKind, DataFile], ...]
     protocol: Protocol | None
     metadata: Mapping[str, Any] | None
+
+    @property
+    def added(self) -> tuple[DataFile, ...]:
+        """The files that it adds to the table."""
+        return self._of("add")
+
+    @property
+    def removed(self) -> tuple[DataFile, ...]:
+        """The files that it removes from the table."""
+        return self._of("remove")
+
+    @property
+    def changes(self) -> tuple[DataFile, ...]:
+        """The files of its change feed; without any, the added and removed files are the change."""
+        return self._of("cdc")
+
+    def _of(self, kind: FileKind) -> tuple[DataFile, ...]:
+        return tuple(file for each, file in self.files if each == kind)
 
     @property
     def user_metadata(self) -> str | None:
@@ -155,9 +173,12 @@ def commit_of(version: int, content: bytes) -> Commit:
         version,
         next(iter(of("commitInfo")), {}),
         {str(each["appId"]): int(each["version"]) for each in of("txn")},
-        tuple(map(DataFile.of, of("add"))),
-        tuple(map(DataFile.of, of("remove"))),
-        tuple(map(DataFile.of, of("cdc"))),
+        tuple(
+            (kind, DataFile.of(action[kind]))
+            for action in actions
+            for kind in get_args(FileKind)
+            if action.get(kind) is not None
+        ),
         next((Protocol.of(each) for each in of("protocol")), None),
         next(iter(of("metaData")), None),
     )

@@ -222,6 +222,10 @@ class TableLog:
         """Return the versions whose commits the log still has, oldest first."""
         return self._listed().commits
 
+    def written_at(self, version: int) -> int:
+        """Return when a commit's file was written, in epoch milliseconds; -1 where it is gone from the log."""
+        return self._store.modified(self.name(commit_name(version)))
+
     def earliest(self) -> int | None:
         """Return the version of the oldest commit that the log still has; None where it has none."""
         return next(iter(self.versions()), None)

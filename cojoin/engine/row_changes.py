@@ -57,6 +57,9 @@ DELETED, VALID_AT = "_deleted", "_valid_at"
 COMMIT, COMMITTED_AT = "_commit_version", "_commit_timestamp"
 """Delta's columns of a change feed."""
 
+CHANGE_TYPE, DELETES = "_change_type", ("delete", "update_preimage")
+"""Delta's column of a change's kind, and the kinds of rows that the change has ended."""
+
 EARLIEST = -2_208_988_800_000_000
 """1900-01-01 00:00 UTC in epoch microseconds, which stands for the beginning of time.
 

@@ -11,6 +11,7 @@ import re
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 
+from cojoin.delta.table_stream import columns_changed, rows_removed
 from cojoin.engine.callbacks import is_user_file, user_line
 from cojoin.errors import CojoinError
 from cojoin.session.sealed import worker_trouble
@@ -139,22 +140,9 @@ def _tidy(text: str) -> str:
     stack = _AFTERWARDS.search(text)
     tidied = _CODES.sub("", text[: stack.start()] if stack else text).strip()
     if (changed := _CHANGED.match(tidied)) is not None:
-        return (
-            f"the columns of a table that is read as a stream have changed{changed['where'] or ''} since the query was "
-            f"built: make the inputs and connect them again; where columns were added or made wider, the query "
-            f"continues with a new checkpoint and restore_from= this one"
-        )
+        return columns_changed(changed["where"] or "")
     if (updated := _UPDATED.match(tidied)) is not None:
-        kind = "deleted rows" if updated["kind"] == "deleted data" else "updated or deleted rows"
-        path = without_login(updated["path"])
-        return (
-            f"version {updated['version']} of the Delta table {path} has {kind}, and a stream of a table reads only "
-            f"what is appended to it. To join with the rows as they change, start a new query, with its own "
-            f"checkpoint, that reads the table's changes: cojoin.sources.delta({path!r}, changes=True) as the right "
-            f"input of temporal_join, where an updated row is a new version and a deleted row ends its key's version; "
-            f"the table needs 'delta.enableChangeDataFeed'. To skip all commits that update or delete rows, give the "
-            f"source Delta's option: options={{'skipChangeCommits': 'true'}}"
-        )
+        return rows_removed(updated["path"], updated["version"], only_deletes=updated["kind"] == "deleted data")
     if any(sign in tidied for sign in _SIGNS_OF_TWO):
         cure = "see that only one runs, and start it again, which continues where it stopped"
         return f"{tidied.rstrip('.')}: {TWO_RUNS}; {cure}"

@@ -45,6 +45,8 @@ from cojoin.spark.batch.packing import (
     Packer,
     key_group,
 )
+from cojoin.spark.sources import delta_stream
+from cojoin.spark.sources.delta_changes import DeltaChanges
 from cojoin.spark.sources.delta_static import StaticTable
 from cojoin.spark.sources.source import Source
 from cojoin.storage.parquet_files import read_footer
@@ -91,6 +93,11 @@ _SAMPLES, _LISTED = 3, 10_000
 def _is_parquet(source: Any) -> bool:
     """Return whether a source is a folder of parquet files, made by ``cojoin.sources.files``."""
     return type(source) is Source and source.format == "parquet"
+
+
+def _is_table(source: Any) -> bool:
+    """Return whether a source is a Delta table that is read as a stream, of its appended rows or of its changes."""
+    return type(source) in (Source, DeltaChanges) and source.format == "delta"
 
 
 def _root_of(session: SparkSession, source: Source) -> str | None:
@@ -245,9 +252,10 @@ class BoundInput:
         if isinstance(defaults, StaticTable):
             self._check_static(declared.event_time)
             self.spec = replace(self.spec, static=True, refreshes=defaults.refresh_ms is not None)
-        if _is_parquet(self.source):
+        if _is_parquet(self.source) or (_is_table(self.source) and self.is_streaming):
             is_computed = isinstance(declared.event_time, Column)
-            why = why_through_spark(defaults, self.frame, self.spec, is_computed=is_computed)
+            why_not = why_through_spark if _is_parquet(self.source) else delta_stream.why_through_spark
+            why = why_not(defaults, self.frame, self.spec, is_computed=is_computed)
             self.spec = replace(self.spec, reading=why or DIRECT)
         elif self.source is not None and self.is_streaming:
             self.spec = replace(self.spec, reading=self.source.how_packed(self.spec))
@@ -394,7 +402,7 @@ class BoundInput:
         grouping = Grouping(self.spec.source_schema, self.spec.key, key_groups, spreading)
         frame, others = self.frame, self._marker_columns
         if self.source is not None and self.spec.reading == DIRECT:
-            if _is_parquet(self.source):
+            if _is_parquet(self.source) or _is_table(self.source):
                 return self._packed_directly(self.source, grouping)
             frame, others = self.source.open_packed(grouping), [*others, *READY_COLUMNS]
         keys = [frame[back_quoted(name)] for name in self.spec.key]
@@ -413,6 +421,12 @@ class BoundInput:
         packer = Packer(self.spec, self.tag, group_labels(key_groups), apart)
         return frame.select(*columns, group).mapInArrow(for_workers(packer), PACKED_DDL)
 
+    @property
+    def reads_by_python(self) -> bool:
+        """Whether the reader of its stream is Python's, for which Spark starts a process whenever a query starts."""
+        is_direct = _is_table(self.source) and self.spec.reading == DIRECT
+        return is_direct or (self.source is not None and self.source.is_in_python)
+
     def packed_empty(self, key_groups: int) -> DataFrame:
         """Return a stream like ``packed`` for a planned batch that reads no rows of this input.
 
@@ -420,22 +434,27 @@ class BoundInput:
         which Spark would start a process; it could not read that source's offsets, and would end the query with an
         error if it had to.
         """
-        if self.source is None or not self.source.is_in_python:
+        if not self.reads_by_python:
             return self.packed(key_groups)
         empty = self.frame.sparkSession.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
         return empty.selectExpr(*_NOTHING_PACKED)
 
     def _packed_directly(self, source: Source, grouping: Grouping) -> DataFrame:
-        """Return the same for parquet files that the workers read."""
+        """Return the same for parquet files that the workers read, of a folder or of a Delta table."""
+        session = self.frame.sparkSession
+        if _is_parquet(source):
+            root, setting = _root_of(session, source), "spark.cojoin.parquet"
+            ranges, reader = file_ranges(self.frame), DirectReader(self._label, root, grouping, {}, setting)
+        else:
+            ranges, places = delta_stream.open_ranges(session, source)
+            reader = DirectReader(self._label, None, grouping, places, "spark.cojoin.delta")
         clock = () if self.spec.max_ahead_ms is None else (_clock(),)
-        root = str(_root_of(self.frame.sparkSession, source))
-        reader = DirectReader(self._label, root, grouping)
         packer = Packer(self.spec, self.tag, group_labels(grouping.key_groups))
 
         def pack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             return packer(reader(batches))
 
-        return file_ranges(self.frame, *clock).mapInArrow(for_workers(pack), PACKED_DDL)
+        return ranges.select("*", *clock).mapInArrow(for_workers(pack), PACKED_DDL)
 
 
 def _clock() -> Column:

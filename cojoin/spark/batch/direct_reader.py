@@ -1,8 +1,10 @@
 """Parquet files read by the Python workers, so that their rows never become rows of Spark.
 
-Spark lists the files, logs which ones are read, and splits them into tasks as for its own reader. Of each file it
-reads only the numbers of every 8,192nd row, without any column. From these a task has its ranges of rows; it reads them
-with pyarrow, and hashes the keys as Spark does. The same rows then come to the packer in the same order.
+Of a folder Spark lists the files, logs which ones are read, and splits them into tasks as for its own reader. Of each
+file it reads only the numbers of every 8,192nd row, without any column (``file_ranges``). From these a task has its
+ranges of rows; it reads them with pyarrow, and hashes the keys as Spark does. The same rows then come to the packer in
+the same order. Of a Delta table, cojoin's own source chooses the files (``sources.delta_stream``). It does not know
+where row groups begin, so of its ranges a task reads the row groups that begin in them.
 
 Columns are looked up by name as in Spark: whatever their case, and null where the file has none. A column must have the
 input's own type, a narrower integer or a float for a double; times may be the older INT96 of Spark itself. A file that
@@ -30,17 +32,20 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql import functions as F  # noqa: N812
 
+from cojoin.engine.row_changes import CHANGE_TYPE, COMMIT, DELETED, DELETES
 from cojoin.engine.values.types import type_to_ddl
 from cojoin.errors import QueryFailedError
 from cojoin.spark.batch.packing import GROUP_COLUMN, NOW_COLUMN
+from cojoin.storage.file_systems import open_file
 from cojoin.storage.parquet_files import check_not_encrypted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import DataFrame
 
     from cojoin.spark.batch.packing import Grouping
+    from cojoin.storage.object_store_settings import Settings
 
 _ROWS_AT_ONCE, _BYTES_AT_ONCE = 32_768, 32 << 20
 _WRITER = b"org.apache.spark.version"
@@ -88,6 +93,17 @@ class StoredFile(pq.ParquetFile):  # type: ignore[misc]
         except OSError:
             self.close()
             raise
+
+
+@contextlib.contextmanager
+def open_stored(uri: str, places: Mapping[str, Settings]) -> Iterator[StoredFile]:
+    """Open a parquet file by its URI; ``places`` are those of ``sessions.places_of``, without any for local files."""
+    if not places:
+        with StoredFile(unquote(urlsplit(uri).path)) as file:
+            yield file
+        return
+    with open_file(uri, "file", places) as stored, StoredFile(stored) as file:
+        yield file
 
 
 def misfit(metadata: pq.FileMetaData, schema: pa.Schema) -> str | None:
@@ -272,25 +288,34 @@ def _spark_version(metadata: pq.FileMetaData) -> tuple[int, ...] | None:
     return tuple(int(each) if each.isdigit() else 0 for each in version[:2])
 
 
-CURE = (
-    "set spark.cojoin.parquet=spark in the session and connect the inputs again: Spark then reads the files, and the "
-    "query continues from the same checkpoint"
-)
-"""The advice where the workers can't read a file and Spark may."""
-
 _RANGE_ROWS = 8192
-_PATH, _SIZE, _ROW = "__cojoin_path", "__cojoin_size", "__cojoin_row"
+RANGES_DDL = "path string, size bigint, begin bigint, end bigint, constants string"
+"""The columns of a stream of ranges.
+
+A path is encoded as a URL's; the size is the file's in bytes; the range has the rows from the number ``begin`` to
+before ``end``. ``constants`` is null where just these are read; otherwise the row groups that begin with one of them
+are, and it has, as a JSON object, the values of columns that the file lacks, since all of its rows have the same. A
+file of a change feed has the kinds of its rows in place of ``_deleted``.
+"""
+
+RANGES = pa.schema(
+    [
+        *(("path", pa.string()), ("size", pa.int64()), ("begin", pa.int64()), ("end", pa.int64())),
+        ("constants", pa.string()),
+    ]
+)
 
 
-def file_ranges(frame: DataFrame, *others: Column) -> DataFrame:
-    """Return the ranges of rows of parquet files, for ``DirectReader``.
-
-    It has a row for each 8,192nd row: the path of its file, the size in bytes that Spark has listed, the row's number;
-    and the columns ``others``.
-    """
-    places = {"file_path": _PATH, "file_size": _SIZE, "row_index": _ROW}
-    columns = [F.col(f"_metadata.{name}").alias(alias) for name, alias in places.items()]
-    return frame.select(*columns, *others).where(F.col(_ROW) % _RANGE_ROWS == 0)
+def file_ranges(frame: DataFrame) -> DataFrame:
+    """Return the ranges of rows of parquet files as ``RANGES_DDL``, one for each 8,192 rows."""
+    row = F.col("_metadata.row_index")
+    return frame.select(
+        F.col("_metadata.file_path").alias("path"),
+        F.col("_metadata.file_size").alias("size"),
+        row.alias("begin"),
+        (row + _RANGE_ROWS).alias("end"),
+        F.lit(None).cast("string").alias("constants"),
+    ).where(F.col("begin") % _RANGE_ROWS == 0)
 
 
 def folders_with_values(place: str, root: str) -> list[str]:
@@ -304,54 +329,84 @@ def folders_with_values(place: str, root: str) -> list[str]:
 
 
 class _Range(NamedTuple):
-    """Rows of a file, by their numbers, and the micro-batch's processing time."""
+    """A row of ``RANGES_DDL``, and the micro-batch's processing time."""
 
     path: str
     size: int
     begin: int
     end: int
+    constants: str | None
     now: int | None
 
 
 @dataclass(frozen=True)
 class DirectReader:
-    """Reads the rows of ``file_ranges`` in a task, as the columns that ``Packer`` takes.
+    """Reads the rows of ranges in a task, as the columns that ``Packer`` takes.
 
-    ``label`` names the input in messages, and ``root`` is the folder of the files.
+    ``label`` names the input in messages. ``root`` is the folder of the files; None where their folders' names mean
+    nothing. ``places`` are those of ``open_stored``. ``setting`` is the one that leaves the files to Spark.
     """
 
     label: str
-    root: str
+    root: str | None
     grouping: Grouping
+    places: Mapping[str, Settings]
+    setting: str
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a task's ranges, with their key groups; a file that does not fit is an error."""
-        for path, size, begin, end, now in _joined(batches):
-            place = unquote(urlsplit(path).path)
+        for part in _joined(batches):
+            place = unquote(urlsplit(part.path).path)
+            constants = _constants(part.constants, self.grouping.schema)
+            stored = pa.schema([each for each in self.grouping.schema if each.name not in constants])
+            if COMMIT in constants and DELETED in stored.names:
+                stored = stored.set(stored.get_field_index(DELETED), pa.field(CHANGE_TYPE, pa.string()))
             with contextlib.ExitStack() as held:
                 try:
-                    file = held.enter_context(StoredFile(place))
-                    _check_size(place, size)
-                    self._check(file, place)
-                    for rows in rows_between(file, self.grouping.schema, begin, end):
-                        yield self._with_groups(rows, now)
+                    file = held.enter_context(open_stored(part.path, self.places))
+                    _check_size(file, part.size)
+                    self._check(file, place, stored)
+                    begin, end = part.begin, part.end
+                    if part.constants is not None:
+                        begin, end = _whole_groups(file.metadata, begin, end)
+                    for rows in rows_between(file, stored, begin, end):
+                        every = self._with_constants(rows, stored, constants) if constants else rows
+                        yield self._with_groups(every, part.now)
                 except (OSError, pa.ArrowException) as error:
                     reason = str(error).strip().partition("\n")[0]
                     msg = (
                         f"{self.label}: {place} can't be read: {reason}; if it is gone, changed or damaged, put it "
-                        f"back as it was, and start the query again; otherwise {CURE}"
+                        f"back as it was, and start the query again; otherwise {self._cure}"
                     )
                     raise QueryFailedError(msg) from error
 
-    def _check(self, file: pq.ParquetFile, place: str) -> None:
-        named = folders_with_values(place, self.root)
-        why = f"its folder {named[0]!r} is a Spark partition" if named else misfit(file.metadata, self.grouping.schema)
+    @property
+    def _cure(self) -> str:
+        return (
+            f"set {self.setting}=spark in the session and connect the inputs again: Spark then reads the files, and "
+            f"the query continues from the same checkpoint"
+        )
+
+    def _check(self, file: pq.ParquetFile, place: str, stored: pa.Schema) -> None:
+        named = [] if self.root is None else folders_with_values(place, self.root)
+        why = f"its folder {named[0]!r} is a Spark partition" if named else misfit(file.metadata, stored)
         if why is not None:
             msg = (
                 f"{self.label}: {place}: {why}, which the workers do not read as Spark does; the files that were "
-                f"looked at before the start were not so; {CURE}, if it can read this one"
+                f"looked at before the start were not so; {self._cure}, if it can read this one"
             )
             raise QueryFailedError(msg)
+
+    def _with_constants(
+        self, rows: pa.RecordBatch, stored: pa.Schema, constants: Mapping[str, pa.Scalar]
+    ) -> pa.RecordBatch:
+        """Return rows of a file with the columns that it lacks."""
+        columns = dict(zip(stored.names, rows.columns, strict=True))
+        if CHANGE_TYPE in columns:
+            columns[DELETED] = pc.is_in(columns[CHANGE_TYPE], pa.array(DELETES))
+        columns |= {name: pa.repeat(value, rows.num_rows) for name, value in constants.items()}
+        every = [columns[name] for name in self.grouping.schema.names]
+        return pa.RecordBatch.from_arrays(every, names=[f"c{at}" for at in range(len(every))])
 
     def _with_groups(self, rows: pa.RecordBatch, now: int | None) -> pa.RecordBatch:
         groups = pa.array(self.grouping.groups(rows))
@@ -362,9 +417,31 @@ class DirectReader:
         return pa.RecordBatch.from_arrays([*columns, groups], names=[*names, GROUP_COLUMN])
 
 
-def _check_size(place: str, expected: int) -> None:
-    """Raise an OSError if a file was replaced since Spark counted its rows: too few rows might be read."""
-    size = Path(place).stat().st_size
+def constant_of(value: str | int | None, dtype: pa.DataType) -> pa.Scalar:
+    """Return a constant in its column's type; ``pa.ArrowInvalid`` where its text is none.
+
+    >>> constant_of("2026-01-15", pa.date32())
+    <pyarrow.Date32Scalar: datetime.date(2026, 1, 15)>
+    """
+    return (pa.scalar(value, pa.string()) if value is None else pa.scalar(value)).cast(dtype)
+
+
+def _constants(text: str | None, schema: pa.Schema) -> dict[str, pa.Scalar]:
+    values = {} if text is None else json.loads(text)
+    return {name: constant_of(value, schema.field(name).type) for name, value in values.items() if name in schema.names}
+
+
+def _whole_groups(metadata: pq.FileMetaData, begin: int, end: int) -> tuple[int, int]:
+    """Return the range of the row groups whose first rows are in a range."""
+    rows = [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)]
+    starts = list(itertools.accumulate(rows, initial=0))
+    chosen = [number for number, start in enumerate(starts[:-1]) if begin <= start < end]
+    return (starts[chosen[0]], starts[chosen[-1] + 1]) if chosen else (0, 0)
+
+
+def _check_size(file: StoredFile, expected: int) -> None:
+    """Raise an OSError if a file was replaced since it was listed: too few rows might be read."""
+    size = Path(file.place).stat().st_size if isinstance(file.place, str) else file.place.size()
     if size != expected:
         msg = f"it has {size:,} bytes now, and had {expected:,} when its rows were counted"
         raise OSError(msg)
@@ -376,13 +453,13 @@ def _joined(batches: Iterable[pa.RecordBatch]) -> Iterator[_Range]:
     for batch in batches:
         clock = batch.schema.get_field_index(NOW_COLUMN)
         times = batch.column(clock).to_pylist() if clock >= 0 else [None] * batch.num_rows
-        places = (batch.column(at).to_pylist() for at in range(3))
-        for path, size, row, now in zip(*places, times, strict=True):
-            if open_range is not None and (open_range.path, open_range.end) == (path, row):
-                open_range = open_range._replace(end=row + _RANGE_ROWS)
+        columns = (batch.column(at).to_pylist() for at in range(len(RANGES)))
+        for part in map(_Range, *columns, times):
+            if open_range is not None and (open_range.path, open_range.end) == (part.path, part.begin):
+                open_range = open_range._replace(end=part.end)
                 continue
             if open_range is not None:
                 yield open_range
-            open_range = _Range(path, size, row, row + _RANGE_ROWS, now)
+            open_range = part
     if open_range is not None:
         yield open_range

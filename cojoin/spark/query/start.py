@@ -410,7 +410,7 @@ def _run(start: _Start, restoration: Restoration | None, held_back: Sequence[boo
 
     stream = written()
     # Spark copies users' functions when a stream is made. Their later changes must count in no batch.
-    without_inputs = written("planned") if _plans_without_python(new, options.trigger) else stream
+    without_inputs = written("planned") if _plans_without_python(new, inputs, options.trigger) else stream
     live = None if options.trigger.then is None else written("live")
     if restoration is not None and restoration.stage == "written":
         if 0 not in committed_batches(files):
@@ -447,10 +447,9 @@ def _warn(notes: Iterable[str], category: type[Warning] = UserWarning) -> None:
         warnings.warn(note, category, stacklevel=6)
 
 
-def _plans_without_python(new: NewQuery, trigger: Trigger) -> bool:
+def _plans_without_python(new: NewQuery, inputs: Inputs, trigger: Trigger) -> bool:
     """Return whether a planned batch may come for which Spark would start Python processes that read nothing."""
-    reads_by_python = any(each.is_in_python for each in new.opened_sources)
-    return reads_by_python and (trigger.is_bounded or drain_is_promised(new.files))
+    return any(each.reads_by_python for each in inputs) and (trigger.is_bounded or drain_is_promised(new.files))
 
 
 def _named(stream: DataStreamWriter, name: str | None) -> DataStreamWriter:

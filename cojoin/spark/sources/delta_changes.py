@@ -26,7 +26,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F  # noqa: N812
 
-from cojoin.engine.row_changes import COMMIT, COMMITTED_AT, DELETED, DELTA_FEED
+from cojoin.delta.table_stream import FEED
+from cojoin.engine.row_changes import CHANGE_TYPE, COMMIT, COMMITTED_AT, DELETED, DELETES, DELTA_FEED
 from cojoin.engine.time.control_rows import CLOCK_SKEW_MS
 from cojoin.engine.values.arguments import milliseconds
 from cojoin.engine.values.rows import back_quoted
@@ -121,8 +122,6 @@ def _mortal_files(log: TableLog, first: int) -> list[_Mortal]:
     return [_Mortal(*named, tuple(versions)) for named, versions in needed.items() if "://" not in named[1]]
 
 
-_CHANGE, _FEED = "_change_type", "delta.enableChangeDataFeed"
-_DELETES = ("delete", "update_preimage")
 _OWN = ("readchangefeed", "readchangedata", "startingversion", "startingtimestamp")
 _NOTHING_READ = ("", "-", "null")
 
@@ -188,7 +187,7 @@ class DeltaChanges(Source):
         if spark is not None:
             self._check_feed(spark)
         frame = super().open()
-        columns = [name for name in frame.columns if name != _CHANGE]
+        columns = [name for name in frame.columns if name != CHANGE_TYPE]
         taken = [name for name in columns if name.lower() == DELETED]
         if taken:
             msg = (
@@ -197,7 +196,7 @@ class DeltaChanges(Source):
             )
             raise ConfigurationError(msg)
         table = [frame[back_quoted(name)] for name in columns if name not in (COMMIT, COMMITTED_AT)]
-        deleted = F.coalesce(frame[_CHANGE].isin(*_DELETES), F.expr("false")).alias(DELETED)
+        deleted = F.coalesce(frame[CHANGE_TYPE].isin(*DELETES), F.expr("false")).alias(DELETED)
         return frame.select(*table, deleted, frame[COMMIT], frame[COMMITTED_AT])
 
     def snapshot(self) -> DataFrame:
@@ -225,10 +224,10 @@ class DeltaChanges(Source):
             # The stream's own error is clearer about a table that does not exist.
             return
         properties: Mapping[str, str] = detail[0] if detail is not None else {}
-        if str(properties.get(_FEED, "false")).lower() != "true":
+        if str(properties.get(FEED, "false")).lower() != "true":
             msg = (
                 f"source {self.title}: the table does not record its changes; switch that on with ALTER TABLE {table} "
-                f"SET TBLPROPERTIES ('{_FEED}' = 'true'), and start again"
+                f"SET TBLPROPERTIES ('{FEED}' = 'true'), and start again"
             )
             raise ConfigurationError(msg)
 

@@ -1,0 +1,354 @@
+"""The rows of a Delta table as a stream of its files: positions, and the files between two of them.
+
+A stream begins with the files of one version, the *snapshot*, in the order in which they were written, and continues
+with the files that each later commit adds; it passes over those that only have the rows of others, as OPTIMIZE writes
+them. A *position* is a version and the number of the last file that was read of it, -1 for none; after the last file it
+is the next version. Positions are written as Delta's own source for Spark writes them, and mean the same, so a stream
+can be continued by either. (Delta's ``DeltaSource``, ``DeltaSourceOffset`` and ``DeltaSourceSnapshot``.)
+
+The first position is not known before the first files are chosen: a run that repeats the first batch finds it from the
+batch's end, as Delta's own source does (``extractStartingState``). So what lies between two positions depends on the
+log alone.
+
+A commit that removes rows, or changes the table's columns, ends the stream with an error that names it; so does a table
+that was made again. Files are read in the version's order as far as limits go, at least one at a time. A version is
+read from its log once; its files are kept until the position has passed them.
+
+The stream of a table's *changes* has, after the snapshot, the files of each commit's change feed, a commit at a time.
+Where a commit has none, it has the files that were added and removed: their rows were inserted and deleted. It also has
+each commit's time: that of the commit's file in the log, or the one in the commit where the table keeps it there. A
+time that is not after the one before is moved a millisecond behind it, from the first commit of the batch on.
+(``DeltaSourceCDCSupport``, ``CDCReader``.)
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+
+from cojoin.errors import QueryFailedError
+from cojoin.storage.locations import without_login
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from cojoin.delta.actions import Commit, DataFile, FileKind, Protocol
+    from cojoin.delta.table_log import TableLog
+
+Removals: TypeAlias = Literal["fail", "ignore_deletes", "ignore_changes", "skip_commit"]
+"""The treatment of a commit that removes files with their rows, by the names of Delta's options.
+
+- *fail*: it ends the stream.
+- *ignore_deletes*: it is passed over if it adds no rows, and ends the stream otherwise.
+- *ignore_changes*: its added files are read, with rows that were read before among them.
+- *skip_commit*: it is passed over, whatever it adds.
+"""
+
+_UNREADABLE_FEATURES = frozenset({"typeWidening", "typeWidening-preview", "catalogManaged", "catalogOwned-preview"})
+_READER_OF_FEATURES = 3
+_MAPPING = "delta.columnMapping.mode"
+FEED = "delta.enableChangeDataFeed"
+"""The property of a table that records its changes."""
+
+_SPARKS = "Delta's own source: connect the inputs again, which chooses it, and start the query from the same checkpoint"
+
+
+@dataclass(frozen=True)
+class Position:
+    """A position in the stream of a table, with the table's id."""
+
+    table_id: str
+    version: int
+    index: int = -1
+    in_snapshot: bool = False
+
+    @classmethod
+    def of(cls, offset: Mapping[str, Any]) -> Position:
+        """Return a position by its form in Spark's offset log.
+
+        >>> Position.of({"reservoirId": "t", "reservoirVersion": 3, "index": -1, "isStartingVersion": False})
+        Position(table_id='t', version=3, index=-1, in_snapshot=False)
+        """
+        version, index = int(offset["reservoirVersion"]), int(offset["index"])
+        return cls(str(offset["reservoirId"]), version, index, bool(offset["isStartingVersion"]))
+
+    def as_offset(self) -> dict[str, Any]:
+        """Return the position as Delta's source for Spark writes it."""
+        return {
+            "sourceVersion": 1,
+            "reservoirId": self.table_id,
+            "reservoirVersion": self.version,
+            "index": self.index,
+            "isStartingVersion": self.in_snapshot,
+        }
+
+    @property
+    def is_first(self) -> bool:
+        """Whether it is the position of a stream that has chosen nothing yet (``TableStream.first``)."""
+        return self.version < 0
+
+
+class Limits(NamedTuple):
+    """The largest number of files and of bytes of a batch, None for no limit; a batch has one file in any case."""
+
+    files: int | None = 1_000
+    size: int | None = None
+
+
+class StreamFile(NamedTuple):
+    """A file of a stream: whether its rows were added or removed, or it is one of a change feed.
+
+    ``committed_at`` is the time of its version in epoch milliseconds, -1 in a stream that is not one of changes.
+    """
+
+    kind: FileKind
+    file: DataFile
+    version: int
+    committed_at: int = -1
+
+
+class _Entry(NamedTuple):
+    """A file of a version, with its number in it; ``file`` is None for a version without files."""
+
+    version: int
+    number: int
+    file: StreamFile | None
+    is_last: bool
+
+
+class Columns(NamedTuple):
+    """A table's columns with their types as JSON, by their names, and those by which it is partitioned."""
+
+    types: Mapping[str, str]
+    partition_by: tuple[str, ...]
+
+    @classmethod
+    def of(cls, metadata: Mapping[str, Any]) -> Columns:
+        """Return the columns in a ``metaData`` action.
+
+        >>> schema = '{"type": "struct", "fields": [{"name": "day", "type": "date"}]}'
+        >>> Columns.of({"schemaString": schema, "partitionColumns": ["day"]})
+        Columns(types={'day': '"date"'}, partition_by=('day',))
+        """
+        fields = json.loads(metadata.get("schemaString") or '{"fields": []}')["fields"]
+        types = {field["name"]: json.dumps(field["type"]) for field in fields}
+        return cls(types, tuple(metadata.get("partitionColumns") or ()))
+
+    def read(self, other: Columns) -> bool:
+        """Return whether files with other columns can be read with these: a column that they lack is null."""
+        return self.partition_by == other.partition_by and other.types.items() <= self.types.items()
+
+
+def why_unreadable(protocol: Protocol, metadata: Mapping[str, Any]) -> str | None:
+    """Return why files of a table do not simply hold its rows; None where they do.
+
+    >>> from cojoin.delta.actions import Protocol
+    >>> why_unreadable(Protocol(3, 7, frozenset({"typeWidening"})), {})
+    "its feature 'typeWidening'"
+    """
+    mode = dict(metadata.get("configuration") or {}).get(_MAPPING, "none")
+    if mode.lower() != "none":
+        return "its column mapping"
+    if protocol.reader > _READER_OF_FEATURES:
+        return f"its protocol for readers, {protocol.reader}"
+    unread = sorted(protocol.features & _UNREADABLE_FEATURES)
+    return f"its feature {unread[0]!r}" if unread else None
+
+
+def rows_removed(path: str, version: int | str, *, only_deletes: bool) -> str:
+    """Return the message about a commit that a stream of a table can't read; its arguments are that commit's."""
+    kind, place = "deleted rows" if only_deletes else "updated or deleted rows", without_login(path)
+    return (
+        f"version {version} of the Delta table {place} has {kind}, and a stream of a table reads only what is appended "
+        f"to it. To join with the rows as they change, start a new query, with its own checkpoint, that reads the "
+        f"table's changes: cojoin.sources.delta({place!r}, changes=True) as the right input of temporal_join, where an "
+        f"updated row is a new version and a deleted row ends its key's version; the table needs "
+        f"'delta.enableChangeDataFeed'. To skip all commits that update or delete rows, give the source Delta's "
+        f"option: options={{'skipChangeCommits': 'true'}}"
+    )
+
+
+def columns_changed(where: str) -> str:
+    """Return the message about a table whose columns have changed; ``where`` may name the version, after a blank."""
+    return (
+        f"the columns of a table that is read as a stream have changed{where} since the query was built: make the "
+        f"inputs and connect them again; where columns were added or made wider, the query continues with a new "
+        f"checkpoint and restore_from= this one"
+    )
+
+
+class TableStream:
+    """The stream of a table, as its log shows it.
+
+    ``columns`` are those that its rows are read with; a commit after which the table has others is an error.
+    ``removals`` is None for the stream of the table's changes.
+    """
+
+    def __init__(self, log: TableLog, table_id: str, columns: Columns, removals: Removals | None = "fail") -> None:
+        self._log, self._table_id, self._columns, self._removals = log, table_id, columns, removals
+        self._snapshot: tuple[int, list[StreamFile]] = (-1, [])
+        self._commits: dict[int, list[StreamFile]] = {}
+        self._times: dict[int, int] = {}
+
+    def first(self) -> Position:
+        """Return the position of a stream of the whole table that has chosen nothing yet."""
+        return Position(self._table_id, -1, -1, in_snapshot=True)
+
+    def newest(self) -> int:
+        """Return the table's newest version; raise ``QueryFailedError`` where it was made again or is gone."""
+        table = self._log.newest()
+        if table is None or table.table_id != self._table_id:
+            why = "it does not exist any more" if table is None else "it was made again, as another table"
+            msg = f"Delta table {self._named}: {why}; start a new query with its own checkpoint"
+            raise QueryFailedError(msg)
+        return table.version
+
+    def next(self, begin: Position, until: int, limits: Limits) -> Position:
+        """Return the end of the batch that begins at a position; the position itself where there is nothing to read.
+
+        ``until`` is the last version that it may read.
+        """
+        begun = replace(begin, version=until) if begin.is_first else begin
+        end, files, size = begin, 0, 0
+        for entry in self._entries(begun, until):
+            if entry.file is not None:
+                is_full = (limits.files is not None and files >= limits.files) or (
+                    limits.size is not None and size >= limits.size
+                )
+                is_within = entry.file.kind == "cdc" and entry.number > 0
+                if files and is_full and not is_within:
+                    break
+                files, size = files + 1, size + entry.file.file.size
+            end = self._after(begun, entry)
+        return end
+
+    def files(self, begin: Position, end: Position) -> list[StreamFile]:
+        """Return the files between two positions, in order."""
+        if begin.is_first:
+            begin = replace(begin, version=end.version if end.in_snapshot else end.version - 1)
+        until = end.version if end.index >= 0 else end.version - 1
+        files: list[StreamFile] = []
+        for entry in self._entries(begin, until):
+            if end.index >= 0 and (entry.version, entry.number) > (end.version, end.index):
+                break
+            if entry.file is not None:
+                files.append(entry.file)
+        self._forget(begin)
+        if self._removals is not None:
+            return files
+        times = self._increasing(begin.version, until)
+        return [each._replace(committed_at=times[each.version]) for each in files]
+
+    @staticmethod
+    def _after(begin: Position, entry: _Entry) -> Position:
+        if entry.is_last:
+            return Position(begin.table_id, entry.version + 1)
+        in_snapshot = begin.in_snapshot and entry.version == begin.version
+        return Position(begin.table_id, entry.version, entry.number, in_snapshot)
+
+    def _entries(self, begin: Position, until: int) -> Iterator[_Entry]:
+        """Yield what follows a position, up to a version and with it."""
+        version, index = begin.version, begin.index
+        if begin.in_snapshot:
+            yield from _numbered(version, self._of_snapshot(version), index)
+            version, index = version + 1, -1
+        for later in range(version, until + 1):
+            yield from _numbered(later, self._of_commit(later), index if later == version else -1)
+
+    def _of_snapshot(self, version: int) -> list[StreamFile]:
+        if self._snapshot[0] != version:
+            files = self._checked(version, [StreamFile("add", each, version) for each in self._log.files(version)])
+            self._snapshot = version, files
+        return self._snapshot[1]
+
+    def _of_commit(self, version: int) -> list[StreamFile]:
+        if version not in self._commits:
+            commit = self._log.commit(version)
+            self._check_columns(commit)
+            files = self._added(commit) if self._removals is not None else self._changes(commit)
+            self._commits[version] = self._checked(version, files)
+            self._times[version] = self._time_of(commit)
+        return self._commits[version]
+
+    def _forget(self, begin: Position) -> None:
+        if not begin.in_snapshot:
+            self._snapshot = -1, []
+        for version in [each for each in self._commits if each < begin.version]:
+            del self._commits[version], self._times[version]
+
+    def _added(self, commit: Commit) -> list[StreamFile]:
+        """Return the files that a commit adds with their rows, or raise an error where it removes rows."""
+        added = [StreamFile("add", file, commit.version) for file in commit.added if file.changes_data]
+        if not any(file.changes_data for file in commit.removed) or self._removals == "ignore_changes":
+            return added
+        if self._removals == "skip_commit" or (self._removals == "ignore_deletes" and not added):
+            return []
+        raise QueryFailedError(rows_removed(self._log.path, commit.version, only_deletes=not added))
+
+    def _changes(self, commit: Commit) -> list[StreamFile]:
+        """Return the files that hold what a commit has changed, or raise an error where it does not record changes."""
+        properties = dict((commit.metadata or {}).get("configuration") or {})
+        if commit.metadata is not None and str(properties.get(FEED, "false")).lower() != "true":
+            msg = (
+                f"Delta table {self._named}: since version {commit.version} it does not record its changes; start a "
+                f"new query with its own checkpoint, once {FEED} is true again"
+            )
+            raise QueryFailedError(msg)
+        if commit.changes:
+            return [StreamFile("cdc", file, commit.version) for file in commit.changes]
+        if _changed_no_row(commit):
+            return []
+        return [StreamFile(kind, file, commit.version) for kind, file in commit.files if file.changes_data]
+
+    def _time_of(self, commit: Commit) -> int:
+        """Return a commit's time, in epoch milliseconds; -1 in a stream that is not one of changes."""
+        if self._removals is not None:
+            return -1
+        kept = commit.info.get("inCommitTimestamp")
+        return self._log.written_at(commit.version) if kept is None else int(kept)
+
+    def _increasing(self, first: int, last: int) -> dict[int, int]:
+        """Return the times of commits, each after the one before it."""
+        times: dict[int, int] = {}
+        for version in range(first, last + 1):
+            if version not in self._times:
+                # That of a snapshot.
+                self._times[version] = self._time_of(self._log.commit(version))
+            times[version] = max(self._times[version], times.get(version - 1, -1) + 1)
+        return times
+
+    def _check_columns(self, commit: Commit) -> None:
+        if commit.metadata is not None and not self._columns.read(Columns.of(commit.metadata)):
+            raise QueryFailedError(columns_changed(f" in version {commit.version}"))
+        if commit.protocol is not None or commit.metadata is not None:
+            table = self._log.at(commit.version)
+            why = why_unreadable(table.protocol, table.metadata)
+            if why is not None:
+                msg = f"Delta table {self._named}: since version {commit.version} {why} needs {_SPARKS}"
+                raise QueryFailedError(msg)
+
+    def _checked(self, version: int, files: list[StreamFile]) -> list[StreamFile]:
+        if any(each.file.deletion_vector for each in files):
+            msg = f"Delta table {self._named}: version {version} has files with deletion vectors, which need {_SPARKS}"
+            raise QueryFailedError(msg)
+        return files
+
+    @property
+    def _named(self) -> str:
+        return without_login(self._log.path)
+
+
+def _changed_no_row(commit: Commit) -> bool:
+    """Return whether a MERGE that has rewritten files has changed no row, as its metrics show."""
+    metrics = commit.info.get("operationMetrics") or {}
+    counts = [metrics.get(f"numTargetRows{each}") for each in ("Inserted", "Updated", "Deleted")]
+    return commit.info.get("operation") == "MERGE" and all(each == "0" for each in counts)
+
+
+def _numbered(version: int, files: list[StreamFile], after: int) -> Iterator[_Entry]:
+    if not files:
+        yield _Entry(version, -1, None, is_last=True)
+    last = len(files) - 1
+    for number in range(after + 1, len(files)):
+        yield _Entry(version, number, files[number], is_last=number == last)

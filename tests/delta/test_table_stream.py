@@ -1,0 +1,149 @@
+"""A stream of a table gives each appended file once, however its batches are cut and wherever it is continued."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from cojoin.delta.actions import Protocol
+from cojoin.delta.table_log import TableLog
+from cojoin.delta.table_stream import Columns, Limits, Position, TableStream, why_unreadable
+from cojoin.errors import QueryFailedError
+from cojoin.storage.local_store import LocalStore
+from tests.seeds import SEED
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from cojoin.delta.table_stream import Removals
+
+ALL = Limits(None, None)
+
+
+def append(folder: Path, *ids: int) -> None:
+    """Append rows to a table."""
+    write_deltalake(str(folder), pa.table({"id": list(ids)}), mode="append")
+
+
+def stream_of(folder: Path, removals: Removals = "fail") -> TableStream:
+    log = TableLog(LocalStore(str(folder)))
+    table = log.newest()
+    assert table is not None
+    return TableStream(log, table.table_id, Columns.of(table.metadata), removals)
+
+
+def batches(
+    folder: Path, begin: Position, limits: Limits, removals: Removals = "fail"
+) -> list[tuple[Position, list[str]]]:
+    """Return the batches from a position to the table's newest version: where each ends, and its files' paths."""
+    stream, found = stream_of(folder, removals), list[tuple[Position, list[str]]]()
+    until = stream.newest()
+    while (end := stream.next(begin, until, limits)) != begin:
+        found.append((end, [each.file.path for each in stream.files(begin, end)]))
+        # Another process chooses the same files of the same positions.
+        assert [each.file.path for each in stream_of(folder, removals).files(begin, end)] == found[-1][1]
+        begin = Position.of(json.loads(json.dumps(end.as_offset())))
+        assert begin == end
+    return found
+
+
+def ids(folder: Path, paths: list[str]) -> list[int]:
+    return [each for path in paths for each in pq.read_table(folder / path)["id"].to_pylist()]
+
+
+def test_each_appended_row_comes_once_whatever_the_limits_and_the_stops(tmp_path: Path) -> None:
+    draws, written = random.Random(SEED), 0
+    for _ in range(draws.randrange(1, 6)):
+        append(tmp_path, written, written + 1)
+        written += 2
+    position, seen = stream_of(tmp_path).first(), list[int]()
+    for _ in range(12):
+        kind = draws.choice(["append", "append", "optimize", "checkpoint", "property", "nothing"])
+        if kind == "append":
+            append(tmp_path, *range(written, written + 3))
+            written += 3
+        elif kind == "optimize":
+            DeltaTable(str(tmp_path)).optimize.compact()
+        elif kind == "checkpoint":
+            DeltaTable(str(tmp_path)).create_checkpoint()
+        elif kind == "property":
+            DeltaTable(str(tmp_path)).alter.set_table_properties({"delta.logRetentionDuration": "interval 40 days"})
+        limits = draws.choice([Limits(1), Limits(2), Limits(1_000), ALL, Limits(None, 1), Limits(None, 2_000)])
+        for end, paths in batches(tmp_path, position, limits)[: draws.randrange(1, 5)]:
+            assert limits.files is None or len(paths) <= limits.files
+            seen += ids(tmp_path, paths)
+            position = end
+    for _, paths in batches(tmp_path, position, ALL):
+        seen += ids(tmp_path, paths)
+    assert sorted(seen) == list(range(written))
+
+
+def test_a_first_batch_that_is_repeated_has_the_files_that_its_end_names(tmp_path: Path) -> None:
+    for number in range(5):
+        append(tmp_path, number)
+    stream = stream_of(tmp_path)
+    first = stream.first()
+    ends = [stream.next(first, 4, Limits(2)), stream.next(first, 4, ALL)]
+    assert ends == [Position(first.table_id, 4, 1, in_snapshot=True), Position(first.table_id, 5)]
+    append(tmp_path, 5)
+    # A later start finds more commits, and repeats the batch by its end.
+    assert [len(stream_of(tmp_path).files(first, end)) for end in ends] == [2, 5]
+
+
+def test_a_table_without_rows_is_read_to_its_end_and_then_its_first_rows(tmp_path: Path) -> None:
+    DeltaTable.create(str(tmp_path), pa.schema([("id", pa.int64())]))
+    ((end, paths),) = batches(tmp_path, stream_of(tmp_path).first(), ALL)
+    assert (end.version, end.index, end.in_snapshot, paths) == (1, -1, False, [])
+    append(tmp_path, 7)
+    ((_, paths),) = batches(tmp_path, end, ALL)
+    assert ids(tmp_path, paths) == [7]
+
+
+def test_commits_that_remove_rows_end_the_stream_unless_an_option_names_them(tmp_path: Path) -> None:
+    append(tmp_path, 1, 2)
+    append(tmp_path, 3)
+    begin = stream_of(tmp_path).next(stream_of(tmp_path).first(), 1, ALL)
+    table = DeltaTable(str(tmp_path))
+    table.delete("id = 3")
+    table.update({"id": "id + 10"}, predicate="id = 1")
+    append(tmp_path, 4)
+    with pytest.raises(QueryFailedError, match=r"version 2 of the Delta table .* has deleted rows, and a stream .*"):
+        batches(tmp_path, begin, ALL)
+    with pytest.raises(QueryFailedError, match=r"version 3 of the Delta table .* has updated or deleted rows"):
+        batches(tmp_path, begin, ALL, "ignore_deletes")
+    read = {
+        removals: sorted(each for _, paths in batches(tmp_path, begin, ALL, removals) for each in ids(tmp_path, paths))
+        for removals in ("skip_commit", "ignore_changes")
+    }
+    assert read == {"skip_commit": [4], "ignore_changes": [2, 4, 11]}
+
+
+def test_a_table_that_was_made_again_or_has_other_columns_ends_the_stream(tmp_path: Path) -> None:
+    append(tmp_path / "a", 1)
+    stream = stream_of(tmp_path / "a")
+    begin = stream.next(stream.first(), 0, ALL)
+    write_deltalake(str(tmp_path / "a"), pa.table({"id": [2], "tier": ["gold"]}), mode="append", schema_mode="merge")
+    with pytest.raises(QueryFailedError, match="have changed in version 1 since the query was built"):
+        stream.next(begin, stream.newest(), ALL)
+    # Built again, it reads the older commits with the new columns.
+    assert stream_of(tmp_path / "a").next(begin, 1, ALL).version == 2
+    append(tmp_path / "b", 1)
+    other = TableStream(TableLog(LocalStore(str(tmp_path / "b"))), begin.table_id, Columns({}, ()))
+    with pytest.raises(QueryFailedError, match="it was made again, as another table; start a new query"):
+        other.newest()
+
+
+def test_tables_whose_files_do_not_simply_hold_the_rows_are_left_to_deltas_own_source() -> None:
+    plain = Protocol(1, 2, frozenset())
+    assert why_unreadable(plain, {}) is None
+    assert why_unreadable(Protocol(3, 7, frozenset({"deletionVectors", "timestampNtz", "v2Checkpoint"})), {}) is None
+    mapped = {"configuration": {"delta.columnMapping.mode": "name"}}
+    assert why_unreadable(Protocol(2, 5, frozenset({"columnMapping"})), mapped) == "its column mapping"
+    assert why_unreadable(Protocol(3, 7, frozenset({"typeWidening"})), {}) == "its feature 'typeWidening'"
+    assert why_unreadable(Protocol(4, 7, frozenset()), {}) == "its protocol for readers, 4"

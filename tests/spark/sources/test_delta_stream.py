@@ -1,0 +1,180 @@
+"""Tables that cojoin's own source reads: the rows and positions of Delta's own, and who reads a table."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from pyspark.sql import functions as F  # noqa: N812
+
+import cojoin as cj
+from cojoin.delta.actions import DataFile
+from cojoin.delta.table_stream import Columns, Limits, Position, StreamFile
+from cojoin.spark.batch.direct_reader import RANGES, DirectReader
+from cojoin.spark.batch.packing import Grouping
+from cojoin.spark.sources import delta_stream
+from tests.delta.test_table_stream import batches, ids, stream_of
+from tests.seeds import SEED
+from tests.spark.data import asof, connect, generate
+from tests.spark.query.test_input_progress import Lake
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+AT = pa.timestamp("us", "UTC")
+
+
+def rows_of(*keys: int, **more: Any) -> pa.Table:
+    return pa.table({"id": list(keys), "at": pa.array([1_000_000 * each for each in keys], AT), **more})
+
+
+@pytest.mark.spark
+def test_batches_and_positions_are_those_of_deltas_own_source(spark: SparkSession, tmp_path: Path) -> None:
+    draws, folder, written = random.Random(SEED), tmp_path / "table", 0
+    limit, begin, seen, number = draws.choice([1, 2, 3, 1_000]), None, list[list[int]](), 0
+
+    def keep(frame: Any, batch_id: int) -> None:
+        del batch_id
+        seen.append(sorted(row.id for row in frame.select("id").collect()))
+
+    for _ in range(3):
+        for _ in range(draws.randrange(1, 5)):
+            kind = draws.choice(["append", "append", "optimize", "property"]) if written else "append"
+            if kind == "append":
+                write_deltalake(str(folder), rows_of(*range(written, written + 3)), mode="append")
+                written += 3
+            elif kind == "optimize":
+                DeltaTable(str(folder)).optimize.compact()
+            else:
+                DeltaTable(str(folder)).alter.set_table_properties({"delta.checkpointInterval": "50"})
+        stream = spark.readStream.format("delta").option("maxFilesPerTrigger", limit).load(str(folder))
+        writer = stream.writeStream.foreachBatch(keep).option("checkpointLocation", f"{tmp_path}/checkpoint")
+        writer.trigger(availableNow=True).start().awaitTermination()
+        begin = stream_of(folder).first() if begin is None else begin
+        ours = batches(folder, begin, Limits(limit))
+        theirs = []
+        while (log := tmp_path / "checkpoint" / "offsets" / str(number)).exists():
+            theirs.append(Position.of(json.loads(log.read_text().splitlines()[-1])))
+            number += 1
+        assert theirs == [end for end, _ in ours]
+        assert seen[-len(ours) :] == [sorted(ids(folder, paths)) for _, paths in ours]
+        begin = ours[-1][0] if ours else begin
+
+
+@pytest.mark.spark
+def test_a_checkpoint_goes_on_with_either_reader(spark: SparkSession, tmp_path: Path) -> None:
+    lake = Lake(spark, generate(seed=SEED % 1_000), tmp_path)
+    for name in ("trades", "customers"):
+        lake.write(name, 9, np.random.default_rng(SEED))
+    read_by = []
+    for stop, reader in ((2, "auto"), (4, "spark"), (6, "auto"), (8, "spark"), (0, "auto")):
+        spark.conf.set("spark.cojoin.delta", reader)
+        try:
+            query = lake.run(lake.sources(1, 1), stop_after=stop)
+        finally:
+            spark.conf.unset("spark.cojoin.delta")
+        assert query.progress is not None
+        read_by.append({each.reading for each in query.progress.inputs})
+    assert read_by == [{"direct"}, {"spark.cojoin.delta is spark"}] * 2 + [{"direct"}]
+    assert lake.rows() == lake.streams.enriched()
+
+
+@pytest.mark.spark
+def test_a_partitioned_table_is_read_with_its_values(spark: SparkSession, tmp_path: Path) -> None:
+    days = pa.array(["2026-01-15", "2026-01-16", None]).cast(pa.date32())
+    tables = {
+        "left": rows_of(1, 2, 3, day=days, **{"a b": ["x y", "%", "ä=1"]}),
+        "right": rows_of(1, 2, 3, tier=["gold", None, "tin"]),
+    }
+    write_deltalake(f"{tmp_path}/left", tables["left"], partition_by=["day", "a b"])
+    write_deltalake(f"{tmp_path}/right", tables["right"])
+    inputs = [cj.Input(cj.sources.delta(f"{tmp_path}/{name}"), "id", "at", name=name) for name in tables]
+    joined = cj.connect(*inputs, key_groups=2).asof_join(suffixes=("", "_right"))
+    assert [each.reading for each in joined.plan.inputs] == ["direct", "direct"]
+    query = joined.start(
+        output=cj.sinks.delta(f"{tmp_path}/out"),
+        checkpoint=f"{tmp_path}/checkpoint",
+        trigger=cj.Trigger.available_now(drain=True),
+    )
+    query.await_termination()
+    out = pa.table(DeltaTable(f"{tmp_path}/out").to_pyarrow_table()).sort_by("id")
+    assert out.select(["id", "day", "a b", "tier"]).to_pylist() == [
+        {"id": each["id"], "day": each["day"], "a b": each["a b"], "tier": tier}
+        for each, tier in zip(tables["left"].to_pylist(), ["gold", None, "tin"], strict=True)
+    ]
+
+
+@pytest.mark.spark
+def test_who_reads_a_table_is_told_with_the_reason(spark: SparkSession, tmp_path: Path) -> None:
+    plain, mapped, nested, deleted = (f"{tmp_path}/{name}" for name in ("plain", "mapped", "nested", "deleted"))
+    write_deltalake(plain, rows_of(1))
+    write_deltalake(nested, rows_of(1, tags=[["a"]]))
+    one = spark.createDataFrame(rows_of(*range(10)).to_pandas()).coalesce(1)
+    one.write.format("delta").option("delta.columnMapping.mode", "name").save(mapped)
+    one.write.format("delta").option("delta.enableDeletionVectors", "true").save(deleted)
+    spark.sql(f"delete from delta.`{deleted}` where id = 3")
+
+    def reading(source: Any, event_time: Any = "at") -> str | None:
+        inputs = [cj.Input(each, "id", time) for each, time in ((source, event_time), (cj.sources.delta(plain), "at"))]
+        left, right = cj.connect(*inputs).asof_join(suffixes=("", "_right")).plan.inputs
+        assert right.reading == "direct"
+        return left.reading
+
+    assert reading(cj.sources.delta(plain, options={"maxBytesPerTrigger": "10m", "startingVersion": 0})) == "direct"
+    assert reading(cj.sources.delta(plain, options={"failOnDataLoss": "false"})) == "it has the option failOnDataLoss"
+    assert reading(cj.sources.delta(plain), F.col("at").alias("later")) == "its event time is an expression"
+    assert reading(cj.sources.delta(mapped)) == "its column mapping"
+    assert reading(cj.sources.delta(nested)) == "its column 'tags' is of the type array<string>"
+    assert reading(cj.sources.delta(deleted)) == "its deletion vectors"
+    assert reading(spark.readStream.format("delta").load(plain)) is None
+
+
+@pytest.mark.spark
+def test_a_commit_that_removes_rows_ends_the_query_with_what_to_do(spark: SparkSession, tmp_path: Path) -> None:
+    lake = Lake(spark, generate(trades=40, customers=10), tmp_path)
+    for name in ("trades", "customers"):
+        lake.write(name, 1, np.random.default_rng(SEED))
+    lake.run(lake.sources(1, 1), drain=False)
+    spark.sql(f"delete from delta.`{tmp_path}/trades` where position < 5")
+    query = asof(connect(*lake.sources(1, 1), key_groups=2)).start(
+        output=lambda frame, batch_id: None,
+        checkpoint=f"{tmp_path}/checkpoint",
+        trigger=cj.Trigger.available_now(),
+    )
+    with pytest.raises(cj.QueryFailedError, match=r"^version 1 of the Delta table .*trades has .*deleted rows, and a"):
+        query.await_termination()
+
+
+def test_tasks_have_each_row_once_however_large_files_are_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    draws, schema, files = random.Random(SEED), pa.schema([("id", pa.int64()), ("day", pa.string())]), []
+    monkeypatch.setattr(delta_stream, "_LEAST_BYTES", 1)
+    for number in range(draws.randrange(1, 5)):
+        count, place = draws.randrange(0, 400), tmp_path / f"{number} ä.parquet"
+        groups = draws.randrange(1, 200)
+        pq.write_table(pa.table({"id": range(1_000 * number, 1_000 * number + count)}), place, row_group_size=groups)
+        known = draws.choice([None, json.dumps({"numRecords": count})])
+        files.append(DataFile(place.name, place.stat().st_size, 0, known, {"day": draws.choice(["a", "", None])}))
+    expected = Counter(
+        (each, file.partition_values["day"] or None)
+        for file in files
+        for each in pq.read_table(tmp_path / file.path)["id"].to_pylist()
+    )
+    reading = delta_stream.TableReading(
+        f"file:{tmp_path}", None, "t", Columns({}, ()), Limits(), tasks=draws.randrange(1, 9)
+    )
+    tasks = delta_stream.ranges_of(reading, [StreamFile("add", each, 0) for each in files])
+    reader, seen = DirectReader("input", None, Grouping(schema, ("id",), 4), {}, "a setting"), Counter[Any]()
+    for task in tasks:
+        for rows in reader([pa.RecordBatch.from_pylist(task.value, RANGES)]):
+            seen.update(zip(rows.column(0).to_pylist(), rows.column(1).to_pylist(), strict=True))
+    assert seen == expected
+    assert len(tasks) <= reading.tasks + len(files)
