@@ -1158,6 +1158,15 @@ table("\n".join(["setting | here | why", *(f"{name} | {values[name]} | {why}" fo
 # | 4.3 | all but Delta sources and tables that only Spark writes, for Delta has no build for it yet; they are refused before a query starts. `cojoin.kafka` is untried |
 # | later | as 4.3; a warning says what is untested |
 #
+# A Delta table is read as a stream by cojoin's own source on Spark 4.2 and later, or by Delta's:
+#
+# | of the table, or of the session | who reads |
+# |---|---|
+# | partitions, a change data feed, `timestamp_ntz`, v2 checkpoints, any feature that only writers must know; on local and shared disks, S3, Azure, Google | cojoin |
+# | column mapping, type widening, deletion vectors in its files (or switched on, where its changes are read), files outside of its folder | Delta |
+# | nested columns, an expression as event time, partitions by a timestamp, options other than limits, `startingVersion`, `skipChangeCommits`, `ignoreChanges` and `ignoreDeletes` | Delta |
+# | Spark Connect, HDFS, `spark.cojoin.delta=spark` | Delta |
+#
 # A Delta output is *plain* where the workers may write its files and the driver commits them, without Delta's jars:
 #
 # | of the table, or of the session | who writes |

@@ -154,7 +154,7 @@ with job("Delta to Delta, once a day", "plain Spark, by hand"):
         pairs.where("n = 1").drop("n", "id").write.format("delta").mode("append").save("lake/by_hand")
 
     stream = spark.readStream.format("delta").load("lake/trades").writeStream.foreachBatch(enrich)
-    stream = stream.option("checkpointLocation", "lake/_by_hand").trigger(availableNow=True)
+    stream = stream.option("checkpointLocation", os.path.abspath("lake/_by_hand")).trigger(availableNow=True)
     stream.start().awaitTermination()
 
 

@@ -74,6 +74,7 @@ class JoinGuard:
             run(self._spark, job)
         finally:
             self._spark.conf.unset("spark.cojoin.parquet")
+            self._spark.conf.unset("spark.cojoin.delta")
         seconds = time.perf_counter() - started
         files = result_files(job.out, job.sink)
         if contender.answer is None:

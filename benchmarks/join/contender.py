@@ -38,6 +38,7 @@ class Contender:
         about: What it is, in a line.
         module: Its program.
         sink: ``"delta"`` or ``"parquet"``.
+        source: ``"files"``, or ``"delta"`` where the same files are Delta tables.
         environment: Where it runs; None is the Python that runs the benchmark.
         command: Gives the words of its command line for its environment and job, where that is no Python module.
         answer: Which join the result is; None for a floor, whose result is all rows of both inputs.
@@ -50,6 +51,7 @@ class Contender:
     about: str
     module: str
     sink: str = "parquet"
+    source: str = "files"
     environment: Environment | None = None
     command: Callable[[Contender, Path, Path], list[str]] | None = None
     answer: Answer | None = "backward"
@@ -62,6 +64,8 @@ class Contender:
         """The floor with the same sink."""
         if self.static:
             return "plain-static"
+        if self.source == "delta":
+            return "plain-from-delta"
         return "plain" if self.sink == "delta" else "plain-parquet"
 
     def words(self, data: Path, work: Path) -> list[str]:

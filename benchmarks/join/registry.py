@@ -23,4 +23,4 @@ __all__ = ["BY_NAME", "CONTENDERS", "FLOORS"]
 _MODULES = (plain, cojoin_joins, per_key, transform_with_state, flink_java, pyflink_job, bytewax_flow, in_memory)
 CONTENDERS: tuple[Contender, ...] = tuple(each for module in _MODULES for each in module.CONTENDERS)
 BY_NAME = {each.name: each for each in CONTENDERS}
-FLOORS = ("plain", "plain-parquet", "plain-static")
+FLOORS = ("plain", "plain-parquet", "plain-from-delta", "plain-static")

@@ -18,9 +18,14 @@ from pyspark.sql import functions as F  # noqa: N812
 import cojoin as cj
 from benchmarks.join.contender import FILES_PER_BATCH, OUTPUT_COLUMNS, tell, timed
 from benchmarks.join.generate import CUSTOMERS_DDL, DISORDER_SECONDS, TRADES_DDL
+from cojoin.delta.actions import DataFile
+from cojoin.delta.table_writer import Change, NewTable, TableWriter
+from cojoin.engine.values.types import as_schema
+from cojoin.storage.local_store import LocalStore
+from cojoin.storage.parquet_files import file_statistics
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
@@ -29,6 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "MICROS_DDL",
+    "as_tables",
     "batch_seconds",
     "from_micros",
     "open_inputs",
@@ -54,8 +60,11 @@ def open_session(name: str, **settings: str) -> SparkSession:
     return cj.spark_session(f"benchmark {name}", master="local[2]", conf=conf)
 
 
-def open_inputs(spark: SparkSession, job: Job) -> tuple[DataFrame, DataFrame]:
-    """Open both streams, a few files a batch."""
+def open_inputs(spark: SparkSession, job: Job, tables: Mapping[str, str] | None = None) -> tuple[DataFrame, DataFrame]:
+    """Open both streams, a few files a batch; ``tables`` are those of ``as_tables``, where Delta tables are read."""
+    if tables is not None:
+        reader = spark.readStream.format("delta").option("maxFilesPerTrigger", FILES_PER_BATCH)
+        return reader.load(tables["trades"]), reader.load(tables["customers"])
     trades, customers = (
         spark.readStream.schema(ddl).option("maxFilesPerTrigger", FILES_PER_BATCH).parquet(str(job.data / name))
         for name, ddl in (("trades", TRADES_DDL), ("customers", CUSTOMERS_DDL))
@@ -72,13 +81,34 @@ def read_inputs(spark: SparkSession, job: Job) -> tuple[DataFrame, DataFrame]:
     return trades, customers
 
 
-def open_sources(job: Job) -> tuple[Any, Any]:
-    """Describe both streams, a few files a batch, as sources that cojoin opens itself."""
+def open_sources(job: Job, tables: Mapping[str, str] | None = None) -> tuple[Any, Any]:
+    """Describe both streams, as ``open_inputs`` opens them, as sources that cojoin opens itself."""
+    if tables is not None:
+        options = {"maxFilesPerTrigger": FILES_PER_BATCH}
+        return cj.sources.delta(tables["trades"], options=options), cj.sources.delta(
+            tables["customers"], options=options
+        )
     trades, customers = (
         cj.sources.files(job.data / name, "parquet", schema=ddl, options={"maxFilesPerTrigger": FILES_PER_BATCH})
         for name, ddl in (("trades", TRADES_DDL), ("customers", CUSTOMERS_DDL))
     )
     return trades, customers
+
+
+def as_tables(job: Job) -> dict[str, str]:
+    """Make Delta tables of the inputs' files, a commit for each, and return their folders."""
+    folders = {}
+    for side, ddl in (("trades", TRADES_DDL), ("customers", CUSTOMERS_DDL)):
+        folder = job.work / "tables" / side
+        folder.mkdir(parents=True)
+        folders[side], schema = str(folder), as_schema(ddl, side)
+        writer = TableWriter(LocalStore(str(folder)))
+        for number, path in enumerate(job.files(side)):
+            os.link(path, folder / path.name)
+            known = file_statistics(pq.read_metadata(path), pq.read_schema(path))
+            file = DataFile(path.name, path.stat().st_size, int(1000 * path.stat().st_mtime), known)
+            writer.commit(Change({side: number}, schema, [file]), lambda _: False, new=NewTable(schema))
+    return folders
 
 
 def with_an_end(job: Job) -> Job:

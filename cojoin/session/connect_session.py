@@ -43,7 +43,7 @@ _NO_TABLE = ("DELTA_MISSING_DELTA_TABLE", "TABLE_OR_VIEW_NOT_FOUND", "DELTA_TABL
 _SIZE, _UNITS = re.compile(r"Statistics\(sizeInBytes=([\d.E+]+) ([KMGTPE]?)i?B"), ("", *"KMGTPE")
 """The size of a plan in its text, and the units of 1024 bytes."""
 
-_STREAM = re.compile(r"^[\s:+\-|]*Streaming\w*Relation\w*", re.MULTILINE)
+_STREAM = re.compile(r"^[\s:+\-|~]*Streaming\w*Relation\w*", re.MULTILINE)
 
 
 def plan_text(frame: DataFrame, mode: str) -> str:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import cojoin as cj
 from cojoin.checkpoints.snapshots import Snapshots
+from cojoin.session.delta_tables import session_with_long_history
 from cojoin.session.sessions import open_store
 from tests.releases.queries import Place, place_of
 from tests.spark.data import rows
@@ -98,10 +99,11 @@ def told(
         if not (path / "_delta_log").exists() or (versions is not None and version is None):
             found[name] = []
             continue
-        reader = spark.read.format("delta")
-        frame = (reader if version is None else reader.option("versionAsOf", version)).load(str(path))
-        # When a row was rejected is of no interest.
-        found[name] = rows(frame, *(("input", "reason", "row") if name == "rejected" else ()))
+        with session_with_long_history(spark) as session:
+            reader = session.read.format("delta")
+            frame = (reader if version is None else reader.option("versionAsOf", version)).load(str(path))
+            # When a row was rejected is of no interest.
+            found[name] = rows(frame, *(("input", "reason", "row") if name == "rejected" else ()))
     return _as_json(found)
 
 

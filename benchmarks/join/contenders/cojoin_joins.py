@@ -24,6 +24,8 @@ _ABOUT = {
 CONTENDERS = (
     Contender("asof", _ABOUT["asof"], __name__, sink="delta"),
     Contender("asof-by-spark", f"{_ABOUT['asof']}, its files read by Spark", __name__, sink="delta"),
+    Contender("asof-from-delta", f"{_ABOUT['asof']} of Delta tables", __name__, sink="delta", source="delta"),
+    Contender("asof-by-deltas-source", f"{_ABOUT['asof']}, Delta's own source", __name__, sink="delta", source="delta"),
     Contender("rows", _ABOUT["rows"], __name__, sink="delta"),
     Contender("timers", _ABOUT["timers"], __name__, sink="delta"),
     Contender("forward", "cojoin: asof_join, forward", __name__, sink="delta", answer="forward"),
@@ -33,6 +35,7 @@ CONTENDERS = (
     Contender("rows-parquet", _ABOUT["rows"], __name__),
     Contender("static", "cojoin: asof_join of static rows", __name__, static=True),
 )
+FROM_DELTA = [each.name for each in CONTENDERS if each.source == "delta"]
 KEY_GROUPS = 8
 CUSTOMER_DDL = "event_time timestamp, tier string, credit double"
 
@@ -101,18 +104,20 @@ def _run_static(spark: SparkSession, job: Job) -> None:
 
 def run(spark: SparkSession, job: Job) -> None:
     """Run one of them."""
-    from benchmarks.join.spark_side import batch_seconds, open_sources  # noqa: PLC0415
+    from benchmarks.join.spark_side import as_tables, batch_seconds, open_sources  # noqa: PLC0415
 
     if job.name == "static":
         _run_static(spark, job)
         return
 
     watermark = cj.WatermarkStrategy.for_bounded_out_of_orderness(f"{DISORDER_SECONDS} seconds")
+    tables = as_tables(job) if job.name in FROM_DELTA else None
     sides = [
         cj.Input(source, key="customer_id", event_time="event_time", name=name, watermark=watermark)
-        for name, source in zip(("trades", "customers"), open_sources(job), strict=True)
+        for name, source in zip(("trades", "customers"), open_sources(job, tables), strict=True)
     ]
     spark.conf.set("spark.cojoin.parquet", "spark" if job.name == "asof-by-spark" else "")
+    spark.conf.set("spark.cojoin.delta", "spark" if job.name == "asof-by-deltas-source" else "")
     function = FUNCTIONS.get(job.name.removesuffix("-parquet"))
     others = {each.id for each in spark.streams.active}
     with timed():
@@ -128,7 +133,7 @@ def run(spark: SparkSession, job: Job) -> None:
     assert query.progress is not None
     assert query.progress.is_conserved
     # What is measured is what is told.
-    assert {each.reading == "direct" for each in query.progress.inputs} == {job.name != "asof-by-spark"}
+    assert {each.reading == "direct" for each in query.progress.inputs} == {"-by-" not in job.name}
     manifests = [json.loads(path.read_text()) for path in sorted((job.work / "checkpoint" / "manifest").glob("*.json"))]
     durations = [each["content"]["durations_ms"] for each in manifests]
     tell("batches", seconds=batch_seconds(stream), parts=durations)

@@ -18,6 +18,14 @@ CONTENDERS = (
         Contender(name, f"Spark: read, shuffle, write into {sink}; no join", __name__, sink=sink, answer=None)
         for name, sink in (("plain", "delta"), ("plain-parquet", "parquet"))
     ),
+    Contender(
+        "plain-from-delta",
+        "Spark: read Delta tables, shuffle, write into delta; no join",
+        __name__,
+        sink="delta",
+        source="delta",
+        answer=None,
+    ),
     Contender("plain-static", "Spark: read, shuffle, sort, write; no join", __name__, answer=None, static=True),
 )
 _PROPERTIES = {"spark.databricks.delta.properties.defaults.checkpointInterval": "100"}
@@ -27,7 +35,7 @@ def run(spark: SparkSession, job: Job) -> None:
     """Run it."""
     from pyspark.sql import functions as F  # noqa: N812, PLC0415
 
-    from benchmarks.join.spark_side import open_inputs, read_inputs, run_to_its_end  # noqa: PLC0415
+    from benchmarks.join.spark_side import as_tables, open_inputs, read_inputs, run_to_its_end  # noqa: PLC0415
 
     if job.name == "plain-static":
         trades, customers = read_inputs(spark, job)
@@ -36,8 +44,10 @@ def run(spark: SparkSession, job: Job) -> None:
             both.sortWithinPartitions("customer_id", "event_time").write.parquet(str(job.out))
         return
 
+    tables = as_tables(job) if job.name == "plain-from-delta" else None
+
     def shuffled() -> DataFrame:
-        trades, customers = open_inputs(spark, job)
+        trades, customers = open_inputs(spark, job, tables)
         return trades.unionByName(customers, allowMissingColumns=True).repartition(F.col("customer_id"))
 
     run_to_its_end(shuffled, job)

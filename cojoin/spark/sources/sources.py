@@ -49,6 +49,12 @@ def delta(
     watermark does not advance until the snapshot is read. Nor does it advance while a commit is read that has more
     files than a micro-batch takes.
 
+    Where that gives the same rows, cojoin itself chooses the files of each micro-batch by the table's log, and the
+    Python workers read them: on Spark 4.2 and later, for tables and options without features that change how a file is
+    read, with columns of plain types and a column as event time. Else Delta's own source reads the table, and so it
+    does if the session has ``spark.cojoin.delta=spark`` at ``connect``. ``query.progress`` has the reader and the
+    reason, as ``inputs[0].reading``. Both have the same offsets, so a checkpoint continues with either.
+
     Rows ahead of the watermark wait in the state. For a large table whose files overlap in event time, set a larger
     ``maxFilesPerTrigger`` or cluster the table by event time.
 

@@ -72,18 +72,32 @@ def test_batches_and_positions_are_those_of_deltas_own_source(spark: SparkSessio
 
 @pytest.mark.spark
 def test_a_checkpoint_goes_on_with_either_reader(spark: SparkSession, tmp_path: Path) -> None:
-    lake = Lake(spark, generate(seed=SEED % 1_000), tmp_path)
+    lake, read_by = Lake(spark, generate(seed=SEED % 1_000), tmp_path), []
     for name in ("trades", "customers"):
         lake.write(name, 9, np.random.default_rng(SEED))
-    read_by = []
-    for stop, reader in ((2, "auto"), (4, "spark"), (6, "auto"), (8, "spark"), (0, "auto")):
+    for reader in ("direct", "spark", "direct", "spark", "direct"):
+        query, batches_seen = list[cj.Query](), list[Any]()
+
+        def stop_after_two(report: Any, seen: list[Any] = batches_seen, query: list[cj.Query] = query) -> None:
+            seen.append(report)
+            if len(seen) == 2 and len(read_by) < 4:
+                query[0].stop()
+
         spark.conf.set("spark.cojoin.delta", reader)
         try:
-            query = lake.run(lake.sources(1, 1), stop_after=stop)
+            pair = connect(*lake.sources(1, 1), key_groups=2)
         finally:
             spark.conf.unset("spark.cojoin.delta")
-        assert query.progress is not None
-        read_by.append({each.reading for each in query.progress.inputs})
+        query.append(
+            asof(pair).start(
+                output=cj.sinks.delta(f"{tmp_path}/out"),
+                checkpoint=f"{tmp_path}/checkpoint",
+                trigger=cj.Trigger.available_now(drain=True),
+                on_progress=stop_after_two,
+            )
+        )
+        query[0].await_termination()
+        read_by.append({each.reading for each in batches_seen[0].inputs})
     assert read_by == [{"direct"}, {"spark.cojoin.delta is spark"}] * 2 + [{"direct"}]
     assert lake.rows() == lake.streams.enriched()
 
