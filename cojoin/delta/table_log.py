@@ -222,9 +222,10 @@ class TableLog:
         """Return the versions whose commits the log still has, oldest first."""
         return self._listed().commits
 
-    def written_at(self, version: int) -> int:
-        """Return when a commit's file was written, in epoch milliseconds; -1 where it is gone from the log."""
-        return self._store.modified(self.name(commit_name(version)))
+    def committed_at(self, commit: Commit) -> int:
+        """Return a commit's time, in epoch milliseconds: the one in it, or when its file in the log was written."""
+        kept = commit.info.get("inCommitTimestamp")
+        return self._store.modified(self.name(commit_name(commit.version))) if kept is None else int(kept)
 
     def earliest(self) -> int | None:
         """Return the version of the oldest commit that the log still has; None where it has none."""

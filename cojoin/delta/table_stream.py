@@ -288,8 +288,7 @@ class TableStream:
 
     def _changes(self, commit: Commit) -> list[StreamFile]:
         """Return the files that hold what a commit has changed, or raise an error where it does not record changes."""
-        properties = dict((commit.metadata or {}).get("configuration") or {})
-        if commit.metadata is not None and str(properties.get(FEED, "false")).lower() != "true":
+        if commit.metadata is not None and not records_changes(commit.metadata):
             msg = (
                 f"Delta table {self._named}: since version {commit.version} it does not record its changes; start a "
                 f"new query with its own checkpoint, once {FEED} is true again"
@@ -303,10 +302,7 @@ class TableStream:
 
     def _time_of(self, commit: Commit) -> int:
         """Return a commit's time, in epoch milliseconds; -1 in a stream that is not one of changes."""
-        if self._removals is not None:
-            return -1
-        kept = commit.info.get("inCommitTimestamp")
-        return self._log.written_at(commit.version) if kept is None else int(kept)
+        return -1 if self._removals is not None else self._log.committed_at(commit)
 
     def _increasing(self, first: int, last: int) -> dict[int, int]:
         """Return the times of commits, each after the one before it."""
@@ -337,6 +333,11 @@ class TableStream:
     @property
     def _named(self) -> str:
         return without_login(self._log.path)
+
+
+def records_changes(metadata: Mapping[str, Any]) -> bool:
+    """Return whether a table with a ``metaData`` action records its changes."""
+    return str(dict(metadata.get("configuration") or {}).get(FEED, "false")).lower() == "true"
 
 
 def _changed_no_row(commit: Commit) -> bool:

@@ -196,9 +196,10 @@ def no_delta(version: str) -> EnvironmentSetupError:
     number, newest = _delta()
     return EnvironmentSetupError(
         f"Delta {number} has no build for Spark {version}, only for those up to {_text(newest)}, so it can't "
-        f"read Delta's sources, nor write tables that only Spark writes: install PySpark {_text(newest)}: "
-        f"pip install 'pyspark=={_text(newest)}.*'; or a later delta-spark once there is one for this Spark: "
-        f"pip install --upgrade delta-spark. Joins of files and topics into plain Delta tables need no Delta of Spark's"
+        f"read static Delta tables, nor read or write tables that only Delta's own classes do: install PySpark "
+        f"{_text(newest)}: pip install 'pyspark=={_text(newest)}.*'; or a later delta-spark once there is one for this "
+        f"Spark: pip install --upgrade delta-spark. Streams of plain Delta tables, files and topics, into plain Delta "
+        f"tables, need no Delta of Spark's"
     )
 
 

@@ -256,6 +256,8 @@ class BoundInput:
             is_computed = isinstance(declared.event_time, Column)
             why_not = why_through_spark if _is_parquet(self.source) else delta_stream.why_through_spark
             why = why_not(defaults, self.frame, self.spec, is_computed=is_computed)
+            if why is not None and _is_table(self.source):
+                delta_stream.check_deltas_source(self.frame.sparkSession, self._label, why)
             self.spec = replace(self.spec, reading=why or DIRECT)
         elif self.source is not None and self.is_streaming:
             self.spec = replace(self.spec, reading=self.source.how_packed(self.spec))

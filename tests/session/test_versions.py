@@ -73,10 +73,10 @@ def test_a_spark_without_a_delta_is_refused_where_delta_is_used(installed_delta:
     with pytest.raises(EnvironmentSetupError) as caught:
         delta_package("4.3.0")
     assert str(caught.value) == (
-        "Delta 4.4.0 has no build for Spark 4.3.0, only for those up to 4.2, so it can't read Delta's sources, "
-        "nor write tables that only Spark writes: install PySpark 4.2: pip install 'pyspark==4.2.*'; or a later "
-        "delta-spark once there is one for this Spark: pip install --upgrade delta-spark. Joins of files and topics "
-        "into plain Delta tables need no Delta of Spark's"
+        "Delta 4.4.0 has no build for Spark 4.3.0, only for those up to 4.2, so it can't read static Delta tables, nor "
+        "read or write tables that only Delta's own classes do: install PySpark 4.2: pip install 'pyspark==4.2.*'; or "
+        "a later delta-spark once there is one for this Spark: pip install --upgrade delta-spark. Streams of plain "
+        "Delta tables, files and topics, into plain Delta tables, need no Delta of Spark's"
     )
 
 

@@ -27,3 +27,5 @@ def test_a_query_runs_on_the_newest_spark_where_delta_has_no_build() -> None:
     output = WITHOUT_DELTA.run("cojoin", "demo")
     assert [*WITHOUT_DELTA.folder().glob("pyspark-4.3*.dist-info")]
     assert "equal, row for row, all 199,995" in output
+    assert "Spark 4.3" in (told := WITHOUT_DELTA.run("tests.versions.without_delta"))
+    assert "all 8 orders" in told

@@ -23,19 +23,18 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pyspark.errors import PySparkException
 from pyspark.sql import functions as F  # noqa: N812
 
-from cojoin.delta.table_stream import FEED
+from cojoin.delta.table_stream import FEED, records_changes
 from cojoin.engine.row_changes import CHANGE_TYPE, COMMIT, COMMITTED_AT, DELETED, DELETES, DELTA_FEED
 from cojoin.engine.time.control_rows import CLOCK_SKEW_MS
 from cojoin.engine.values.arguments import milliseconds
 from cojoin.engine.values.rows import back_quoted
 from cojoin.errors import CheckpointError, ConfigurationError
-from cojoin.session.delta_tables import read_table, session_with_long_history, table_in_sql, table_log
+from cojoin.session.delta_tables import read_table, table_in_sql, table_log
 from cojoin.session.sessions import active_session, adapter_of, open_store
+from cojoin.spark.sources.delta_stream import has_delta
 from cojoin.spark.sources.source import NewestCommit, Source
-from cojoin.storage.locations import is_path
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -77,6 +76,14 @@ def _count_files(commit: Commit, *, is_feed: bool) -> int:
     if is_feed and commit.changes:
         return len(commit.changes)
     return sum(file.changes_data for file in (*commit.added, *(commit.removed if is_feed else ())))
+
+
+def _unrecorded_version(log: TableLog, first: int, last: int) -> int | None:
+    """Return the first of some versions whose changes the table does not record; None where it records all."""
+    if not records_changes(log.at(first).metadata):
+        return first
+    metadata = ((version, log.commit(version, has_files=False).metadata) for version in range(first + 1, last + 1))
+    return next((version for version, each in metadata if each is not None and not records_changes(each)), None)
 
 
 def _vacuumed_versions(spark: SparkSession, location: str, first: int) -> list[int]:
@@ -158,14 +165,13 @@ class DeltaChanges(Source):
         """Return the newest version and its time, if that is the event time; None where the table can't be asked."""
         if event_time != COMMITTED_AT:
             return None
-        try:
-            history = spark.sql(f"DESCRIBE HISTORY {table_in_sql(spark, str(self.location))} LIMIT 1")
-            newest = history.select("version", F.unix_millis("timestamp")).first()
-        except PySparkException:
+        log = table_log(spark, str(self.location))
+        table = None if log is None else log.newest()
+        if log is None or table is None:
             # The stream's own error is clearer about a table that can't be read.
             return None
         skew = CLOCK_SKEW_MS if self.clock_skew_ms is None else self.clock_skew_ms
-        return None if newest is None else NewestCommit(int(newest[0]), int(newest[1]), skew)
+        return NewestCommit(table.version, log.committed_at(log.commit(table.version)), skew)
 
     def why_endless(self) -> str | None:
         """Return why a static read differs from a stream of the source, with advice."""
@@ -187,6 +193,8 @@ class DeltaChanges(Source):
         if spark is not None:
             self._check_feed(spark)
         frame = super().open()
+        if CHANGE_TYPE not in frame.columns:
+            return frame
         columns = [name for name in frame.columns if name != CHANGE_TYPE]
         taken = [name for name in columns if name.lower() == DELETED]
         if taken:
@@ -199,8 +207,10 @@ class DeltaChanges(Source):
         deleted = F.coalesce(frame[CHANGE_TYPE].isin(*DELETES), F.expr("false")).alias(DELETED)
         return frame.select(*table, deleted, frame[COMMIT], frame[COMMITTED_AT])
 
-    def snapshot(self) -> DataFrame:
-        """Return the table's present rows, with the columns that a stream of its changes has."""
+    def snapshot(self) -> DataFrame | None:
+        """Return the table's present rows, with the columns that a stream of its changes has; None without Delta."""
+        if not has_delta():
+            return None
         frame = Source("delta", self.location).open(streaming=False)
         version, time = F.lit(0).cast("long").alias(COMMIT), F.lit(None).cast("timestamp").alias(COMMITTED_AT)
         return frame.select("*", F.expr("false").alias(DELETED), version, time)
@@ -217,16 +227,12 @@ class DeltaChanges(Source):
 
     def _check_feed(self, spark: SparkSession) -> None:
         """Check that the table records its changes."""
-        table = table_in_sql(spark, str(self.location))
-        try:
-            detail = spark.sql(f"DESCRIBE DETAIL {table}").select("properties").first()
-        except PySparkException:
-            # The stream's own error is clearer about a table that does not exist.
-            return
-        properties: Mapping[str, str] = detail[0] if detail is not None else {}
-        if str(properties.get(FEED, "false")).lower() != "true":
+        table = read_table(spark, str(self.location))
+        # The stream's own error is clearer about a table that does not exist.
+        if table is not None and not records_changes(table.metadata):
+            named = table_in_sql(spark, str(self.location))
             msg = (
-                f"source {self.title}: the table does not record its changes; switch that on with ALTER TABLE {table} "
+                f"source {self.title}: the table does not record its changes; switch that on with ALTER TABLE {named} "
                 f"SET TBLPROPERTIES ('{FEED}' = 'true'), and start again"
             )
             raise ConfigurationError(msg)
@@ -239,24 +245,17 @@ class DeltaChanges(Source):
             files = files_in_commit(spark, str(self.location), version, is_feed=True)
             # Delta leaves a commit with files of changes at the last one, which VACUUM may delete then.
             first += files is not None and index >= files - 1
-        table = read_table(spark, str(self.location))
-        if table is None or first > table.version:
+        log = table_log(spark, str(self.location))
+        table = None if log is None else log.newest()
+        if log is None or table is None or first > table.version:
             return
-        try:
-            with session_with_long_history(spark) as session:
-                reader = session.read.format("delta").option("readChangeFeed", "true").option("startingVersion", first)
-                location = str(self.location)
-                frame = reader.load(location) if is_path(location) else reader.table(location)
-                frame.where(F.col(COMMIT) < 0).count()
-        except PySparkException as error:
-            reason = " ".join(str(error).partition("\nJVM stacktrace")[0].split()).rstrip(".")
-            if not any(sign in reason for sign in _OF_CHANGES):
-                raise
+        unrecorded = _unrecorded_version(log, first, table.version)
+        if unrecorded is not None:
             msg = (
-                f"{label}: Delta table {self.location}: its changes from version {first} on can't be read: {reason}; "
-                f"{_CURE}"
+                f"{label}: Delta table {self.location}: its changes from version {first} on can't be read: those of "
+                f"version {unrecorded} were not recorded, as {FEED} was not true; {_CURE}"
             )
-            raise CheckpointError(msg) from error
+            raise CheckpointError(msg)
         vacuumed = _vacuumed_versions(spark, str(self.location), first)
         if vacuumed:
             listed = ", ".join(map(str, vacuumed[:_SHOWN])) + (", ..." if len(vacuumed) > _SHOWN else "")
@@ -270,7 +269,6 @@ class DeltaChanges(Source):
 
 _SHOWN = 10
 _CURE = "start a new query with its own checkpoint, which begins with the table's present rows"
-_OF_CHANGES = ("DELTA_MISSING_CHANGE_DATA", "DELTA_CHANGE_DATA_FEED", "DELTA_CHANGE_TABLE_FEED", "DELTA_VERSION")
 
 
 def delta_changes(location: str, options: Mapping[str, str], clock_skew: Duration | None = None) -> DeltaChanges:

@@ -33,10 +33,10 @@ from cojoin.delta.table_stream import Columns, Limits, Position, TableStream, wh
 from cojoin.engine.key_groups import is_hashed
 from cojoin.engine.row_changes import COMMIT, COMMITTED_AT, DELETED
 from cojoin.engine.values.types import type_to_ddl
-from cojoin.errors import CheckpointError, ConfigurationError
-from cojoin.session.delta_tables import table_path
+from cojoin.errors import CheckpointError, ConfigurationError, EnvironmentSetupError, QueryFailedError
+from cojoin.session.delta_tables import columns_of, table_path
 from cojoin.session.sealed import Sealed, sealed_call
-from cojoin.session.sessions import adapter_of, is_left_to_spark, open_store
+from cojoin.session.sessions import active_session, adapter_of, is_left_to_spark, open_store
 from cojoin.spark.batch.direct_reader import RANGES, RANGES_DDL, constant_of, is_plain, misfit, open_stored
 from cojoin.storage.file_systems import direct_store
 from cojoin.storage.local_store import LocalStore
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
     from cojoin.delta.actions import DataFile
     from cojoin.delta.table_log import TableVersion
@@ -250,15 +251,56 @@ def _why_by_file(store: Store, file: DataFile, stored: pa.Schema, schema: pa.Sch
         return f"it can't be read: {str(error).partition(chr(10))[0]}"
 
 
+def has_delta() -> bool:
+    """Return whether the active session has Delta's own source."""
+    session = active_session()
+    try:
+        adapter_of(session).check_delta()
+    except EnvironmentSetupError:
+        return False
+    return session is not None
+
+
+def check_deltas_source(session: SparkSession, label: str, why: str) -> None:
+    """Raise ``EnvironmentSetupError`` unless Delta's own source can read a table; ``why`` is why only it does."""
+    try:
+        adapter_of(session).check_delta()
+    except EnvironmentSetupError as error:
+        msg = f"{label}: only Delta's own source reads this table ({why}): {error}"
+        raise EnvironmentSetupError(msg) from error
+
+
+def open_columns(session: SparkSession, source: Source) -> DataFrame | None:
+    """Return a stream with a table's columns, whose rows can't be read through it; None where cojoin does not read it.
+
+    It stands for the table where the session has no Delta.
+    """
+    if find_spec("pyspark.sql.streaming.datasource") is None or not adapter_of(session).shares_paths:
+        return None
+    try:
+        _, table, _ = _table(session, source)
+    except (CheckpointError, _UnsuitableError):
+        return None
+    columns = columns_of(table)
+    if columns is None:
+        return None
+    if source.feed is not None:
+        columns = columns.add(DELETED, "boolean").add(COMMIT, "long").add(COMMITTED_AT, "timestamp")
+    return _opened(session, columns, Sealed(_unread))
+
+
+def _unread() -> DataSourceStreamReader:
+    msg = "a table's rows were to be read by Delta's own source, which this session lacks; start the query again"
+    raise QueryFailedError(msg)
+
+
 def open_ranges(session: SparkSession, source: Source) -> tuple[DataFrame, dict[str, Settings]]:
     """Return the stream of the ranges of a table's files (``RANGES_DDL``), and how tasks reach their object store."""
     store, table, _ = _table(session, source)
     tasks = adapter_of(session).parallel_tasks()
     columns = Columns.of(table.metadata)
     reading = TableReading(store.root, store.for_tasks(), table.table_id, columns, *_options(source), tasks)
-    name = f"{_FORMAT}-{uuid4().hex[:8]}"
-    session.dataSource.register(_data_source(name, reading))
-    return session.readStream.format(name).load(), places_of_store(store)
+    return _opened(session, RANGES_DDL, Sealed(partial(_reader, reading))), places_of_store(store)
 
 
 def places_of_store(store: Store) -> dict[str, Settings]:
@@ -267,28 +309,25 @@ def places_of_store(store: Store) -> dict[str, Settings]:
     return {} if settings is None else {scheme_and_place(store.root): settings}
 
 
-def _data_source(name: str, reading: TableReading) -> type[DataSource]:
-    """Return a data source class for a table, as ``cojoin.kafka.reader`` does for topics."""
-    part = Sealed(partial(_reader, reading))
+def _opened(session: SparkSession, columns: str | StructType, reader: Callable[[], Any]) -> DataFrame:
+    """Return the stream of a data source, whose class is made as ``cojoin.kafka.reader`` makes one for topics."""
+    name = f"{_FORMAT}-{uuid4().hex[:8]}"
 
     def stream_reader(self: DataSource, schema: Any) -> Any:
         del self, schema
-        return part()
+        return reader()
 
-    def schema(self: DataSource) -> str:
+    def schema(self: DataSource) -> Any:
         del self
-        return RANGES_DDL
+        return columns
 
     def named(cls: type[DataSource]) -> str:
         del cls
         return name
 
-    members: dict[str, Callable[..., Any] | classmethod[Any, Any, str]] = {
-        "name": classmethod(named),
-        "schema": schema,
-        "streamReader": stream_reader,
-    }
-    return type("DeltaDataSource", (DataSource,), members)
+    members = {"name": classmethod(named), "schema": schema, "streamReader": stream_reader}
+    session.dataSource.register(type("DeltaDataSource", (DataSource,), members))
+    return session.readStream.format(name).load()
 
 
 def _reader(reading: TableReading) -> DataSourceStreamReader:

@@ -10,12 +10,12 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeAlias
-from urllib.parse import unquote
 
-from cojoin.errors import CheckpointError, ConfigurationError
-from cojoin.session.delta_tables import session_with_long_history, table_log
+from cojoin.delta.table_log import UnreadableLogError
+from cojoin.errors import CheckpointError, ConfigurationError, EnvironmentSetupError
+from cojoin.session.delta_tables import table_log
 from cojoin.session.sessions import active_session, adapter_of, open_store
-from cojoin.session.spark_errors import SPARK_ERRORS
+from cojoin.spark.sources import delta_stream
 from cojoin.storage.locations import is_path, without_login
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
+    from cojoin.delta.table_log import TableLog
     from cojoin.engine.input_spec import InputSpec
     from cojoin.engine.row_changes import ChangeFeed
     from cojoin.spark.batch.packing import Grouping
@@ -94,7 +95,7 @@ def _delta_versions(spark: SparkSession, label: str, location: str, offset: str)
         raise CheckpointError(msg)
     in_snapshot = bool(position["isStartingVersion"])
     if in_snapshot:
-        _check_snapshot(spark, where, location, first)
+        _check_snapshot(spark, where, log, first, newest)
         first += 1
     available = set(log.versions())
     earliest = newest + 1
@@ -110,17 +111,16 @@ def _delta_versions(spark: SparkSession, label: str, location: str, offset: str)
     return first, earliest
 
 
-def _check_snapshot(spark: SparkSession, where: str, location: str, version: int) -> None:
+def _check_snapshot(spark: SparkSession, where: str, log: TableLog, version: int, newest: int) -> None:
     """Check that the rest of a table's initial snapshot can be read: its version, and the files removed since then."""
-    by_path = is_path(location)
     try:
-        with session_with_long_history(spark) as session:
-            now, then = session.read.format("delta"), session.read.format("delta").option("versionAsOf", version)
-            files_now = {*(now.load if by_path else now.table)(location).inputFiles()}
-            files_then = {*(then.load if by_path else then.table)(location).inputFiles()}
-        gone = [file for file in sorted(files_then - files_now) if not _exists(spark, file)]
-        why = f"{len(gone):,} of its {len(files_then):,} files" if gone else None
-    except SPARK_ERRORS:
+        then = [file.path for file in log.files(version)]
+        gone = {*then} - {file.path for file in log.files(newest)}
+        store = open_store(spark, log.path, "Delta table")
+        # Files of a shallow clone are another table's.
+        missing = [path for path in sorted(gone) if "://" not in path and not store.exists(path)]
+        why = f"{len(missing):,} of its {len(then):,} files" if missing else None
+    except UnreadableLogError:
         why = "its commits"
     if why is not None:
         msg = (
@@ -128,12 +128,6 @@ def _check_snapshot(spark: SparkSession, where: str, location: str, version: int
             f"be read; start a new query"
         )
         raise CheckpointError(msg)
-
-
-def _exists(spark: SparkSession, file: str) -> bool:
-    # Spark names files by encoded URLs.
-    folder, _, name = unquote(file).rpartition("/")
-    return open_store(spark, folder).exists(name)
 
 
 def _parsed(label: str, offset: str) -> dict[str, Any]:
@@ -354,7 +348,8 @@ class Source:
         Raises:
             ConfigurationError: No session is active.
         """
-        return self.open(streaming=False) if type(self) is Source else None
+        is_readable = type(self) is Source and (self.format != "delta" or delta_stream.has_delta())
+        return self.open(streaming=False) if is_readable else None
 
     def monitor(self, label: str) -> SourceMonitor | None:
         """Return a monitor of how far a query has read the source; None for most sources.
@@ -448,7 +443,8 @@ class Source:
             streaming: Whether to return a streaming DataFrame; False returns the present content as a static one.
 
         Returns:
-            The rows.
+            The rows; of a Delta table in a session without Delta, a stream of its columns alone, whose rows only the
+            workers read (``delta_stream``).
 
         Raises:
             ConfigurationError: No session is active, or it has no Delta.
@@ -461,7 +457,13 @@ class Source:
             )
             raise ConfigurationError(msg)
         if self.format == "delta":
-            adapter_of(spark).check_delta()
+            try:
+                adapter_of(spark).check_delta()
+            except EnvironmentSetupError:
+                columns = delta_stream.open_columns(spark, self) if streaming else None
+                if columns is None:
+                    raise
+                return columns
         reader: Any = (spark.readStream if streaming else spark.read).format(self.format).options(**self.options)
         if self.schema is not None:
             reader = reader.schema(self.schema)

@@ -1,0 +1,73 @@
+"""A daily job over Delta tables in a session without Delta: ``python -m tests.versions.without_delta``.
+
+Orders are a table to which rows are appended, customers one whose changes are read; a day's orders are between its
+changes and the next ones. Another writer makes the tables.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from datetime import datetime, timedelta, timezone
+
+import pyarrow as pa
+from deltalake import DeltaTable, write_deltalake
+
+import cojoin as cj
+from cojoin.delta.table_log import TableLog
+from cojoin.storage.local_store import LocalStore
+
+_TIME = pa.timestamp("us", "UTC")
+
+
+def run(root: str, *, drain: bool) -> cj.Query:
+    """Run the job once."""
+    orders = cj.Input(cj.sources.delta(f"{root}/orders"), "customer_id", "event_time", name="orders")
+    source = cj.sources.delta(f"{root}/customers", changes=True)
+    customers = cj.Input(source, "customer_id", "_commit_timestamp", name="customers")
+    query = (
+        cj.connect(orders, customers, key_groups=2)
+        .temporal_join()
+        .start(
+            output=cj.sinks.delta(f"{root}/out"),
+            checkpoint=f"{root}/checkpoint",
+            trigger=cj.Trigger.available_now(drain=drain),
+        )
+    )
+    query.await_termination(progress=False)
+    return query
+
+
+def main() -> None:
+    """Run four days, and compare what came out."""
+    root, due = tempfile.mkdtemp(), list[tuple[int, str | None]]()
+    spark = cj.spark_session("without Delta", master="local[2]", conf={"spark.ui.enabled": "false"})
+    customers = pa.table({"customer_id": [1, 2], "tier": ["gold", "tin"]})
+    write_deltalake(f"{root}/customers", customers, configuration={"delta.enableChangeDataFeed": "true"})
+    tiers: dict[int, str | None] = {1: "gold", 2: "tin"}
+    for day in range(4):
+        table = DeltaTable(f"{root}/customers")
+        if day in (1, 2):
+            table.update(new_values={"tier": f"day {day}"}, predicate="customer_id = 1")
+            tiers[1] = f"day {day}"
+        elif day == 3:
+            table.delete("customer_id = 2")
+            tiers[2] = None
+        log = TableLog(LocalStore(f"{root}/customers"))
+        newest = log.committed_at(log.commit(DeltaTable(f"{root}/customers").version()))
+        at = datetime.fromtimestamp(newest / 1000, tz=timezone.utc) + timedelta(milliseconds=1)
+        orders = {"order_id": [2 * day, 2 * day + 1], "customer_id": [1, 2], "event_time": pa.array([at, at], _TIME)}
+        write_deltalake(f"{root}/orders", pa.table(orders), mode="append")
+        due += [(2 * day, tiers[1]), (2 * day + 1, tiers[2])]
+        time.sleep(0.05)
+        query = run(root, drain=day == 3)
+        assert query.progress is not None
+        assert [each.reading for each in query.progress.inputs] == ["direct", "direct"]
+    out = DeltaTable(f"{root}/out").to_pyarrow_table().sort_by("order_id").select(["order_id", "tier"]).to_pylist()
+    assert [tuple(each.values()) for each in out] == due, (out, due)
+    sys.stdout.write(f"Spark {spark.version}: all {len(due)} orders\n")
+
+
+if __name__ == "__main__":
+    main()
