@@ -7,12 +7,16 @@ import subprocess
 import time
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 
 import cojoin as cj
 from benchmarks.kills.leavings import compare, enriched, rejected, write_files
 from cojoin.checkpoints.segment_files import FOLDER
+from cojoin.delta.deltalake_table import place_of
 from cojoin.engine.state.segments import SegmentOptions
+from cojoin.session.sessions import open_store
 from tests.servers.s3 import HANG_UP, SETTINGS, Refusal
 from tests.spark.data import Folders, Streams, asof, connect, generate
 from tests.spark.saved import DRAIN, Saved
@@ -50,6 +54,32 @@ def faults(spark: SparkSession, streams: Streams, *queries: Saved) -> list[str]:
     out = [row for each in queries for row in enriched(spark, f"{each.folder}/out")]
     dead = [row for each in queries for row in rejected(spark, f"{each.checkpoint}/rejected")]
     return compare(streams, "all", out, dead)
+
+
+@pytest.mark.slow  # A query on an object store.
+def test_tables_on_s3_are_read_by_the_workers(
+    spark: SparkSession, bucket: S3Server, capfd: pytest.CaptureFixture[str]
+) -> None:
+    times = pa.array([1_000_000, 2_000_000, 3_000_000], pa.timestamp("us", "UTC"))
+    for name, column in (("trades", {"trade_id": [1, 2, 3]}), ("customers", {"tier": ["gold", None, "tin"]})):
+        place = place_of(open_store(spark, f"{bucket.root}/{name}"))
+        assert place is not None
+        rows = pa.table({"customer_id": [1, 2, 3], "event_time": times, **column})
+        write_deltalake(place.url, rows, storage_options=dict(place.options), partition_by=["customer_id"])
+    inputs = [
+        cj.Input(cj.sources.delta(f"{bucket.root}/{name}"), "customer_id", "event_time", name=name)
+        for name in ("trades", "customers")
+    ]
+    joined = cj.connect(*inputs, key_groups=2).asof_join(suffixes=("", "_customer"))
+    assert [each.reading for each in joined.plan.inputs] == ["direct", "direct"]
+    query = joined.start(
+        output=cj.sinks.delta(f"{bucket.root}/out"), checkpoint=f"{bucket.root}/checkpoint", trigger=DRAIN
+    )
+    query.await_termination(progress=False)
+    rows = spark.read.format("delta").load(f"{bucket.root}/out").orderBy("trade_id").select("trade_id", "tier")
+    assert [tuple(each) for each in rows.collect()] == [(1, "gold"), (2, None), (3, "tin")]
+    said = "".join(capfd.readouterr())
+    assert not [each for each in SECRETS if each.decode() in said]
 
 
 @pytest.mark.slow  # Two queries on an object store, of 400 requests a batch.

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -306,7 +306,8 @@ def open_ranges(session: SparkSession, source: Source) -> tuple[DataFrame, dict[
 def places_of_store(store: Store) -> dict[str, Settings]:
     """Return how tasks reach the files of a store, by its place (``sessions.places_of``); empty for local files."""
     settings = store.for_tasks()
-    return {} if settings is None else {scheme_and_place(store.root): settings}
+    # A file's path is below the place, not below the store's root.
+    return {} if settings is None else {scheme_and_place(store.root): replace(settings, prefix="")}
 
 
 def _opened(session: SparkSession, columns: str | StructType, reader: Callable[[], Any]) -> DataFrame:

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+READERS = ("direct", "spark")
+"""Who reads a table: cojoin's source, or Delta's own."""
+
 KEYS = 4
 FEED = "tblproperties ('delta.enableChangeDataFeed' = 'true')"
 A_DAY = cj.WatermarkStrategy.for_bounded_out_of_orderness("1 day")

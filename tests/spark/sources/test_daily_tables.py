@@ -17,7 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812
 import cojoin as cj
 from tests.seeds import SEED, drawn
 from tests.spark.refused import refused
-from tests.spark.sources.changed_tables import KEYS, MINUTE, ChangedTable
+from tests.spark.sources.changed_tables import KEYS, MINUTE, READERS, ChangedTable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -129,23 +129,12 @@ def update(tier: str, condition: str = "true") -> str:
     return f"update {{}} set tier = '{tier}' where {condition}"
 
 
-READERS = ("direct", "spark")
-
-
 def position(checkpoint: Path) -> tuple[int, int]:
     """Return where the query stands in the table: the version and the index."""
     newest = max(checkpoint.glob("spark/offsets/[0-9]*"), key=lambda path: int(path.name))
     found = json.loads(newest.read_text().splitlines()[3])
     assert not found["isStartingVersion"]
     return found["reservoirVersion"], found["index"]
-
-
-@pytest.fixture
-def reader(request: pytest.FixtureRequest, spark: SparkSession) -> Iterator[str]:
-    """Have the tables read by cojoin's source, ``direct``, or by Delta's own, ``spark``."""
-    spark.conf.set("spark.cojoin.delta", request.param)
-    yield request.param
-    spark.conf.unset("spark.cojoin.delta")
 
 
 @pytest.mark.slow  # The five days of ``tests/spark/query/test_input_progress.py`` have a MERGE on every push.

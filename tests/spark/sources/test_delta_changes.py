@@ -14,7 +14,7 @@ import pytest
 import cojoin as cj
 from tests.seeds import SEED, drawn
 from tests.spark.refused import refused
-from tests.spark.sources.changed_tables import A_DAY, FEED, MINUTE, ChangedTable
+from tests.spark.sources.changed_tables import A_DAY, FEED, MINUTE, READERS, ChangedTable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -140,7 +140,12 @@ def test_a_plain_stream_of_a_table_that_is_updated_ends_with_the_ways_to_read_it
 
 
 @pytest.mark.slow  # A query of a dozen batches each time.
-@pytest.mark.parametrize(("event_time", "round_"), drawn(product([COMMITTED, "since", None], range(ROUNDS // 3)), 1))
+@pytest.mark.usefixtures("reader")
+@pytest.mark.parametrize(
+    ("event_time", "round_", "reader"),
+    drawn(product([COMMITTED, "since", None], range(ROUNDS // 3), READERS), 1),
+    indirect=["reader"],
+)
 def test_random_histories_give_what_duckdb_gives(
     spark: SparkSession, tmp_path: Path, event_time: str | None, round_: int
 ) -> None:
@@ -173,7 +178,8 @@ DEATHS = {
 
 
 @pytest.mark.slow  # Six runs each.
-@pytest.mark.parametrize("point", drawn(DEATHS, 1))
+@pytest.mark.usefixtures("reader")
+@pytest.mark.parametrize(("point", "reader"), drawn(product(DEATHS, READERS), 1), indirect=["reader"])
 def test_a_query_that_is_killed_anywhere_goes_on_and_forks_exactly(
     spark: SparkSession, tmp_path: Path, point: str
 ) -> None:
