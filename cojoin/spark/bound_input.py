@@ -230,7 +230,9 @@ class BoundInput:
         defaults: Any = declared.source if isinstance(declared.source, Source) else None
         self.source: Source | None = defaults
         self._event_time = declared.event_time
-        self.frame, event_time = self._with_event_time(_open(declared.source, self._label), declared.event_time)
+        columns = self._columns_of_table(declared)
+        opened = _open(declared.source, self._label) if columns is None else columns
+        self.frame, event_time = self._with_event_time(opened, declared.event_time)
         self._marker_columns = [each for each in MARKER_COLUMNS if self.source and each in self.frame.columns]
         fields = self._columns()
         columns = InputColumns(
@@ -256,11 +258,30 @@ class BoundInput:
             is_computed = isinstance(declared.event_time, Column)
             why_not = why_through_spark if _is_parquet(self.source) else delta_stream.why_through_spark
             why = why_not(defaults, self.frame, self.spec, is_computed=is_computed)
-            if why is not None and _is_table(self.source):
+            if why is not None and columns is not None:
                 delta_stream.check_deltas_source(self.frame.sparkSession, self._label, why)
+                self.frame = _open(declared.source, self._label)
             self.spec = replace(self.spec, reading=why or DIRECT)
         elif self.source is not None and self.is_streaming:
             self.spec = replace(self.spec, reading=self.source.how_packed(self.spec))
+
+    def _columns_of_table(self, declared: Input) -> DataFrame | None:
+        """Return a stream that stands for a table which the workers may read; None where Spark reads the source."""
+        session, source = active_session(), declared.source
+        if session is None or not _is_table(source) or isinstance(declared.event_time, Column):
+            return None
+        check_session(session, self._label)
+        if isinstance(source, DeltaChanges):
+            source.check_feed(session)
+        return delta_stream.open_columns(session, source)
+
+    def present_columns(self) -> StructType:
+        """Return the columns that the source of a streamed table has now, without those of an event-time expression."""
+        assert self.source is not None
+        columns = None
+        if self.spec.reading == DIRECT:
+            columns = delta_stream.open_columns(self.frame.sparkSession, self.source)
+        return (self.source.open() if columns is None else columns).schema
 
     def _check_static(self, event_time: Any) -> None:
         if isinstance(event_time, Column):
@@ -392,9 +413,11 @@ class BoundInput:
         former = copy.copy(self)
         former.spec = spec
         if added:
-            types = self.frame.schema
+            types, rows = self.frame.schema, self.frame
+            if _is_table(self.source) and self.spec.reading == DIRECT:
+                rows = _open(self.source, self._label)
             nulls = {name: F.lit(None).cast(types[name].dataType) for name in added}
-            former.frame = self.frame.withColumns(nulls)
+            former.frame = rows.withColumns(nulls)
             former.spec = replace(spec, reading="the batch was planned before columns were added")
         return former
 

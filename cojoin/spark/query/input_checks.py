@@ -59,7 +59,7 @@ def check_source_columns(inputs: Sequence[BoundInput]) -> None:
         if not isinstance(bound.source, Source) or bound.source.format != "delta" or not bound.is_streaming:
             continue
         try:
-            then, now = _columns(bound.frame.schema), _columns(bound.source.open().schema)
+            then, now = _columns(bound.frame.schema), _columns(bound.present_columns())
         except JAVA_ERRORS:
             # The stream's own error is clearer about a table that can't be read any more.
             continue

@@ -191,10 +191,8 @@ class DeltaChanges(Source):
             raise ConfigurationError(msg)
         spark = active_session()
         if spark is not None:
-            self._check_feed(spark)
+            self.check_feed(spark)
         frame = super().open()
-        if CHANGE_TYPE not in frame.columns:
-            return frame
         columns = [name for name in frame.columns if name != CHANGE_TYPE]
         taken = [name for name in columns if name.lower() == DELETED]
         if taken:
@@ -225,7 +223,7 @@ class DeltaChanges(Source):
             self._check_changes(spark, label, json.loads(offset))
         return []
 
-    def _check_feed(self, spark: SparkSession) -> None:
+    def check_feed(self, spark: SparkSession) -> None:
         """Check that the table records its changes."""
         table = read_table(spark, str(self.location))
         # The stream's own error is clearer about a table that does not exist.

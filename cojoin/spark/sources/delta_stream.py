@@ -31,9 +31,9 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from cojoin.delta.table_log import TableLog
 from cojoin.delta.table_stream import Columns, Limits, Position, TableStream, why_unreadable
 from cojoin.engine.key_groups import is_hashed
-from cojoin.engine.row_changes import COMMIT, COMMITTED_AT, DELETED
+from cojoin.engine.row_changes import CHANGE_TYPE, COMMIT, COMMITTED_AT, DELETED
 from cojoin.engine.values.types import type_to_ddl
-from cojoin.errors import CheckpointError, ConfigurationError, EnvironmentSetupError, QueryFailedError
+from cojoin.errors import CheckpointError, ConfigurationError, EnvironmentSetupError
 from cojoin.session.delta_tables import columns_of, table_path
 from cojoin.session.sealed import Sealed, sealed_call
 from cojoin.session.sessions import active_session, adapter_of, is_left_to_spark, open_store
@@ -64,6 +64,10 @@ _REMOVALS: dict[str, Removals] = {
     "ignorechanges": "ignore_changes",
     "ignoredeletes": "ignore_deletes",
 }
+_PADDED = '"__CHAR_VARCHAR_TYPE_STRING":"char('
+"""The mark of a column that Spark pads with blanks as it reads it, in a table's schema."""
+
+_OF_FEED = {CHANGE_TYPE, DELETED, COMMIT, COMMITTED_AT}
 _SIZE = re.compile("([1-9][0-9]*)([bkmgt]?)")
 _UNITS = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
@@ -223,6 +227,8 @@ def _reasons_of_table(
     of_feed = [] if source.feed is None else [DELETED, COMMIT, COMMITTED_AT]
     if [*Columns.of(table.metadata).types, *of_feed] != schema.names:
         yield "its columns are not those of its log"
+    if _PADDED in table.schema_text:
+        yield "its columns of the type char"
     others = {*table.partition_columns, *of_feed}
     stored = pa.schema([each for each in schema if each.name not in others])
     if not len(stored):
@@ -230,7 +236,10 @@ def _reasons_of_table(
     for column in schema:
         if column.name in table.partition_columns and pa.types.is_timestamp(column.type):
             yield f"its partition column {column.name!r} is a {type_to_ddl(column.type)}"
-    files = log.files(table.version)
+    yield from _reasons_of_files(store, log.files(table.version), stored, schema)
+
+
+def _reasons_of_files(store: Store, files: Sequence[DataFile], stored: pa.Schema, schema: pa.Schema) -> Iterator[str]:
     if any(each.deletion_vector for each in files):
         yield "its deletion vectors"
     for file in [*files[:: max(1, -(-len(files) // _SAMPLES))], *files[-1:]]:
@@ -273,8 +282,10 @@ def check_deltas_source(session: SparkSession, label: str, why: str) -> None:
 def open_columns(session: SparkSession, source: Source) -> DataFrame | None:
     """Return a stream with a table's columns, whose rows can't be read through it; None where cojoin does not read it.
 
-    It stands for the table where the session has no Delta.
+    It stands for the table, so that Delta's classes, which take a second or two, are loaded only where they are needed.
     """
+    if is_left_to_spark(session, "spark.cojoin.delta"):
+        return None
     if find_spec("pyspark.sql.streaming.datasource") is None or not adapter_of(session).shares_paths:
         return None
     try:
@@ -282,7 +293,7 @@ def open_columns(session: SparkSession, source: Source) -> DataFrame | None:
     except (CheckpointError, _UnsuitableError):
         return None
     columns = columns_of(table)
-    if columns is None:
+    if columns is None or (source.feed is not None and _OF_FEED & {name.lower() for name in columns.names}):
         return None
     if source.feed is not None:
         columns = columns.add(DELETED, "boolean").add(COMMIT, "long").add(COMMITTED_AT, "timestamp")
@@ -290,8 +301,8 @@ def open_columns(session: SparkSession, source: Source) -> DataFrame | None:
 
 
 def _unread() -> DataSourceStreamReader:
-    msg = "a table's rows were to be read by Delta's own source, which this session lacks; start the query again"
-    raise QueryFailedError(msg)
+    msg = "the rows of a table were to be read through the stream of its columns"
+    raise AssertionError(msg)
 
 
 def open_ranges(session: SparkSession, source: Source) -> tuple[DataFrame, dict[str, Settings]]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeAlias
 
 from cojoin.delta.table_log import UnreadableLogError
-from cojoin.errors import CheckpointError, ConfigurationError, EnvironmentSetupError
+from cojoin.errors import CheckpointError, ConfigurationError
 from cojoin.session.delta_tables import table_log
 from cojoin.session.sessions import active_session, adapter_of, open_store
 from cojoin.spark.sources import delta_stream
@@ -443,8 +443,7 @@ class Source:
             streaming: Whether to return a streaming DataFrame; False returns the present content as a static one.
 
         Returns:
-            The rows; of a Delta table in a session without Delta, a stream of its columns alone, whose rows only the
-            workers read (``delta_stream``).
+            The rows.
 
         Raises:
             ConfigurationError: No session is active, or it has no Delta.
@@ -457,13 +456,7 @@ class Source:
             )
             raise ConfigurationError(msg)
         if self.format == "delta":
-            try:
-                adapter_of(spark).check_delta()
-            except EnvironmentSetupError:
-                columns = delta_stream.open_columns(spark, self) if streaming else None
-                if columns is None:
-                    raise
-                return columns
+            adapter_of(spark).check_delta()
         reader: Any = (spark.readStream if streaming else spark.read).format(self.format).options(**self.options)
         if self.schema is not None:
             reader = reader.schema(self.schema)
