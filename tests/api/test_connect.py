@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -55,3 +56,10 @@ def test_every_type_that_is_returned_has_a_public_name() -> None:
     assert isinstance(pair().asof_join().run(), cj.types.Result)
     assert {isinstance(step, cj.types.Step) for step in pair().asof_join().steps([(1, 1)])} == {True}
     assert isinstance(cj.diff(pair().asof_join(), pair().asof_join()), cj.types.Difference)
+
+
+def test_a_moment_of_any_zone_is_taken_as_its_milliseconds() -> None:
+    berlin = timezone(timedelta(hours=1))
+    moment = datetime(1970, 1, 1, 1, 0, 5, 250_000, tzinfo=berlin)
+    inputs = cj.Input(LEFT, "id", "at", "trades"), cj.Input(RIGHT, "id", "since", "customers")
+    assert cj.connect(*inputs, hold_left_until=moment).asof_join().plan.time.hold_left_until == 5_250

@@ -203,15 +203,15 @@ def test_an_executor_on_another_host_that_comes_later_is_refused(cluster: HostsC
 
 
 def test_killed_executors_and_workers_and_a_host_cut_off_change_no_row(cluster: HostsCluster) -> None:
-    driver = start_live(cluster, "kills", coming=150)
+    driver = start_live(cluster, "kills", coming=100)
     cluster.kill("worker-1", of="CoarseGrainedExecutorBackend")
-    time.sleep(15)
+    time.sleep(8)
     cluster.kill("worker-2")
-    time.sleep(15)
+    time.sleep(8)
     cluster.start_worker("worker-2")
-    time.sleep(10)
+    time.sleep(5)
     cluster.cut("worker-1")
-    time.sleep(60)
+    time.sleep(40)
     cluster.join("worker-1")
     said = ended(cluster, driver, 400)
     assert said.get("drained"), said
