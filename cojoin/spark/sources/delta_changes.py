@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyspark.sql import functions as F  # noqa: N812
 
-from cojoin.delta.table_stream import FEED, records_changes
+from cojoin.delta.table_stream import FEED, Columns, records_changes
 from cojoin.engine.row_changes import CHANGE_TYPE, COMMIT, COMMITTED_AT, DELETED, DELETES, DELTA_FEED
 from cojoin.engine.time.control_rows import CLOCK_SKEW_MS
 from cojoin.engine.values.arguments import milliseconds
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from cojoin.delta.actions import Commit
-    from cojoin.delta.table_log import TableLog
+    from cojoin.delta.table_log import TableLog, TableVersion
     from cojoin.engine.row_changes import ChangeFeed
     from cojoin.engine.values.arguments import Duration
 
@@ -78,12 +78,17 @@ def _count_files(commit: Commit, *, is_feed: bool) -> int:
     return sum(file.changes_data for file in (*commit.added, *(commit.removed if is_feed else ())))
 
 
-def _unrecorded_version(log: TableLog, first: int, last: int) -> int | None:
-    """Return the first of some versions whose changes the table does not record; None where it records all."""
-    if not records_changes(log.at(first).metadata):
-        return first
-    metadata = ((version, log.commit(version, has_files=False).metadata) for version in range(first + 1, last + 1))
-    return next((version for version, each in metadata if each is not None and not records_changes(each)), None)
+def _why_unreadable_since(log: TableLog, first: int, table: TableVersion) -> str | None:
+    """Return why the changes of a table from a version on can't be read with its present columns; None if they can."""
+    columns, metadata = Columns.of(table.metadata), log.at(first).metadata
+    for version in range(first, table.version + 1):
+        if version > first:
+            metadata = log.commit(version, has_files=False).metadata or metadata
+        if not records_changes(metadata):
+            return f"those of version {version} were not recorded, as {FEED} was not true"
+        if not columns.read(Columns.of(metadata)):
+            return f"in version {version} the table had other columns, or other types of these"
+    return None
 
 
 def _vacuumed_versions(spark: SparkSession, location: str, first: int) -> list[int]:
@@ -247,11 +252,11 @@ class DeltaChanges(Source):
         table = None if log is None else log.newest()
         if log is None or table is None or first > table.version:
             return
-        unrecorded = _unrecorded_version(log, first, table.version)
-        if unrecorded is not None:
+        why = _why_unreadable_since(log, first, table)
+        if why is not None:
             msg = (
-                f"{label}: Delta table {self.location}: its changes from version {first} on can't be read: those of "
-                f"version {unrecorded} were not recorded, as {FEED} was not true; {_CURE}"
+                f"{label}: Delta table {self.location}: its changes from version {first} on can't be read: {why}; "
+                f"{_CURE}"
             )
             raise CheckpointError(msg)
         vacuumed = _vacuumed_versions(spark, str(self.location), first)
