@@ -32,7 +32,6 @@ class _Source:
     """One of the inputs' sources."""
 
     begins_with_snapshot = False
-    is_in_python = False
 
     def __init__(self, name: str, *, has_log: bool) -> None:
         self.name, self.has_log = name, has_log
@@ -104,5 +103,6 @@ def bound_inputs(session: Any) -> list[Any]:
     """Return both inputs, in a session."""
     frame = SimpleNamespace(sparkSession=session)
     return [
-        SimpleNamespace(frame=frame, source=source, spec=_spec(source.name), is_streaming=True) for source in _SOURCES
+        SimpleNamespace(frame=frame, source=source, spec=_spec(source.name), is_streaming=True, reads_by_python=False)
+        for source in _SOURCES
     ]

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from cojoin.delta.actions import Commit
     from cojoin.storage.store import Store
 
 _HANDLES, _STEPS = 3, 14
@@ -185,7 +186,7 @@ class Side:
         told = ("isBlindAppend", "userMetadata", "txnId", "operation")
         commits = [
             (
-                replace(each, info={}, metadata=None, removed=[replace(file, modified=0) for file in each.removed]),  # type: ignore[arg-type]
+                replace(each, info={}, metadata=None, files=_without_times(each)),
                 {name: each.info.get(name) for name in told},
             )
             for each in self._log.commits(-1)
@@ -198,6 +199,11 @@ class Side:
             self._log.files(found.version),
             commits,
         )
+
+
+def _without_times(commit: Commit) -> Any:
+    """Return a commit's files, the removed ones without the moments of their removal."""
+    return tuple((kind, replace(file, modified=0) if kind == "remove" else file) for kind, file in commit.files)
 
 
 def compare(folder: Path, number: int) -> None:

@@ -26,6 +26,7 @@ class Run:
     """A run as a query tells of it."""
 
     progress: BatchReport | None = None
+    progress_before: BatchReport | None = None
     batches: int = 0
     is_active: bool = True
     span: tuple[int, int] | None = None
