@@ -213,6 +213,12 @@ def test_an_archive_is_read_by_the_sessions_settings(monkeypatch: pytest.MonkeyP
         assert server.requests - before < 12
         with open_file(uri, "archive", places) as file:
             assert pq.read_table(file).equals(RECORDS)
+            whole, before = file.size(), server.requests
+            file.seek(whole)
+            assert file.read(10) == b""
+            assert server.requests == before, "there is nothing to ask for after its end"
+            file.seek(whole - 4)
+            assert file.read(10) == b"PAR1"
 
 
 def test_what_can_not_be_read_is_told_without_secrets() -> None:
