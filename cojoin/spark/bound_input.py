@@ -230,8 +230,8 @@ class BoundInput:
         defaults: Any = declared.source if isinstance(declared.source, Source) else None
         self.source: Source | None = defaults
         self._event_time = declared.event_time
-        columns = self._columns_of_table(declared)
-        opened = _open(declared.source, self._label) if columns is None else columns
+        stand_in = self._columns_of_table(declared)
+        opened = _open(declared.source, self._label) if stand_in is None else stand_in
         self.frame, event_time = self._with_event_time(opened, declared.event_time)
         self._marker_columns = [each for each in MARKER_COLUMNS if self.source and each in self.frame.columns]
         fields = self._columns()
@@ -258,7 +258,7 @@ class BoundInput:
             is_computed = isinstance(declared.event_time, Column)
             why_not = why_through_spark if _is_parquet(self.source) else delta_stream.why_through_spark
             why = why_not(defaults, self.frame, self.spec, is_computed=is_computed)
-            if why is not None and columns is not None:
+            if why is not None and stand_in is not None:
                 delta_stream.check_deltas_source(self.frame.sparkSession, self._label, why)
                 self.frame = _open(declared.source, self._label)
             self.spec = replace(self.spec, reading=why or DIRECT)

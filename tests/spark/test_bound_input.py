@@ -35,7 +35,9 @@ def reading(folder: Path, ddl: str = DDL, format: str = "parquet", **settings: A
     options = settings.pop("options", None)
     source = cj.sources.files(folder, format, schema=ddl, options=options)
     declared = cj.Input(source, **({"key": "id", "event_time": "at"} | settings))
-    return BoundInput(declared, "left", 1).spec.reading
+    bound = BoundInput(declared, "left", 1)
+    assert bound.spec.event_time in bound.frame.columns
+    return bound.spec.reading
 
 
 @pytest.fixture
