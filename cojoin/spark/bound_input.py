@@ -280,8 +280,8 @@ class BoundInput:
         assert self.source is not None
         columns = None
         if self.spec.reading == DIRECT:
-            columns = delta_stream.open_columns(self.frame.sparkSession, self.source)
-        return (self.source.open() if columns is None else columns).schema
+            columns = delta_stream.present_columns(self.frame.sparkSession, self.source)
+        return self.source.open().schema if columns is None else columns
 
     def _check_static(self, event_time: Any) -> None:
         if isinstance(event_time, Column):

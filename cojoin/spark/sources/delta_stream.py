@@ -26,6 +26,7 @@ from urllib.parse import urlsplit
 from uuid import uuid4
 
 import pyarrow as pa
+from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
 from cojoin.delta.table_log import TableLog
@@ -43,7 +44,7 @@ from cojoin.storage.local_store import LocalStore
 from cojoin.storage.locations import scheme_and_place
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
@@ -279,11 +280,8 @@ def check_deltas_source(session: SparkSession, label: str, why: str) -> None:
         raise EnvironmentSetupError(msg) from error
 
 
-def open_columns(session: SparkSession, source: Source) -> DataFrame | None:
-    """Return a stream with a table's columns, whose rows can't be read through it; None where cojoin does not read it.
-
-    It stands for the table, so that Delta's classes, which take a second or two, are loaded only where they are needed.
-    """
+def present_columns(session: SparkSession, source: Source) -> StructType | None:
+    """Return the columns of a stream of a table, by its log; None where cojoin does not read it."""
     if is_left_to_spark(session, "spark.cojoin.delta"):
         return None
     if find_spec("pyspark.sql.streaming.datasource") is None or not adapter_of(session).shares_paths:
@@ -293,16 +291,24 @@ def open_columns(session: SparkSession, source: Source) -> DataFrame | None:
     except (CheckpointError, _UnsuitableError):
         return None
     columns = columns_of(table)
-    if columns is None or (source.feed is not None and _OF_FEED & {name.lower() for name in columns.names}):
+    if columns is None or source.feed is None:
+        return columns
+    if _OF_FEED & {name.lower() for name in columns.names}:
         return None
-    if source.feed is not None:
-        columns = columns.add(DELETED, "boolean").add(COMMIT, "long").add(COMMITTED_AT, "timestamp")
-    return _opened(session, columns, Sealed(_unread))
+    return columns.add(DELETED, "boolean").add(COMMIT, "long").add(COMMITTED_AT, "timestamp")
 
 
-def _unread() -> DataSourceStreamReader:
-    msg = "the rows of a table were to be read through the stream of its columns"
-    raise AssertionError(msg)
+def open_columns(session: SparkSession, source: Source) -> DataFrame | None:
+    """Return a stream that has a table's columns, and fails if its rows are read; None where cojoin does not read it.
+
+    It stands for the table, so that Delta's classes, which take a second or two, are loaded only where they are needed.
+    """
+    columns = present_columns(session, source)
+    if columns is None:
+        return None
+    none = F.raise_error(F.lit(f"{source.title}: its rows were to be read through the stream of its columns"))
+    stream = session.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
+    return stream.select(*(none.cast(each.dataType).alias(each.name, metadata=each.metadata) for each in columns))
 
 
 def open_ranges(session: SparkSession, source: Source) -> tuple[DataFrame, dict[str, Settings]]:
@@ -311,7 +317,9 @@ def open_ranges(session: SparkSession, source: Source) -> tuple[DataFrame, dict[
     tasks = adapter_of(session).parallel_tasks()
     columns = Columns.of(table.metadata)
     reading = TableReading(store.root, store.for_tasks(), table.table_id, columns, *_options(source), tasks)
-    return _opened(session, RANGES_DDL, Sealed(partial(_reader, reading))), places_of_store(store)
+    name = f"{_FORMAT}-{uuid4().hex[:8]}"
+    session.dataSource.register(_data_source(name, reading))
+    return session.readStream.format(name).load(), places_of_store(store)
 
 
 def places_of_store(store: Store) -> dict[str, Settings]:
@@ -321,25 +329,24 @@ def places_of_store(store: Store) -> dict[str, Settings]:
     return {} if settings is None else {scheme_and_place(store.root): replace(settings, prefix="")}
 
 
-def _opened(session: SparkSession, columns: str | StructType, reader: Callable[[], Any]) -> DataFrame:
-    """Return the stream of a data source, whose class is made as ``cojoin.kafka.reader`` makes one for topics."""
-    name = f"{_FORMAT}-{uuid4().hex[:8]}"
+def _data_source(name: str, reading: TableReading) -> type[DataSource]:
+    """Return a data source class for a table, as ``cojoin.kafka.reader`` does for topics."""
+    reader = Sealed(partial(_reader, reading))
 
     def stream_reader(self: DataSource, schema: Any) -> Any:
         del self, schema
         return reader()
 
-    def schema(self: DataSource) -> Any:
+    def schema(self: DataSource) -> str:
         del self
-        return columns
+        return RANGES_DDL
 
     def named(cls: type[DataSource]) -> str:
         del cls
         return name
 
     members = {"name": classmethod(named), "schema": schema, "streamReader": stream_reader}
-    session.dataSource.register(type("DeltaDataSource", (DataSource,), members))
-    return session.readStream.format(name).load()
+    return type("DeltaDataSource", (DataSource,), members)
 
 
 def _reader(reading: TableReading) -> DataSourceStreamReader:
