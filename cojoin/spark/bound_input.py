@@ -23,16 +23,23 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructTy
 
 from cojoin.engine.input import Advice, InputColumns, check_names
 from cojoin.engine.input_spec import DIRECT
-from cojoin.engine.key_groups import group_labels, is_hashed
+from cojoin.engine.key_groups import group_labels
 from cojoin.engine.values.arguments import Duration, milliseconds
 from cojoin.engine.values.rows import back_quoted
-from cojoin.engine.values.types import parse_schema, type_to_ddl
+from cojoin.engine.values.types import parse_schema
 from cojoin.errors import ConfigurationError, SchemaError
 from cojoin.session.arrow_types import arrow_type
 from cojoin.session.sealed import for_workers
 from cojoin.session.sessions import active_session, adapter_of, check_full, check_session, is_left_to_spark
 from cojoin.session.spark_errors import JAVA_ERRORS, explain
-from cojoin.spark.batch.direct_reader import DirectReader, file_ranges, folders_with_values, is_plain, misfit
+from cojoin.spark.batch.direct_reader import (
+    DirectReader,
+    file_ranges,
+    folders_with_values,
+    misfit,
+    why_by_columns,
+    why_by_settings,
+)
 from cojoin.spark.batch.packing import (
     GROUP_COLUMN,
     MARK_COLUMN,
@@ -75,17 +82,6 @@ _OF_STREAMS = {
 }
 """Options, in lower case, that decide which files are read when, and not how."""
 
-_AS_EXPECTED = {
-    "spark.sql.caseSensitive": "false",
-    "spark.sql.files.ignoreCorruptFiles": "false",
-    "spark.sql.files.ignoreMissingFiles": "false",
-    "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
-    "spark.sql.parquet.int96RebaseModeInRead": "CORRECTED",
-    "spark.sql.parquet.int96TimestampConversion": "false",
-    "spark.sql.parquet.int96AsTimestamp": "true",
-}
-"""Settings of Spark that change the rows read from a file, with the values for which the workers read the same."""
-
 _PATTERN = re.compile(r"[\[\]{}*?\\]")
 _SAMPLES, _LISTED = 3, 10_000
 
@@ -121,7 +117,7 @@ def why_through_spark(source: Source, frame: DataFrame, spec: InputSpec, *, is_c
         return "its event time is an expression"
     return (
         _why_by_options(source)
-        or _why_by_settings(session)
+        or why_by_settings(session)
         or _why_by_schema(source, schema, spec)
         or _why_by_files(_root_of(session, source), schema)
     )
@@ -132,27 +128,12 @@ def _why_by_options(source: Source) -> str | None:
     return f"it has the option {others[0]}" if others else None
 
 
-def _why_by_settings(session: SparkSession) -> str | None:
-    for name, expected in _AS_EXPECTED.items():
-        value = str(session.conf.get(name, expected))
-        if value.lower() != expected.lower():
-            return f"{name} is {value}"
-    return None
-
-
 def _why_by_schema(source: Source, schema: pa.Schema, spec: InputSpec) -> str | None:
     declared = parse_schema(str(source.schema), label="schema").names
     if declared != schema.names:
         added = [name for name in schema.names if name not in declared]
         return f"its columns are not those of its schema: {', '.join(added or schema.names)}"
-    for field in schema:
-        if not is_plain(field.type):
-            return f"its column {field.name!r} is of the type {type_to_ddl(field.type)}"
-        if "." in field.name or field.name.lower() == "_metadata":
-            return f"its column is named {field.name!r}"
-        if field.name in spec.key and not is_hashed(field.type):
-            return f"its key {field.name!r} is of the type {type_to_ddl(field.type)}"
-    return None
+    return why_by_columns(schema, spec.key)
 
 
 def _why_by_files(root: str | None, schema: pa.Schema) -> str | None:

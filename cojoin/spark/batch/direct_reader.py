@@ -32,6 +32,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql import functions as F  # noqa: N812
 
+from cojoin.engine.key_groups import is_hashed
 from cojoin.engine.row_changes import CHANGE_TYPE, COMMIT, DELETED, DELETES
 from cojoin.engine.values.types import type_to_ddl
 from cojoin.errors import QueryFailedError
@@ -40,9 +41,9 @@ from cojoin.storage.file_systems import open_file
 from cojoin.storage.parquet_files import check_not_encrypted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
     from cojoin.spark.batch.packing import Grouping
     from cojoin.storage.object_store_settings import Settings
@@ -57,6 +58,18 @@ _MILLIS, _MICROS = "milliseconds", "microseconds"
 _TEXTS = (None, "String")
 
 
+_AS_EXPECTED = {
+    "spark.sql.caseSensitive": "false",
+    "spark.sql.files.ignoreCorruptFiles": "false",
+    "spark.sql.files.ignoreMissingFiles": "false",
+    "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
+    "spark.sql.parquet.int96RebaseModeInRead": "CORRECTED",
+    "spark.sql.parquet.int96TimestampConversion": "false",
+    "spark.sql.parquet.int96AsTimestamp": "true",
+}
+"""Settings of Spark that change the rows read from a file, with the values for which the workers read the same."""
+
+
 def is_plain(dtype: pa.DataType) -> bool:
     """Return whether columns of a type can be read by pyarrow as Spark does.
 
@@ -69,6 +82,27 @@ def is_plain(dtype: pa.DataType) -> bool:
     is_text = types.is_string(dtype) or types.is_binary(dtype)
     others = types.is_boolean(dtype) or types.is_date32(dtype) or types.is_decimal128(dtype)
     return bool(is_time or is_number or is_text or others)
+
+
+def why_by_settings(session: SparkSession) -> str | None:
+    """Return the setting of a session that changes how a file is read, as a reason; None without one."""
+    for name, expected in _AS_EXPECTED.items():
+        value = str(session.conf.get(name, expected))
+        if value.lower() != expected.lower():
+            return f"{name} is {value}"
+    return None
+
+
+def why_by_columns(schema: pa.Schema, key: Sequence[str]) -> str | None:
+    """Return why the columns of an input are not read by pyarrow, or hashed, as Spark does; None where they are."""
+    for column in schema:
+        if not is_plain(column.type):
+            return f"its column {column.name!r} is of the type {type_to_ddl(column.type)}"
+        if "." in column.name or column.name.lower() == "_metadata":
+            return f"its column is named {column.name!r}"
+        if column.name in key and not is_hashed(column.type):
+            return f"its key {column.name!r} is of the type {type_to_ddl(column.type)}"
+    return None
 
 
 class StoredFile(pq.ParquetFile):  # type: ignore[misc]

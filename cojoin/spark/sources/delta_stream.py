@@ -31,14 +31,21 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 
 from cojoin.delta.table_log import TableLog
 from cojoin.delta.table_stream import Columns, Limits, Position, TableStream, why_unreadable
-from cojoin.engine.key_groups import is_hashed
 from cojoin.engine.row_changes import CHANGE_TYPE, COMMIT, COMMITTED_AT, DELETED
 from cojoin.engine.values.types import type_to_ddl
 from cojoin.errors import CheckpointError, ConfigurationError, EnvironmentSetupError
 from cojoin.session.delta_tables import columns_of, table_path
 from cojoin.session.sealed import Sealed, sealed_call
 from cojoin.session.sessions import active_session, adapter_of, is_left_to_spark, open_store
-from cojoin.spark.batch.direct_reader import RANGES, RANGES_DDL, constant_of, is_plain, misfit, open_stored
+from cojoin.spark.batch.direct_reader import (
+    RANGES,
+    RANGES_DDL,
+    constant_of,
+    misfit,
+    open_stored,
+    why_by_columns,
+    why_by_settings,
+)
 from cojoin.storage.file_systems import direct_store
 from cojoin.storage.local_store import LocalStore
 from cojoin.storage.locations import scheme_and_place
@@ -94,17 +101,13 @@ class TableReading:
     @property
     def store(self) -> Store:
         """The table's folder."""
-        return _store_of(self.root, self.settings)
+        store = direct_store(self.root, lambda _: self.settings, "Delta table")
+        assert store is not None
+        return store
 
     def stream(self) -> TableStream:
         """Return the stream of the table."""
         return TableStream(TableLog(self.store), self.table_id, self.columns, self.removals)
-
-
-def _store_of(root: str, settings: Settings | None) -> Store:
-    store = direct_store(root, lambda _: settings, "Delta table")
-    assert store is not None
-    return store
 
 
 class Ranges(InputPartition):
@@ -159,11 +162,9 @@ def _reasons(session: SparkSession, source: Source, spec: InputSpec, *, is_compu
     if is_computed:
         yield "its event time is an expression"
     _options(source)
-    for column in spec.source_schema:
-        if not is_plain(column.type):
-            yield f"its column {column.name!r} is of the type {type_to_ddl(column.type)}"
-        if column.name in spec.key and not is_hashed(column.type):
-            yield f"its key {column.name!r} is of the type {type_to_ddl(column.type)}"
+    why = why_by_settings(session) or why_by_columns(spec.source_schema, spec.key)
+    if why is not None:
+        yield why
     yield from _reasons_of_table(*_table(session, source), source, spec)
 
 

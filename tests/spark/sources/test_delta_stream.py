@@ -19,6 +19,7 @@ from cojoin.delta.actions import DataFile
 from cojoin.delta.table_stream import Columns, Limits, Position, StreamFile
 from cojoin.spark.batch.direct_reader import RANGES, DirectReader
 from cojoin.spark.batch.packing import Grouping
+from cojoin.spark.bound_input import BoundInput
 from cojoin.spark.sources import delta_stream
 from tests.delta.test_table_stream import batches, ids, stream_of
 from tests.seeds import SEED
@@ -150,6 +151,14 @@ def test_who_reads_a_table_is_told_with_the_reason(spark: SparkSession, tmp_path
     assert reading(cj.sources.delta(nested)) == "its column 'tags' is of the type array<string>"
     assert reading(cj.sources.delta(deleted)) == "its deletion vectors"
     assert reading(spark.readStream.format("delta").load(plain)) is None
+    write_deltalake(f"{tmp_path}/dotted", rows_of(1, **{"a.b": [1]}))
+    assert reading(cj.sources.delta(f"{tmp_path}/dotted")) == "its column is named 'a.b'"
+    spark.conf.set("spark.sql.files.ignoreMissingFiles", "true")
+    try:
+        bound = BoundInput(cj.Input(cj.sources.delta(plain), "id", "at"), "left", 1)
+        assert bound.spec.reading == "spark.sql.files.ignoreMissingFiles is true"
+    finally:
+        spark.conf.unset("spark.sql.files.ignoreMissingFiles")
 
 
 @pytest.mark.spark
