@@ -1162,9 +1162,9 @@ table("\n".join(["setting | here | why", *(f"{name} | {values[name]} | {why}" fo
 #
 # | of the table, or of the session | who reads |
 # |---|---|
-# | partitions, a change data feed, `timestamp_ntz`, v2 checkpoints, any feature that only writers must know; on local and shared disks, S3, Azure, Google | cojoin |
-# | column mapping, type widening, deletion vectors in its files (or switched on, where its changes are read), files outside of its folder | Delta |
-# | nested columns, an expression as event time, partitions by a timestamp, options other than limits, `startingVersion`, `skipChangeCommits`, `ignoreChanges` and `ignoreDeletes` | Delta |
+# | partitions, a change data feed, `timestamp_ntz`, v2 checkpoints, columns mapped by name, nested columns, deletion vectors, any feature that only writers must know; on local and shared disks, S3, Azure, Google | cojoin |
+# | columns mapped by id, type widening, deletion vectors where its changes are read, files outside of its folder | Delta |
+# | variants, an expression as event time, partitions by a timestamp, options other than limits, `startingVersion`, `skipChangeCommits`, `ignoreChanges` and `ignoreDeletes` | Delta |
 # | Spark Connect, HDFS, `spark.cojoin.delta=spark` | Delta |
 #
 # A Delta output is *plain* where the workers may write its files and the driver commits them, without Delta's jars:

@@ -42,14 +42,13 @@ os.chdir(tempfile.mkdtemp())  # all paths below are in here
 #
 # Parquet files of `cj.sources.files` on a local or mounted disk do not become rows of Spark at all: Spark lists and
 # splits them, and the workers read their parts with pyarrow. `query.progress.inputs[0].reading` is then `"direct"`, and
-# else the reason for which Spark reads them, such as an option, a nested column, or a file with dates of the Julian
-# calendar. With `spark.cojoin.parquet=spark` in the session Spark reads all files; checkpoints go on either way. `connect`
+# else the reason for which Spark reads them, such as an option, or a file with dates of the Julian calendar. With `spark.cojoin.parquet=spark` in the session Spark reads all files; checkpoints go on either way. `connect`
 # decides it. A file that comes later, and that the workers do not read as Spark does, stops the query with an error that
 # names it and this setting.
 #
 # Delta tables, and their changes, are read in the same way on Spark 4.2 and later: cojoin chooses the files of a batch by
 # the table's log, by the offsets of Delta's own source. `"direct"` is then their reading, too; else it has the reason for
-# which Delta's source reads a table, such as column mapping, deletion vectors, or `spark.cojoin.delta=spark`.
+# which Delta's source reads a table, such as a type that was widened, or `spark.cojoin.delta=spark`.
 #
 # The picture shows a warm batch of 1 million trades and 200,000 versions on two cores, from files into Delta (`python
 # -m benchmarks.join.waterfall`). Below it is what plain Spark takes to read, shuffle by key and write the same rows, as

@@ -171,6 +171,19 @@ def _text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
+def deleted_rows(store: Store, version: int, paths: Sequence[str]) -> dict[str, bytes]:
+    """Return the deleted rows of files of a version that have deletion vectors, by the files' paths.
+
+    Raises ``QueryFailedError`` where they can't be read; a file that ``deltalake`` does not name is left out.
+    """
+    table = DeltalakeTable(store, "")
+    with translated(store.root, f"read in version {version}", table.secrets):
+        table.open(version)
+        rows = table.deleted_rows()
+    by_end = {path: [url for url in rows if url.endswith(f"/{path}")] for path in paths}
+    return {path: rows[urls[0]] for path, urls in by_end.items() if len(urls) == 1}
+
+
 class DeltalakeTable:
     """A table by ``deltalake``, in a folder below the store's root, and the version at which it is open.
 
@@ -205,8 +218,8 @@ class DeltalakeTable:
         """The table's id in that version."""
         return str(self._handle.metadata().id)
 
-    def open(self) -> None:
-        """Open the newest version.
+    def open(self, version: int | None = None) -> None:
+        """Open a version, None for the newest.
 
         Raises ``TableNotFoundError`` where no log can be read, and ``DeltaError`` where the table can't be opened, such
         as one that is just being created.
@@ -214,7 +227,7 @@ class DeltalakeTable:
         from deltalake import DeltaTable  # noqa: PLC0415 - it takes a third of a second
 
         self._handle = None
-        self._handle = DeltaTable(self._url, storage_options=self._options)
+        self._handle = DeltaTable(self._url, version, storage_options=self._options)
 
     def close(self) -> None:
         """Drop the handle and its version."""
@@ -242,6 +255,18 @@ class DeltalakeTable:
             )
             for row in actions.select(sorted(columns)).to_pylist()
         ]
+
+    def deleted_rows(self) -> dict[str, bytes]:
+        """Return the version's deleted rows as ``StreamFile`` has them, by the URLs of their files, decoded."""
+        import numpy as np  # noqa: PLC0415
+        import pyarrow as pa  # noqa: PLC0415
+
+        rows: dict[str, bytes] = {}
+        vectors = pa.table(self._handle.deletion_vectors())
+        for url, kept in zip(vectors["filepath"].to_pylist(), vectors["selection_vector"], strict=True):
+            bits = ~kept.values.to_numpy(zero_copy_only=False)
+            rows[unquote(url)] = np.packbits(bits, bitorder="little").tobytes()
+        return rows
 
     def commit(
         self,

@@ -12,7 +12,8 @@ log alone.
 
 A commit that removes rows, or changes the table's columns, ends the stream with an error that names it; so does a table
 that was made again. Files are read in the version's order as far as limits go, at least one at a time. A version is
-read from its log once; its files are kept until the position has passed them.
+read from its log once; its files are kept until the position has passed them. Files with deletion vectors come with
+their deleted rows, which are read when the version's files are.
 
 The stream of a table's *changes* has, after the snapshot, the files of each commit's change feed, a commit at a time.
 Where a commit has none, it has the files that were added and removed: their rows were inserted and deleted. It also has
@@ -24,6 +25,7 @@ time that is not after the one before is moved a millisecond behind it, from the
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
@@ -31,7 +33,7 @@ from cojoin.errors import QueryFailedError
 from cojoin.storage.locations import without_login
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     from cojoin.delta.actions import Commit, DataFile, FileKind, Protocol
     from cojoin.delta.table_log import TableLog
@@ -45,9 +47,12 @@ Removals: TypeAlias = Literal["fail", "ignore_deletes", "ignore_changes", "skip_
 - *skip_commit*: it is passed over, whatever it adds.
 """
 
+DeletedRows: TypeAlias = Callable[[int, Sequence[str]], Mapping[str, bytes]]
+"""A function that returns the deleted rows of files of a version, by the files' paths (``StreamFile.deleted``)."""
+
 _UNREADABLE_FEATURES = frozenset({"typeWidening", "typeWidening-preview", "catalogManaged", "catalogOwned-preview"})
 _READER_OF_FEATURES = 3
-_MAPPING = "delta.columnMapping.mode"
+_MAPPING, _MAPPED_NAME = "delta.columnMapping.mode", "delta.columnMapping.physicalName"
 FEED = "delta.enableChangeDataFeed"
 """The property of a table that records its changes."""
 
@@ -100,12 +105,15 @@ class StreamFile(NamedTuple):
     """A file of a stream: whether its rows were added or removed, or it is one of a change feed.
 
     ``committed_at`` is the time of its version in epoch milliseconds, -1 in a stream that is not one of changes.
+    ``deleted`` has a bit for each row of the file, from the lowest of the first byte on, which is set where the row is
+    deleted; later rows are not. None where no row is.
     """
 
     kind: FileKind
     file: DataFile
     version: int
     committed_at: int = -1
+    deleted: bytes | None = None
 
 
 class _Entry(NamedTuple):
@@ -118,10 +126,16 @@ class _Entry(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """A table's columns with their types as JSON, by their names, and those by which it is partitioned."""
+    """A table's columns.
+
+    ``types`` are their types as JSON by their names; ``partition_by`` are those by which the table is partitioned.
+    ``stored`` is what the files have for each column: its name and its type, where columns and the fields of structs
+    have the files' names (column mapping).
+    """
 
     types: Mapping[str, str]
     partition_by: tuple[str, ...]
+    stored: Mapping[str, tuple[str, str]]
 
     @classmethod
     def of(cls, metadata: Mapping[str, Any]) -> Columns:
@@ -129,30 +143,72 @@ class Columns(NamedTuple):
 
         >>> schema = '{"type": "struct", "fields": [{"name": "day", "type": "date"}]}'
         >>> Columns.of({"schemaString": schema, "partitionColumns": ["day"]})
-        Columns(types={'day': '"date"'}, partition_by=('day',))
+        Columns(types={'day': '"date"'}, partition_by=('day',), stored={'day': ('day', '"date"')})
         """
         fields = json.loads(metadata.get("schemaString") or '{"fields": []}')["fields"]
-        types = {field["name"]: json.dumps(field["type"]) for field in fields}
-        return cls(types, tuple(metadata.get("partitionColumns") or ()))
+        is_mapped = _is_mapped(metadata)
+        types = {field["name"]: json.dumps(_bare(field["type"])) for field in fields}
+        stored = {
+            field["name"]: (_stored_name(field, is_mapped), json.dumps(_bare(field["type"], is_mapped=is_mapped)))
+            for field in fields
+        }
+        return cls(types, tuple(metadata.get("partitionColumns") or ()), stored)
+
+    def partition_values(self, file: DataFile) -> dict[str, str | None]:
+        """Return a file's values of the columns by which the table is partitioned."""
+        names = {stored: name for name, (stored, _) in self.stored.items()}
+        # Spark's writer of Delta tables writes a null as an empty text, too.
+        return {names.get(name, name): value or None for name, value in file.partition_values.items()}
 
     def read(self, other: Columns) -> bool:
         """Return whether files with other columns can be read with these: a column that they lack is null."""
-        return self.partition_by == other.partition_by and other.types.items() <= self.types.items()
+        is_same = other.types.items() <= self.types.items() and other.stored.items() <= self.stored.items()
+        return self.partition_by == other.partition_by and is_same
 
 
-def why_unreadable(protocol: Protocol, metadata: Mapping[str, Any]) -> str | None:
-    """Return why files of a table do not simply hold its rows; None where they do.
+def _is_mapped(metadata: Mapping[str, Any]) -> bool:
+    mode: str = dict(metadata.get("configuration") or {}).get(_MAPPING, "none")
+    return mode.lower() != "none"
+
+
+def _stored_name(field: Mapping[str, Any], is_mapped: bool) -> str:
+    name = (field.get("metadata") or {}).get(_MAPPED_NAME) if is_mapped else None
+    return str(name or field["name"])
+
+
+def _bare(dtype: Any, *, is_mapped: bool = False) -> Any:
+    """Return a type in its JSON form without the metadata of fields, with the files' names where it ``is_mapped``."""
+    if isinstance(dtype, list):
+        return [
+            {
+                **field,
+                "name": _stored_name(field, is_mapped),
+                "type": _bare(field["type"], is_mapped=is_mapped),
+                "metadata": {},
+            }
+            for field in dtype
+        ]
+    if not isinstance(dtype, dict):
+        return dtype
+    parts = ("fields", "elementType", "keyType", "valueType")
+    return {name: _bare(part, is_mapped=is_mapped) if name in parts else part for name, part in dtype.items()}
+
+
+def why_unreadable(protocol: Protocol, metadata: Mapping[str, Any], *, of_changes: bool = False) -> str | None:
+    """Return why a table's rows, or with ``of_changes`` those of its change feed, can't be read from its files.
 
     >>> from cojoin.delta.actions import Protocol
     >>> why_unreadable(Protocol(3, 7, frozenset({"typeWidening"})), {})
     "its feature 'typeWidening'"
     """
     mode = dict(metadata.get("configuration") or {}).get(_MAPPING, "none")
-    if mode.lower() != "none":
-        return "its column mapping"
+    if mode.lower() not in ("none", "name"):
+        return f"its column mapping by {mode}"
     if protocol.reader > _READER_OF_FEATURES:
         return f"its protocol for readers, {protocol.reader}"
-    unread = sorted(protocol.features & _UNREADABLE_FEATURES)
+    # The changes of a commit may be the differences between two deletion vectors.
+    features = _UNREADABLE_FEATURES | ({"deletionVectors"} if of_changes else set())
+    unread = sorted(protocol.features & features)
     return f"its feature {unread[0]!r}" if unread else None
 
 
@@ -182,11 +238,20 @@ class TableStream:
     """The stream of a table, as its log shows it.
 
     ``columns`` are those that its rows are read with; a commit after which the table has others is an error.
-    ``removals`` is None for the stream of the table's changes.
+    ``removals`` is None for the stream of the table's changes. Without ``deleted_rows``, a file with a deletion vector
+    is an error.
     """
 
-    def __init__(self, log: TableLog, table_id: str, columns: Columns, removals: Removals | None = "fail") -> None:
+    def __init__(
+        self,
+        log: TableLog,
+        table_id: str,
+        columns: Columns,
+        removals: Removals | None = "fail",
+        deleted_rows: DeletedRows = lambda _version, _paths: {},
+    ) -> None:
         self._log, self._table_id, self._columns, self._removals = log, table_id, columns, removals
+        self._deleted_rows = deleted_rows
         self._snapshot: tuple[int, list[StreamFile]] = (-1, [])
         self._commits: dict[int, list[StreamFile]] = {}
         self._times: dict[int, int] = {}
@@ -315,20 +380,40 @@ class TableStream:
         return times
 
     def _check_columns(self, commit: Commit) -> None:
-        if commit.metadata is not None and not self._columns.read(Columns.of(commit.metadata)):
+        if commit.metadata is not None and not self._continues(commit.version, commit.metadata):
             raise QueryFailedError(columns_changed(f" in version {commit.version}"))
         if commit.protocol is not None or commit.metadata is not None:
             table = self._log.at(commit.version)
-            why = why_unreadable(table.protocol, table.metadata)
+            why = why_unreadable(table.protocol, table.metadata, of_changes=self._removals is None)
             if why is not None:
                 msg = f"Delta table {self._named}: since version {commit.version} {why} needs {_SPARKS}"
                 raise QueryFailedError(msg)
 
+    def _continues(self, version: int, metadata: Mapping[str, Any]) -> bool:
+        """Return whether the rows after a version that changes the metadata are read with the stream's columns."""
+        columns = Columns.of(metadata)
+        if not self._columns.read(columns):
+            return False
+        # Only mapped columns are dropped from a table with files; the rows to come would lack them in silence.
+        return not _is_mapped(metadata) or version == 0 or self._had(version - 1).types.keys() <= columns.types.keys()
+
+    def _had(self, version: int) -> Columns:
+        return Columns.of(self._log.at(version).metadata)
+
     def _checked(self, version: int, files: list[StreamFile]) -> list[StreamFile]:
-        if any(each.file.deletion_vector for each in files):
-            msg = f"Delta table {self._named}: version {version} has files with deletion vectors, which need {_SPARKS}"
+        """Return files with their deleted rows."""
+        paths = [each.file.path for each in files if each.file.deletion_vector]
+        if not paths:
+            return files
+        deleted = self._deleted_rows(version, paths)
+        lost = [path for path in paths if path not in deleted]
+        if lost:
+            msg = (
+                f"Delta table {self._named}: the deletion vector of {lost[0]} in version {version} can't be read; that "
+                f"needs {_SPARKS}"
+            )
             raise QueryFailedError(msg)
-        return files
+        return [each._replace(deleted=deleted[each.file.path] if each.file.deletion_vector else None) for each in files]
 
     @property
     def _named(self) -> str:

@@ -2,8 +2,8 @@
 
 The workers read parquet files themselves (``batch.direct_reader``) where that gives the same rows as Spark's reader,
 which is decided before the start: for ``cojoin.sources.files(..., "parquet")`` of a local or mounted folder, with
-columns of plain types, and with options and settings that do not change how a file is read. A few of the present files
-are checked, too. Both ways have the same offsets, so a checkpoint continues with either.
+columns of the usual types, and with options and settings that do not change how a file is read. A few of the present
+files are checked, too. Both ways have the same offsets, so a checkpoint continues with either.
 """
 
 from __future__ import annotations
@@ -36,7 +36,6 @@ from cojoin.spark.batch.direct_reader import (
     DirectReader,
     file_ranges,
     folders_with_values,
-    misfit,
     why_by_columns,
     why_by_settings,
 )
@@ -52,6 +51,7 @@ from cojoin.spark.batch.packing import (
     Packer,
     key_group,
 )
+from cojoin.spark.batch.parquet_columns import misfit
 from cojoin.spark.sources import delta_stream
 from cojoin.spark.sources.delta_changes import DeltaChanges
 from cojoin.spark.sources.delta_static import StaticTable
@@ -65,6 +65,7 @@ if TYPE_CHECKING:
 
     from cojoin.engine.input import Input, Kind
     from cojoin.engine.input_spec import InputSpec
+    from cojoin.spark.sources.delta_stream import OpenTable
 
 _OF_STREAMS = {
     "maxfilespertrigger",
@@ -211,7 +212,8 @@ class BoundInput:
         defaults: Any = declared.source if isinstance(declared.source, Source) else None
         self.source: Source | None = defaults
         self._event_time = declared.event_time
-        stand_in = self._columns_of_table(declared)
+        table = self._open_table(declared)
+        stand_in = None if table is None else delta_stream.open_columns(defaults, table)
         opened = _open(declared.source, self._label) if stand_in is None else stand_in
         self.frame, event_time = self._with_event_time(opened, declared.event_time)
         self._marker_columns = [each for each in MARKER_COLUMNS if self.source and each in self.frame.columns]
@@ -237,8 +239,12 @@ class BoundInput:
             self.spec = replace(self.spec, static=True, refreshes=defaults.refresh_ms is not None)
         if _is_parquet(self.source) or (_is_table(self.source) and self.is_streaming):
             is_computed = isinstance(declared.event_time, Column)
-            why_not = why_through_spark if _is_parquet(self.source) else delta_stream.why_through_spark
-            why = why_not(defaults, self.frame, self.spec, is_computed=is_computed)
+            if _is_parquet(self.source):
+                why = why_through_spark(defaults, self.frame, self.spec, is_computed=is_computed)
+            else:
+                why = delta_stream.why_through_spark(
+                    defaults, self.frame, self.spec, is_computed=is_computed, opened=table
+                )
             if why is not None and stand_in is not None:
                 delta_stream.check_deltas_source(self.frame.sparkSession, self._label, why)
                 self.frame = _open(declared.source, self._label)
@@ -246,22 +252,24 @@ class BoundInput:
         elif self.source is not None and self.is_streaming:
             self.spec = replace(self.spec, reading=self.source.how_packed(self.spec))
 
-    def _columns_of_table(self, declared: Input) -> DataFrame | None:
-        """Return a stream that stands for a table which the workers may read; None where Spark reads the source."""
+    def _open_table(self, declared: Input) -> OpenTable | None:
+        """Return a table that the workers may read as a stream; None where Spark reads the source."""
         session, source = active_session(), declared.source
         if session is None or not _is_table(source) or isinstance(declared.event_time, Column):
             return None
         check_session(session, self._label)
+        opened = delta_stream.open_table(session, source)
         if isinstance(source, DeltaChanges):
-            source.check_feed(session)
-        return delta_stream.open_columns(session, source)
+            source.check_feed(session, None if opened is None else opened.version)
+        return opened
 
     def present_columns(self) -> StructType:
         """Return the columns that the source of a streamed table has now, without those of an event-time expression."""
         assert self.source is not None
         columns = None
         if self.spec.reading == DIRECT:
-            columns = delta_stream.present_columns(self.frame.sparkSession, self.source)
+            opened = delta_stream.open_table(self.frame.sparkSession, self.source)
+            columns = None if opened is None else delta_stream.present_columns(self.source, opened)
         return self.source.open().schema if columns is None else columns
 
     def _check_static(self, event_time: Any) -> None:
@@ -452,8 +460,8 @@ class BoundInput:
             root, setting = _root_of(session, source), "spark.cojoin.parquet"
             ranges, reader = file_ranges(self.frame), DirectReader(self._label, root, grouping, {}, setting)
         else:
-            ranges, places = delta_stream.open_ranges(session, source)
-            reader = DirectReader(self._label, None, grouping, places, "spark.cojoin.delta")
+            ranges, places, stored = delta_stream.open_ranges(session, source, grouping.schema)
+            reader = DirectReader(self._label, None, grouping, places, "spark.cojoin.delta", stored)
         clock = () if self.spec.max_ahead_ms is None else (_clock(),)
         packer = Packer(self.spec, self.tag, group_labels(grouping.key_groups))
 

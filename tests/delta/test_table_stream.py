@@ -134,7 +134,7 @@ def test_a_table_that_was_made_again_or_has_other_columns_ends_the_stream(tmp_pa
     # Built again, it reads the older commits with the new columns.
     assert stream_of(tmp_path / "a").next(begin, 1, ALL).version == 2
     append(tmp_path / "b", 1)
-    other = TableStream(TableLog(LocalStore(str(tmp_path / "b"))), begin.table_id, Columns({}, ()))
+    other = TableStream(TableLog(LocalStore(str(tmp_path / "b"))), begin.table_id, Columns({}, (), {}))
     with pytest.raises(QueryFailedError, match="it was made again, as another table; start a new query"):
         other.newest()
 
@@ -142,8 +142,11 @@ def test_a_table_that_was_made_again_or_has_other_columns_ends_the_stream(tmp_pa
 def test_tables_whose_files_do_not_simply_hold_the_rows_are_left_to_deltas_own_source() -> None:
     plain = Protocol(1, 2, frozenset())
     assert why_unreadable(plain, {}) is None
-    assert why_unreadable(Protocol(3, 7, frozenset({"deletionVectors", "timestampNtz", "v2Checkpoint"})), {}) is None
-    mapped = {"configuration": {"delta.columnMapping.mode": "name"}}
-    assert why_unreadable(Protocol(2, 5, frozenset({"columnMapping"})), mapped) == "its column mapping"
+    deleted = Protocol(3, 7, frozenset({"deletionVectors", "timestampNtz", "v2Checkpoint"}))
+    assert why_unreadable(deleted, {}) is None
+    assert why_unreadable(deleted, {}, of_changes=True) == "its feature 'deletionVectors'"
+    by_name, by_id = ({"configuration": {"delta.columnMapping.mode": mode}} for mode in ("name", "id"))
+    assert why_unreadable(Protocol(2, 5, frozenset({"columnMapping"})), by_name) is None
+    assert why_unreadable(Protocol(2, 5, frozenset({"columnMapping"})), by_id) == "its column mapping by id"
     assert why_unreadable(Protocol(3, 7, frozenset({"typeWidening"})), {}) == "its feature 'typeWidening'"
     assert why_unreadable(Protocol(4, 7, frozenset()), {}) == "its protocol for readers, 4"

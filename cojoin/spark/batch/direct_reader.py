@@ -6,11 +6,6 @@ ranges of rows; it reads them with pyarrow, and hashes the keys as Spark does. T
 the same order. Of a Delta table, cojoin's own source chooses the files (``sources.delta_stream``). It does not know
 where row groups begin, so of its ranges a task reads the row groups that begin in them.
 
-Columns are looked up by name as in Spark: whatever their case, and null where the file has none. A column must have the
-input's own type, a narrower integer or a float for a double; times may be the older INT96 of Spark itself. A file that
-only Spark's reader reads rightly (dates of the Julian calendar, INT96 of other writers, wider decimals) is refused with
-its name and column (``misfit``).
-
 A task has one file open, and holds the rows of one chunk (``packing``) and the columns of one row group. The map stage
 takes about 0.6 of the CPU that it takes where Spark reads the rows and turns them into Arrow
 (``benchmarks.join.waterfall``).
@@ -22,11 +17,11 @@ import contextlib
 import itertools
 import json
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import unquote, urlsplit
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -37,8 +32,8 @@ from cojoin.engine.row_changes import CHANGE_TYPE, COMMIT, DELETED, DELETES
 from cojoin.engine.values.types import type_to_ddl
 from cojoin.errors import QueryFailedError
 from cojoin.spark.batch.packing import GROUP_COLUMN, NOW_COLUMN
+from cojoin.spark.batch.parquet_columns import StoredFile, is_plain, misfit, rows_between
 from cojoin.storage.file_systems import open_file
-from cojoin.storage.parquet_files import check_not_encrypted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -47,16 +42,6 @@ if TYPE_CHECKING:
 
     from cojoin.spark.batch.packing import Grouping
     from cojoin.storage.object_store_settings import Settings
-
-_ROWS_AT_ONCE, _BYTES_AT_ONCE = 32_768, 32 << 20
-_WRITER = b"org.apache.spark.version"
-_FIRST_NEW, _FIRST_NEW_INT96 = (3, 0), (3, 1)
-"""The versions of Spark since which dates and times, and those of INT96, are of the Gregorian calendar throughout."""
-
-_OLD_DATES = b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96"
-_MILLIS, _MICROS = "milliseconds", "microseconds"
-_TEXTS = (None, "String")
-
 
 _AS_EXPECTED = {
     "spark.sql.caseSensitive": "false",
@@ -68,20 +53,6 @@ _AS_EXPECTED = {
     "spark.sql.parquet.int96AsTimestamp": "true",
 }
 """Settings of Spark that change the rows read from a file, with the values for which the workers read the same."""
-
-
-def is_plain(dtype: pa.DataType) -> bool:
-    """Return whether columns of a type can be read by pyarrow as Spark does.
-
-    >>> is_plain(pa.timestamp("us", "UTC")), is_plain(pa.list_(pa.string()))
-    (True, False)
-    """
-    types = pa.types
-    is_time = types.is_timestamp(dtype) and dtype.unit == "us" and dtype.tz in (None, "UTC")
-    is_number = types.is_signed_integer(dtype) or types.is_float32(dtype) or types.is_float64(dtype)
-    is_text = types.is_string(dtype) or types.is_binary(dtype)
-    others = types.is_boolean(dtype) or types.is_date32(dtype) or types.is_decimal128(dtype)
-    return bool(is_time or is_number or is_text or others)
 
 
 def why_by_settings(session: SparkSession) -> str | None:
@@ -105,30 +76,6 @@ def why_by_columns(schema: pa.Schema, key: Sequence[str]) -> str | None:
     return None
 
 
-class StoredFile(pq.ParquetFile):  # type: ignore[misc]
-    """A parquet file that is open for ``rows_between``; ``place`` is its path, or an open file.
-
-    Pages are compared with their checksums, if they have them, as Spark's do. Row groups are read as they are needed:
-    pyarrow would otherwise hold the columns of all of them. An OSError means a file that can't be read or is encrypted.
-    """
-
-    def __init__(self, place: Any, **settings: Any) -> None:
-        super().__init__(
-            place,
-            coerce_int96_timestamp_unit="us",
-            page_checksum_verification=True,
-            pre_buffer=False,
-            **settings,
-        )
-        self.place = place
-        try:
-            with pa.OSFile(place) if isinstance(place, str) else contextlib.nullcontext(place) as stored:
-                check_not_encrypted(stored, self.metadata)
-        except OSError:
-            self.close()
-            raise
-
-
 @contextlib.contextmanager
 def open_stored(uri: str, places: Mapping[str, Settings]) -> Iterator[StoredFile]:
     """Open a parquet file by its URI; ``places`` are those of ``sessions.places_of``, without any for local files."""
@@ -140,202 +87,21 @@ def open_stored(uri: str, places: Mapping[str, Settings]) -> Iterator[StoredFile
         yield file
 
 
-def misfit(metadata: pq.FileMetaData, schema: pa.Schema) -> str | None:
-    """Return the reason why Spark must read a file; None where pyarrow reads the same rows.
-
-    ``schema`` has the columns to read, of types that ``is_plain`` accepts.
-    """
-    columns = _columns(metadata)
-    for field in schema:
-        same = columns.get(field.name.lower(), [])
-        if len(same) > 1:
-            return f"it has columns {' and '.join(repr(each.name) for each in same)}, which are one to Spark"
-        if same and not _fits(same[0], field.type):
-            return f"its column {same[0].name!r} is {_shown(same[0])}, and {type_to_ddl(field.type)} is expected"
-    dated = [each for each in schema if pa.types.is_date32(each.type) or pa.types.is_timestamp(each.type)]
-    version = _spark_version(metadata)
-    stored = [columns[name][0] for name in (each.name.lower() for each in dated) if columns.get(name)]
-    older = next((column for column in stored if column.physical == "INT96"), None)
-    if older is not None and version is None:
-        # Writers differ in times before 1970, and the setting of Spark's reader applies to them.
-        return f"its column {older.name!r} is INT96, and the file was not written by Spark"
-    first_new = _FIRST_NEW if older is None else _FIRST_NEW_INT96
-    if dated and version is not None and (version < first_new or any(each in metadata.metadata for each in _OLD_DATES)):
-        return "it was written by Spark with dates of the Julian calendar"
-    return None
-
-
-def rows_between(file: StoredFile, schema: pa.Schema, begin: int, end: int) -> Iterator[pa.RecordBatch]:
-    """Yield the rows with the numbers from ``begin`` up to ``end`` of a file that fits a schema, in its types.
-
-    The range may begin inside a row group, and end after the last row.
-    """
-    metadata = file.metadata
-    columns_by_name = _columns(metadata)
-    names = {name: columns_by_name[name.lower()][0] for name in schema.names if name.lower() in columns_by_name}
-    groups, first = [], None
-    start = size = 0
-    for number in range(metadata.num_row_groups):
-        group = metadata.row_group(number)
-        if start < end and start + group.num_rows > begin:
-            first = start if first is None else first
-            groups.append(number)
-            bytes_each = sum(group.column(each.at).total_uncompressed_size for each in names.values())
-            size = max(size, bytes_each // max(1, group.num_rows))
-        start += group.num_rows
-    at = first or 0
-    size = max(size, _longest_texts(file, groups, names))
-    most = min(_ROWS_AT_ONCE, max(1, _BYTES_AT_ONCE // max(1, size)))
-    columns = [each.name for each in names.values()]
-    for batch in file.iter_batches(most, groups, columns, use_threads=False):
-        low, high = max(begin - at, 0), min(end - at, batch.num_rows)
-        at += batch.num_rows
-        if low < high:
-            yield _in_types(batch.slice(low, high - low), schema, names)
-        if at >= end:
-            return
-
-
-def _longest_texts(file: StoredFile, groups: list[int], names: dict[str, _Column]) -> int:
-    """Return the sum of the lengths of each column's longest text in a dictionary; 0 without dictionaries.
-
-    A text of a dictionary is once in the file, and in a batch of rows as often as it occurs.
-    """
-    coded: dict[int, list[str]] = {}
-    for number in groups:
-        group = file.metadata.row_group(number)
-        coded[number] = [
-            column.name
-            for column in names.values()
-            if column.physical == "BYTE_ARRAY"
-            and column.logical.get("Type") in _TEXTS
-            and group.column(column.at).has_dictionary_page
-        ]
-    every = sorted({name for columns in coded.values() for name in columns})
-    if not every:
-        return 0
-    size = 0
-    with StoredFile(file.place, metadata=file.metadata, read_dictionary=every) as dictionaries:
-        for number, columns in coded.items():
-            for first in itertools.islice(dictionaries.iter_batches(1, [number], columns, use_threads=False), 1):
-                longest = (pc.max(pc.binary_length(each.dictionary)).as_py() for each in first.columns)
-                size = max(size, sum(each or 0 for each in longest))
-    return size
-
-
-def _in_types(batch: pa.RecordBatch, schema: pa.Schema, names: dict[str, _Column]) -> pa.RecordBatch:
-    columns = []
-    for field in schema:
-        if field.name not in names:
-            columns.append(pa.nulls(batch.num_rows, field.type))
-            continue
-        column = batch.column(batch.schema.get_field_index(names[field.name].name))
-        columns.append(column if column.type == field.type else _cast(column, field.type))
-    return pa.RecordBatch.from_arrays(columns, names=[f"c{at}" for at in range(len(schema))])
-
-
-def _cast(column: pa.Array, dtype: pa.DataType) -> pa.Array:
-    if pa.types.is_timestamp(column.type) and pa.types.is_timestamp(dtype):
-        # Spark takes a time as it is stored, whether or not it is marked as UTC.
-        return column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64()).cast(dtype)
-    return column.cast(dtype)
-
-
-class _Column:
-    """A column at the top of a file's schema."""
-
-    def __init__(self, column: Any, at: int) -> None:
-        self.is_nested = column.path != column.name or column.max_repetition_level > 0
-        # The name of a column that is not nested may itself have a dot.
-        self.name = column.path.partition(".")[0] if self.is_nested else column.name
-        self.at, self._stored = at, column
-        self.physical = str(column.physical_type)
-
-    @cached_property
-    def logical(self) -> dict[str, Any]:
-        """The meaning of its values; empty where the file has none."""
-        logical = json.loads(self._stored.logical_type.to_json())
-        return {} if logical["Type"] == "None" else logical
-
-
-def _columns(metadata: pq.FileMetaData) -> dict[str, list[_Column]]:
-    """Return the columns of a file by their names in lower case."""
-    columns: dict[str, list[_Column]] = {}
-    for at in range(metadata.num_columns):
-        column = _Column(metadata.schema.column(at), at)
-        same = columns.setdefault(column.name.lower(), [])
-        if not column.is_nested or all(each.name != column.name for each in same):
-            same.append(column)
-    return columns
-
-
-def _fits(column: _Column, dtype: pa.DataType) -> bool:
-    types, logical, physical = pa.types, column.logical, column.physical
-    kind = logical.get("Type")
-    if column.is_nested:
-        return False
-    if types.is_integer(dtype):
-        is_signed = physical in ("INT32", "INT64") and kind in (None, "Int") and logical.get("isSigned", True)
-        return bool(is_signed) and int(logical.get("bitWidth", physical[3:])) <= dtype.bit_width
-    if types.is_timestamp(dtype):
-        return _fits_time(column, is_utc=dtype.tz is not None)
-    if types.is_decimal(dtype):
-        return kind == "Decimal" and (logical["precision"], logical["scale"]) == (dtype.precision, dtype.scale)
-    expected = {
-        types.is_boolean: (("BOOLEAN", None),),
-        types.is_float32: (("FLOAT", None),),
-        types.is_float64: (("DOUBLE", None), ("FLOAT", None)),
-        types.is_string: (("BYTE_ARRAY", "String"),),
-        types.is_binary: (("BYTE_ARRAY", None),),
-        types.is_date32: (("INT32", "Date"),),
-    }
-    return any(is_kind(dtype) and (physical, kind) in pairs for is_kind, pairs in expected.items())
-
-
-def _fits_time(column: _Column, *, is_utc: bool) -> bool:
-    if column.physical == "INT96":
-        return is_utc
-    logical = column.logical
-    if column.physical != "INT64" or logical.get("Type") != "Timestamp":
-        return False
-    return logical["timeUnit"] in (_MILLIS, _MICROS) and (is_utc or not logical["isAdjustedToUTC"])
-
-
-def _shown(column: _Column) -> str:
-    if column.is_nested:
-        return "nested"
-    details = ", ".join(
-        f"{name} {value}".lower()
-        for name, value in column.logical.items()
-        if name != "Type" and not isinstance(value, bool)
-    )
-    kind = column.logical.get("Type")
-    return column.physical + (f" ({kind}{': ' + details if details else ''})" if kind else "")
-
-
-def _spark_version(metadata: pq.FileMetaData) -> tuple[int, ...] | None:
-    """Return the version of Spark that wrote a file, as two numbers; None where another program did."""
-    stored = metadata.metadata or {}
-    if _WRITER not in stored:
-        return None
-    version = stored[_WRITER].decode(errors="replace").split(".")
-    return tuple(int(each) if each.isdigit() else 0 for each in version[:2])
-
-
 _RANGE_ROWS = 8192
-RANGES_DDL = "path string, size bigint, begin bigint, end bigint, constants string"
+RANGES_DDL = "path string, size bigint, begin bigint, end bigint, constants string, deleted binary"
 """The columns of a stream of ranges.
 
 A path is encoded as a URL's; the size is the file's in bytes; the range has the rows from the number ``begin`` to
 before ``end``. ``constants`` is null where just these are read; otherwise the row groups that begin with one of them
 are, and it has, as a JSON object, the values of columns that the file lacks, since all of its rows have the same. A
-file of a change feed has the kinds of its rows in place of ``_deleted``.
+file of a change feed has the kinds of its rows in place of ``_deleted``. ``deleted`` has the deleted rows of the file
+as ``StreamFile`` has them, null for none.
 """
 
 RANGES = pa.schema(
     [
         *(("path", pa.string()), ("size", pa.int64()), ("begin", pa.int64()), ("end", pa.int64())),
-        ("constants", pa.string()),
+        *(("constants", pa.string()), ("deleted", pa.binary())),
     ]
 )
 
@@ -349,6 +115,7 @@ def file_ranges(frame: DataFrame) -> DataFrame:
         row.alias("begin"),
         (row + _RANGE_ROWS).alias("end"),
         F.lit(None).cast("string").alias("constants"),
+        F.lit(None).cast("binary").alias("deleted"),
     ).where(F.col("begin") % _RANGE_ROWS == 0)
 
 
@@ -370,6 +137,7 @@ class _Range(NamedTuple):
     begin: int
     end: int
     constants: str | None
+    deleted: bytes | None
     now: int | None
 
 
@@ -378,7 +146,8 @@ class DirectReader:
     """Reads the rows of ranges in a task, as the columns that ``Packer`` takes.
 
     ``label`` names the input in messages. ``root`` is the folder of the files; None where their folders' names mean
-    nothing. ``places`` are those of ``open_stored``. ``setting`` is the one that leaves the files to Spark.
+    nothing. ``places`` are those of ``open_stored``. ``setting`` is the one that leaves the files to Spark. ``stored``
+    is the schema of the rows with the names that the files have; None where they are the same.
     """
 
     label: str
@@ -386,15 +155,14 @@ class DirectReader:
     grouping: Grouping
     places: Mapping[str, Settings]
     setting: str
+    stored: pa.Schema | None = None
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a task's ranges, with their key groups; a file that does not fit is an error."""
         for part in _joined(batches):
             place = unquote(urlsplit(part.path).path)
             constants = _constants(part.constants, self.grouping.schema)
-            stored = pa.schema([each for each in self.grouping.schema if each.name not in constants])
-            if COMMIT in constants and DELETED in stored.names:
-                stored = stored.set(stored.get_field_index(DELETED), pa.field(CHANGE_TYPE, pa.string()))
+            schema, stored = self._without(constants)
             with contextlib.ExitStack() as held:
                 try:
                     file = held.enter_context(open_stored(part.path, self.places))
@@ -403,8 +171,11 @@ class DirectReader:
                     begin, end = part.begin, part.end
                     if part.constants is not None:
                         begin, end = _whole_groups(file.metadata, begin, end)
-                    for rows in rows_between(file, stored, begin, end):
-                        every = self._with_constants(rows, stored, constants) if constants else rows
+                    for rows in rows_between(file, schema, begin, end, stored):
+                        every = self._with_constants(rows, schema, constants) if constants else rows
+                        if part.deleted is not None:
+                            every = every.filter(_kept(part.deleted, begin, rows.num_rows))
+                        begin += rows.num_rows
                         yield self._with_groups(every, part.now)
                 except (OSError, pa.ArrowException) as error:
                     reason = str(error).strip().partition("\n")[0]
@@ -421,6 +192,15 @@ class DirectReader:
             f"the query continues from the same checkpoint"
         )
 
+    def _without(self, constants: Mapping[str, pa.Scalar]) -> tuple[pa.Schema, pa.Schema]:
+        """Return the schema of a file's own columns, as the rows have them and with the file's names."""
+        every, stored = self.grouping.schema, self.stored or self.grouping.schema
+        pairs = [pair for pair in zip(every, stored, strict=True) if pair[0].name not in constants]
+        if COMMIT in constants:
+            kind = pa.field(CHANGE_TYPE, pa.string())
+            pairs = [(kind, kind) if field.name == DELETED else (field, named) for field, named in pairs]
+        return pa.schema([field for field, _ in pairs]), pa.schema([named for _, named in pairs])
+
     def _check(self, file: pq.ParquetFile, place: str, stored: pa.Schema) -> None:
         named = [] if self.root is None else folders_with_values(place, self.root)
         why = f"its folder {named[0]!r} is a Spark partition" if named else misfit(file.metadata, stored)
@@ -432,10 +212,10 @@ class DirectReader:
             raise QueryFailedError(msg)
 
     def _with_constants(
-        self, rows: pa.RecordBatch, stored: pa.Schema, constants: Mapping[str, pa.Scalar]
+        self, rows: pa.RecordBatch, schema: pa.Schema, constants: Mapping[str, pa.Scalar]
     ) -> pa.RecordBatch:
         """Return rows of a file with the columns that it lacks."""
-        columns = dict(zip(stored.names, rows.columns, strict=True))
+        columns = dict(zip(schema.names, rows.columns, strict=True))
         if CHANGE_TYPE in columns:
             columns[DELETED] = pc.is_in(columns[CHANGE_TYPE], pa.array(DELETES))
         columns |= {name: pa.repeat(value, rows.num_rows) for name, value in constants.items()}
@@ -449,6 +229,13 @@ class DirectReader:
             columns.append(pa.repeat(pa.scalar(now, pa.int64()), rows.num_rows))
             names.append(NOW_COLUMN)
         return pa.RecordBatch.from_arrays([*columns, groups], names=[*names, GROUP_COLUMN])
+
+
+def _kept(deleted: bytes, begin: int, count: int) -> pa.BooleanArray:
+    """Return which of some rows of a file, from a number on, are not deleted."""
+    bits = np.frombuffer(deleted, dtype=np.uint8)[begin // 8 : (begin + count + 7) // 8]
+    is_deleted = np.unpackbits(bits, bitorder="little")[begin % 8 :][:count].astype(bool)
+    return pa.array(~np.append(is_deleted, np.zeros(count - len(is_deleted), dtype=bool)))
 
 
 def constant_of(value: str | int | None, dtype: pa.DataType) -> pa.Scalar:

@@ -41,6 +41,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812
 
+from cojoin.delta.table_stream import Columns
 from cojoin.engine.display import format_span
 from cojoin.engine.time.control_rows import CompleteReading
 from cojoin.engine.time.watermarks import END_OF_TIME, NONE
@@ -65,7 +66,6 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 
-_MAPPING = "delta.columnMapping.mode"
 _LOCAL, _LONGEST_GAP_MS = pa.timestamp("us"), 86_400_000
 _NOTHING_READ = (NOTHING_READ, "null")
 _DELTA_FIELDS = {"reservoirId", "reservoirVersion", "index", "isStartingVersion"}
@@ -343,12 +343,12 @@ def _of_files(
     log = table_log(session, location)
     if log is None:
         return np.array([], dtype=np.int64), np.array([], dtype=np.int64)
-    # Under column mapping the statistics have other names, among which this column's may stand for another column.
-    is_mapped = log.at(version).properties.get(_MAPPING, "none").lower() != "none"
+    # The statistics have the files' names of columns.
+    stored, _ = Columns.of(log.at(version).metadata).stored.get(str(column), (column, None))
     # Delta's own ``DeltaSourceSnapshot`` numbers the files in this order.
     statistics = [(file.rows, file.deletion_vector or {}, file.counted()) for file in log.files(version)]
     counts = [-1 if rows is None else rows - int(gone.get("cardinality", 0)) for rows, gone, _ in statistics]
-    least = [None if is_mapped else (known.get("minValues") or {}).get(column) for _, _, known in statistics]
+    least = [(known.get("minValues") or {}).get(stored) for _, _, known in statistics]
     before = _before(session, least) if axis is None else _before_on(axis, least)
     limits = [END_OF_TIME if rows == 0 else time for rows, time in zip(counts, before, strict=True)]
     return np.array(limits, dtype=np.int64), np.array(counts, dtype=np.int64)

@@ -228,9 +228,9 @@ class DeltaChanges(Source):
             self._check_changes(spark, label, json.loads(offset))
         return []
 
-    def check_feed(self, spark: SparkSession) -> None:
-        """Check that the table records its changes."""
-        table = read_table(spark, str(self.location))
+    def check_feed(self, spark: SparkSession, known: TableVersion | None = None) -> None:
+        """Check that the table records its changes; ``known`` is its newest version where that was read already."""
+        table = known or read_table(spark, str(self.location))
         # The stream's own error is clearer about a table that does not exist.
         if table is not None and not records_changes(table.metadata):
             named = table_in_sql(spark, str(self.location))

@@ -6,9 +6,12 @@ workers read these as they read a folder's (``batch.direct_reader``). So no row 
 Delta's is called for a batch.
 
 The positions in Spark's offset log are those of Delta's own source, so a checkpoint continues with either. Which of the
-two reads a table is decided when the inputs are connected: Delta's does where rows are not simply those of the files
-(column mapping, deletion vectors), where a setting or an option changes what is read, and where a column's type or a
-file is one that only Spark reads (``why_through_spark``).
+two reads a table is decided when the inputs are connected: Delta's does where files can't be read by themselves (types
+that were widened, columns mapped by number, changes between deletion vectors), where a setting or an option changes
+what is read, and where a column's type or a file is one that only Spark reads (``why_through_spark``).
+
+The rows that deletion vectors delete are read by ``deltalake`` with the list of a version's files. A batch's tasks have
+a bit for each row of such a file.
 
 Tasks have about equal numbers of bytes. A file that is larger than a task's share is read by several, each of which
 reads the row groups that begin in its part of the rows.
@@ -21,19 +24,22 @@ import re
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 from uuid import uuid4
 
 import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.types import StructType
 
+from cojoin.delta.deltalake_table import deleted_rows
 from cojoin.delta.table_log import TableLog
 from cojoin.delta.table_stream import Columns, Limits, Position, TableStream, why_unreadable
 from cojoin.engine.row_changes import CHANGE_TYPE, COMMIT, COMMITTED_AT, DELETED
 from cojoin.engine.values.types import type_to_ddl
-from cojoin.errors import CheckpointError, ConfigurationError, EnvironmentSetupError
+from cojoin.errors import CheckpointError, ConfigurationError, EnvironmentSetupError, QueryFailedError
+from cojoin.session.arrow_types import arrow_schema
 from cojoin.session.delta_tables import columns_of, table_path
 from cojoin.session.sealed import Sealed, sealed_call
 from cojoin.session.sessions import active_session, adapter_of, is_left_to_spark, open_store
@@ -41,11 +47,11 @@ from cojoin.spark.batch.direct_reader import (
     RANGES,
     RANGES_DDL,
     constant_of,
-    misfit,
     open_stored,
     why_by_columns,
     why_by_settings,
 )
+from cojoin.spark.batch.parquet_columns import misfit
 from cojoin.storage.file_systems import direct_store
 from cojoin.storage.local_store import LocalStore
 from cojoin.storage.locations import scheme_and_place
@@ -54,7 +60,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import StructType
 
     from cojoin.delta.actions import DataFile
     from cojoin.delta.table_log import TableVersion
@@ -107,7 +112,8 @@ class TableReading:
 
     def stream(self) -> TableStream:
         """Return the stream of the table."""
-        return TableStream(TableLog(self.store), self.table_id, self.columns, self.removals)
+        store = self.store
+        return TableStream(TableLog(store), self.table_id, self.columns, self.removals, partial(deleted_rows, store))
 
 
 class Ranges(InputPartition):
@@ -119,9 +125,8 @@ def ranges_of(reading: TableReading, files: Sequence[StreamFile]) -> list[Ranges
     store, share = reading.store, max(_LEAST_BYTES, -(-sum(each.file.size for each in files) // max(1, reading.tasks)))
     tasks: list[list[dict[str, Any]]] = []
     room = 0.0
-    for kind, file, version, committed_at in files:
-        # Delta writes a null as an empty text, too.
-        values: dict[str, Any] = {name: value or None for name, value in file.partition_values.items()}
+    for kind, file, version, committed_at, deleted in files:
+        values: dict[str, Any] = reading.columns.partition_values(file)
         if reading.removals is None:
             values |= {COMMIT: version, COMMITTED_AT: 1000 * committed_at}
             # The rows of a file of changes have their kinds in a column.
@@ -134,46 +139,73 @@ def ranges_of(reading: TableReading, files: Sequence[StreamFile]) -> list[Ranges
                 tasks.append([])
                 room = share
             end = _END if part == parts - 1 else rows * (part + 1) // parts
-            row = place, file.size, rows * part // parts, end, constants
+            row = place, file.size, rows * part // parts, end, constants, deleted
             tasks[-1].append(dict(zip(RANGES.names, row, strict=True)))
             room -= file.size / parts
     return [Ranges(task) for task in tasks]
 
 
-def why_through_spark(source: Source, frame: DataFrame, spec: InputSpec, *, is_computed: bool) -> str | None:
+class OpenTable(NamedTuple):
+    """A table that is open for reading: its folder, its newest version, and its log."""
+
+    store: Store
+    version: TableVersion
+    log: TableLog
+
+
+def open_table(session: SparkSession, source: Source) -> OpenTable | None:
+    """Open a table that cojoin may read as a stream; None where it does not, whatever the table's rows are."""
+    if _why_never(session) is not None:
+        return None
+    try:
+        return _table(session, source)
+    except (CheckpointError, _UnsuitableError):
+        return None
+
+
+def why_through_spark(
+    source: Source, frame: DataFrame, spec: InputSpec, *, is_computed: bool, opened: OpenTable | None
+) -> str | None:
     """Return why Delta's own source reads a table as a stream; None where cojoin's does.
 
-    ``is_computed`` means that the event time is an expression.
+    ``is_computed`` means that the event time is an expression. ``opened`` is the table where it is open already.
     """
     try:
-        return next(_reasons(frame.sparkSession, source, spec, is_computed=is_computed), None)
-    except (CheckpointError, _UnsuitableError) as error:
+        return next(_reasons(frame.sparkSession, source, spec, opened, is_computed=is_computed), None)
+    except (CheckpointError, EnvironmentSetupError, QueryFailedError, _UnsuitableError) as error:
         # A log that can't be read is an error of Delta's own source, too, which says more.
         return str(error)
 
 
-def _reasons(session: SparkSession, source: Source, spec: InputSpec, *, is_computed: bool) -> Iterator[str]:
+def _why_never(session: SparkSession) -> str | None:
+    """Return why cojoin reads no table as a stream in a session; None where it does."""
     if is_left_to_spark(session, "spark.cojoin.delta"):
-        yield "spark.cojoin.delta is spark"
+        return "spark.cojoin.delta is spark"
     if find_spec("pyspark.sql.streaming.datasource") is None:
-        yield "this version of Spark has no limits for sources written in Python"
-    if not adapter_of(session).shares_paths:
-        yield "the session is one of Spark Connect"
+        return "this version of Spark has no limits for sources written in Python"
+    return None if adapter_of(session).shares_paths else "the session is one of Spark Connect"
+
+
+def _reasons(
+    session: SparkSession, source: Source, spec: InputSpec, opened: OpenTable | None, *, is_computed: bool
+) -> Iterator[str]:
+    why = _why_never(session)
+    if why is not None:
+        yield why
     if is_computed:
         yield "its event time is an expression"
     _options(source)
     why = why_by_settings(session) or why_by_columns(spec.source_schema, spec.key)
     if why is not None:
         yield why
-    yield from _reasons_of_table(*_table(session, source), source, spec)
+    yield from _reasons_of_table(opened or _table(session, source), source, spec)
 
 
 class _UnsuitableError(ConfigurationError):
     """A table that only Delta's own source may read, with the reason."""
 
 
-def _table(session: SparkSession, source: Source) -> tuple[Store, TableVersion, TableLog]:
-    """Return a table's folder, its newest version, and its log."""
+def _table(session: SparkSession, source: Source) -> OpenTable:
     path = table_path(session, str(source.location))
     if path is None:
         msg = "no table has its name"
@@ -187,7 +219,7 @@ def _table(session: SparkSession, source: Source) -> tuple[Store, TableVersion, 
     if table is None:
         msg = "its log has no version"
         raise _UnsuitableError(msg)
-    return store, table, log
+    return OpenTable(store, table, log)
 
 
 def _options(source: Source) -> tuple[Limits, Removals | None, int | None]:
@@ -217,45 +249,41 @@ def _options(source: Source) -> tuple[Limits, Removals | None, int | None]:
     return limits, None if source.feed is not None else chosen, begin
 
 
-def _reasons_of_table(
-    store: Store, table: TableVersion, log: TableLog, source: Source, spec: InputSpec
-) -> Iterator[str]:
-    why, schema = why_unreadable(table.protocol, table.metadata), spec.source_schema
+def _reasons_of_table(opened: OpenTable, source: Source, spec: InputSpec) -> Iterator[str]:
+    store, table, log = opened
+    schema, columns = spec.source_schema, Columns.of(table.metadata)
+    why = why_unreadable(table.protocol, table.metadata, of_changes=source.feed is not None)
     if why is not None:
         yield why
-    if source.feed is not None and "deletionVectors" in table.protocol.features:
-        # The changes of a commit may be the differences between two of them.
-        yield "its feature 'deletionVectors'"
     of_feed = [] if source.feed is None else [DELETED, COMMIT, COMMITTED_AT]
-    if [*Columns.of(table.metadata).types, *of_feed] != schema.names:
+    if [*columns.types, *of_feed] != schema.names:
         yield "its columns are not those of its log"
     if _PADDED in table.schema_text:
         yield "its columns of the type char"
     others = {*table.partition_columns, *of_feed}
-    stored = pa.schema([each for each in schema if each.name not in others])
+    named = zip(schema, stored_schema(columns, schema), strict=True)
+    stored = pa.schema([in_file for column, in_file in named if column.name not in others])
     if not len(stored):
         yield "all its columns are partition columns"
     for column in schema:
         if column.name in table.partition_columns and pa.types.is_timestamp(column.type):
             yield f"its partition column {column.name!r} is a {type_to_ddl(column.type)}"
-    yield from _reasons_of_files(store, log.files(table.version), stored, schema)
-
-
-def _reasons_of_files(store: Store, files: Sequence[DataFile], stored: pa.Schema, schema: pa.Schema) -> Iterator[str]:
-    if any(each.deletion_vector for each in files):
+    files = log.files(table.version)
+    with_vectors = [each.path for each in files if each.deletion_vector]
+    if with_vectors and set(with_vectors) - deleted_rows(store, table.version, with_vectors).keys():
         yield "its deletion vectors"
     for file in [*files[:: max(1, -(-len(files) // _SAMPLES))], *files[-1:]]:
-        why = _why_by_file(store, file, stored, schema)
+        why = _why_by_file(store, file, stored, schema, columns)
         if why is not None:
             yield f"of its file {file.path}: {why}"
 
 
-def _why_by_file(store: Store, file: DataFile, stored: pa.Schema, schema: pa.Schema) -> str | None:
+def _why_by_file(store: Store, file: DataFile, stored: pa.Schema, schema: pa.Schema, columns: Columns) -> str | None:
     if urlsplit(file.path).scheme or file.path.startswith("/"):
         return "it is outside of the table's folder"
     try:
-        for name, value in file.partition_values.items():
-            constant_of(value or None, schema.field(name).type)
+        for name, value in columns.partition_values(file).items():
+            constant_of(value, schema.field(name).type)
         with open_stored(store.url(file.path), places_of_store(store)) as opened:
             return misfit(opened.metadata, stored)
     except (OSError, KeyError, pa.ArrowException) as error:
@@ -281,17 +309,9 @@ def check_deltas_source(session: SparkSession, label: str, why: str) -> None:
         raise EnvironmentSetupError(msg) from error
 
 
-def present_columns(session: SparkSession, source: Source) -> StructType | None:
+def present_columns(source: Source, opened: OpenTable) -> StructType | None:
     """Return the columns of a stream of a table, by its log; None where cojoin does not read it."""
-    if is_left_to_spark(session, "spark.cojoin.delta"):
-        return None
-    if find_spec("pyspark.sql.streaming.datasource") is None or not adapter_of(session).shares_paths:
-        return None
-    try:
-        _, table, _ = _table(session, source)
-    except (CheckpointError, _UnsuitableError):
-        return None
-    columns = columns_of(table)
+    columns = columns_of(opened.version)
     if columns is None or source.feed is None:
         return columns
     if _OF_FEED & {name.lower() for name in columns.names}:
@@ -299,28 +319,50 @@ def present_columns(session: SparkSession, source: Source) -> StructType | None:
     return columns.add(DELETED, "boolean").add(COMMIT, "long").add(COMMITTED_AT, "timestamp")
 
 
-def open_columns(session: SparkSession, source: Source) -> DataFrame | None:
+def open_columns(source: Source, opened: OpenTable) -> DataFrame | None:
     """Return a stream that has a table's columns, and fails if its rows are read; None where cojoin does not read it.
 
     It stands for the table, so that Delta's classes, which take a second or two, are loaded only where they are needed.
     """
-    columns = present_columns(session, source)
-    if columns is None:
+    session, columns = active_session(), present_columns(source, opened)
+    if session is None or columns is None:
         return None
     none = F.raise_error(F.lit(f"{source.title}: its rows were to be read through the stream of its columns"))
     stream = session.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
     return stream.select(*(none.cast(each.dataType).alias(each.name, metadata=each.metadata) for each in columns))
 
 
-def open_ranges(session: SparkSession, source: Source) -> tuple[DataFrame, dict[str, Settings]]:
-    """Return the stream of the ranges of a table's files (``RANGES_DDL``), and how tasks reach their object store."""
+class OpenRanges(NamedTuple):
+    """The stream of the ranges of a table's files (``RANGES_DDL``), and how tasks read them.
+
+    ``places`` is how they reach the table's object store; ``stored`` is the schema with the files' names.
+    """
+
+    frame: DataFrame
+    places: dict[str, Settings]
+    stored: pa.Schema
+
+
+def open_ranges(session: SparkSession, source: Source, schema: pa.Schema) -> OpenRanges:
+    """Return the stream of the ranges of a table's files; ``schema`` has the columns of its rows."""
     store, table, _ = _table(session, source)
     tasks = adapter_of(session).parallel_tasks()
     columns = Columns.of(table.metadata)
     reading = TableReading(store.root, store.for_tasks(), table.table_id, columns, *_options(source), tasks)
     name = f"{_FORMAT}-{uuid4().hex[:8]}"
     session.dataSource.register(_data_source(name, reading))
-    return session.readStream.format(name).load(), places_of_store(store)
+    frame = session.readStream.format(name).load()
+    return OpenRanges(frame, places_of_store(store), stored_schema(columns, schema))
+
+
+def stored_schema(columns: Columns, schema: pa.Schema) -> pa.Schema:
+    """Return the schema of a table's rows with the names that its files have for columns and for fields of structs."""
+    fields = []
+    for column in schema:
+        name, dtype = columns.stored.get(column.name, (column.name, None))
+        stored = StructType.fromJson({"fields": [{"name": name, "type": json.loads(dtype)}]}) if dtype else None
+        fields.append(column if stored is None else arrow_schema(stored).field(0))
+    return pa.schema(fields)
 
 
 def places_of_store(store: Store) -> dict[str, Settings]:

@@ -45,14 +45,13 @@ def delta(
 
     In a query (``Joined.start``) the order of the files makes no row late. While the snapshot is read, the input's
     watermark does not pass the smallest event time of the unread files, which Delta's file statistics contain. If
-    the statistics lack the event time (an expression, a column after the first 32, or with column mapping), the
-    watermark does not advance until the snapshot is read. Nor does it advance while a commit is read that has more
-    files than a micro-batch takes.
+    the statistics lack the event time (an expression, or a column after the first 32), the watermark does not advance
+    until the snapshot is read. Nor does it advance while a commit is read that has more files than a micro-batch takes.
 
     Where that gives the same rows, cojoin itself chooses the files of each micro-batch by the table's log, and the
-    Python workers read them: on Spark 4.2 and later, for tables and options without features that change how a file is
-    read, with columns of plain types and a column as event time. Else Delta's own source reads the table, and so it
-    does if the session has ``spark.cojoin.delta=spark`` at ``connect``. ``query.progress`` has the reader and the
+    Python workers read them: on Spark 4.2 and later, with a column as event time, for almost all tables, those with
+    mapped columns and deletion vectors among them (guide 06 has a list). Else Delta's own source reads the table, and
+    so it does if the session has ``spark.cojoin.delta=spark`` at ``connect``. ``query.progress`` has the reader and the
     reason, as ``inputs[0].reading``. Both have the same offsets, so a checkpoint continues with either.
 
     Rows ahead of the watermark wait in the state. For a large table whose files overlap in event time, set a larger
@@ -144,7 +143,7 @@ def files(
     read: copy old files with new times, or set Spark's option ``maxFileAge``, such as ``"3650d"``.
 
     Parquet files of a local or mounted folder are read by the Python workers themselves where that gives the same rows
-    as Spark's reader: columns of plain types, event time a column, and no option or setting that changes how a file is
+    as Spark's reader: the usual types, event time a column, and no option or setting that changes how a file is
     read. Offsets and the log of what was read are Spark's in any case, so a checkpoint continues either way.
     The reader and the reason are in ``query.progress``, as ``inputs[0].reading``. ``connect`` chooses the reader by up
     to four files; a later file that differs (another type of a column, old calendars, a folder named ``column=value``)

@@ -177,6 +177,52 @@ def test_the_same_rows_are_packed_to_the_same_bytes_many_times(
     check_drawn(spark, tmp_path / "in", SEED + number)
 
 
+NESTED = {
+    "array<string>": pa.list_(pa.string()),
+    "array<array<int>>": pa.list_(pa.list_(pa.int32())),
+    "map<string, struct<`at`: timestamp, `N`: bigint>>": pa.map_(
+        pa.string(), pa.struct([("at", UTC), ("N", pa.int64())])
+    ),
+    "struct<`a b`: array<double>, `s`: struct<`day`: date>>": pa.struct(
+        [("a b", pa.list_(pa.float64())), ("s", pa.struct([("day", pa.date32())]))]
+    ),
+}
+
+
+@pytest.mark.parametrize("version", ["by Spark", "by pyarrow"])
+def test_nested_values_are_those_that_spark_reads(spark: SparkSession, tmp_path: Path, version: str) -> None:
+    rng, folder = random.Random(SEED), tmp_path / "in"
+
+    def nested(dtype: pa.DataType) -> Any:
+        if rng.random() < 0.2:
+            return None
+        if pa.types.is_struct(dtype):
+            return {field.name: nested(field.type) for field in dtype}
+        if pa.types.is_map(dtype):
+            return [(str(number), nested(dtype.item_type)) for number in range(rng.randrange(3))]
+        if pa.types.is_list(dtype):
+            return [nested(dtype.value_type) for _ in range(rng.randrange(4))]
+        return value(rng, dtype)
+
+    ids = range(300)
+    columns = {"id": pa.array(ids), "at": pa.array(ids, pa.int64()).cast(UTC)}
+    columns |= {f"n{at}": pa.array([nested(each) for _ in ids], each) for at, each in enumerate(NESTED.values())}
+    content, ddl = pa.table(columns), ", ".join(f"n{at} {each}" for at, each in enumerate(NESTED))
+    ddl = f"id bigint, at timestamp, {ddl}"
+    if version == "by Spark":
+        spark.createDataFrame(content, spark_schema(content.schema)).coalesce(1).write.parquet(str(folder))
+    else:
+        write(folder, "0.parquet", content, row_group_size=70)
+        # An older file, without some columns and fields, and with others in another case.
+        stored = pa.struct([("S", pa.struct([("DAY", pa.date32()), ("more", pa.int8())])), ("x", pa.list_(UTC))])
+        older = pa.array([nested(stored) for _ in ids], stored)
+        write(folder, "1.parquet", pa.table({"n3": older, "id": pa.array(ids), "AT": columns["at"]}))
+    direct, general = both(spark, lambda: bound(spark, folder, ddl, "id"))
+    schema = bound(spark, folder, ddl, "id").spec.schema
+    # As texts, since NaN is not equal to itself.
+    assert str(unpacked(direct, schema)) == str(unpacked(general, schema))
+
+
 def test_the_hash_is_spark_s(spark: SparkSession) -> None:
     rng = random.Random(SEED)
     content = pa.table([drawn(rng, dtype, 500, 0.1) for dtype in KEYABLE], [f"k{at}" for at in range(len(KEYABLE))])
@@ -257,7 +303,7 @@ def test_unlike_files_give_what_spark_reads_of_them(spark: SparkSession, tmp_pat
     [
         ("1.parquet", {"at": pa.array([7], pa.timestamp("ns"))}, {}, "timeunit nanoseconds"),
         ("1.parquet", {"id": ["3"]}, {}, r"'id' is BYTE_ARRAY \(String\), and bigint is expected"),
-        ("1.parquet", {"k": [["c"]]}, {}, "'k' is nested, and string is expected"),
+        ("1.parquet", {"k": [["c"]]}, {}, "'k' is list<element: string>, and string is expected"),
         ("1.parquet", {"id": [3], "Id": [3]}, {}, "columns 'id' and 'Id', which are one to Spark"),
         ("id=3/1.parquet", {"k": ["c"]}, {}, "its folder 'id=3' is a Spark partition"),
     ],

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cojoin.spark.batch.direct_reader import StoredFile, is_plain, misfit, rows_between
+from cojoin.spark.batch.parquet_columns import StoredFile, is_plain, misfit, rows_between
 from tests.seeds import SEED
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 UTC = pa.timestamp("us", "UTC")
 SCHEMA = pa.schema([("id", pa.int64()), ("at", UTC), ("name", pa.string())])
+TWO_OF_ONE_NAME = pa.struct([("a", pa.int8()), ("A", pa.int8())])
 
 
 def opened(content: pa.Table, **settings: Any) -> StoredFile:
@@ -145,8 +146,11 @@ def test_what_means_the_same_is_read(stored: pa.DataType, value: Any, dtype: pa.
         (UTC, 1, pa.timestamp("us"), r"\(Timestamp: timeunit microseconds\), and timestamp_ntz is expected"),
         (UTC, 1, pa.int64(), r"\(Timestamp: timeunit microseconds\), and bigint is expected"),
         (pa.decimal128(9, 2), 1, pa.decimal128(18, 2), r"\(Decimal: precision 9, scale 2\), and decimal\(18,2\)"),
-        (pa.list_(pa.int64()), [1], pa.int64(), r"'x' is nested, and bigint is expected"),
-        (pa.struct([("x", pa.int64())]), {"x": 1}, pa.int64(), r"'x' is nested, and bigint is expected"),
+        (pa.list_(pa.int64()), [1], pa.int64(), r"'x' is list<element: int64>, and bigint is expected"),
+        (pa.list_(pa.int64()), [1], pa.list_(pa.int32()), r"'x' is list<element: int64>, and array<int> is expected"),
+        (pa.struct([("a", pa.int8())]), {"a": 1}, pa.struct([("b", pa.int8())]), r"and struct<b:tinyint> is expected"),
+        (TWO_OF_ONE_NAME, {"a": 1}, pa.struct([("a", pa.int8())]), r"'x' is struct<a: "),
+        (pa.struct([("x", pa.int64())]), {"x": 1}, pa.int64(), r"'x' is struct<x: int64>, and bigint is expected"),
     ],
 )
 def test_what_spark_reads_in_its_own_way_is_left_to_it(
@@ -210,10 +214,84 @@ def test_two_columns_that_differ_in_case_are_one_to_spark() -> None:
     assert misfit(file.metadata, SCHEMA) == "it has columns 'ID' and 'id', which are one to Spark"
 
 
-def test_plain_types_are_those_without_parts() -> None:
-    nested = [pa.list_(pa.int8()), pa.struct([]), pa.map_(pa.int8(), pa.int8()), pa.duration("us"), pa.null()]
-    assert not any(map(is_plain, nested))
-    assert all(map(is_plain, [*SCHEMA.types, pa.binary(), pa.date32(), pa.bool_(), pa.decimal128(38, 0)]))
+def test_which_types_are_read() -> None:
+    others = [pa.list_(pa.null()), pa.struct([]), pa.map_(pa.int8(), pa.time64("us")), pa.duration("us"), pa.null()]
+    assert not any(map(is_plain, [*others, TWO_OF_ONE_NAME]))
+    nested = [pa.list_(pa.int8()), pa.struct([("a", UTC)]), pa.map_(pa.string(), pa.list_(pa.date32()))]
+    assert all(map(is_plain, [*SCHEMA.types, *nested, pa.binary(), pa.bool_(), pa.decimal128(38, 0)]))
+
+
+TYPES = st.recursive(
+    st.sampled_from([pa.int8(), pa.int64(), pa.float64(), pa.string(), pa.binary(), pa.bool_(), UTC]),
+    lambda inner: st.one_of(
+        inner.map(pa.list_),
+        inner.map(lambda dtype: pa.map_(pa.string(), dtype)),
+        st.lists(inner, min_size=1, max_size=3).map(
+            lambda parts: pa.struct([(f"F{n}", p) for n, p in enumerate(parts)])
+        ),
+    ),
+    max_leaves=4,
+)
+
+
+def values_of(dtype: pa.DataType) -> st.SearchStrategy[Any]:
+    """Draw values of a type as Python has them, times as numbers."""
+    types = pa.types
+    if types.is_struct(dtype):
+        present = st.fixed_dictionaries({field.name: values_of(field.type) for field in dtype})
+    elif types.is_map(dtype):
+        # A key comes once.
+        present = st.dictionaries(st.text("ab", max_size=2), values_of(dtype.item_type), max_size=3).map(
+            lambda entries: [*entries.items()]
+        )
+    elif types.is_list(dtype):
+        present = st.lists(values_of(dtype.value_type), max_size=3)
+    else:
+        plain = {pa.string(): "a", pa.binary(): b"a", pa.bool_(): True, pa.float64(): 0.5}
+        present = st.just(plain[dtype]) if dtype in plain else st.integers(-3, 3)
+    return st.none() | present
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_nested_values_are_read_from_any_part_of_a_file(data: st.DataObject) -> None:
+    dtype = data.draw(TYPES)
+    values = data.draw(st.lists(values_of(dtype), max_size=12))
+    column, schema = pa.array(values, dtype), pa.schema([("x", dtype)])
+    file = opened(pa.table({"X": column}), row_group_size=data.draw(st.integers(1, 12)))
+    assert misfit(file.metadata, schema) is None
+    begin, end = (data.draw(st.integers(0, 13)) for _ in range(2))
+    found = read(file, schema, begin, end).column(0)
+    assert found.type == dtype
+    assert found.to_pylist() == column.slice(begin, max(0, end - begin)).to_pylist()
+
+
+def test_fields_of_structs_are_found_by_name_and_are_null_where_there_are_none() -> None:
+    stored = pa.list_(pa.struct([("B", pa.int32()), ("other", pa.list_(pa.int8())), ("a", pa.large_string())]))
+    rows = [[{"B": 1, "other": [1], "a": "x"}, None], None, [], [{"B": None, "other": None, "a": "y"}]]
+    file = opened(pa.table({"x": pa.array(rows, stored)}))
+    dtype = pa.list_(pa.struct([("a", pa.string()), ("b", pa.int64()), ("c", pa.map_(pa.string(), pa.int8()))]))
+    schema = pa.schema([("x", dtype)])
+    assert misfit(file.metadata, schema) is None
+    expected = [[{"a": "x", "b": 1, "c": None}, None], None, [], [{"a": "y", "b": None, "c": None}]]
+    for begin in range(5):
+        assert read(file, schema, begin).column(0).to_pylist() == expected[begin:]
+
+
+def test_columns_are_read_by_the_names_that_the_files_have() -> None:
+    file = opened(pa.table({"c-1": pa.array([{"c-2": 7}], pa.struct([("c-2", pa.int64())])), "c-3": ["a"]}))
+    schema = pa.schema([("name", pa.string()), ("s", pa.struct([("inner name", pa.int64())]))])
+    stored = pa.schema([("c-3", pa.string()), ("c-1", pa.struct([("c-2", pa.int64())]))])
+    assert misfit(file.metadata, stored) is None
+    (rows,) = rows_between(file, schema, 0, 9, stored)
+    assert rows.to_pylist() == [{"c0": "a", "c1": {"inner name": 7}}]
+
+
+def test_lists_that_are_stored_in_an_older_way_are_left_to_spark() -> None:
+    file = opened(pa.table({"x": [[1]]}), use_compliant_nested_type=True)
+    content = bytes(file.place.read_at(file.place.size(), 0)).replace(b"element", b"elemenT")
+    why = misfit(StoredFile(pa.BufferReader(content)).metadata, pa.schema([("x", pa.list_(pa.int64()))]))
+    assert why == "its column 'x' is list<elemenT: int64>, and array<bigint> is expected"
 
 
 def test_a_file_that_ends_too_early_is_an_error(tmp_path: Path) -> None:

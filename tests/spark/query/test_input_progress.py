@@ -40,7 +40,7 @@ class Lake:
 
     def __init__(self, spark: SparkSession, streams: Streams, folder: Path) -> None:
         self.spark, self.streams, self.folder = spark, streams, folder
-        self.columns_with_statistics = 32
+        self.columns_with_statistics, self.column_mapping = 32, "none"
 
     def write(self, name: str, files: int, random: np.random.Generator, *, sliced: bool = False) -> None:
         """Append a table's rows in one commit: scattered over files, or each file a slice of time, in any order."""
@@ -60,6 +60,9 @@ class Lake:
         frame = frame.withColumn("event_time", F.timestamp_micros("event_time"))
         frame = frame.repartitionByRange(files, "file") if files > 1 else frame.coalesce(1)
         writer = frame.drop("file").write.format("delta").mode("append")
+        if not (self.folder / name).exists():
+            # A table that exists keeps its properties.
+            writer.option("delta.columnMapping.mode", self.column_mapping)
         writer.option("delta.dataSkippingNumIndexedCols", self.columns_with_statistics).save(f"{self.folder}/{name}")
 
     def files(self, name: str) -> int:
@@ -151,8 +154,12 @@ def test_what_is_unread_holds_time_over_a_stop_in_the_middle(spark: SparkSession
 
 
 @pytest.mark.slow
-def test_files_that_follow_each_other_in_time_wait_for_nothing(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize("mapping", drawn(["none", "name"], 1))
+def test_files_that_follow_each_other_in_time_wait_for_nothing(
+    spark: SparkSession, tmp_path: Path, mapping: str
+) -> None:
     lake = Lake(spark, generate(120, 40, keys=5, seconds=200, seed=SEED), tmp_path)
+    lake.column_mapping = mapping
     for name in TABLES:
         rows = getattr(lake.streams, name).sort_values("event_time")
         for at in range(3):
@@ -206,6 +213,7 @@ def test_random_layouts_limits_and_stops(spark: SparkSession, tmp_path: Path, ro
     random = np.random.default_rng(seed)
     lake = Lake(spark, generate(200, 60, keys=8, seconds=300, seed=seed), tmp_path)
     lake.columns_with_statistics = int(random.choice([32, 1]))
+    lake.column_mapping = str(random.choice(["none", "name"]))
     for name in TABLES:
         lake.write(name, int(random.integers(1, 7)), random, sliced=bool(random.integers(2)))
     limits = [int(random.integers(1, 4)) for _ in TABLES]

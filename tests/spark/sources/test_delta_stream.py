@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections import Counter
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -130,13 +131,12 @@ def test_a_partitioned_table_is_read_with_its_values(spark: SparkSession, tmp_pa
 
 @pytest.mark.spark
 def test_who_reads_a_table_is_told_with_the_reason(spark: SparkSession, tmp_path: Path) -> None:
-    plain, mapped, nested, deleted = (f"{tmp_path}/{name}" for name in ("plain", "mapped", "nested", "deleted"))
+    plain, mapped, nested, widened = (f"{tmp_path}/{name}" for name in ("plain", "mapped", "nested", "widened"))
     write_deltalake(plain, rows_of(1))
-    write_deltalake(nested, rows_of(1, tags=[["a"]]))
+    write_deltalake(nested, rows_of(1, tags=[[["a"]]]))
     one = spark.createDataFrame(rows_of(*range(10)).to_pandas()).coalesce(1)
-    one.write.format("delta").option("delta.columnMapping.mode", "name").save(mapped)
-    one.write.format("delta").option("delta.enableDeletionVectors", "true").save(deleted)
-    spark.sql(f"delete from delta.`{deleted}` where id = 3")
+    one.write.format("delta").option("delta.columnMapping.mode", "id").save(mapped)
+    one.write.format("delta").option("delta.enableTypeWidening", "true").save(widened)
 
     def reading(source: Any, event_time: Any = "at") -> str | None:
         inputs = [cj.Input(each, "id", time) for each, time in ((source, event_time), (cj.sources.delta(plain), "at"))]
@@ -147,9 +147,9 @@ def test_who_reads_a_table_is_told_with_the_reason(spark: SparkSession, tmp_path
     assert reading(cj.sources.delta(plain, options={"maxBytesPerTrigger": "10m", "startingVersion": 0})) == "direct"
     assert reading(cj.sources.delta(plain, options={"failOnDataLoss": "false"})) == "it has the option failOnDataLoss"
     assert reading(cj.sources.delta(plain), F.col("at").alias("later")) == "its event time is an expression"
-    assert reading(cj.sources.delta(mapped)) == "its column mapping"
-    assert reading(cj.sources.delta(nested)) == "its column 'tags' is of the type array<string>"
-    assert reading(cj.sources.delta(deleted)) == "its deletion vectors"
+    assert reading(cj.sources.delta(mapped)) == "its column mapping by id"
+    assert reading(cj.sources.delta(widened)) == "its feature 'typeWidening'"
+    assert reading(cj.sources.delta(nested)) == "direct"
     assert reading(spark.readStream.format("delta").load(plain)) is None
     write_deltalake(f"{tmp_path}/dotted", rows_of(1, **{"a.b": [1]}))
     assert reading(cj.sources.delta(f"{tmp_path}/dotted")) == "its column is named 'a.b'"
@@ -159,6 +159,87 @@ def test_who_reads_a_table_is_told_with_the_reason(spark: SparkSession, tmp_path
         assert bound.spec.reading == "spark.sql.files.ignoreMissingFiles is true"
     finally:
         spark.conf.unset("spark.sql.files.ignoreMissingFiles")
+
+
+def packed_rows(bound: BoundInput, files: list[StreamFile], reading: delta_stream.TableReading) -> list[dict[str, Any]]:
+    """Return the rows that tasks read of some files, in the order of their ids."""
+    schema = bound.spec.source_schema
+    stored = delta_stream.stored_schema(reading.columns, schema)
+    reader, found = DirectReader("input", None, Grouping(schema, ("id",), 4), {}, "a setting", stored), list[Any]()
+    for task in delta_stream.ranges_of(reading, files):
+        for rows in reader([pa.RecordBatch.from_pylist(task.value, RANGES)]):
+            found += pa.table(rows.columns[: len(schema)], schema=schema).to_pylist()
+    return sorted(found, key=lambda row: row["id"])
+
+
+@pytest.mark.spark
+def test_mapped_columns_deleted_rows_and_nested_values_are_read_as_deltas_own_source_does(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draws, written, folder = random.Random(SEED), 0, f"{tmp_path}/a table"
+    monkeypatch.setattr(delta_stream, "_LEAST_BYTES", 500)
+    renamed = list[str]()
+
+    def append(count: int) -> None:
+        nonlocal written
+        rows = spark.range(written, written + count, 1, draws.randrange(1, 4)).selectExpr(
+            "id",
+            "timestamp_micros(id) as at",
+            f"array(string(id), null) as `{'the tags' if renamed else 'tags'}`",
+            "named_struct('Tier', string(id % 3), 'of', map('k', named_struct('at', timestamp_seconds(id)))) as part",
+            "date_add(date'2026-01-15', int(id % 2)) as `a day`",
+        )
+        properties = {"delta.columnMapping.mode": "name", "delta.enableDeletionVectors": "true"}
+        writer = rows.write.format("delta").mode("append").partitionBy("a day")
+        (writer if written else writer.options(**properties)).save(folder)
+        written += count
+
+    for _ in range(draws.randrange(3, 7)):
+        kind = draws.choice(["append", "append", "delete", "rename", "optimize"]) if written else "append"
+        if kind == "append":
+            append(draws.randrange(1, 200))
+        elif kind == "delete":
+            spark.sql(f"delete from delta.`{folder}` where id % {draws.randrange(2, 30)} = 0")
+        elif kind == "rename" and not renamed:
+            renamed.append("tags")
+            spark.sql(f"alter table delta.`{folder}` rename column tags to `the tags`")
+        elif kind == "optimize":
+            spark.sql(f"optimize delta.`{folder}`")
+    append(50)
+    spark.sql(f"delete from delta.`{folder}` where id % 7 = 3")
+    bound = BoundInput(cj.Input(cj.sources.delta(folder), "id", "at"), "left", 1)
+    assert bound.spec.reading == "direct"
+    opened = delta_stream.open_table(spark, cj.sources.delta(folder))
+    assert opened is not None
+    columns, snapshot = Columns.of(opened.version.metadata), opened.version.version
+    reading = delta_stream.TableReading(
+        opened.store.root, None, opened.version.table_id, columns, tasks=draws.randrange(1, 9)
+    )
+    stream = reading.stream()
+    first = stream.first()
+    end = stream.next(first, snapshot, Limits(None))
+    expected = [row.asDict(recursive=True) for row in spark.read.format("delta").load(folder).sort("id").collect()]
+    found = packed_rows(bound, stream.files(first, end), reading)
+    assert [plain(row) for row in found] == [plain(row) for row in expected]
+    append(20)
+    later = stream.next(end, snapshot + 1, Limits(None))
+    assert [row["id"] for row in packed_rows(bound, stream.files(end, later), reading)] == [
+        *range(written - 20, written)
+    ]
+    # A column that is dropped is not null in silence from then on.
+    spark.sql(f"alter table delta.`{folder}` drop column `part`")
+    with pytest.raises(cj.QueryFailedError, match=f"have changed in version {snapshot + 2} since"):
+        stream.next(later, stream.newest(), Limits(None))
+
+
+def plain(value: Any) -> Any:
+    """Return a value as it can be compared: of a map its entries, of a time the microseconds."""
+    if isinstance(value, dict):
+        return sorted((name, plain(each)) for name, each in value.items())
+    if isinstance(value, list):
+        pairs = all(isinstance(each, tuple) for each in value) and value
+        return [plain(each) for each in value] if not pairs else sorted((name, plain(each)) for name, each in value)
+    return value.timestamp() if isinstance(value, datetime) else value
 
 
 @pytest.mark.spark
@@ -192,7 +273,7 @@ def test_tasks_have_each_row_once_however_large_files_are_cut(tmp_path: Path, mo
         for each in pq.read_table(tmp_path / file.path)["id"].to_pylist()
     )
     reading = delta_stream.TableReading(
-        f"file:{tmp_path}", None, "t", Columns({}, ()), Limits(), tasks=draws.randrange(1, 9)
+        f"file:{tmp_path}", None, "t", Columns({}, (), {}), Limits(), tasks=draws.randrange(1, 9)
     )
     tasks = delta_stream.ranges_of(reading, [StreamFile("add", each, 0) for each in files])
     reader, seen = DirectReader("input", None, Grouping(schema, ("id",), 4), {}, "a setting"), Counter[Any]()
