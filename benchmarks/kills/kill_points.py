@@ -131,7 +131,7 @@ _ALL_WRITTEN = _counted("all written, not Spark's commit", f"{_BATCHES}.__call__
 POINTS: tuple[Point, ...] = (
     _start("checkpoint claimed", f"{_START}:claim_checkpoint"),
     _start("sources noted", f"{_START}:note_sources"),
-    _start("settings noted", "cojoin.spark.query.planned_batch:note_sources"),
+    _start("settings noted", "cojoin.spark.query.planned_batch:note_sources", job="changed"),
     _start("before Spark's query", "cojoin.spark.query.query:Query._run", enters=True),
     _start("first batch, before the manifest", f"{_MANIFESTS}.write", enters=True, condition=_first_batch),
     _batch("before its action", f"{_BATCHES}.__call__", enters=True),

@@ -31,7 +31,7 @@ from cojoin.storage.local_store import LocalStore
 from cojoin.storage.object_store import ObjectStore
 from cojoin.storage.object_store_settings import settings_of
 from tests.servers.s3 import settings_for
-from tests.spark.data import Folders
+from tests.spark.data import FIVE_SECONDS, Folders
 from tests.spark.saved import DRAIN, PAUSE, Saved
 
 if TYPE_CHECKING:
@@ -69,6 +69,7 @@ class Job:
         origin: The checkpoint that it restores, if it does.
         at: The batch that it restores.
         takes_savepoint: Whether it takes a savepoint after the chosen batch.
+        changes: Whether it has run with other settings before.
         endpoint: The server of S3's protocol that its root is on.
         servers: The brokers whose topic its output is, by the name of the table; None for a table.
     """
@@ -84,6 +85,7 @@ class Job:
     origin: str | None = None
     at: int | None = None
     takes_savepoint: bool = False
+    changes: bool = False
     endpoint: str | None = None
     servers: str | None = None
 
@@ -111,8 +113,8 @@ class Job:
         """Return its query, for looking at it."""
         return Saved(spark, self.root, Folders(Path(self.data)), self.key_groups)
 
-    def start(self, spark: SparkSession, trigger: cj.Trigger = DRAIN) -> cj.Query:
-        """Start it, for the first time or again."""
+    def start(self, spark: SparkSession, trigger: cj.Trigger = DRAIN, **settings: Any) -> cj.Query:
+        """Start it, for the first time or again; the settings are its inputs'."""
         set_partitions(spark, self.partitions)
         restore: dict[str, Any] = {}
         if self.origin is not None:
@@ -121,7 +123,7 @@ class Job:
                 "cut_back_output": not self.table.startswith(self.root),
             }
         saved = self.saved(spark)
-        joined = saved.join()
+        joined = saved.join(**settings)
         # All versions lie in segments: the kills fall beside their files, too.
         joined._plan = replace(joined.plan, segments=SegmentOptions(0))  # noqa: SLF001 - no setting of users'
         return saved.start(
@@ -193,6 +195,9 @@ def main(paths: list[Path]) -> None:
                 with armed_in_worker(chosen[0], "output", step.job.batch, deed):
                     run(spark, step.job)
             elif chosen:
+                if step.job.changes:
+                    earlier = FIVE_SECONDS.with_idleness("1 hour")
+                    step.job.start(spark, PAUSE, watermark=earlier).await_termination(progress=False)
                 with chosen[0].armed(step.job.batch, _deed(step, jvm)):
                     run(spark, step.job)
             else:

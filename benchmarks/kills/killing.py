@@ -130,6 +130,8 @@ class Killing:
         job = self._place.job(folder, self._data, batch)
         if point.job in {"savepoint", "promotion"}:
             job = replace(job, takes_savepoint=True, interval=100 if point.job == "savepoint" else 1)
+        elif point.job == "changed":
+            job = replace(job, changes=True)
         elif point.job != "run":
             origin = self._restorable(own=point.job == "same table")
             groups, partitions = self._choice.choice([1, 3, 7]), self._choice.choice([1, 3])

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Condition", "JobKind", "Point"]
 
-JobKind: TypeAlias = Literal["run", "savepoint", "promotion", "restoration", "same table"]
+JobKind: TypeAlias = Literal["run", "savepoint", "promotion", "restoration", "same table", "changed"]
 """A savepoint is taken of a batch without a snapshot; a promotion makes a checkpoint one."""
 
 Condition: TypeAlias = "Callable[[tuple[Any, ...], int], bool]"

@@ -24,6 +24,7 @@ import itertools
 import statistics
 import tempfile
 import time
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -54,8 +55,8 @@ class Run:
     copy: float
     batch: float
     operation: float
-    requests: float
-    requests_of_copy: float
+    requests: Counter[str]
+    requests_of_copy: Counter[str]
 
 
 def run(spark: SparkSession, data: Path, root: str, endpoint: str, files: int) -> Run:
@@ -63,7 +64,7 @@ def run(spark: SparkSession, data: Path, root: str, endpoint: str, files: int) -
     watermark = cj.WatermarkStrategy.for_bounded_out_of_orderness(f"{DISORDER_SECONDS} seconds")
     sides = (("trades", TRADES_DDL), ("customers", CUSTOMERS_DDL))
     pair = cj.connect(*(open_input(data, name, ddl, 1, watermark) for name, ddl in sides), key_groups=4)
-    requests: list[int] = []
+    requests: list[Counter[str]] = []
     started = time.perf_counter()
     query = pair.asof_join().start(
         output=cj.sinks.delta(f"{root}/out"),
@@ -77,6 +78,7 @@ def run(spark: SparkSession, data: Path, root: str, endpoint: str, files: int) -
     out = spark.read.format("delta").load(f"{root}/out").select("trade_id", "tier", "credit")
     check(data, out.toPandas())
     of_batches = [after - before for before, after in itertools.pairwise(requests[:files])]
+    of_batch = sorted(of_batches, key=Counter.total)[len(of_batches) // 2]
     store = open_store(spark, f"{root}/checkpoint")
     manifests = Manifests(store)
     found = [each for number in manifests.batch_ids()[1:] if (each := manifests.read(number)) is not None]
@@ -85,7 +87,7 @@ def run(spark: SparkSession, data: Path, root: str, endpoint: str, files: int) -
     trades = spark.readStream.schema(TRADES_DDL).option("maxFilesPerTrigger", 1).parquet(str(data / "trades"))
     writer = trades.writeStream.format("delta").option("checkpointLocation", f"{root}/of-copy")
     writer.trigger(availableNow=True).start(f"{root}/copy").awaitTermination()
-    copy, of_copy = time.perf_counter() - started, (requests_of(endpoint) - before) / files
+    copy, of_copy = time.perf_counter() - started, requests_of(endpoint) - before
     started = time.perf_counter()
     for number in range(OPERATIONS):
         store.create(f"probes/{number}", b"1")
@@ -93,7 +95,7 @@ def run(spark: SparkSession, data: Path, root: str, endpoint: str, files: int) -
         assert read is not None
         store.replace(f"probes/{number}", b"2", read.tag)
     operation = (time.perf_counter() - started) / 3 / OPERATIONS
-    return Run(join, copy, batch, operation, statistics.median(of_batches), of_copy)
+    return Run(join, copy, batch, operation, of_batch, of_copy)
 
 
 def main() -> None:
@@ -125,11 +127,16 @@ def main() -> None:
         ratios = sorted(far / near for near, far in zip(here, there, strict=True))
         rows.append((f"a {what}", *middles, ", ".join(f"{each:.2f}" for each in ratios)))
     of_both = sorted((b.join / a.join) / (b.copy / a.copy) for a, b in zip(local, s3, strict=True))
-    requests = statistics.median(each.requests for each in s3)
-    of_copy = statistics.median(each.requests_of_copy for each in s3)
+    requests = statistics.median(each.requests.total() for each in s3)
+    of_copy = statistics.median(each.requests_of_copy.total() for each in s3) / arguments.files
     print(f"\n{trades:,} trades, {arguments.files} batches and a drain:\n\n{text_table(rows)}\n")
     print(f"the join's ratio over the copy's: {', '.join(f'{each:.2f}' for each in of_both)}")
     print(f"requests for a batch of rows: {requests:.0f}, of the copy {of_copy:.0f}")
+    for label, counts in (
+        ("the join's, in one batch", s3[-1].requests),
+        ("the copy's, in all", s3[-1].requests_of_copy),
+    ):
+        print(f"\n{label}:\n" + "\n".join(f"{count:6} {name}" for name, count in counts.most_common(60)))
 
 
 if __name__ == "__main__":

@@ -197,7 +197,7 @@ class DeltalakeTable:
         place = place_of(store, folder)
         if place is None:
             named = without_login(store.path(folder))
-            msg = f"Delta table {named}: {why_unreachable(store, folder)}; Spark writes it"
+            msg = f"Delta table {named}: {why_unreachable(store, folder)}; only Spark reaches it"
             raise QueryFailedError(msg)
         self._url, self._options = place.url, dict(place.options) or None
         self.is_overwritten, self.secrets = place.is_overwritten, place.secrets

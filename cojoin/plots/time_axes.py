@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Literal
+from zoneinfo import ZoneInfo
 
 import numpy as np
 
@@ -86,10 +87,12 @@ def format_times(axes: Axes, which: Literal["x", "y"], label: str) -> None:
         axis.get_offset_text().set_horizontalalignment("right")
 
 
-def moment(value: Any, argument: str) -> int | None:
-    """Return a datetime with a zone in epoch microseconds; None stays None."""
+def moment(value: Any, argument: str, zone: str | None = None) -> int | None:
+    """Return a datetime in epoch microseconds, one without a zone as a time in ``zone``; None stays None."""
     if value is None:
         return None
+    if zone is not None and isinstance(value, datetime) and value.tzinfo is None:
+        value = value.replace(tzinfo=ZoneInfo(zone))
     if not isinstance(value, datetime) or value.tzinfo is None:
         example = "datetime(2026, 1, 31, tzinfo=timezone.utc)"
         msg = f"{argument}: expected a datetime with a time zone, such as {example}, got {value!r}"

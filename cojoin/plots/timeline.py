@@ -72,9 +72,10 @@ def plot_timeline(
         joined: A join or a function over inputs in memory.
         keys: The key, or a list of up to 20 keys; of several key columns a tuple each.
         ax: The axes to draw into; None makes a new figure.
-        since: The first event time to show, with a time zone; None is the first row's.
-        until: The last event time to show, with a time zone; None is the last row's. Where rows are left out, the title
-            has their number.
+        since: The first event time to show; None is the first row's. It has a time zone, unless the left's event times
+            are local times (``time_zone=``): then it may be one, too.
+        until: The last event time to show, as ``since``; None is the last row's. Where rows are left out, the title has
+            their number.
 
     Returns:
         The axes.
@@ -95,7 +96,8 @@ def plot_timeline(
         if spec.event_time is None:
             msg = f"plot_timeline: input {spec.name!r} has no event time, so its rows have no place; name event_time="
             raise ConfigurationError(msg)
-    limits = moment(since, "since"), moment(until, "until")
+    zone = None if plan.left.time_axis is None else plan.left.time_axis.zone
+    limits = moment(since, "since", zone), moment(until, "until", zone)
     if None not in limits and limits[0] >= limits[1]:  # type: ignore[operator]
         msg = f"plot_timeline: expected until after since, got since={since!r}, until={until!r}"
         raise ConfigurationError(msg)

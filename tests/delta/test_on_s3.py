@@ -74,9 +74,9 @@ def test_two_writers_append_in_turns(server: S3Server, store: ObjectStore) -> No
     assert [each.applications for each in log.commits(3)] == [{APP: 4}, {APP: 5}]
     counts = []
     for number in range(6, 16):
-        before = server.requests
+        before = server.requests.total()
         append(ours, store, number)
-        counts.append(server.requests - before)
+        counts.append(server.requests.total() - before)
     # A file and its look, a look at the log, the listing and the reading of its new commit, the commit, read back.
     assert max(counts[2:]) == min(counts[2:]) <= 14, "the commits since the last checkpoint are not read again"
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from datetime import datetime
 from importlib.util import find_spec
 from typing import Any
+from zoneinfo import ZoneInfo
 
+import pyarrow as pa
 import pytest
 
 import cojoin as cj
@@ -113,6 +115,20 @@ def test_it_draws_into_the_axes_that_it_gets_and_shows_the_window_that_is_asked_
     assert links(lower) == [(10, 5)]
     assert bars(lower) == [(5, 20)]
     assert lower.get_title(loc="left").endswith("; a part: 4 of 5 rows are before or after it")
+
+
+def test_a_window_may_be_local_times_where_the_rows_have_some() -> None:
+    hours = pa.array([datetime(2026, 7, 1, hour) for hour in (9, 10, 12)], pa.timestamp("us"))  # noqa: DTZ001
+    rows = pa.table({"customer": ["ann"] * 3, "event_time": hours, "n": [1, 2, 3]})
+    inputs = [
+        cj.Input(rows, key="customer", event_time="event_time", time_zone="Europe/Berlin", name=name)
+        for name in ("trades", "customers")
+    ]
+    joined = cj.connect(*inputs).asof_join(suffixes=("", "_right"))
+    local = {"since": datetime(2026, 7, 1, 9, 30), "until": datetime(2026, 7, 1, 11)}  # noqa: DTZ001
+    zoned = {name: time.replace(tzinfo=ZoneInfo("Europe/Berlin")) for name, time in local.items()}
+    windows = [plot_timeline(joined, "ann", **window).get_xlim() for window in (local, zoned)]
+    assert windows[0] == windows[1]
 
 
 @pytest.mark.parametrize(

@@ -12,16 +12,20 @@ without an answer (``HANG_UP``).
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import os
+import re
 import socket
 import sys
 import threading
 import urllib.request
 import uuid
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qs
 
 import boto3
 from moto.moto_server.werkzeug_app import create_backend_app
@@ -57,6 +61,7 @@ SETTINGS = {
 """Hadoop's settings for the server, without its endpoint."""
 
 _COUNT = "/-/requests"
+_VARIABLE = re.compile(r"[0-9a-f]{8}-[0-9a-f-]{20,}|\d+")
 _CONDITIONS = ("HTTP_IF_MATCH", "HTTP_IF_NONE_MATCH")
 
 
@@ -101,13 +106,13 @@ class S3Server:
         refuses: Returns the refusal of a request, by its method and path, or None to have it answered.
         ignores_conditions: Whether conditional writes are answered as if they had no condition.
         refuses_conditions: How conditional writes are refused; None where they are not.
-        requests: How many requests came.
+        requests: How many requests came, by method and object; numbers and the like in names are left out.
     """
 
     def __init__(self, bucket: str = BUCKET) -> None:
         self.bucket = bucket
         self.refuses: Callable[[str, str], Refusal | None] = lambda _method, _path: None
-        self.ignores_conditions, self.requests = False, 0
+        self.ignores_conditions, self.requests = False, Counter[str]()
         self.refuses_conditions: Refusal | None = None
         self._application, self._lock = create_backend_app("s3"), threading.Lock()
         logging.getLogger("werkzeug").setLevel(logging.ERROR)
@@ -161,11 +166,11 @@ class S3Server:
 
     def _answer(self, environ: Any, start: Any) -> list[bytes]:
         if environ["PATH_INFO"] == _COUNT:
-            body = str(self.requests).encode()
+            body = json.dumps(self.requests).encode()
             start("200 OK", [("Content-Length", str(len(body)))])
             return [body]
         with self._lock:
-            self.requests += 1
+            self.requests[_kind(environ)] += 1
             refusal = self.refuses(environ["REQUEST_METHOD"], environ["PATH_INFO"])
             if environ["REQUEST_METHOD"] == "PUT" and any(each in environ for each in _CONDITIONS):
                 refusal = refusal or self.refuses_conditions
@@ -208,10 +213,23 @@ def s3_process(folder: Path) -> Iterator[str]:
         server.stop()
 
 
-def requests_of(endpoint: str) -> int:
-    """Return how many requests a server in another process has had."""
+def requests_of(endpoint: str) -> Counter[str]:
+    """Return how many requests a server in another process has had, by method and object (``S3Server.requests``)."""
     with urllib.request.urlopen(f"{endpoint}{_COUNT}") as answer:
-        return int(answer.read())
+        return Counter(json.loads(answer.read()))
+
+
+def _kind(environ: Any) -> str:
+    method, path, query = (str(environ.get(name, "")) for name in ("REQUEST_METHOD", "PATH_INFO", "QUERY_STRING"))
+    named = parse_qs(query, keep_blank_values=True)
+    if "list-type" in named:
+        method, path = "LIST", f"{path.rstrip('/')}/{named.get('prefix', [''])[0]}"
+    elif "HTTP_X_AMZ_COPY_SOURCE" in environ:
+        method = "COPY"
+    elif "delete" in named:
+        method = "DELETE SEVERAL"
+    parts = [_VARIABLE.sub("*", part) for part in path.strip("/").split("/")]
+    return f"{method} {'/'.join(parts)}"
 
 
 def main(file: Path) -> None:

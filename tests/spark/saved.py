@@ -58,8 +58,8 @@ class Saved:
     def state(self) -> StateTable:
         return StateTable(self.spark, self.files)
 
-    def join(self) -> cj.Joined:
-        return asof(connect(*self.folders.sources(), key_groups=self.key_groups))
+    def join(self, **settings: Any) -> cj.Joined:
+        return asof(connect(*self.folders.sources(), key_groups=self.key_groups, **settings))
 
     def function(self, function: cj.KeyedCoProcessFunction | None = None, output: str = ENRICHED_DDL) -> cj.Joined:
         pair = connect(*self.folders.sources(), key_groups=self.key_groups)

@@ -207,16 +207,16 @@ def test_an_archive_is_read_by_the_sessions_settings(monkeypatch: pytest.MonkeyP
         uri, places = written(server.endpoint)
         assert footer(uri, "archive", places) == (3000, frozenset(RECORDS.column_names))
         assert rows(uri, places, 0, 3000) == RECORDS[VALUE].to_pylist()
-        before = server.requests
+        before = server.requests.total()
         assert rows(uri, places, 1000, 1010) == RECORDS[VALUE].to_pylist()[1000:1010]
         # The size, the footer, and the pages of one row group.
-        assert server.requests - before < 12
+        assert server.requests.total() - before < 12
         with open_file(uri, "archive", places) as file:
             assert pq.read_table(file).equals(RECORDS)
-            whole, before = file.size(), server.requests
+            whole, before = file.size(), server.requests.total()
             file.seek(whole)
             assert file.read(10) == b""
-            assert server.requests == before, "there is nothing to ask for after its end"
+            assert server.requests.total() == before, "there is nothing to ask for after its end"
             file.seek(whole - 4)
             assert file.read(10) == b"PAR1"
 

@@ -158,6 +158,8 @@ def open_table(session: SparkSession, source: Source) -> OpenTable | None:
     if _why_never(session) is not None:
         return None
     try:
+        # An option may change the columns, such as one of the user's own that reads the change feed.
+        _options(source)
         return _table(session, source)
     except (CheckpointError, _UnsuitableError):
         return None
