@@ -92,7 +92,7 @@ def found_by(mutant: Mutant, seeds: range) -> History | None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mutant", drawn(FOUND_AT_RANDOM, 3), ids=lambda mutant: mutant.name)
+@pytest.mark.parametrize("mutant", drawn(FOUND_AT_RANDOM, 2), ids=lambda mutant: mutant.name)
 def test_each_broken_step_is_found(mutant: Mutant) -> None:
     history = found_by(mutant, range(_FIRST, _FIRST + 20_000))
     assert history is not None

@@ -17,6 +17,7 @@ from cojoin.checkpoints.segment_files import FOLDER
 from cojoin.delta.deltalake_table import place_of
 from cojoin.engine.state.segments import SegmentOptions
 from cojoin.session.sessions import open_store
+from tests.seeds import drawn
 from tests.servers.s3 import HANG_UP, SETTINGS, Refusal
 from tests.spark.data import Folders, Streams, asof, connect, generate
 from tests.spark.saved import DRAIN, Saved
@@ -166,7 +167,7 @@ def test_a_checkpoint_and_its_output_may_be_on_two_stores(
 
 
 @pytest.mark.slow  # It is stopped at several moments of a run, on an object store.
-@pytest.mark.parametrize("refusal", [EXPIRED, DENIED], ids=["expired", "denied"])
+@pytest.mark.parametrize("refusal", drawn([EXPIRED, DENIED], 1), ids=["expired", "denied"])
 def test_credentials_that_expire_during_a_run_lose_nothing(
     spark: SparkSession,
     bucket: S3Server,

@@ -18,6 +18,7 @@ from cojoin.kafka.sink.topic_transactions import TopicMarker, TopicTransactions
 from cojoin.spark.sinks.batch_marker import BatchMarker
 from cojoin.spark.sinks.sink import OutputId, Position
 from tests.kafka.sink.committed import read_committed
+from tests.seeds import drawn
 from tests.spark.refused import refused
 
 if TYPE_CHECKING:
@@ -189,7 +190,7 @@ def test_a_topic_must_be_as_the_checkpoint_left_it(spark: SparkSession, broker: 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("former", "later"), [(1, 3), (3, 2), (3, 1), (2, 3)])
+@pytest.mark.parametrize(("former", "later"), drawn([(1, 3), (3, 2), (3, 1), (2, 3)], 2))
 def test_another_number_of_tasks_is_known_before_a_batch_counts(
     spark: SparkSession, broker: Broker, former: int, later: int
 ) -> None:

@@ -237,7 +237,7 @@ def test_a_table_by_name_with_mapped_columns_holds_nothing_either(spark: SparkSe
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["insert of three files", "overwrite"])
+@pytest.mark.parametrize("kind", drawn(["insert of three files", "overwrite"], 1))
 def test_a_commit_that_is_half_read_holds_time(spark: SparkSession, tmp_path: Path, kind: str) -> None:
     layout, changes, _ = COMMITS[kind]
     table = DailyTable(spark, tmp_path, layout)
