@@ -1155,7 +1155,7 @@ table("\n".join(["setting | here | why", *(f"{name} | {values[name]} | {why}" fo
 # | below 4.0.1 | nothing on Spark; refused |
 # | 4.0.1 to 4.1 | all but `cojoin.kafka` |
 # | 4.2 | all |
-# | 4.3 | all but static Delta tables and those that only Delta's own classes read or write (the tables below), for Delta has no build for it yet; they are refused before a query starts. `cojoin.kafka` is untried |
+# | 4.3 | all but tables that only Delta's own classes read or write (below), for Delta has no build for it yet; they are refused before a query starts. `cojoin.kafka` is untried |
 # | later | as 4.3; a warning says what is untested |
 #
 # A Delta table is read as a stream by cojoin's own source on Spark 4.2 and later, or by Delta's:
@@ -1166,6 +1166,7 @@ table("\n".join(["setting | here | why", *(f"{name} | {values[name]} | {why}" fo
 # | columns mapped by id, type widening, deletion vectors where its changes are read, files outside of its folder | Delta |
 # | variants, an expression as event time, partitions by a timestamp, options other than limits, `startingVersion`, `skipChangeCommits`, `ignoreChanges` and `ignoreDeletes` | Delta |
 # | Spark Connect, HDFS, `spark.cojoin.delta=spark` | Delta |
+# | a static table | Delta where the session has it, else cojoin by the same rules |
 #
 # A Delta output is *plain* where the workers may write its files and the driver commits them, without Delta's jars:
 #

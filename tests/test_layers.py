@@ -209,9 +209,9 @@ MOST_LINES = {
     "kafka": 12_300,
     "metrics": 350,
     "plots": 1_300,
-    "session": 4_100,
-    "spark": 12_650,
-    "storage": 2_400,
+    "session": 4_150,
+    "spark": 12_700,
+    "storage": 2_420,
     "testing": 3_200,
 }
 """How many lines each layer may have. Whoever raises a number writes in the commit what its users get for it."""

@@ -5,6 +5,9 @@ writes Delta. A trade's latency is the time from when it was due to the commit o
 the time of the version's file. It is due once it has come and the watermarks of all partitions of both topics have
 passed it: until then no join may let it out. Shown too is the time since it was sent, less the watermark's bound, which
 is shorter, as most trades come some time after their event time. At the end all is drained and compared with an oracle.
+
+Then, in the same session and at the same pace, plain Spark decodes two more topics and copies them into a Delta table.
+There a trade is due when it is sent. The ratio is that of the two latencies.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from urllib.parse import unquote
 import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
+from pyspark.sql import functions as F  # noqa: N812
 
 import cojoin as cj
 from benchmarks.findings import Findings
@@ -33,8 +37,10 @@ from tests.servers.broker import Broker
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from pyspark.sql import SparkSession
+
 MEDIAN_SECONDS, LAST_HUNDREDTH_SECONDS = 2.5, 6.0
-TOPICS = ("trades", "customers")
+TOPICS, COPIED_TOPICS = ("trades", "customers"), ("copied-trades", "copied-customers")
 KEY_GROUPS = 4
 MARGIN_SECONDS, GRACE_SECONDS = 10, 15
 """Trades of the last seconds are not judged: what they wait for may never have been sent."""
@@ -75,6 +81,28 @@ def run_live(joined: cj.Joined, writer: SteadyWriter, folder: Path, trigger: str
     return sorted(seen.values(), key=lambda manifest: manifest["report"]["batch_id"])
 
 
+def run_copy(spark: SparkSession, servers: str, writer: SteadyWriter, folder: Path, trigger: str) -> None:
+    """Copy the topics while they are written, by Spark alone."""
+    value = F.col("value").cast("string")
+    stream = spark.readStream.format("kafka").option("kafka.bootstrap.servers", servers)
+    rows = stream.option("subscribe", ",".join(COPIED_TOPICS)).option("startingOffsets", "earliest").load()
+    sides = [F.from_json(value, ddl).alias(name) for name, ddl in (("left", TRADE_DDL), ("right", CUSTOMER_DDL))]
+    copied = rows.select("topic", *sides).select(
+        "topic", "left.*", F.col("right.version_id").alias("version_id"), F.col("right.tier").alias("tier")
+    )
+    with writer:
+        query = (
+            copied.writeStream.format("delta")
+            .option("checkpointLocation", f"{folder}/of-copy")
+            .trigger(processingTime=trigger)
+            .start(f"{folder}/copy")
+        )
+        while writer.is_writing and query.isActive:
+            time.sleep(0.25)
+        query.processAllAvailable()
+        query.stop()
+
+
 def _manifests(folder: Path, known: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Read those that are new: only the newest few are kept as files."""
     for path in folder.glob("[0-9]*.json"):
@@ -91,8 +119,8 @@ def commit_times(table: Path) -> pd.Series:
     for version in sorted((table / "_delta_log").glob("[0-9]*.json")):
         for line in version.read_text().splitlines():
             if added := json.loads(line).get("add"):
-                ids = pq.read_table(table / unquote(added["path"]), columns=["trade_id"]).column(0).to_numpy()
-                times.append(pd.Series(version.stat().st_mtime, index=ids))
+                ids = pq.read_table(table / unquote(added["path"]), columns=["trade_id"]).column(0).drop_null()
+                times.append(pd.Series(version.stat().st_mtime, index=ids.to_numpy()))
     return pd.concat(times)
 
 
@@ -138,20 +166,29 @@ def main() -> None:
     pace = Pace(seconds + warm_up + MARGIN_SECONDS, arguments.rate, arguments.keys, arguments.disorder_ms)
     findings = Findings()
     settings = {"spark.ui.enabled": "false", "spark.driver.memory": "2g", "spark.log.level": "ERROR"}
-    spark = cj.spark_session("latency", master="local[2]", conf=settings)
+    spark = cj.spark_session("latency", master="local[2]", conf=settings, kafka=True)
     with tempfile.TemporaryDirectory(prefix="cojoin-latency-") as work, Broker() as broker:
         folder = Path(work)
-        for topic in TOPICS:
+        for topic in (*TOPICS, *COPIED_TOPICS):
             broker.create_topic(topic, PARTITIONS)
         writer = SteadyWriter(broker.bootstrap_servers, TOPICS, pace)
         joined = connect(broker.bootstrap_servers, pace, arguments.max_drift)
         batches = run_live(joined, writer, folder, arguments.trigger)
         faults = find_faults(expected_join(writer.records()), spark.read.format("delta").load(str(folder / "out")))
         frame = latencies(writer, folder / "out", warm_up)
+        beside = SteadyWriter(broker.bootstrap_servers, COPIED_TOPICS, pace)
+        run_copy(spark, broker.bootstrap_servers, beside, folder, arguments.trigger)
+        copied = spark.read.format("delta").load(f"{folder}/copy").count()
+        findings.add("the copy has each row once", f"{copied:,}", holds=copied == sum(map(len, beside.sides())))
+        of_copy = latencies(beside, folder / "copy", warm_up)["since it was sent"].to_numpy()
     parts = [each["durations_ms"] for each in batches]
     durations = [(each["execute"] + each.get("output", 0)) / 1_000 for each in parts]
     measured = {name: frame[name].to_numpy() for name in frame}
-    print(summary({**measured, "a batch, on the driver": durations[len(durations) // 3 :]}), flush=True)
+    shown = {**measured, "a batch, on the driver": durations[len(durations) // 3 :], "plain Spark's copy": of_copy}
+    print(summary(shown), flush=True)
+    pairs = zip(np.percentile(measured["since it was due"], [50, 99]), np.percentile(of_copy, [50, 99]), strict=True)
+    middles, lates = (ours / theirs for ours, theirs in pairs)
+    print(f"over the copy's: median {middles:.2f}, 99th percentile {lates:.2f}", flush=True)
     findings.add("equals the oracle", str(faults or "exact"), holds=not faults)
     middle, late = np.percentile(measured["since it was due"], [50, 99])
     findings.add(f"median below {MEDIAN_SECONDS} s", f"{middle:.2f} s", holds=bool(middle < MEDIAN_SECONDS))

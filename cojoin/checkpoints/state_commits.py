@@ -258,7 +258,10 @@ def _parquet(rows: pa.Table) -> pa.Buffer:
 
 
 class StateCommits:
-    """The commits of one checkpoint's state table."""
+    """The commits of one checkpoint's state table.
+
+    Whoever makes several keeps it, since opening the table costs more than a commit.
+    """
 
     def __init__(self, spark: SparkSession, files: Store) -> None:
         self._spark, self._files, self._path = spark, files, files.path(STATE_TABLE)
@@ -287,10 +290,10 @@ class StateCommits:
         """Create the empty table where it does not exist."""
         if self._log.newest() is not None:
             return
-        writer, first = self._writer(), Claim.of_epoch(0)
+        (writer, new), first = self._writer_and_new(), Claim.of_epoch(0)
         if writer is not None:
             # Of two that create it at once, one finds the other's claim.
-            writer.commit(Change(dict([first])), lambda version: version(first.app_id) is not None, new=self._new())
+            writer.commit(Change(dict([first])), lambda version: version(first.app_id) is not None, new=new)
         else:
             empty = empty_frame(self._spark, STATE_SCHEMA)
             empty.write.format("delta").mode("append").partitionBy(*PARTITIONS).save(self._path)
@@ -302,7 +305,7 @@ class StateCommits:
         where the commit was made already. Raises ``ClaimGoneError``, with the table unchanged, where the claim's
         application has written a later one; other errors are those of ``TableWriter.commit``.
         """
-        writer = self._writer()
+        writer, new = self._writer_and_new()
         if writer is None:
             self._replace_by_spark(rows, batch_id, claim)
             return None
@@ -315,7 +318,7 @@ class StateCommits:
             return Change(dict([claim]), STATE_SCHEMA, added, former)
 
         try:
-            done = writer.commit(change, claim.is_made, new=self._new())
+            done = writer.commit(change, claim.is_made, new=new)
         except TableRefusedError:
             # A cleaning that has ended the claim since it was compared deletes the files; this raises that.
             claim.is_made(self._claimed)
@@ -372,20 +375,22 @@ class StateCommits:
 
     def _writer(self) -> TableWriter | None:
         """Return the writer without the JVM; None where Spark commits."""
-        if place_of(self._files, STATE_TABLE) is None or adapter_of(self._spark).encrypts_files():
-            return None
+        return self._writer_and_new()[0]
+
+    def _writer_and_new(self) -> tuple[TableWriter | None, NewTable]:
+        """Return the writer without the JVM, None where Spark commits, and the table to make where it is missing."""
         table = self._log.newest()
+        properties = {} if table is not None else default_properties(self._spark)
+        new = NewTable(STATE_SCHEMA, PARTITIONS, {**_INTERVAL, **properties})
+        if place_of(self._files, STATE_TABLE) is None or adapter_of(self._spark).encrypts_files():
+            return None, new
         if table is None:
-            is_served = not unknown_properties(self._new().properties)
+            is_served = not unknown_properties(new.properties)
         else:
             is_served = why_not_removable(table.protocol, table.metadata) is None
         if is_served and self._made is None:
-            self._made = TableWriter(self._files, STATE_TABLE)
-        return self._made if is_served else None
-
-    def _new(self) -> NewTable:
-        properties = {} if self._log.newest() is not None else default_properties(self._spark)
-        return NewTable(STATE_SCHEMA, PARTITIONS, {**_INTERVAL, **properties})
+            self._made = TableWriter(self._files, STATE_TABLE, log=self._log)
+        return self._made if is_served else None, new
 
     def _replace_by_spark(self, rows: DataFrame, batch_id: int, claim: Claim) -> None:
         if claim.is_made(self._claimed):

@@ -70,10 +70,15 @@ class _RowsGoneError(CheckpointError):
 
 
 class StateTable:
-    """The state table of one checkpoint, at a version, or, with None, at the newest at the time of each job."""
+    """The state table of one checkpoint, at a version, or, with None, at the newest at the time of each job.
 
-    def __init__(self, spark: SparkSession, files: Store, version: int | None = None) -> None:
-        self._spark, self._files, self._version = spark, files, version
+    ``commits`` are those with which the caller writes several snapshots.
+    """
+
+    def __init__(
+        self, spark: SparkSession, files: Store, version: int | None = None, commits: StateCommits | None = None
+    ) -> None:
+        self._spark, self._files, self._version, self._commits = spark, files, version, commits
         self._path, self._log = files.path(STATE_TABLE), TableLog(files, STATE_TABLE)
         self._snapshots = Snapshots(files)
 
@@ -122,7 +127,7 @@ class StateTable:
         the snapshot could not be restored. Raises ``BeingRemovedError`` for a savepoint that counts as interrupted, or
         was replaced, and ``QueryFailedError`` where a later run of the query has taken over.
         """
-        commits = StateCommits(self._spark, self._files)
+        commits = self._commits or StateCommits(self._spark, self._files)
         try:
             # The index is made from the rows as written: rows that a task computes again may have other fingerprints.
             written = commits.replace(rows, manifest.batch_id, claim)

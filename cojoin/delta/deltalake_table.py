@@ -172,16 +172,36 @@ def _text(value: Any) -> str:
 
 
 def deleted_rows(store: Store, version: int, paths: Sequence[str]) -> dict[str, bytes]:
-    """Return the deleted rows of files of a version that have deletion vectors, by the files' paths.
+    """Return the deleted rows of files with deletion vectors in a version, as ``StreamFile`` has them, by their paths.
 
-    Raises ``QueryFailedError`` where they can't be read; a file that ``deltalake`` does not name is left out.
+    The store's root is the table's folder. Raises ``QueryFailedError`` where they can't be read; a file that
+    ``deltalake`` does not name is left out.
     """
-    table = DeltalakeTable(store, "")
-    with translated(store.root, f"read in version {version}", table.secrets):
-        table.open(version)
-        rows = table.deleted_rows()
-    by_end = {path: [url for url in rows if url.endswith(f"/{path}")] for path in paths}
-    return {path: rows[urls[0]] for path, urls in by_end.items() if len(urls) == 1}
+    import numpy as np  # noqa: PLC0415
+    import pyarrow as pa  # noqa: PLC0415
+    from deltalake import DeltaTable  # noqa: PLC0415
+
+    place = _placed(store, "")
+    with translated(store.root, f"read in version {version}", place.secrets):
+        table = DeltaTable(place.url, version, storage_options=dict(place.options) or None)
+        vectors = pa.table(table.deletion_vectors())
+    rows: dict[str, bytes] = {}
+    for url, kept in zip(map(unquote, vectors["filepath"].to_pylist()), vectors["selection_vector"], strict=True):
+        bits = np.packbits(~kept.values.to_numpy(zero_copy_only=False), bitorder="little").tobytes()
+        rows |= {path: bits for path in paths if url.endswith(f"/{path}")}
+    return rows
+
+
+def _placed(store: Store, folder: str) -> Place:
+    """Return how ``deltalake`` reaches a folder; errors are those of ``DeltalakeTable``."""
+    check_deltalake()
+    place = place_of(store, folder)
+    if place is None:
+        msg = (
+            f"Delta table {without_login(store.path(folder))}: {why_unreachable(store, folder)}; only Spark reaches it"
+        )
+        raise QueryFailedError(msg)
+    return place
 
 
 class DeltalakeTable:
@@ -193,12 +213,7 @@ class DeltalakeTable:
     """
 
     def __init__(self, store: Store, folder: str) -> None:
-        check_deltalake()
-        place = place_of(store, folder)
-        if place is None:
-            named = without_login(store.path(folder))
-            msg = f"Delta table {named}: {why_unreachable(store, folder)}; only Spark reaches it"
-            raise QueryFailedError(msg)
+        place = _placed(store, folder)
         self._url, self._options = place.url, dict(place.options) or None
         self.is_overwritten, self.secrets = place.is_overwritten, place.secrets
         self._handle: Any = None
@@ -218,8 +233,8 @@ class DeltalakeTable:
         """The table's id in that version."""
         return str(self._handle.metadata().id)
 
-    def open(self, version: int | None = None) -> None:
-        """Open a version, None for the newest.
+    def open(self) -> None:
+        """Open the newest version.
 
         Raises ``TableNotFoundError`` where no log can be read, and ``DeltaError`` where the table can't be opened, such
         as one that is just being created.
@@ -227,7 +242,7 @@ class DeltalakeTable:
         from deltalake import DeltaTable  # noqa: PLC0415 - it takes a third of a second
 
         self._handle = None
-        self._handle = DeltaTable(self._url, version, storage_options=self._options)
+        self._handle = DeltaTable(self._url, storage_options=self._options)
 
     def close(self) -> None:
         """Drop the handle and its version."""
@@ -255,18 +270,6 @@ class DeltalakeTable:
             )
             for row in actions.select(sorted(columns)).to_pylist()
         ]
-
-    def deleted_rows(self) -> dict[str, bytes]:
-        """Return the version's deleted rows as ``StreamFile`` has them, by the URLs of their files, decoded."""
-        import numpy as np  # noqa: PLC0415
-        import pyarrow as pa  # noqa: PLC0415
-
-        rows: dict[str, bytes] = {}
-        vectors = pa.table(self._handle.deletion_vectors())
-        for url, kept in zip(vectors["filepath"].to_pylist(), vectors["selection_vector"], strict=True):
-            bits = ~kept.values.to_numpy(zero_copy_only=False)
-            rows[unquote(url)] = np.packbits(bits, bitorder="little").tobytes()
-        return rows
 
     def commit(
         self,

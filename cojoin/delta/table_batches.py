@@ -84,7 +84,7 @@ class TableBatches:
     def _writer(self) -> TableWriter:
         """The writer, which needs ``deltalake`` and a place that it reaches."""
         if self._made is None:
-            self._made = TableWriter(self._store, self._folder)
+            self._made = TableWriter(self._store, self._folder, log=self._log)
         return self._made
 
     def table(self) -> TableVersion | None:

@@ -16,6 +16,7 @@ request a file, eight at a time on object stores.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from datetime import date, datetime
 from decimal import Decimal
@@ -288,11 +289,17 @@ def _is_of_type(value: str, dtype: Any) -> bool:
 
 
 def _check_sizes(store: Store, folder: str, named: str, files: Sequence[DataFile]) -> None:
-    def path_of(file: DataFile) -> str:
-        return f"{folder.strip('/')}/{file.path}".lstrip("/")
+    def path_of(name: str) -> str:
+        return f"{folder.strip('/')}/{name}".lstrip("/")
+
+    known: dict[str, int] = {}
+    # The files of one partition are listed together.
+    for top, count in Counter(file.path.partition("/")[0] for file in files if "/" in file.path).items():
+        known |= (store.sizes(path_of(top)) or {}) if count > 1 else {}
 
     def size_of(file: DataFile) -> int:
-        return store.size(path_of(file))
+        size = known.get(path_of(file.path))
+        return store.size(path_of(file.path)) if size is None else size
 
     if store.for_tasks() is None or len(files) < 2:
         sizes = list(map(size_of, files))
@@ -301,7 +308,7 @@ def _check_sizes(store: Store, folder: str, named: str, files: Sequence[DataFile
             sizes = list(threads.map(size_of, files))
     for file, size in zip(files, sizes, strict=True):
         if size != file.size:
-            is_missing = size == 0 and not store.exists(path_of(file))
+            is_missing = size == 0 and not store.exists(path_of(file.path))
             msg = (
                 f"Delta table {named}: file {file.path}: expected {file.size} bytes, found "
                 f"{'no such file' if is_missing else size}; check that all writers of its files see the same folder as "

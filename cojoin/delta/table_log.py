@@ -148,6 +148,15 @@ class TableLog:
         """Return the name of a file of the table below the store's root."""
         return f"{self._folder}/{file}" if self._folder else file
 
+    def forget(self) -> None:
+        """Forget what was read, as of another table."""
+        self._known = None
+
+    def add(self, version: int, content: bytes) -> None:
+        """Add a commit that was made and read by the caller, where it is the one after the last that is known."""
+        if self._known is not None and self._known[0].version == version - 1:
+            self._known = self._known[0].after(self._parsed(version, _state_lines(content))), content
+
     def is_as_it_was(self) -> bool:
         """Return whether the last commit that was read is unchanged in the log: the table is the same one."""
         return self._known is not None and self._content(self._known[0].version) == self._known[1]
@@ -239,7 +248,7 @@ class TableLog:
         return _Listed.of(self._store.names(self.name(LOG)))
 
     def _content(self, version: int) -> bytes | None:
-        return self._store.read_bytes(self.name(commit_name(version)))
+        return self._store.read_unreplaced(self.name(commit_name(version)))
 
     def _parsed(self, version: int, content: bytes) -> Commit:
         try:
@@ -311,7 +320,7 @@ class TableLog:
         return rows_of_parts
 
     def _of_file(self, name: str, kinds: Sequence[str]) -> list[dict[str, Any]]:
-        content = self._store.read_bytes(self.name(name))
+        content = self._store.read_unreplaced(self.name(name))
         try:
             if content is None:
                 msg = "it is missing"

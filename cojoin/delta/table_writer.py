@@ -121,13 +121,15 @@ class TableWriter:
     """The writer of one Delta table, in a folder below the store's root, for one thread.
 
     With ``reads_back``, each commit is looked for once it was made; None: where other writers may look for a commit and
-    then write it (S3). Raises ``EnvironmentSetupError`` where ``deltalake`` is missing or too old, and
-    ``QueryFailedError`` where it does not reach the folder (``place_of``).
+    then write it (S3). ``log`` is the table's, where the caller reads it, too. Raises ``EnvironmentSetupError`` where
+    ``deltalake`` is missing or too old, and ``QueryFailedError`` where it does not reach the folder (``place_of``).
     """
 
-    def __init__(self, store: Store, folder: str = "", *, reads_back: bool | None = None) -> None:
+    def __init__(
+        self, store: Store, folder: str = "", *, reads_back: bool | None = None, log: TableLog | None = None
+    ) -> None:
         self._store, self._folder, self._path = store, folder.strip("/"), store.path(folder.strip("/"))
-        self._table, self._log = DeltalakeTable(store, folder), TableLog(store, folder)
+        self._table, self._log = DeltalakeTable(store, folder), log or TableLog(store, folder)
         self._reads_back = self._table.is_overwritten if reads_back is None else reads_back
         self._txn_id = ""
 
@@ -206,7 +208,7 @@ class TableWriter:
                     self._table.update()
             else:
                 self._open()
-                self._log = TableLog(self._store, self._folder)
+                self._log.forget()
             if not self._table.is_open:
                 return None
             version = self._table.version
@@ -300,10 +302,11 @@ class TableWriter:
     def _made(self, table: TableVersion | None, version: int) -> Committed:
         """Return the commit that was just made, once it was read back, and take care of the log."""
         if self._reads_back:
-            content = self._store.read_bytes(self._log.name(commit_name(version)))
+            content = self._store.read_unreplaced(self._log.name(commit_name(version)))
             if content is None or self._txn_id.encode() not in content:
                 self._table.close()
                 raise self._lost(version, "gone" if content is None else "that of another writer")
+            self._log.add(version, content)
         if table is None:
             made = self._current()
             return Committed("" if made is None else made.table_id, version, is_new=True)

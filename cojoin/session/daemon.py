@@ -6,6 +6,9 @@ where it looks at all that was imported, and writes to that memory; so those obj
 PySpark itself is imported from the folder where pip has installed it: Spark names an archive, without compiled modules,
 which takes half a second more.
 
+Spark has a daemon for each kind of worker. Those by which it looks for, makes and plans data sources import little: a
+query starts three of them, one after the other.
+
 ``spark_session`` uses this daemon only if it starts a local Spark on Linux. On a cluster the daemon may start before
 cojoin is installed for it, and on other systems a fork after these imports may not be safe.
 """
@@ -19,6 +22,10 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+
+_WORKER = "pyspark.worker"
+"""The module of the workers that execute tasks, by which Spark calls their daemon."""
 
 
 def installed_folders(paths: Iterable[str]) -> list[str]:
@@ -44,9 +51,12 @@ def main() -> None:
     del sys.path[: len(folders)]
     from pyspark.daemon import manager  # noqa: PLC0415 - as above
 
-    from cojoin.session.workers import import_modules  # noqa: PLC0415 - it imports PySpark
+    if sys.argv[1:2] in ([], [_WORKER]):
+        from cojoin.session.workers import import_modules  # noqa: PLC0415 - it imports PySpark
 
-    import_modules()
+        import_modules()
+    else:
+        import cojoin.session.sealed  # noqa: F401, PLC0415 - as above
     gc.freeze()
     manager()
 

@@ -69,7 +69,9 @@ _MODULES = (
     "cojoin.spark.batch.packing",
     "cojoin.spark.batch.written_files",
 )
-_WARM: set[str] = set()
+_WARM, _PLANNING = set[str](), set[str]()
+"""The applications whose workers, and whose processes for planning, were started."""
+
 _CHECKED: dict[str, frozenset[str]] = {}
 """The executors that were checked, by application; empty with Spark Connect, whose executors are not known."""
 
@@ -109,6 +111,42 @@ def _start_workers(session: SparkSession) -> None:
     with contextlib.suppress(Exception):
         tasks = session.range(0, 64, 1, adapter_of(session).parallel_tasks())
         tasks.mapInArrow(ready, "id long").mapInArrow(ready, "id long").write.format("noop").mode("overwrite").save()
+
+
+def warm_up_planning(session: SparkSession) -> None:
+    """Start the processes with which Spark makes and plans data sources in Python, without waiting for them.
+
+    A query starts them one after the other otherwise. It is done once in an application, and not with Spark Connect.
+    """
+    adapter = adapter_of(session)
+    if adapter.runs_batches and adapter.application_id not in _PLANNING:
+        _PLANNING.add(adapter.application_id)
+        threading.Thread(target=_plan_nothing, args=(session,), name="cojoin-warm-up-planning", daemon=True).start()
+
+
+def _plan_nothing(session: SparkSession) -> None:
+    from pyspark.sql.datasource import DataSource, DataSourceReader  # noqa: PLC0415 - workers do without
+
+    class NothingReader(DataSourceReader):
+        def read(self, partition: Any) -> Iterator[tuple[int]]:
+            del partition
+            return iter(())
+
+    class Nothing(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return "cojoin-nothing"
+
+        def schema(self) -> str:
+            return "nothing int"
+
+        def reader(self, schema: Any) -> DataSourceReader:
+            del schema
+            return NothingReader()
+
+    with contextlib.suppress(Exception):
+        session.dataSource.register(Nothing)
+        session.read.format(Nothing.name()).load().collect()
 
 
 def check_workers(session: Any) -> None:

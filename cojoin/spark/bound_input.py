@@ -51,7 +51,7 @@ from cojoin.spark.batch.packing import (
     Packer,
     key_group,
 )
-from cojoin.spark.batch.parquet_columns import misfit
+from cojoin.spark.batch.parquet_rows import misfit
 from cojoin.spark.sources import delta_stream
 from cojoin.spark.sources.delta_changes import DeltaChanges
 from cojoin.spark.sources.delta_static import StaticTable
@@ -258,7 +258,7 @@ class BoundInput:
         if session is None or not _is_table(source) or isinstance(declared.event_time, Column):
             return None
         check_session(session, self._label)
-        opened = delta_stream.open_table(session, source)
+        opened = delta_stream.streamed_table(session, source)
         if isinstance(source, DeltaChanges):
             source.check_feed(session, None if opened is None else opened.version)
         return opened
@@ -268,7 +268,7 @@ class BoundInput:
         assert self.source is not None
         columns = None
         if self.spec.reading == DIRECT:
-            opened = delta_stream.open_table(self.frame.sparkSession, self.source)
+            opened = delta_stream.streamed_table(self.frame.sparkSession, self.source)
             columns = None if opened is None else delta_stream.present_columns(self.source, opened)
         return self.source.open().schema if columns is None else columns
 

@@ -36,7 +36,7 @@ from cojoin.errors import ConfigurationError, MissingRowsWarning, SchemaError
 from cojoin.session.arrow_types import arrow_schema
 from cojoin.session.sealed import check_picklable, for_workers
 from cojoin.session.sessions import active_session, adapter_of, is_left_to_spark, pipeline_refusals
-from cojoin.session.workers import warm_up
+from cojoin.session.workers import warm_up, warm_up_planning
 from cojoin.spark.batch.call import EMITTED_DDL, STATE_DDL, STATISTICS, StaticCall, StreamingCall
 from cojoin.spark.batch.packing import unpack
 from cojoin.spark.batch.written_files import OUTPUT_SETTING
@@ -309,6 +309,8 @@ def bind_inputs(left: Input, right: Input, key_groups: int | None) -> tuple[Spar
     with pipeline_refusals("connect()"):
         first, second = BoundInput(left, "left", 1), BoundInput(right, "right", 2)
     _check(first, second)
+    if session is not None and (first.reads_by_python or second.reads_by_python):
+        warm_up_planning(session)
     if not first.spec.key and key_groups not in (None, 1):
         msg = (
             f"key_groups: expected None or 1 with key=(), got {key_groups}: all rows have one key, so one key group "

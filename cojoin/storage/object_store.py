@@ -230,6 +230,12 @@ class ObjectStore(Store):
         with self._translated_errors(name, "read"):
             return self._get(name) or self._put_back(name)
 
+    def read_unreplaced(self, name: str) -> bytes | None:
+        """Return an object's bytes, by one request; None where it does not exist."""
+        with self._translated_errors(name, "read"):
+            stored = self._get(name)
+        return None if stored is None else stored.content
+
     def _get(self, name: str) -> Tagged | None:
         with absence_allowed():
             answer = self._client.get(name)
@@ -239,9 +245,10 @@ class ObjectStore(Store):
     def _put_back(self, name: str) -> Tagged | None:
         """Rename an object that release 0.5.0 left under its second name, and return it; None if there was none."""
         former = self._get(former_name(name))
-        if former is not None:
-            with contextlib.suppress(AlreadyExistsError, PreconditionError):
-                self._client.put(name, former.content, mode="create")
+        if former is None:
+            return None
+        with contextlib.suppress(AlreadyExistsError, PreconditionError):
+            self._client.put(name, former.content, mode="create")
         return self._get(name)
 
     def write_bytes(self, name: str, content: bytes) -> None:
@@ -314,6 +321,12 @@ class ObjectStore(Store):
 
     def _size_below(self, prefix: str) -> int:
         return sum(int(each["size"]) for chunk in self._client.list(prefix or None) for each in chunk)
+
+    def sizes(self, directory: str) -> dict[str, int]:
+        """Return the sizes of all objects below a directory, by their names below the root."""
+        with self._translated_errors(directory, "listed"):
+            chunks = [*self._client.list(f"{directory}/" if directory else None)]
+        return {str(each["path"]): int(each["size"]) for chunk in chunks for each in chunk}
 
     def delete(self, name: str) -> None:
         """Delete an object where it exists."""

@@ -237,6 +237,18 @@ class Store(ABC):
         stored = self.read_tagged(name)
         return None if stored is None else stored.content
 
+    def read_unreplaced(self, name: str) -> bytes | None:
+        """Return the bytes of a file that is never replaced, as one of Delta's log; otherwise as ``read_bytes``."""
+        return self.read_bytes(name)
+
+    def sizes(self, directory: str) -> dict[str, int] | None:
+        """Return the sizes of all files below a directory, by their names below the root.
+
+        None means that a listing costs more than a look at each file.
+        """
+        del directory
+        return None
+
     def read(self, name: str) -> str | None:
         """Return a file's text; None where it does not exist. Errors are those of ``read_tagged``.
 

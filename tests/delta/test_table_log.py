@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, QueryBuilder, write_deltalake
 
-from cojoin.delta.table_log import TableLog, TableRows, UnreadableLogError
+from cojoin.delta.table_log import TableLog, TableRows, UnreadableLogError, commit_name
 from cojoin.storage.local_store import LocalStore
 from tests.delta.tables import FIELDS, PLAIN, append, by_hand, commit, features, writer
 from tests.seeds import SEED
@@ -93,6 +93,23 @@ def test_a_commit_says_what_it_did(tmp_path: Path) -> None:
     assert (third.info["operation"], len(third.removed), third.applications) == ("DELETE", 1, {})
     assert third.removed[0].path == first.added[0].path
     assert [each.version for each in log_of(tmp_path).commits(0, 1)] == [1]
+
+
+def test_a_commit_that_its_writer_adds_is_the_next_one_or_is_read(tmp_path: Path) -> None:
+    for number in range(4):
+        write_deltalake(str(tmp_path), pa.table({"id": [number]}), mode="append")
+        if number == 1:
+            log = log_of(tmp_path)
+            assert log.newest() is not None
+    contents = [(tmp_path / commit_name(version)).read_bytes() for version in range(4)]
+    # It is not the one after the last that is known.
+    log.add(3, contents[3])
+    assert log.newest(1).version == 1  # type: ignore[union-attr]
+    log.add(2, contents[2])
+    assert log.newest(2).version == 2  # type: ignore[union-attr]
+    same(tmp_path, log)
+    log.forget()
+    same(tmp_path, log)
 
 
 def test_a_table_that_is_made_anew_is_another_one(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ def test_all_that_misleads_at_once(spark: SparkSession, broker: Broker, tmp_path
 
 @pytest.mark.slow  # some minutes: each replay has twenty batches and more
 @pytest.mark.parametrize("seed", [SEED, *(pytest.param(SEED + more, marks=pytest.mark.more) for more in (1, 2))])
-@pytest.mark.parametrize("kind", drawn(KINDS, 2))
+@pytest.mark.parametrize("kind", drawn(KINDS, 1))
 def test_each_alone(spark: SparkSession, broker: Broker, tmp_path: Path, kind: str, seed: int) -> None:
     found = replay_hard(spark, broker.bootstrap_servers, tmp_path, [kind], seed=seed, trades=20_000, limit=2_000)
     assert not found.faults, (seed, found)

@@ -35,6 +35,21 @@ print(json.dumps(spark.sparkContext.parallelize([0], 1).mapPartitions(told).coll
 """
 
 
+@pytest.mark.parametrize(
+    ("worker", "imports"), [("pyspark.worker", True), ("pyspark.sql.worker.create_data_source", False)]
+)
+def test_only_workers_that_execute_tasks_get_all_modules(worker: str, imports: bool) -> None:
+    script = """
+import sys
+import pyspark.daemon
+pyspark.daemon.manager = lambda: print("cojoin.spark.batch.call" in sys.modules, "cojoin.session.sealed" in sys.modules)
+from cojoin.session.daemon import main
+main()
+"""
+    done = subprocess.run([sys.executable, "-c", script, worker], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [str(imports), "True"]
+
+
 @pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the workers are forked from Spark's own daemon")

@@ -18,7 +18,13 @@ OPTIONS, OURS = "spark.driver.defaultJavaOptions", "cojoin/session/log4j2.proper
 FIRST_START = """
 import cojoin as cj
 spark = cj.spark_session(master="local[1]", conf={"spark.ui.enabled": "false"})
-spark.range(1).write.format("delta").save("table")
+spark.sql("select id, timestamp_seconds(id) as at from range(3)").write.format("delta").save("table")
+left, right = (cj.Input(cj.sources.delta("./table"), "id", "at", name=name) for name in ("left", "right"))
+joined = cj.connect(left, right, key_groups=1).asof_join(suffixes=("", "_right"))
+for drain in (False, True):
+    trigger = cj.Trigger.available_now(drain=drain)
+    query = joined.start(output=cj.sinks.delta("./out"), checkpoint="./checkpoint", trigger=trigger)
+    query.await_termination(progress=False)
 log = spark._jvm.org.apache.logging.log4j.LogManager.getLogger("org.apache.spark.util.Utils")
 log.info("an information"), log.warn("a warning"), log.error("an error")
 spark.stop()
@@ -145,7 +151,7 @@ def test_so_does_a_file_in_sparks_folder_of_settings(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.spark
-def test_a_start_says_one_line_of_java_and_warnings_remain(tmp_path: Path) -> None:
+def test_starts_of_sessions_and_queries_say_one_line_of_java_and_warnings_remain(tmp_path: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "JDK_JAVA_OPTIONS"}
     done = subprocess.run(
         [sys.executable, "-c", FIRST_START], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True

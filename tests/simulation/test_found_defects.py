@@ -87,7 +87,7 @@ FOUND = {
             *(Action("rows", 12), Action("drive", 1), Action("await", 12), Action("rows", 12), Action("savepoint", 1)),
             *(Action("drive", 0), Action("await", 12), Action("wait", 40)),
         ),
-        faults=(Fault("pause", "read", 3, 200, "savepoint", 158),),
+        faults=(Fault("pause", "read", 3, 237, "savepoint", 165),),
     ),
     # A savepoint that stood still pointed to content that was removed (365914996), or would, killed in its last steps.
     "cleaning does not keep the content to which a savepoint may point that is being taken": Plan(
@@ -265,7 +265,7 @@ FOUND = {
             *(Action("rows", 4), Action("drive", 1), Action("live", 0), Action("drain", 2), Action("left rows", 5)),
             Action("await", 0),
         ),
-        faults=(Fault("fails", "replace", 11, 5), Fault("crash before", "delta commit", 31, 250)),
+        faults=(Fault("fails", "replace", 8, 5), Fault("crash before", "delta commit", 31, 250)),
     ),
     # Of savepoints of one batch, one took the place of another's index and removed it, although that one was taken
     # already (1300002824, 1700080282, 1800016652, 1800053411).
@@ -295,7 +295,7 @@ FOUND = {
             *(Action("rows", 9), Action("live", 1), Action("wait", 2), Action("drive", 0), Action("await", 12)),
             Action("restore", 0),
         ),
-        faults=(Fault("pause", "replace", 5, 207, wakes=82),),
+        faults=(Fault("pause", "replace", 5, 176, wakes=102),),
     ),
 }
 _SEEDS = 40
@@ -388,11 +388,11 @@ def test_a_restoration_says_that_the_first_query_has_replaced_what_it_was_readin
     begin = Action("rows", 11), Action("drive"), Action("await"), Action("rows", 12), Action("savepoint")
     actions = (*begin, Action("drive"), Action("await"), Action("restore"), Action("drive", 6), Action("savepoint"))
     faults = (
-        Fault("pause", "read", 11, 214, "restore", wakes=144),
-        Fault("fails", "write rows", 1, 5),
+        Fault("pause", "read", 11, 200, "restore", wakes=147),
+        Fault("fails", "write rows", 2, 5),
         Fault("power", "size", 0, 2),
     )
-    plan = Plan(229812, loses_power=True, switching=0.02, cadence=1, actions=actions, faults=faults)
+    plan = Plan(190121, loses_power=True, switching=0.02, cadence=1, actions=actions, faults=faults)
     with simulated():
         history, world = run(plan)
     assert not history.broken, str(history)

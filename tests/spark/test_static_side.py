@@ -255,7 +255,7 @@ def dies(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, at: int = 1) ->
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("point", drawn(POINTS, 2))
+@pytest.mark.parametrize("point", drawn(POINTS, 1))
 def test_a_run_that_dies_anywhere_is_exact(shop: Shop, monkeypatch: pytest.MonkeyPatch, point: str) -> None:
     shop.register(*OLD[:2])
     shop.sell((1, 10), (2, 11))

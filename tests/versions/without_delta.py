@@ -1,7 +1,7 @@
 """A daily job over Delta tables in a session without Delta: ``python -m tests.versions.without_delta``.
 
 Orders are a table to which rows are appended, customers one whose changes are read; a day's orders are between its
-changes and the next ones. Another writer makes the tables.
+changes and the next ones. Then the orders are joined with a static table of prices. Another writer makes the tables.
 """
 
 from __future__ import annotations
@@ -39,9 +39,29 @@ def run(root: str, *, drain: bool) -> cj.Query:
     return query
 
 
+def with_static(root: str, begin: datetime) -> None:
+    """Join all orders with the present prices, and compare what came out."""
+    since = pa.array([begin, begin + timedelta(days=9), begin], _TIME)
+    prices = {"customer_id": [1, 1, 2], "since": since, "price": [1.5, 2.5, 3.5], "region": ["a b", "c", None]}
+    write_deltalake(f"{root}/prices", pa.table(prices | {"tags": [["x"], [], None]}), partition_by=["region"])
+    orders = cj.Input(cj.sources.delta(f"{root}/orders"), "customer_id", "event_time", name="orders")
+    source = cj.sources.delta(f"{root}/prices", static=True)
+    joined = cj.connect(orders, cj.Input(source, "customer_id", "since", name="prices"), key_groups=2).asof_join()
+    query = joined.start(
+        output=cj.sinks.delta(f"{root}/priced"),
+        checkpoint=f"{root}/of-prices",
+        trigger=cj.Trigger.available_now(drain=True),
+    )
+    query.await_termination(progress=False)
+    rows = DeltaTable(f"{root}/priced").to_pyarrow_table().to_pylist()
+    found = {(row["customer_id"], row["price"], row["region"], str(row["tags"])) for row in rows}
+    assert len(rows) == 8, rows
+    assert found == {(1, 1.5, "a b", "['x']"), (2, 3.5, None, "None")}, found
+
+
 def main() -> None:
     """Run four days, and compare what came out."""
-    root, due = tempfile.mkdtemp(), list[tuple[int, str | None]]()
+    root, due, begin = tempfile.mkdtemp(), list[tuple[int, str | None]](), datetime.now(timezone.utc)
     spark = cj.spark_session("without Delta", master="local[2]", conf={"spark.ui.enabled": "false"})
     customers = pa.table({"customer_id": [1, 2], "tier": ["gold", "tin"]})
     write_deltalake(f"{root}/customers", customers, configuration={"delta.enableChangeDataFeed": "true"})
@@ -66,7 +86,8 @@ def main() -> None:
         assert [each.reading for each in query.progress.inputs] == ["direct", "direct"]
     out = DeltaTable(f"{root}/out").to_pyarrow_table().sort_by("order_id").select(["order_id", "tier"]).to_pylist()
     assert [tuple(each.values()) for each in out] == due, (out, due)
-    sys.stdout.write(f"Spark {spark.version}: all {len(due)} orders\n")
+    with_static(root, begin)
+    sys.stdout.write(f"Spark {spark.version}: all {len(due)} orders, twice\n")
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ from cojoin.engine.row_changes import CHANGE_TYPE, COMMIT, DELETED, DELETES
 from cojoin.engine.values.types import type_to_ddl
 from cojoin.errors import QueryFailedError
 from cojoin.spark.batch.packing import GROUP_COLUMN, NOW_COLUMN
-from cojoin.spark.batch.parquet_columns import StoredFile, is_plain, misfit, rows_between
+from cojoin.spark.batch.parquet_rows import RANGES, StoredFile, is_plain, misfit, rows_between
 from cojoin.storage.file_systems import open_file
 
 if TYPE_CHECKING:
@@ -88,22 +88,6 @@ def open_stored(uri: str, places: Mapping[str, Settings]) -> Iterator[StoredFile
 
 
 _RANGE_ROWS = 8192
-RANGES_DDL = "path string, size bigint, begin bigint, end bigint, constants string, deleted binary"
-"""The columns of a stream of ranges.
-
-A path is encoded as a URL's; the size is the file's in bytes; the range has the rows from the number ``begin`` to
-before ``end``. ``constants`` is null where just these are read; otherwise the row groups that begin with one of them
-are, and it has, as a JSON object, the values of columns that the file lacks, since all of its rows have the same. A
-file of a change feed has the kinds of its rows in place of ``_deleted``. ``deleted`` has the deleted rows of the file
-as ``StreamFile`` has them, null for none.
-"""
-
-RANGES = pa.schema(
-    [
-        *(("path", pa.string()), ("size", pa.int64()), ("begin", pa.int64()), ("end", pa.int64())),
-        *(("constants", pa.string()), ("deleted", pa.binary())),
-    ]
-)
 
 
 def file_ranges(frame: DataFrame) -> DataFrame:

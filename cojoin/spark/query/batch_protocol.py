@@ -31,7 +31,7 @@ from cojoin.checkpoints.manifest import Manifest
 from cojoin.checkpoints.segment_files import SegmentCleaner
 from cojoin.checkpoints.snapshot_row import STATE_SCHEMA
 from cojoin.checkpoints.snapshots import Snapshots
-from cojoin.checkpoints.state_commits import Claim
+from cojoin.checkpoints.state_commits import Claim, StateCommits
 from cojoin.checkpoints.state_table import STATE_LOCK, StateCleaner, StateTable
 from cojoin.engine.batch_report import BatchReport, merge_reports
 from cojoin.engine.operator import OUTPUT
@@ -170,6 +170,7 @@ class BatchProtocol:
         self._written: dict[str, Any] = declared | ({} if last is None else dict(last.outputs))
         self._cleaning = Cleaning(checkpoint, retained)
         self._segments = () if last is None else tuple(last.segments)
+        self._state_commits: StateCommits | None = None
         self._last_manifest = last
         self._is_first, self._log_digests = True, LogDigests(checkpoint.files)
 
@@ -277,7 +278,9 @@ class BatchProtocol:
     def _snapshot(self, batch: Batch, manifest: Manifest) -> None:
         is_first = self._checkpoint.begins_at is not None and manifest.batch_id == 0
         rows = batch.rows(SNAPSHOT, STATE_SCHEMA)
-        table = StateTable(batch.session, self._files)
+        if self._state_commits is None:
+            self._state_commits = StateCommits(batch.session, self._files)
+        table = StateTable(batch.session, self._files, commits=self._state_commits)
         kind: SnapshotKind = "restored" if is_first else "checkpoint"
         claim = Claim.of_run(manifest.epoch, manifest.batch_id)
         check = self._lease.check

@@ -212,7 +212,7 @@ class DeltaChanges(Source):
 
     def snapshot(self) -> DataFrame | None:
         """Return the table's present rows, with the columns that a stream of its changes has; None without Delta."""
-        if not has_delta():
+        if not has_delta(active_session()):
             return None
         frame = Source("delta", self.location).open(streaming=False)
         version, time = F.lit(0).cast("long").alias(COMMIT), F.lit(None).cast("timestamp").alias(COMMITTED_AT)

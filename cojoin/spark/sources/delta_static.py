@@ -2,32 +2,56 @@
 
 The source reads one version of the table, the newest of the moment or the one that ``versionAsOf`` names, and never the
 table's commits one by one. A query that starts copies the version into its checkpoint (``spark.query.table_loads``),
-and from then on depends on the copy and on its state, not on the table.
+and from then on depends on the copy and on its state, not on the table. Where the session has no Delta, the workers
+read the version's files, as they read those of a stream (``delta_stream``).
 
 A table is recognised by its id, so one that was dropped and created again, or replaced, is another table.
 """
 
 from __future__ import annotations
 
+import base64
+import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import pyarrow as pa
+from pyspark.sql import functions as F  # noqa: N812
+
+from cojoin.delta.table_log import UnreadableLogError
+from cojoin.delta.table_stream import Columns, Position
 from cojoin.engine.values.arguments import Duration, milliseconds
 from cojoin.errors import CheckpointError, ConfigurationError
-from cojoin.session.arrow_types import arrow_type
-from cojoin.session.delta_tables import quoted_table, read_table
-from cojoin.session.sessions import active_session
+from cojoin.session.arrow_types import arrow_schema, arrow_type, spark_schema
+from cojoin.session.delta_tables import columns_of, quoted_table, read_table
+from cojoin.session.sealed import for_workers
+from cojoin.session.sessions import active_session, adapter_of
 from cojoin.session.spark_errors import JAVA_ERRORS
+from cojoin.spark.batch.direct_reader import DirectReader, why_by_columns, why_by_settings
+from cojoin.spark.batch.packing import Grouping
+from cojoin.spark.batch.parquet_rows import RANGES
+from cojoin.spark.sources.delta_reader import TableReading, ranges_of
+from cojoin.spark.sources.delta_stream import (
+    UnsuitableError,
+    check_deltas_source,
+    has_delta,
+    open_table,
+    places_of_store,
+    reasons_of_table,
+    stored_schema,
+    why_never,
+)
 from cojoin.spark.sources.options import as_options
 from cojoin.spark.sources.source import Source
 from cojoin.storage.locations import without_login
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from pyspark.sql import DataFrame, SparkSession
 
     from cojoin.engine.input_spec import InputSpec
+    from cojoin.spark.sources.delta_stream import OpenTable
 
 _VERSION, _NOT_FOUND = "versionasof", "TABLE_OR_VIEW_NOT_FOUND"
 _OF_STREAMS = frozenset(
@@ -129,6 +153,8 @@ class StaticTable(Source):
     def at(self, session: SparkSession, table: TableAt) -> DataFrame:
         """Return a version's rows as a static DataFrame; a ConfigurationError if it is not in the log (any more)."""
         others = {name: value for name, value in self.options.items() if name.lower() != _VERSION}
+        if not has_delta(session):
+            return self._read_by_workers(session, table.version, others)
         try:
             if self.is_named:
                 name = quoted_table(str(self.location))
@@ -138,12 +164,28 @@ class StaticTable(Source):
                 frame = reader.load(self.location)
             _ = frame.columns
         except JAVA_ERRORS as error:
-            msg = (
-                f"{self._shown}: version {table.version} can't be read: {_first_line(error)}; a version is gone "
-                f"once its log is cleaned or its files are vacuumed"
-            )
-            raise ConfigurationError(msg) from error
+            raise self._unreadable(table.version, error) from error
         return frame
+
+    def _read_by_workers(self, session: SparkSession, version: int, options: Mapping[str, str]) -> DataFrame:
+        """Return a version's rows as the workers read them; ``EnvironmentSetupError`` where only Delta can."""
+        try:
+            opened = open_table(session, self)
+            at = opened._replace(version=opened.log.at(version))
+            struct = columns_of(at.version)
+            schema = None if struct is None else arrow_schema(struct)
+            why = "its columns" if schema is None else next(_reasons(session, at, schema, options), None)
+        except (CheckpointError, UnreadableLogError, UnsuitableError) as error:
+            raise self._unreadable(version, error) from error
+        check_deltas_source(session, self._shown, why)
+        assert schema is not None
+        return rows_of(session, at, schema, self._shown)
+
+    def _unreadable(self, version: int, error: BaseException) -> ConfigurationError:
+        return ConfigurationError(
+            f"{self._shown}: version {version} can't be read: {_first_line(error)}; a version is gone once its log is "
+            f"cleaned or its files are vacuumed"
+        )
 
     def open(self, *, streaming: bool = True) -> DataFrame:
         """Open the version with the active Spark session, always as a static DataFrame."""
@@ -184,6 +226,53 @@ class StaticTable(Source):
                     f"table its column back, or start a new query, with restore_from= where the columns have evolved"
                 )
                 raise ConfigurationError(msg)
+
+
+def _reasons(session: SparkSession, opened: OpenTable, schema: pa.Schema, options: Mapping[str, str]) -> Iterator[str]:
+    for name in options:
+        yield f"it has the option {name}"
+    why = why_never(session) or why_by_settings(session) or why_by_columns(schema, ())
+    if why is not None:
+        yield why
+    yield from reasons_of_table(opened, schema)
+
+
+def rows_of(session: SparkSession, opened: OpenTable, schema: pa.Schema, label: str) -> DataFrame:
+    """Return the rows of a table's version, read by the workers.
+
+    ``schema`` has its columns, ``label`` names it in messages.
+    """
+    table, columns = opened.version, Columns.of(opened.version.metadata)
+    tasks = adapter_of(session).parallel_tasks()
+    reading = TableReading(opened.store.root, opened.store.for_tasks(), table.table_id, columns, tasks=tasks)
+    stream = reading.stream()
+    files = stream.files(stream.first(), Position(table.table_id, table.version + 1))
+    texts = [json.dumps([_as_text(part) for part in task.value]) for task in ranges_of(reading, files)]
+    places, stored = places_of_store(opened.store), stored_schema(columns, schema)
+    reader = DirectReader(label, None, Grouping(schema, (), 1), places, "spark.cojoin.delta", stored)
+    names = [f"c{at}" for at in range(len(schema))]
+
+    def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for text in (each.as_py() for batch in batches for each in batch.column(0)):
+            parts = [_of_text(part) for part in json.loads(text or "[]")]
+            for rows in reader([pa.RecordBatch.from_pylist(parts, RANGES)]):
+                yield pa.RecordBatch.from_arrays(rows.columns[: len(names)], names=names)
+
+    # Not by createDataFrame, which would make a batch's session, a copy of the user's, the active one.
+    lines = session.range(1).select(F.explode(F.split(F.lit("\n".join(texts)), "\n")).alias("task"))
+    positional = spark_schema(pa.schema([each.with_name(name) for each, name in zip(schema, names, strict=True)]))
+    frame = lines.repartition(max(1, len(texts))).mapInArrow(for_workers(read), positional)
+    return frame.toDF(*schema.names)
+
+
+def _as_text(part: Mapping[str, Any]) -> dict[str, Any]:
+    deleted = part["deleted"]
+    return {**part, "deleted": None if deleted is None else base64.b64encode(deleted).decode()}
+
+
+def _of_text(part: Mapping[str, Any]) -> dict[str, Any]:
+    deleted = part["deleted"]
+    return {**part, "deleted": None if deleted is None else base64.b64decode(deleted)}
 
 
 def _first_line(error: BaseException) -> str:

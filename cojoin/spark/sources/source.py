@@ -348,7 +348,7 @@ class Source:
         Raises:
             ConfigurationError: No session is active.
         """
-        is_readable = type(self) is Source and (self.format != "delta" or delta_stream.has_delta())
+        is_readable = type(self) is Source and (self.format != "delta" or delta_stream.has_delta(active_session()))
         return self.open(streaming=False) if is_readable else None
 
     def monitor(self, label: str) -> SourceMonitor | None:

@@ -18,10 +18,11 @@ from pyspark.sql import functions as F  # noqa: N812
 import cojoin as cj
 from cojoin.delta.actions import DataFile
 from cojoin.delta.table_stream import Columns, Limits, Position, StreamFile
-from cojoin.spark.batch.direct_reader import RANGES, DirectReader
+from cojoin.spark.batch.direct_reader import DirectReader
 from cojoin.spark.batch.packing import Grouping
+from cojoin.spark.batch.parquet_rows import RANGES
 from cojoin.spark.bound_input import BoundInput
-from cojoin.spark.sources import delta_stream
+from cojoin.spark.sources import delta_reader, delta_stream
 from tests.delta.test_table_stream import batches, ids, stream_of
 from tests.seeds import SEED
 from tests.spark.data import asof, connect, generate
@@ -161,12 +162,12 @@ def test_who_reads_a_table_is_told_with_the_reason(spark: SparkSession, tmp_path
         spark.conf.unset("spark.sql.files.ignoreMissingFiles")
 
 
-def packed_rows(bound: BoundInput, files: list[StreamFile], reading: delta_stream.TableReading) -> list[dict[str, Any]]:
+def packed_rows(bound: BoundInput, files: list[StreamFile], reading: delta_reader.TableReading) -> list[dict[str, Any]]:
     """Return the rows that tasks read of some files, in the order of their ids."""
     schema = bound.spec.source_schema
     stored = delta_stream.stored_schema(reading.columns, schema)
     reader, found = DirectReader("input", None, Grouping(schema, ("id",), 4), {}, "a setting", stored), list[Any]()
-    for task in delta_stream.ranges_of(reading, files):
+    for task in delta_reader.ranges_of(reading, files):
         for rows in reader([pa.RecordBatch.from_pylist(task.value, RANGES)]):
             found += pa.table(rows.columns[: len(schema)], schema=schema).to_pylist()
     return sorted(found, key=lambda row: row["id"])
@@ -177,7 +178,7 @@ def test_mapped_columns_deleted_rows_and_nested_values_are_read_as_deltas_own_so
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     draws, written, folder = random.Random(SEED), 0, f"{tmp_path}/a table"
-    monkeypatch.setattr(delta_stream, "_LEAST_BYTES", 500)
+    monkeypatch.setattr(delta_reader, "_LEAST_BYTES", 500)
     renamed = list[str]()
 
     def append(count: int) -> None:
@@ -210,9 +211,8 @@ def test_mapped_columns_deleted_rows_and_nested_values_are_read_as_deltas_own_so
     bound = BoundInput(cj.Input(cj.sources.delta(folder), "id", "at"), "left", 1)
     assert bound.spec.reading == "direct"
     opened = delta_stream.open_table(spark, cj.sources.delta(folder))
-    assert opened is not None
     columns, snapshot = Columns.of(opened.version.metadata), opened.version.version
-    reading = delta_stream.TableReading(
+    reading = delta_reader.TableReading(
         opened.store.root, None, opened.version.table_id, columns, tasks=draws.randrange(1, 9)
     )
     stream = reading.stream()
@@ -260,7 +260,7 @@ def test_a_commit_that_removes_rows_ends_the_query_with_what_to_do(spark: SparkS
 
 def test_tasks_have_each_row_once_however_large_files_are_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     draws, schema, files = random.Random(SEED), pa.schema([("id", pa.int64()), ("day", pa.string())]), []
-    monkeypatch.setattr(delta_stream, "_LEAST_BYTES", 1)
+    monkeypatch.setattr(delta_reader, "_LEAST_BYTES", 1)
     for number in range(draws.randrange(1, 5)):
         count, place = draws.randrange(0, 400), tmp_path / f"{number} ä.parquet"
         groups = draws.randrange(1, 200)
@@ -272,10 +272,10 @@ def test_tasks_have_each_row_once_however_large_files_are_cut(tmp_path: Path, mo
         for file in files
         for each in pq.read_table(tmp_path / file.path)["id"].to_pylist()
     )
-    reading = delta_stream.TableReading(
+    reading = delta_reader.TableReading(
         f"file:{tmp_path}", None, "t", Columns({}, (), {}), Limits(), tasks=draws.randrange(1, 9)
     )
-    tasks = delta_stream.ranges_of(reading, [StreamFile("add", each, 0) for each in files])
+    tasks = delta_reader.ranges_of(reading, [StreamFile("add", each, 0) for each in files])
     reader, seen = DirectReader("input", None, Grouping(schema, ("id",), 4), {}, "a setting"), Counter[Any]()
     for task in tasks:
         for rows in reader([pa.RecordBatch.from_pylist(task.value, RANGES)]):

@@ -1,4 +1,4 @@
-"""The columns of parquet files as the rows of an input, read by pyarrow exactly as Spark reads them, or left to it.
+"""The rows of parquet files, read by pyarrow exactly as Spark reads them, or left to it.
 
 Columns, and the fields of structs, are looked up by name as in Spark: whatever their case, and null where the file has
 none. A value must have the input's own type, a narrower integer or a float for a double; times may be the older INT96
@@ -41,8 +41,26 @@ _TEXTS = (None, "String")
 _ELEMENTS = ("element", "item")
 
 
+RANGES_DDL = "path string, size bigint, begin bigint, end bigint, constants string, deleted binary"
+"""The columns of a stream of ranges.
+
+A path is encoded as a URL's; the size is the file's in bytes; the range has the rows from the number ``begin`` to
+before ``end``. ``constants`` is null where just these are read; otherwise the row groups that begin with one of them
+are, and it has, as a JSON object, the values of columns that the file lacks, since all of its rows have the same. A
+file of a change feed has the kinds of its rows in place of ``_deleted``. ``deleted`` has the deleted rows of the file
+as ``StreamFile`` has them, null for none.
+"""
+
+RANGES = pa.schema(
+    [
+        *(("path", pa.string()), ("size", pa.int64()), ("begin", pa.int64()), ("end", pa.int64())),
+        *(("constants", pa.string()), ("deleted", pa.binary())),
+    ]
+)
+
+
 def is_plain(dtype: pa.DataType) -> bool:
-    """Return whether columns of a type can be read by pyarrow as Spark does.
+    """Return whether columns of a type can be read by pyarrow as Spark does; what is within them may be null.
 
     >>> is_plain(pa.list_(pa.timestamp("us", "UTC"))), is_plain(pa.timestamp("ns"))
     (True, False)
@@ -50,9 +68,10 @@ def is_plain(dtype: pa.DataType) -> bool:
     types = pa.types
     if types.is_struct(dtype):
         names = {field.name.lower() for field in dtype}
-        return 0 < len(names) == dtype.num_fields and all(is_plain(field.type) for field in dtype)
+        return 0 < len(names) == dtype.num_fields and all(field.nullable and is_plain(field.type) for field in dtype)
     if types.is_list(dtype) or types.is_map(dtype):
-        return all(is_plain(each) for each in _parts(dtype))
+        may_be_null = dtype.item_field.nullable if types.is_map(dtype) else dtype.value_field.nullable
+        return may_be_null and all(is_plain(each) for each in _parts(dtype))
     is_time = types.is_timestamp(dtype) and dtype.unit == "us" and dtype.tz in (None, "UTC")
     is_number = types.is_signed_integer(dtype) or types.is_float32(dtype) or types.is_float64(dtype)
     is_text = types.is_string(dtype) or types.is_binary(dtype)

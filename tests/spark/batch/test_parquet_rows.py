@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cojoin.spark.batch.parquet_columns import StoredFile, is_plain, misfit, rows_between
+from cojoin.spark.batch.parquet_rows import StoredFile, is_plain, misfit, rows_between
 from tests.seeds import SEED
 
 if TYPE_CHECKING:
@@ -217,6 +217,9 @@ def test_two_columns_that_differ_in_case_are_one_to_spark() -> None:
 def test_which_types_are_read() -> None:
     others = [pa.list_(pa.null()), pa.struct([]), pa.map_(pa.int8(), pa.time64("us")), pa.duration("us"), pa.null()]
     assert not any(map(is_plain, [*others, TWO_OF_ONE_NAME]))
+    # Arrow does not cast what may be null to what may not.
+    never_null = pa.field("a", pa.int8(), nullable=False)
+    assert not any(map(is_plain, [pa.list_(never_null), pa.struct([never_null]), pa.map_(pa.int8(), never_null)]))
     nested = [pa.list_(pa.int8()), pa.struct([("a", UTC)]), pa.map_(pa.string(), pa.list_(pa.date32()))]
     assert all(map(is_plain, [*SCHEMA.types, *nested, pa.binary(), pa.bool_(), pa.decimal128(38, 0)]))
 
