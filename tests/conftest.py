@@ -141,8 +141,16 @@ _UNIT = (
 
 _OUTSIDE = ("spark", "kafka", "cluster", "connect", "slow", "push")
 
-_LONG = ("tests/test_on_connect.py", "tests/versions/", "tests/cluster/", "tests/cli/test_demo.py")
-"""Tests that take a minute each, or many, with processes of their own. At the end, one of them would run alone."""
+_LONG = (
+    "tests/test_on_connect.py",
+    "tests/versions/",
+    "tests/cluster/",
+    "tests/simulation/test_simulation.py",
+    "tests/simulation/test_simulated_batches.py",
+    "tests/test_unit_circle.py",
+    "tests/cli/test_demo.py",
+)
+"""Tests that take a minute each, or many. At the end, one of them would run alone."""
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

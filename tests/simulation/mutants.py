@@ -213,6 +213,7 @@ MUTANTS = (
         "a savepoint is no longer one once its batch has run again",
         "cojoin.checkpoints.snapshots:Snapshots.write",
         (('if content["kind"] == "savepoint" else', "if False else"),),
+        is_rare=True,
     ),
     Mutant(
         "a savepoint points to content of which only other key groups are still needed",

@@ -51,13 +51,13 @@ def folder(tmp_path: Path, spark: SparkSession) -> Path:
 def test_ordinary_files_are_read_directly(folder: Path) -> None:
     assert reading(folder) == DIRECT
     assert reading(folder, format="PARQUET", options={"maxFilesPerTrigger": 1, "latestFirst": True}) == DIRECT
+    assert reading(folder, f"{DDL}, tags array<string>") == DIRECT
     assert reading(folder, format="json") is None
 
 
 def test_what_is_unusual_is_read_by_spark_and_why_is_told(folder: Path, spark: SparkSession) -> None:
     assert reading(folder, options={"mergeSchema": True}) == "it has the option mergeSchema"
     assert reading(folder, event_time=F.col("at").alias("t")) == "its event time is an expression"
-    assert reading(folder, f"{DDL}, tags array<string>") == "its column 'tags' is of the type array<string>"
     assert reading(folder, f"{DDL}, `a.b` int") == "its column is named 'a.b'"
     assert (
         reading(folder, f"{DDL}, price decimal(38, 2)", key="price") == "its key 'price' is of the type decimal(38,2)"
