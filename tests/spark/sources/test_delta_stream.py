@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pyspark
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import functions as F  # noqa: N812
@@ -34,6 +35,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 AT = pa.timestamp("us", "UTC")
+
+HAS_LIMITS = pytest.mark.skipif(
+    tuple(map(int, pyspark.__version__.split(".")[:2])) < (4, 2), reason="cojoin's own source needs Spark 4.2"
+)
 
 
 def rows_of(*keys: int, **more: Any) -> pa.Table:
@@ -73,6 +78,7 @@ def test_batches_and_positions_are_those_of_deltas_own_source(spark: SparkSessio
         begin = ours[-1][0] if ours else begin
 
 
+@HAS_LIMITS
 @pytest.mark.spark
 def test_a_checkpoint_goes_on_with_either_reader(spark: SparkSession, tmp_path: Path) -> None:
     lake, read_by = Lake(spark, generate(seed=SEED % 1_000), tmp_path), []
@@ -105,6 +111,7 @@ def test_a_checkpoint_goes_on_with_either_reader(spark: SparkSession, tmp_path: 
     assert lake.rows() == lake.streams.enriched()
 
 
+@HAS_LIMITS
 @pytest.mark.spark
 def test_a_partitioned_table_is_read_with_its_values(spark: SparkSession, tmp_path: Path) -> None:
     days = pa.array(["2026-01-15", "2026-01-16", None]).cast(pa.date32())
@@ -130,6 +137,7 @@ def test_a_partitioned_table_is_read_with_its_values(spark: SparkSession, tmp_pa
     ]
 
 
+@HAS_LIMITS
 @pytest.mark.spark
 def test_who_reads_a_table_is_told_with_the_reason(spark: SparkSession, tmp_path: Path) -> None:
     plain, mapped, nested, widened = (f"{tmp_path}/{name}" for name in ("plain", "mapped", "nested", "widened"))
@@ -173,6 +181,7 @@ def packed_rows(bound: BoundInput, files: list[StreamFile], reading: delta_reade
     return sorted(found, key=lambda row: row["id"])
 
 
+@HAS_LIMITS
 @pytest.mark.spark
 def test_mapped_columns_deleted_rows_and_nested_values_are_read_as_deltas_own_source_does(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
