@@ -222,6 +222,40 @@ def at_since(history: History) -> list[tuple[int, str | None]]:
     )
 
 
+def at_known(history: History) -> tuple[list[tuple[int, str | None]], int]:
+    """Return each trade with the tier that was known at its time, and the number of rows that were moved back.
+
+    By a loop over the feed: of the rows that are known the one with the greatest time of its own counts, then the one
+    known last, then the one of the last commit. A row of the snapshot is known at its own time. A delete's time is that
+    of its commit, or of its row.
+    """
+    events: list[tuple[int, tuple[int, int, int], int, str | None]] = []
+    moved_back = 0
+
+    for key, (tier, since) in history.contents[0].items():
+        if since is not None and since < history.far:
+            events.append((key, (since, EARLIEST, 0), since, tier))
+    for version, feed in enumerate(history.feeds, start=1):
+        commit = history.times[version]
+        gone = {key: since for key, _, since, dead, *_ in feed if dead}
+        kept = {key for key, *_, dead, _, _ in feed if not dead}
+        for key, tier, since, dead, *_ in feed:
+            if dead and key not in kept:
+                moment = max(since, commit) if since is not None and since < history.far else commit
+                events.append((key, (moment, commit, version), moment, None))
+            elif not dead and since is not None and since < history.far:
+                former = gone.get(key)
+                if former is not None and since < former < history.far:
+                    moved_back += 1
+                else:
+                    events.append((key, (since, commit, version), max(since, commit), tier))
+    found = []
+    for trade, customer, moment in history.trades:
+        known = [each for each in events if each[0] == customer and each[2] <= moment]
+        found.append((trade, max(known, key=lambda each: each[1])[3] if known else None))
+    return sorted(found), moved_back
+
+
 def _sql(history: History, tables: dict[str, tuple[str, list[Any]]], query: str) -> list[tuple[int, str | None]]:
     known = {
         "commits": ("version BIGINT, moment BIGINT", list(enumerate(history.times))),

@@ -61,6 +61,8 @@ def asof_join(
     tolerance: Duration | None = None,
     allow_exact_matches: bool = True,
     suffixes: Suffixes | None = None,
+    known_at: str | None = None,
+    delay: Duration | None = None,
     time_zone: str | None = None,
     time_unit: TimeUnit | None = None,
     clock_change: ClockChange = "before",
@@ -97,6 +99,10 @@ def asof_join(
         allow_exact_matches: Whether a right row with the same event time matches.
         suffixes: The texts that are appended to column names that both frames have, left and right, such as
             ``("", "_customer")``. None refuses such names.
+        known_at: The right's column with the moment at which a row was known, with ``direction="backward"``. A row
+            matches from then on, or from its event time on if that is later. Of the rows that were known at a left
+            row's time the newest in event time matches; of equal event times the one known last.
+        delay: In place of ``known_at``: how long after its event time a right row was known, such as ``"15 minutes"``.
         time_zone: The zone of times that have none, and of dates, which mean midnight, such as ``"Europe/Berlin"``. If
             neither frame's times have a zone, None compares them as they are.
         time_unit: The unit of times that are whole numbers, counted from 1970 in UTC: ``"s"``, ``"ms"`` or ``"us"``.
@@ -134,7 +140,8 @@ def asof_join(
     """
     columns = _columns(left, right, (on, left_on, right_on), (by, left_by, right_by))
     join = AsofJoin(how, tolerance, allow_exact_matches, suffixes, direction)
-    return _joined("asof_join", left, right, columns, join, TimeMeaning(time_zone, time_unit, clock_change))
+    times = TimeMeaning(time_zone, time_unit, clock_change)
+    return _joined("asof_join", left, right, columns, join, times, known_at=known_at, delay=delay)
 
 
 def temporal_join(
@@ -152,6 +159,8 @@ def temporal_join(
     null_payload_deletes: bool = False,
     retention: Duration | None = None,
     suffixes: Suffixes | None = None,
+    known_at: str | None = None,
+    delay: Duration | None = None,
     time_zone: str | None = None,
     time_unit: TimeUnit | None = None,
     clock_change: ClockChange = "before",
@@ -179,6 +188,8 @@ def temporal_join(
         retention: The duration for which a version is valid after its event time, inclusive, such as ``"90 days"``.
             None means until the next version or tombstone.
         suffixes: As in ``asof_join``.
+        known_at: As in ``asof_join``. A version or a tombstone takes effect when it was known.
+        delay: As in ``asof_join``.
         time_zone: As in ``asof_join``.
         time_unit: As in ``asof_join``.
         clock_change: As in ``asof_join``.
@@ -205,7 +216,8 @@ def temporal_join(
     """
     columns = _columns(left, right, (on, left_on, right_on), (by, left_by, right_by))
     join = TemporalJoin(how, deletes, null_payload_deletes, retention, suffixes)
-    return _joined("temporal_join", left, right, columns, join, TimeMeaning(time_zone, time_unit, clock_change))
+    times = TimeMeaning(time_zone, time_unit, clock_change)
+    return _joined("temporal_join", left, right, columns, join, times, known_at=known_at, delay=delay)
 
 
 def interval_join(
@@ -399,9 +411,17 @@ def _names_of(frame: Any) -> set[Any]:
 
 
 def _joined(
-    function: str, left: Any, right: Any, columns: tuple[_Columns, _Columns], join: Join, times: TimeMeaning
+    function: str,
+    left: Any,
+    right: Any,
+    columns: tuple[_Columns, _Columns],
+    join: Join,
+    times: TimeMeaning,
+    **known: Any,
 ) -> Any:
     """Return the joined rows as a frame of the left's library, and warn of rows that can't match.
+
+    ``known`` are the arguments with which ``Input`` declares the known time of the right's rows.
 
     Raises:
         ConfigurationError: A value is not a frame, or the frames are not of one kind.
@@ -417,8 +437,8 @@ def _joined(
                 raise ConfigurationError(msg)
             raise ConfigurationError(not_an_input(frame, name, may_be_source=False))
     inputs = tuple(
-        Input(frame, key=side.key, event_time=side.time, name=name)
-        for name, frame, side in zip(("left", "right"), (left, right), columns, strict=True)
+        Input(frame, key=side.key, event_time=side.time, name=name, **knows)
+        for name, frame, side, knows in zip(("left", "right"), (left, right), columns, ({}, known), strict=True)
     )
     if not is_frame(left) or not is_frame(right):
         return _on_spark(inputs[0], inputs[1], join, times)
@@ -432,6 +452,7 @@ def _joined(
 _REASONS = {
     "null_key": "without a key",
     "null_event_time": "without an event time",
+    "null_known_at": "without a known time",
     "no_moment": "with an event time out of range, or in an hour of a clock change",
 }
 

@@ -167,6 +167,10 @@ def _input(spec: InputSpec) -> str:
         arguments.append(f"max_ahead={_duration(spec.max_ahead_ms * 1_000)}")
     if spec.late is not None:
         arguments.append(f"late={_literal(spec.late)}")
+    if spec.known is not None and spec.known.column is not None:
+        arguments.append(f"known_at={_literal(spec.known.column)}")
+    elif spec.known is not None:
+        arguments.append(f"delay={_duration(spec.known.delay_us)}")
     if spec.null_key != "reject":
         arguments.append(f"null_key={_literal(spec.null_key)}")
     return _call("HarnessInput", arguments, several=True)

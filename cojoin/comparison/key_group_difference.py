@@ -234,7 +234,7 @@ class Explainer:
         if not own.num_rows:
             yield f"{spec.name!r} has no rows{of_key}."
             return
-        micros = spec.micros(own)
+        micros = spec.event_micros(own)
         order = np.argsort(micros, kind="stable")
         middle = int(np.searchsorted(micros[order], around, side="right"))
         chosen = set(range(max(0, middle - _NEAR), min(len(order), middle + _NEAR)))
@@ -265,7 +265,7 @@ class Explainer:
         if not names or all(column.null_count for column in wanted.columns):
             return []
         time = micros_of(wanted, str(plan.right.event_time), plan.right.axis)
-        same_time = np.flatnonzero(plan.right.micros(rows) == time)
+        same_time = np.flatnonzero(plan.right.event_micros(rows) == time)
         near = canonical(rows.select(list(names)).take(pa.array(same_time))).cast(wanted.schema)
         repeated = wanted.take(pa.array(np.zeros(len(same_time), dtype=np.int64)))
         equal_rows: list[int] = same_time[~differing(near, repeated).any(axis=1)].tolist()

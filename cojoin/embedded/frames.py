@@ -268,7 +268,7 @@ def with_types(declared: Sequence[Input], tables: Sequence[pa.Table]) -> list[pa
     wanted: list[dict[Any, pa.DataType]] = []
     for one in declared:
         dtype = pa.timestamp("us") if one.time_zone else pa.int64() if one.time_unit else _TIME
-        times = (one.event_time, one.valid_from, one.valid_to)
+        times = (one.event_time, one.known_at, one.valid_from, one.valid_to)
         wanted.append(dict.fromkeys((name for name in times if isinstance(name, str)), dtype))
     for pair in zip(*keys, strict=False):
         if not all(isinstance(each, str) for each in pair):

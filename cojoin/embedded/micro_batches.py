@@ -258,12 +258,12 @@ def _by_event_time(inputs: tuple[InputSpec, InputSpec], rows: Sides, every: Dura
             )
             raise ConfigurationError(msg)
         # A row without event time is rejected, in the batch of the row before it, or after it if it is the first.
-        filled = pc.fill_null_backward(pc.fill_null_forward(table.column(spec.event_time)))
-        times.append(_micros(filled) if spec.axis is None else spec.axis.micros(filled))
+        known = pa.array(spec.micros(table), mask=spec.without_time(table))
+        times.append(_micros(pc.fill_null_backward(pc.fill_null_forward(known))))
     return _by_windows(rows, (times[0], times[1]), length, ends=False)
 
 
-def _micros(times: pa.ChunkedArray) -> NDArray[np.int64]:
+def _micros(times: pa.Array | pa.ChunkedArray) -> NDArray[np.int64]:
     return times.cast(pa.int64()).fill_null(0).to_numpy()  # type: ignore[no-any-return]
 
 

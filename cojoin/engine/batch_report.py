@@ -80,7 +80,9 @@ class InputCounts:
 _REASONS = {
     "null_key": "whose key is null",
     "null_event_time": "whose event time is null",
+    "null_known_at": "whose known time is null",
     "too_far_ahead": "too far ahead of the clock",
+    "moved_back": "whose event time a change of their table has moved back",
     "ends_before_it_begins": "whose validity ends before it begins",
     "no_moment": "whose event time is out of range, or in an hour of a clock change",
     "time_beyond_python": "with a time beyond the years 1 to 9999, which Python can't show to the function",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
 
 import pyarrow as pa
 
@@ -18,9 +18,10 @@ from cojoin.engine.input_spec import InputSpec, LatePolicy, NullKeyPolicy, check
 from cojoin.engine.plan import describe_source, describe_watermark
 from cojoin.engine.row_changes import DELETED, VALID_AT, RowChanges
 from cojoin.engine.state.segments import HASH
-from cojoin.engine.time.time_axis import ClockChange, TimeAxis, TimeUnit, is_local, is_whole
+from cojoin.engine.time.known_time import KnownTime, SnapshotKnown
+from cojoin.engine.time.time_axis import ClockChange, TimeAxis, TimeUnit, is_local, is_moment, is_whole
 from cojoin.engine.time.watermark_strategies import WatermarkStrategy
-from cojoin.engine.values.arguments import Duration, milliseconds
+from cojoin.engine.values.arguments import Duration, check_word, microseconds, milliseconds
 from cojoin.engine.values.keys import KEYABLE, is_keyable
 from cojoin.engine.values.types import type_to_ddl
 from cojoin.errors import ConfigurationError, SchemaError, did_you_mean
@@ -85,6 +86,21 @@ class Input:
         clock_change: With ``time_zone``, what happens to a time that a clock change repeats or leaves out. It has the
             offset from ``"before"`` the change, as in Spark, so a repeated time is the first of the two; or that from
             ``"after"`` it; or its row is rejected: ``"reject"``. Of the first two the progress has the number.
+        known_at: Of the right input of a temporal join, or of an as-of join that looks backward: the ``timestamp``
+            column with the moment at which a row was known, such as the one at which it was loaded. A row then matches
+            from its *effective time* on, the later of its event time and its known time. Of the rows that are effective
+            at a left row's time, the one with the greatest event time matches; of equal event times the one known last.
+            ``tolerance``, ``retention`` and ``allow_exact_matches`` compare event times; watermark, lateness and
+            ``max_ahead`` follow the effective times, so a correction that is loaded late is on time. A row with a null
+            there is rejected. Of rows with a span of validity the end is known with the row: where the newest row that
+            is known has ended, nothing matches. A delete of a table (``changes=True``) is known at its commit, and an
+            update that moves the event time back is rejected (``moved_back``). ``time_zone`` and ``time_unit`` also
+            hold for this column, unless it is a ``timestamp``.
+        delay: In place of ``known_at``: how long after its event time a row is known, such as ``"15 minutes"`` or a
+            ``timedelta``.
+        snapshot_known: With ``cojoin.sources.delta(..., changes=True)`` and ``known_at="_commit_timestamp"``: when the
+            rows were known that the table has at the start. ``"at_event_time"``, since it is unknown when they were
+            written; or ``"at_snapshot"``, so that no earlier left row matches them.
 
     Raises:
         ConfigurationError: An attribute is invalid. Whether the columns exist and have the right types is checked by
@@ -131,6 +147,9 @@ class Input:
     time_zone: str | None = None
     time_unit: TimeUnit | None = None
     clock_change: ClockChange = "before"
+    known_at: str | None = None
+    delay: Duration | None = None
+    snapshot_known: SnapshotKnown = "at_event_time"
 
     def __new__(cls, *_: Any, **arguments: Any) -> Self:
         """Refuse an argument that other libraries have, and name the one for it."""
@@ -156,7 +175,36 @@ class Input:
             milliseconds(self.max_ahead, f"{self._label}: max_ahead")
         check_late(self.late, self._label)
         check_null_key(self.null_key, self._label)
+        check_word(f"{self._label}: snapshot_known", self.snapshot_known, get_args(SnapshotKnown))
         self._check_times()
+        self._check_known()
+
+    def _check_known(self) -> None:
+        """Check that rows have one known time at most, and an event time with it."""
+        if self.known_at is None and self.delay is None:
+            return
+        argument = "delay" if self.known_at is None else "known_at"
+        if self.known_at is not None and self.delay is not None:
+            msg = (
+                f"{self._label}: expected known_at=, a column with the moment at which a row was known, or delay=, the "
+                f"time from its event time to that moment, got both"
+            )
+            raise ConfigurationError(msg)
+        if self.delay is not None:
+            microseconds(self.delay, f"{self._label}: delay")
+        elif not isinstance(self.known_at, str) or not self.known_at:
+            msg = f"{self._label}: known_at: expected the name of a timestamp column, got {self.known_at!r}"
+            raise ConfigurationError(msg)
+        if self.valid_from is not None:
+            if self.delay is not None:
+                msg = f"{self._label}: delay: expected none with valid_from= and valid_to=; name a column as known_at="
+                raise ConfigurationError(msg)
+            return
+        if self.event_time is None:
+            msg = (
+                f"{self._label}: {argument}: expected none with event_time=None: its rows are known from the beginning"
+            )
+            raise ConfigurationError(msg)
 
     def _check_times(self) -> None:
         """Check that rows have an event time or a span of validity, and not both, and that an axis is one."""
@@ -224,8 +272,10 @@ class Input:
     def _times(self) -> tuple[str, str]:
         axis = f" in {self.time_zone or self.time_unit}" if self._axis else ""
         if self.valid_from is not None:
-            return "valid", f"from {self.valid_from} to {self.valid_to}{axis}"
-        return "event time", "none" if self.event_time is None else f"{self.event_time}{axis}"
+            known = f", known at {self.known_at}" if self.known_at else ""
+            return "valid", f"from {self.valid_from} to {self.valid_to}{axis}{known}"
+        known = f", known at {self.known_at}" if self.known_at else f", known after {self.delay}" if self.delay else ""
+        return "event time", "none" if self.event_time is None else f"{self.event_time}{axis}{known}"
 
     @property
     def _axis(self) -> TimeAxis | None:
@@ -285,6 +335,11 @@ _OF_OTHERS = {
     "allowed_lateness": "watermark",
     "tz": "time_zone",
     "unit": "time_unit",
+    "loaded_at": "known_at",
+    "created_timestamp": "known_at",
+    "created_timestamp_column": "known_at",
+    "settling_delay": "delay",
+    "source_delay": "delay",
 }
 """The arguments for which others' may be meant."""
 
@@ -322,7 +377,11 @@ class InputColumns:
         sequence = self._names(declared.sequence, "sequence") or self.default_sequence
         axis = declared._axis  # noqa: SLF001 - its own module
         time = self._time(event_time, "event time", axis)
-        changes = self._changes(declared, time, axis)
+        known = self._known(declared, axis)
+        # With known times the end of a span is a column of its row, and not a row.
+        has_ends = known is not None and known.valid_to is not None
+        changes = None if has_ends else self._changes(declared, time, axis, known)
+        time = self._time(declared.valid_from, "valid from", axis) if has_ends else time
         spec = InputSpec(
             name=name,
             schema=pa.schema([*self.fields.values(), *(changes.added if changes else ())]),
@@ -336,6 +395,7 @@ class InputColumns:
             null_key=declared.null_key,
             changes=changes,
             axis=axis if changes is None else None,
+            known=known,
         )
         for column in spec.partition:
             if pa.types.is_nested(self.fields[column].type):
@@ -387,7 +447,9 @@ class InputColumns:
                 raise SchemaError(msg)
         return key
 
-    def _changes(self, declared: Input, event_time: str | None, axis: TimeAxis | None) -> RowChanges | None:
+    def _changes(
+        self, declared: Input, event_time: str | None, axis: TimeAxis | None, known: KnownTime | None
+    ) -> RowChanges | None:
         """Return the reading of the rows as versions and deletes; None if they are neither."""
         if declared.valid_from is None:
             if self.feed is not None and axis is not None:
@@ -396,7 +458,7 @@ class InputColumns:
                     f"take effect at timestamps; make the column a timestamp where the rows are written"
                 )
                 raise ConfigurationError(msg)
-            return None if self.feed is None else RowChanges(event_time, self.feed)
+            return None if self.feed is None else RowChanges(event_time, self.feed, known=known)
         if self.feed is not None and self.feed.commit is None:
             # Ends of validity are known by the commit of their own row.
             msg = (
@@ -404,12 +466,7 @@ class InputColumns:
                 f"ends the one before; name event_time= instead"
             )
             raise ConfigurationError(msg)
-        valid_from, valid_to = (
-            self._time(getattr(declared, role), role.replace("_", " "), axis) for role in ("valid_from", "valid_to")
-        )
-        if valid_from == valid_to:
-            msg = f"{self.label}: valid_from and valid_to are one column, {valid_from!r}; expected a begin and an end"
-            raise SchemaError(msg)
+        valid_from, valid_to = self._span(declared, axis)
         changes = RowChanges(VALID_AT, self.feed, valid_from, valid_to, axis)
         for added in changes.added:
             taken = next((name for name in self.fields if name.lower() == added.name), None)
@@ -419,12 +476,45 @@ class InputColumns:
                 raise SchemaError(msg)
         return changes
 
+    def _span(self, declared: Input, axis: TimeAxis | None) -> tuple[str | None, str | None]:
+        """Return the columns with the begins and ends of rows with validity; None twice if they have none."""
+        valid_from, valid_to = (
+            self._time(getattr(declared, role), role.replace("_", " "), axis) for role in ("valid_from", "valid_to")
+        )
+        if valid_from is not None and valid_from == valid_to:
+            msg = f"{self.label}: valid_from and valid_to are one column, {valid_from!r}; expected a begin and an end"
+            raise SchemaError(msg)
+        return valid_from, valid_to
+
+    def _known(self, declared: Input, axis: TimeAxis | None) -> KnownTime | None:
+        """Return the time from which the rows are known; None where that is their event time."""
+        if declared.known_at is None and declared.delay is None:
+            return None
+        feed = self.feed
+        if feed is not None and (declared.valid_from is not None or declared.event_time == feed.committed_at):
+            argument = "delay" if declared.known_at is None else "known_at"
+            why = "they have a span of validity" if declared.valid_from else "their event time is that of their commits"
+            msg = (
+                f"{self.label}: {argument}: expected none, since its rows are changes of a table and {why}; name a "
+                f"column of the table as event_time="
+            )
+            raise ConfigurationError(msg)
+        of_feed: dict[str, Any] = {"committed_at": None if feed is None else feed.committed_at}
+        if declared.delay is not None:
+            return KnownTime(delay_us=microseconds(declared.delay, f"{self.label}: delay"), **of_feed)
+        of_feed |= {"snapshot_known": declared.snapshot_known}
+        name = self._find(declared.known_at, "known at")
+        if not is_moment(self.fields[name].type):
+            self._time(name, "known at", axis)
+        valid_to = self._span(declared, axis)[1]
+        return KnownTime.of_column(name, self.fields[name].type, axis, valid_to=valid_to, **of_feed)
+
     def _time(self, declared: Any, role: str, axis: TimeAxis | None) -> str | None:
         if declared is None:
             return None
         name = self._find(declared, role)
         dtype, spelled = self.fields[name].type, self.types[name]
-        is_timestamp = pa.types.is_timestamp(dtype) and dtype.tz is not None
+        is_timestamp = is_moment(dtype)
         if is_timestamp if axis is None else axis.takes(dtype):
             return name
         expected, cure = "a timestamp", self.advice.about_time(name, spelled, role)

@@ -1,9 +1,9 @@
 """An input as the engine sees it, the check that admits or rejects its rows, and the times that admitted rows report.
 
-A row is rejected if its event time is null, if it is too far ahead of the clock, if its key is null (unless its input
-lets such rows out unmatched), or if its validity ends before it begins; the first of these reasons is reported. The
-operator, which has the watermark, decides whether a row is late. The map side runs the same check, so both always
-agree.
+A row is rejected if its event time or known time is null, if it is too far ahead of the clock, if its key is null
+(unless its input lets such rows out unmatched), or if its validity ends before it begins; the first of these reasons is
+reported. The operator, which has the watermark, decides whether a row is late. The map side runs the same check, so
+both always agree.
 
 Watermarks are computed from the largest timestamp and mark of each source partition in a batch (``ObservedTimes``). Of
 the rejected rows only those with a null key count, since their event time is valid. A delete of a table or of a row's
@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cojoin.engine.key_groups import is_hashed
-from cojoin.engine.row_changes import DELETED
+from cojoin.engine.row_changes import DELETED, NEVER_ENDS
 from cojoin.engine.time.control_rows import ONE_PARTITION, Control
 from cojoin.engine.time.time_axis import TimeAxis, micros_of
 from cojoin.engine.time.watermark_strategies import WatermarkStrategy
@@ -31,7 +31,7 @@ from cojoin.engine.time.watermarks import NONE
 from cojoin.engine.values.arguments import check_word
 from cojoin.engine.values.rows import Row, decode_column, decode_rows, dump_json
 from cojoin.engine.values.tables import event_millis
-from cojoin.errors import FunctionError
+from cojoin.errors import ConfigurationError, FunctionError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
     from cojoin.engine.ordering import Ranks
     from cojoin.engine.row_changes import RowChanges
+    from cojoin.engine.time.known_time import KnownTime
 
 LatePolicy: TypeAlias = Literal["reject", "apply"]
 """The treatment of a row at or below the operator's watermark before its batch.
@@ -58,7 +59,9 @@ NullKeyPolicy: TypeAlias = Literal["reject", "unmatched"]
 Reason: TypeAlias = Literal[
     "null_key",
     "null_event_time",
+    "null_known_at",
     "too_far_ahead",
+    "moved_back",
     "ends_before_it_begins",
     "no_moment",
     "time_beyond_python",
@@ -72,10 +75,14 @@ Reason: TypeAlias = Literal[
 
 - *null_key*: a column of its key is null.
 - *null_event_time*: its event time is null.
-- *too_far_ahead*: its event time is later than the batch's processing time by more than ``max_ahead``.
+- *null_known_at*: its known time is null.
+- *too_far_ahead*: its event time, or its known time, is later than the batch's processing time by more than
+  ``max_ahead``.
+- *moved_back*: a change of its table has moved its event time back. By known times the new row would never match, since
+  the end of the former one is later.
 - *ends_before_it_begins*: its ``valid_to`` is before its ``valid_from``.
-- *no_moment*: its event time is out of the range of timestamps in its unit or zone; or a clock change repeats it or
-  leaves it out, and ``clock_change`` is ``"reject"``.
+- *no_moment*: its event time, or its known time, is out of the range of timestamps in its unit or zone; or a clock
+  change repeats it or leaves it out, and ``clock_change`` is ``"reject"``.
 - *time_beyond_python*: a time of it is beyond the years 1 to 9999, which Python's datetimes can't show to a function.
 - *late*: its timestamp is at or below the operator's watermark before its batch.
 - *undecodable*: its source returned a record that does not decode as a row of the input (``cojoin.kafka``).
@@ -85,14 +92,14 @@ Reason: TypeAlias = Literal[
 """
 
 _ADMITTED, _NULL_KEY = 0, 1
-_REASONS = ("null_key", "null_event_time", "too_far_ahead", "ends_before_it_begins", "no_moment")
+_REASONS = ("null_key", "null_event_time", "too_far_ahead", "ends_before_it_begins", "no_moment", "null_known_at")
 
 _NOT_FINITE = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 """Spark's spelling of the floats that JSON numbers can't express."""
 
 _TIME = pa.timestamp("us", "UTC")
 
-_BEGINNING = -(1 << 63)
+_BEGINNING, _LAST = -(1 << 63), (1 << 63) - 1
 """The time in epoch microseconds from which rows of a table without event time are known."""
 
 DIRECT = "direct"
@@ -135,6 +142,7 @@ class InputSpec:
         reading: How files or topics are read: ``DIRECT``, or the reason why Spark reads them. None for other sources.
         null_key: What happens to rows with a null in their key.
         axis: The meaning of event times without a zone, dates and whole numbers; None for timestamps.
+        known: The time from which its rows are known, as versions of a join; None where that is their event time.
         row_number: A column that numbers the rows of a run in memory. If both inputs have one, a join's result is the
             numbers of its rows, and the rest is left to the caller (``embedded.frame_matches``).
     """
@@ -154,16 +162,56 @@ class InputSpec:
     reading: str | None = None
     null_key: NullKeyPolicy = "reject"
     axis: TimeAxis | None = None
+    known: KnownTime | None = None
     row_number: str | None = None
 
-    def micros(self, table: pa.Table) -> NDArray[np.int64]:
+    def event_micros(self, table: pa.Table) -> NDArray[np.int64]:
         """Return the event times of rows of this input in epoch microseconds.
 
-        A null is 0. Without event time all rows have one time: 0, or the beginning of time for a table's rows.
+        A null is 0. Without event time all rows have one time: 0, or the beginning of time for a table's rows. With
+        known times the deletes of a feed have their commit's time, if that is later.
         """
         if self.event_time is None:
             return np.full(table.num_rows, _BEGINNING if self.static else 0, dtype=np.int64)
-        return micros_of(table, self.event_time, self.axis)
+        micros = micros_of(table, self.event_time, self.axis)
+        if self.known is None or self.changes is None or self.known.committed_at is None:
+            return micros
+        commits = micros_of(table, self.known.committed_at, None)
+        return np.where(self.changes.deleted(table), np.maximum(micros, commits), micros)
+
+    @property
+    def clock(self) -> str | None:
+        """The column by which its watermark moves: the known time's if it is one, else the event time's."""
+        return self.event_time if self.known is None or self.known.column is None else self.known.column
+
+    def ends(self, table: pa.Table) -> NDArray[np.int64]:
+        """Return the ends of rows with known times and a span of validity, in epoch microseconds; the last for none."""
+        assert self.known is not None
+        assert self.known.valid_to is not None
+        ends = micros_of(table, self.known.valid_to, self.axis)
+        has_none = pc.is_null(table.column(self.known.valid_to)).to_numpy() | (ends >= NEVER_ENDS)
+        return np.where(has_none, _LAST, ends)
+
+    def without_time(self, table: pa.Table) -> NDArray[np.bool_]:
+        """Return which rows have a null in the columns of ``micros``."""
+        columns = [self.event_time, None if self.known is None else self.known.column]
+        return has_null_key(table, [name for name in columns if name is not None])
+
+    def known_micros(self, table: pa.Table) -> NDArray[np.int64]:
+        """Return the known times of rows in epoch microseconds; a feed's delete is known at its commit, or later."""
+        assert self.known is not None
+        event = self.event_micros(table)
+        known = self.known.micros(table, event)
+        if self.changes is None or self.known.committed_at is None or self.known.is_commit:
+            return known
+        commits = micros_of(table, self.known.committed_at, None)
+        return np.where(self.changes.deleted(table), np.maximum(known, commits), known)
+
+    def micros(self, table: pa.Table) -> NDArray[np.int64]:
+        """Return the times by which the watermark passes rows: event times, or effective times (``known_time``)."""
+        micros = self.event_micros(table)
+        # A feed's deletes have their commit's time, at least.
+        return micros if self.known is None else self.known.effective(table, micros)
 
     def moments(self, table: pa.Table) -> pa.ChunkedArray | pa.Array:
         """Return the event times of rows of this input as ``timestamp[us, UTC]``; null where a row has none."""
@@ -176,9 +224,9 @@ class InputSpec:
         """Return the number of event times, or of begins and ends, that a clock change repeats or leaves out."""
         if self.changes is not None:
             return self.changes.clock_changed(rows)
-        if self.axis is None or self.event_time is None:
-            return 0
-        return int(self.axis.changed(rows.column(self.event_time)).sum())
+        named = [(self.axis, self.event_time)]
+        named += [] if self.known is None else [(self.known.axis, self.known.column)]
+        return sum(int(axis.changed(rows.column(name)).sum()) for axis, name in named if axis and name)
 
     @property
     def time_axis(self) -> TimeAxis | None:
@@ -186,8 +234,13 @@ class InputSpec:
         return self.axis if self.changes is None else self.changes.axis
 
     def millis(self, table: pa.Table) -> NDArray[np.int64]:
-        """Return the timestamps of rows of this input in epoch milliseconds."""
+        """Return ``micros`` in epoch milliseconds."""
         return event_millis(self.micros(table))
+
+    def ahead_millis(self, table: pa.Table) -> NDArray[np.int64]:
+        """Return the times that may not be too far ahead of the clock, in epoch milliseconds; a delay is left out."""
+        has_delay = self.known is not None and self.known.column is None
+        return event_millis(self.event_micros(table) if has_delay else self.micros(table))
 
     def timestamps(self, table: pa.Table) -> NDArray[np.int64]:
         """Return the timestamps of rows of this input in epoch milliseconds; ``NONE`` if it has no event time."""
@@ -246,10 +299,15 @@ def reject_reasons(table: pa.Table, spec: InputSpec, processing_time: int) -> ND
     # A wrong time outranks a null key: rows with a null key move the watermark, and a wrong time must not.
     if spec.event_time is not None:
         if spec.max_ahead_ms is not None:
-            reasons[(spec.millis(table) > processing_time + spec.max_ahead_ms) & spec.moving(table)] = 3
+            reasons[(spec.ahead_millis(table) > processing_time + spec.max_ahead_ms) & spec.moving(table)] = 3
         if spec.axis is not None:
             reasons[spec.axis.misfits(table.column(spec.event_time))] = 5
-        _mark_nulls(table, spec.event_time, reasons, 2)
+        _mark_unknown(table, spec, reasons)
+        if spec.known is None or spec.changes is None:
+            _mark_nulls(table, spec.event_time, reasons, 2)
+        else:
+            # A delete of a row without event time takes effect at its commit.
+            reasons[pc.is_null(table.column(spec.event_time)).to_numpy() & ~spec.changes.deleted(table)] = 2
     return reasons
 
 
@@ -288,6 +346,17 @@ def check_null_key(null_key: Any, label: str) -> None:
     check_word(f"{label}: null_key", null_key, get_args(NullKeyPolicy))
 
 
+def refuse_known(spec: InputSpec, operation: str, why: str) -> None:
+    """Refuse an input whose rows have known times; ``operation`` takes none, for the reason ``why``."""
+    if spec.known is not None:
+        argument = "delay" if spec.known.column is None else "known_at"
+        msg = (
+            f"{argument}: {operation} takes none, and input {spec.name!r} has it: {why}; it is for the right input of "
+            f"temporal_join, and of asof_join with direction='backward'"
+        )
+        raise ConfigurationError(msg)
+
+
 def has_null_key(table: pa.Table, key: Sequence[str]) -> NDArray[np.bool_]:
     """Return which rows have a null in any column of their key.
 
@@ -299,6 +368,24 @@ def has_null_key(table: pa.Table, key: Sequence[str]) -> NDArray[np.bool_]:
         if table.column(name).null_count:
             nulls |= table.column(name).is_null().to_numpy()
     return nulls
+
+
+def _mark_unknown(table: pa.Table, spec: InputSpec, reasons: NDArray[np.int8]) -> None:
+    """Mark the rows whose known time is null or has no moment, or whose validity ends before it begins."""
+    known = spec.known
+    if known is None or known.column is None:
+        return
+    if known.valid_to is not None:
+        reasons[spec.ends(table) < spec.event_micros(table)] = 4
+    column = table.column(known.column)
+    misfits = np.zeros(table.num_rows, dtype=bool) if known.axis is None else known.axis.misfits(column)
+    nulls = pc.is_null(column).to_numpy()
+    if spec.changes is not None:
+        # A delete is known at its commit, whatever the deleted row has there.
+        deleted = spec.changes.deleted(table)
+        misfits, nulls = misfits & ~deleted, nulls & ~deleted
+    reasons[misfits] = 5
+    reasons[nulls] = 6
 
 
 def _mark_nulls(table: pa.Table, column: str, reasons: NDArray[np.int8], reason: int) -> None:

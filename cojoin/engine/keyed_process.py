@@ -40,6 +40,7 @@ from cojoin.engine.functions import (
     encode_outputs,
     own_copy,
 )
+from cojoin.engine.input_spec import refuse_known
 from cojoin.engine.keyed_state_backend import FunctionClock, KeyedStateBackend
 from cojoin.engine.operator import OUTPUT, Emission, Operator, Sides, refuse_refresh
 from cojoin.engine.ordering import OrderedPart, arrival_order, total_order
@@ -128,6 +129,7 @@ class KeyedCoProcess:
                         f"input {spec.name!r}: key column {name!r}: the states' tables have one of this name; rename it"
                     )
                     raise SchemaError(msg)
+            refuse_known(spec, "process", "a function reads the known time as a column of the row")
             if self.order == "event_time" and spec.event_time is None:
                 msg = f"input {spec.name!r} has no event time; give it event_time=, or use order='arrival'"
                 raise ConfigurationError(msg)

@@ -234,7 +234,9 @@ class Operator(ABC):
             )
             yield from rejections
             is_within = side + 1 in batch.holds and not batch.end_of_input
-            kept, open_ = self._without_superseded(side, concat([self._held[side], fresh]), is_within=is_within)
+            present, moved_back = self._without_moved_back(side, concat([self._held[side], fresh]), limit)
+            yield from moved_back
+            kept, open_ = self._without_superseded(side, present, is_within=is_within)
             waiting.append(kept)
             undecided.append(open_)
         last_event = self.watermark.max_timestamp()
@@ -272,6 +274,24 @@ class Operator(ABC):
             self.counts[control.input - 1].rejected.update(reason for reason, _ in control.faults)
             name = self.inputs[control.input - 1].name
             yield Emission(REJECTED, fault_table(control.faults, name, watermark))
+
+    def _without_moved_back(self, side: int, rows: pa.Table, watermark: int) -> tuple[pa.Table, list[Emission]]:
+        """Reject the rows, buffered or new, that a change of their table has moved back; their deletes change nothing.
+
+        Return the other rows, and the rejected ones as emissions.
+        """
+        spec = self.inputs[side]
+        if spec.changes is None or spec.known is None:
+            return rows, []
+        is_moved = spec.changes.moved_back(rows, spec.key)
+        if not is_moved.any():
+            return rows, []
+        moved = rows.filter(pa.array(is_moved))
+        self.counts[side].rejected["moved_back"] += moved.num_rows
+        self._rejected[side] = concat([self._rejected[side], spec.changes.replacing(moved, spec.key, None)])
+        return rows.filter(pa.array(~is_moved)), [
+            Emission(REJECTED, rejected_table(moved, spec, "moved_back", watermark))
+        ]
 
     def _without_superseded(self, side: int, waiting: pa.Table, *, is_within: bool) -> Sides:
         """Split off the deletes that are replaced in their own commit, which are counted as done.

@@ -113,7 +113,7 @@ def combine(*parts: tuple[NDArray[np.int64], NDArray[np.int64]]) -> list[NDArray
     ]
 
 
-Ranks: TypeAlias = Callable[[pa.Table], tuple[NDArray[np.int8], NDArray[np.int8]]]
+Ranks: TypeAlias = Callable[[pa.Table], tuple[NDArray[Any], NDArray[Any]]]
 """A function that returns the ranks of rows that tie: those before the source's own sequence, and those after it."""
 
 

@@ -258,7 +258,8 @@ def describe_inputs(inputs: Iterable[InputSpec], sources: Iterable[str]) -> list
 def _times(spec: InputSpec) -> str:
     if spec.changes is not None and spec.changes.valid_from is not None:
         return f"{spec.changes.valid_from} to {spec.changes.valid_to}"
-    return spec.event_time or "none"
+    known = "" if spec.known is None else f", known {spec.known.spelled()}"
+    return f"{spec.event_time or 'none'}{known}"
 
 
 def describe_columns(schema: pa.Schema) -> str:

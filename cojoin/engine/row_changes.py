@@ -19,6 +19,10 @@ of its key and commit counts as replaced by it. Where a commit is read in severa
 remembered until all of it is read (their key and the columns of ``deciding``), and the deletes that they may replace
 wait until then. Batches bring the commits in their order, so only those of the newest commit are kept.
 
+A version is *moved back* if a delete of its key and commit is of a row with a later event time. Where rows have known
+times (``known_time``), it would never match, since the row with the greatest event time of those that are known does.
+It is rejected, and the row keeps its former state. For that, deletes keep the deleted row's time until they are due.
+
 Ties at one microsecond of a key: first the ends of validity, then the source's own order, and in one commit deletes
 before versions. So a version that begins where another ends is valid. An end only ends its own row's version.
 
@@ -50,6 +54,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from cojoin.engine.input_spec import InputSpec
+    from cojoin.engine.time.known_time import KnownTime
 
 DELETED, VALID_AT = "_deleted", "_valid_at"
 """The columns that are added to the rows: whether it is a delete, and for rows with validity their event time."""
@@ -105,6 +110,7 @@ class RowChanges:
         valid_from: The column with the begin of a row's validity; None if rows have no span of validity.
         valid_to: The column with its end.
         axis: The meaning of a span's times without a zone, dates and whole numbers; None for timestamps.
+        known: The time from which the rows are known; None where that is their event time.
     """
 
     event_time: str | None
@@ -112,6 +118,7 @@ class RowChanges:
     valid_from: str | None = None
     valid_to: str | None = None
     axis: TimeAxis | None = None
+    known: KnownTime | None = None
 
     def describe(self) -> dict[str, Any]:
         """Return the columns by which rows are made into versions and deletes, as JSON values."""
@@ -120,13 +127,17 @@ class RowChanges:
 
     @classmethod
     def read(
-        cls, described: Mapping[str, Any] | None, event_time: str | None, axis: TimeAxis | None
+        cls,
+        described: Mapping[str, Any] | None,
+        event_time: str | None,
+        axis: TimeAxis | None,
+        known: KnownTime | None = None,
     ) -> RowChanges | None:
         """Return what ``describe`` described; None for None."""
         if described is None:
             return None
         feed = None if described["feed"] is None else ChangeFeed(**described["feed"])
-        return cls(event_time, feed, described["valid_from"], described["valid_to"], axis)
+        return cls(event_time, feed, described["valid_from"], described["valid_to"], axis, known)
 
     @property
     def is_feed(self) -> bool:
@@ -172,11 +183,13 @@ class RowChanges:
     @property
     def begins_with_the_first(self) -> bool:
         """Whether the rows of the initial snapshot are valid from the beginning of time."""
-        return self.begins_with_snapshot and self.deletes_move_time
+        return self.begins_with_snapshot and self.feed is not None and self.event_time == self.feed.committed_at
 
     @property
     def deletes_move_time(self) -> bool:
         """Whether deletes count for the watermark, since their times are in the order of the source."""
+        if self.known is not None and self.known.is_commit:
+            return True
         return self.feed is not None and self.event_time == self.feed.committed_at
 
     def expanded(self, rows: pa.Table) -> tuple[pa.Table, NDArray[np.int64] | None]:
@@ -185,9 +198,9 @@ class RowChanges:
         With them comes the place in ``rows`` of each; None where they are one to one.
         """
         if self.valid_from is None:
-            return self._at_its_commit(rows), None
+            return rows if self.known is not None else self.at_commits(rows), None
         begins, ends = self._span(rows)
-        deleted = self._deleted(rows) if self.is_feed else np.zeros(rows.num_rows, dtype=bool)
+        deleted = self.deleted(rows) if self.is_feed else np.zeros(rows.num_rows, dtype=bool)
         has_end = _mask(pc.and_(pc.is_valid(begins), pc.is_valid(ends))) & ~deleted
         first, last = _micros(begins), _micros(ends)
         never = has_end & (first == last)
@@ -202,9 +215,9 @@ class RowChanges:
             return table.set_column(place, DELETED, is_deleted).append_column(self.added[0], valid_at), places
         return table.append_column(self.added[0], valid_at).append_column(self.added[1], is_deleted), places
 
-    def _at_its_commit(self, rows: pa.Table) -> pa.Table:
+    def at_commits(self, rows: pa.Table) -> pa.Table:
         """Return rows of a feed where a delete's event time is not before its commit."""
-        if self.feed is None or self.event_time in (None, self.feed.committed_at):
+        if self.feed is None or self.valid_from is not None or self.event_time in (None, self.feed.committed_at):
             return rows
         deleted = rows.column(DELETED)
         if not pc.any(deleted).as_py():
@@ -232,20 +245,25 @@ class RowChanges:
         if self.feed is None or self.valid_from is not None or self.event_time in (None, self.feed.committed_at):
             return rows
         place = rows.column_names.index(str(self.event_time))
-        late = self._deleted(rows) & (event_millis(_micros(rows.column(place))) > latest)
+        late = self.deleted(rows) & (event_millis(_micros(rows.column(place))) > latest)
         if not late.any():
             return rows
-        times = pc.if_else(pa.array(late), rows.column(self.feed.committed_at), rows.column(place))
+        # With known times the commit is regarded where the delete is due, and the time shows what it has replaced.
+        first = pa.scalar(EARLIEST, pa.int64()).cast(_TIME)
+        at_commit = rows.column(self.feed.committed_at) if self.known is None else first
+        times = pc.if_else(pa.array(late), at_commit, rows.column(place))
         return rows.set_column(place, rows.schema.field(place), times)
 
     def from_the_beginning(self, rows: pa.Table, snapshot: int | None) -> pa.Table:
-        """Return rows where those of the initial snapshot are valid from the beginning of time.
+        """Return rows where those of the initial snapshot are valid, or known, from the beginning of time.
 
         ``snapshot`` is the version of the table that is the feed's snapshot; None where all rows are of later ones.
         """
-        if snapshot is None or not self.begins_with_the_first or not rows.num_rows:
+        known = self.known is not None and self.known.is_commit and self.known.snapshot_known == "at_event_time"
+        if snapshot is None or not (known or self.begins_with_the_first) or not rows.num_rows:
             return rows
-        (commit,), place = self._commits, rows.column_names.index(str(self.event_time))
+        assert self.feed is not None
+        (commit,), place = self._commits, rows.column_names.index(self.feed.committed_at)
         times = rows.column(place)
         is_known = pc.less_equal(rows.column(commit), snapshot)
         first = pa.scalar(EARLIEST, pa.int64()).cast(_TIME)
@@ -256,7 +274,7 @@ class RowChanges:
         if self.valid_from is None:
             return np.zeros(rows.num_rows, dtype=bool)
         begins, ends = self._span(rows)
-        return _mask(pc.fill_null(pc.less(ends, begins), False)) & ~self._deleted(rows)
+        return _mask(pc.fill_null(pc.less(ends, begins), False)) & ~self.deleted(rows)
 
     def _span(self, rows: pa.Table) -> tuple[pa.ChunkedArray, pa.ChunkedArray]:
         """Return the begins and the ends of the rows' validity, as timestamps."""
@@ -270,11 +288,11 @@ class RowChanges:
         if self.axis is None or not rows.num_rows:
             return 0
         begins, ends = (self.axis.changed(rows.column(str(name))) for name in (self.valid_from, self.valid_to))
-        return int((begins & ~self._deleted(rows)).sum() + (ends & self._ends(rows)).sum())
+        return int((begins & ~self.deleted(rows)).sum() + (ends & self._ends(rows)).sum())
 
     def moves_time(self, rows: pa.Table) -> NDArray[np.bool_]:
         """Return which rows count for the watermark, and may be too far ahead of the clock."""
-        return np.ones(rows.num_rows, dtype=bool) if self.deletes_move_time else ~self._deleted(rows)
+        return np.ones(rows.num_rows, dtype=bool) if self.deletes_move_time else ~self.deleted(rows)
 
     def without_superseded(self, rows: pa.Table, key: Sequence[str]) -> pa.Table:
         """Return rows without the superseded deletes."""
@@ -286,7 +304,7 @@ class RowChanges:
         nothing = np.zeros(rows.num_rows, dtype=bool)
         if not self._commits:
             return nothing
-        deleted = self._deleted(rows)
+        deleted = self.deleted(rows)
         own = deleted & ~self._ends(rows)
         if not own.any() or deleted.all():
             return nothing
@@ -295,6 +313,19 @@ class RowChanges:
         replaced = np.zeros(count, dtype=bool)
         replaced[codes[~deleted]] = True
         return own & replaced[codes]
+
+    def moved_back(self, rows: pa.Table, key: Sequence[str]) -> NDArray[np.bool_]:
+        """Return which rows are versions that a change of their table has moved back."""
+        if self.known is None or not self._commits:
+            return np.zeros(rows.num_rows, dtype=bool)
+        gone = self.deleted(rows)
+        if not gone.any() or gone.all():
+            return np.zeros(rows.num_rows, dtype=bool)
+        (codes,), count = encode_keys([_without_nulls(rows.select([*key, *self._commits]))])
+        times, latest = rows.column(str(self.event_time)), np.full(count, np.iinfo(np.int64).min)
+        micros = np.where(_mask(pc.is_null(times)), latest[0], _micros(times))
+        np.maximum.at(latest, codes[gone], micros[gone])
+        return ~gone & (micros < latest[codes])
 
     def remembered_columns(self, key: Sequence[str]) -> list[str]:
         """Return the columns of a rejected version that decide what it replaces."""
@@ -309,7 +340,7 @@ class RowChanges:
         columns = self.remembered_columns(key)
         if not self._commits:
             return rows.select(columns).slice(0, 0)
-        wanted = ~self._deleted(rows)
+        wanted = ~self.deleted(rows)
         if snapshot is not None:
             wanted &= _mask(pc.greater(rows.column(self._commits[0]), snapshot))
         for name in key:
@@ -333,7 +364,7 @@ class RowChanges:
         """
         if self.valid_from is None:
             return self.may_be_replaced_by(rows, rejected, key)
-        own, names = self._deleted(rows) & ~self._ends(rows), [*key, *self._commits]
+        own, names = self.deleted(rows) & ~self._ends(rows), [*key, *self._commits]
         if not own.any():
             return own
         replaced = own & _among(rows, rejected, [*names, self.valid_from])
@@ -344,12 +375,12 @@ class RowChanges:
         """Return which rows are deletes of a rejected version's key and commit; arguments as in ``replaced_by``."""
         if not rejected.num_rows:
             return np.zeros(rows.num_rows, dtype=bool)
-        own = self._deleted(rows) & ~self._ends(rows)
+        own = self.deleted(rows) & ~self._ends(rows)
         return own & _among(rows, rejected, [*key, *self._commits]) if own.any() else own
 
     def ranks(self, rows: pa.Table) -> tuple[NDArray[np.int8], NDArray[np.int8]]:
         """Return the ranks of rows of one microsecond: before the source's own order, and after it."""
-        return (~self._ends(rows)).astype(np.int8), (~self._deleted(rows)).astype(np.int8)
+        return (~self._ends(rows)).astype(np.int8), (~self.deleted(rows)).astype(np.int8)
 
     def ineffective(
         self, rows: pa.Table, key: Sequence[str], codes: NDArray[np.int64], micros: NDArray[np.int64]
@@ -372,7 +403,7 @@ class RowChanges:
         later[counting[:-1]] = (codes[counting[1:]] == codes[counting[:-1]]) & (
             micros[counting[1:]] == micros[counting[:-1]]
         )
-        valid = counts & ~self._deleted(rows) & ~later
+        valid = counts & ~self.deleted(rows) & ~later
         before = np.maximum.accumulate(np.where(valid, places, -1))
         own = (before >= 0) & (codes[before] == codes)
         own &= micros[before] == micros_of(rows, self.valid_from, self.axis)
@@ -382,14 +413,15 @@ class RowChanges:
         counted: NDArray[np.bool_] = valid | (ends & own)
         return ~counted
 
-    def _deleted(self, rows: pa.Table) -> NDArray[np.bool_]:
+    def deleted(self, rows: pa.Table) -> NDArray[np.bool_]:
+        """Return which rows are deletes, or ends of validity."""
         return _mask(pc.fill_null(rows.column(DELETED), False))
 
     def _ends(self, rows: pa.Table) -> NDArray[np.bool_]:
         """Return which rows are ends of validity; other deletes are of a feed, and at the begin of their own row."""
         if self.valid_from is None:
             return np.zeros(rows.num_rows, dtype=bool)
-        deleted = self._deleted(rows)
+        deleted = self.deleted(rows)
         if not self.is_feed:
             return deleted
         later: NDArray[np.bool_] = _micros(rows.column(VALID_AT)) != micros_of(rows, self.valid_from, self.axis)

@@ -64,7 +64,8 @@ def plot_timeline(
     event time to the next one, to a tombstone, or as far as the tolerance or the retention reaches. Dots are left rows,
     each with a line to the right row that it matched; a cross is a left row without a match. For interval joins both
     sides are dots, with lines between all pairs, and each left row's interval is shaded. For functions there is a lane
-    for each input, for the outputs at their event times, and for event-time timers.
+    for each input, for the outputs at their event times, and for event-time timers. Where versions have known times,
+    their bars begin when they were known, and a lane below has them at their event times.
 
     The join runs on the rows of these keys alone, in this process. Labels that have no room are left out.
 
@@ -157,6 +158,7 @@ class Lanes:
         self._plan, self._several = plan, several
         self._lanes: list[_Lane] = []
         self._links: list[tuple[tuple[int, float], tuple[int, float]]] = []
+        self._known: list[tuple[tuple[int, float], tuple[int, float]]] = []
         self._cones: list[tuple[int, float, int, int, float]] = []
         self.height = 0.0
         left, right = (spec.name for spec in plan.inputs)
@@ -165,17 +167,27 @@ class Lanes:
         self._left, self._right = _Style("o", LEFT, left), _Style("s", RIGHT, right)
         self._tombstone = _Style("x", BLACK, f"{right}, deletes the key")
         self._begins = _Style("|", BLACK, "")
+        self._valid = _Style("s", RIGHT, f"{right}, at its event time")
 
     def add_versions(self, rows: KeyRows) -> None:
         """Add a key of an as-of or a temporal join: its left rows, and below them its versions as bars."""
         left, right = self._two_lanes(rows.key)
         left.points = [(row, self._matched if row.micros in rows.matches else self._unmatched) for row in rows.left]
         right.labels_at = 0
-        for version in (row for row in rows.right if isinstance(row, Version)):
-            right.points.append((version, self._tombstone if version.is_tombstone else self._begins))
+        versions = [row for row in rows.right if isinstance(row, Version)]
+        for version in versions:
+            point = TimedRow(version.effective, version.label)
+            right.points.append((point, self._tombstone if version.is_tombstone else self._begins))
             right.bars += [version] if version.begins < version.ends else []
         edge = right.height + _BAR / 2
         self._link(rows, left.height, edge)
+        if self._plan.right.known is not None:
+            self.height -= _GAP
+            valid = self._lane(f"{self._plan.right.name}, event time", rows.key)
+            valid.points, valid.labels_at = [(version, self._valid) for version in versions], -8
+            below = right.height - _BAR / 2
+            self._known += [((each.effective, below), (each.micros, valid.height)) for each in versions]
+            self.height += _GAP
 
     def add_pairs(self, rows: KeyRows) -> None:
         """Add a key of an interval join: the rows of both sides, and the interval of each left row."""
@@ -264,6 +276,7 @@ class Lanes:
         for lane in self._lanes:
             lane.points = [(row, style) for row, style in lane.points if low <= row.micros <= high]
             lane.timers = [each for each in lane.timers if low <= each.timestamp <= high]
+        self._known = [pair for pair in self._known if all(low <= time <= high for time, _ in pair)]
         has_bars = any(lane.bars for lane in self._lanes)
         self._links = [
             (one, (min(max(two[0], low), high) if has_bars else two[0], two[1]))
@@ -280,9 +293,10 @@ class Lanes:
         ]
         if cones:
             axes.add_collection(PolyCollection(cones, facecolor=LEFT, alpha=0.12, linewidth=0, zorder=0.5))
-        lines = [list(zip(as_numbers([one[0], two[0]]), [one[1], two[1]], strict=True)) for one, two in self._links]
-        if lines:
-            axes.add_collection(LineCollection(lines, colors=GREY, linewidths=0.9, zorder=1.5))
+        for links, style in ((self._links, "-"), (self._known, ":")):
+            lines = [list(zip(as_numbers([one[0], two[0]]), [one[1], two[1]], strict=True)) for one, two in links]
+            if lines:
+                axes.add_collection(LineCollection(lines, colors=GREY, linewidths=0.9, linestyles=style, zorder=1.5))
 
     def _draw_bars(self, axes: Axes, lane: _Lane, window: tuple[int, int]) -> None:
         colours = self._fills()
@@ -341,6 +355,8 @@ class Lanes:
             handles.append(Patch(color=FILLS[0], alpha=0.75, label=f"{right}, while they match"))
         if self._links:
             handles.append(Line2D([], [], color=GREY, linewidth=0.9, label="what matched"))
+        if self._known:
+            handles.append(Line2D([], [], color=GREY, linewidth=0.9, linestyle=":", label="when it was known"))
         if self._cones:
             handles.append(Patch(color=LEFT, alpha=0.12, label=f"intervals of {left}"))
         return handles

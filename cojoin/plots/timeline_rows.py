@@ -20,6 +20,7 @@ from cojoin.comparison.comparison import right_columns
 from cojoin.engine.display import short_value, show_value
 from cojoin.engine.input_spec import InputSpec, control_of
 from cojoin.engine.joins import AsofJoin, TemporalJoin
+from cojoin.engine.joins.search import known_first
 from cojoin.engine.local.kept_tables import KeptTables
 from cojoin.engine.local.local_run import LocalRun
 from cojoin.engine.ordering import OrderedPart, total_order
@@ -61,19 +62,22 @@ class TimedRow:
 class Version(TimedRow):
     """A right row of an as-of or temporal join, and the times between which left rows match it, in epoch microseconds.
 
-    ``-FOREVER`` and ``FOREVER`` stand for no bound; a tombstone deletes its key.
+    ``-FOREVER`` and ``FOREVER`` stand for no bound; a tombstone deletes its key. ``effective`` is the later of its
+    event time and its known time.
     """
 
     begins: int = 0
     ends: int = 0
     is_tombstone: bool = False
+    effective: int = 0
 
 
 @dataclass(frozen=True)
 class KeyRows:
     """A key's rows, in total order; the right ones of as-of and temporal joins are ``Version``s.
 
-    The matches are, for each time of a left row, the times of the right rows that it matched, in epoch microseconds.
+    The matches are, for each time of a left row, the times of the right rows that it matched, in epoch microseconds; of
+    versions their effective times.
     """
 
     key: str
@@ -133,7 +137,16 @@ def key_rows(plan: Plan, execution: EmbeddedExecution, key: tuple[Any, ...], row
             matches.setdefault(of_left, []).append(of_right)
     matches = {time: sorted(set(partners)) for time, partners in matches.items()}
     lefts = sorted_rows(rows[0], left, labels_of(rows[0], left))
-    return KeyRows(key_text(key), lefts, _right_rows(plan.operation, rows[1], right), matches)
+    rights = _right_rows(plan.operation, rows[1], right)
+    if right.known is not None:
+        matches = {time: _effective_of(partners, time, rights) for time, partners in matches.items()}
+    return KeyRows(key_text(key), lefts, rights, matches)
+
+
+def _effective_of(partners: Sequence[int], time: int, versions: Sequence[TimedRow]) -> list[int]:
+    """Return the effective times of the versions of some event times that a left row of a time has matched."""
+    known = [(row.micros, row.effective) for row in versions if isinstance(row, Version) and row.effective <= time]
+    return [max(effective for micros, effective in known if micros == partner) for partner in partners]
 
 
 def sorted_rows(table: pa.Table, spec: InputSpec, labels: Sequence[str]) -> list[TimedRow]:
@@ -143,7 +156,8 @@ def sorted_rows(table: pa.Table, spec: InputSpec, labels: Sequence[str]) -> list
 
 def labels_of(table: pa.Table, spec: InputSpec, without: Sequence[str | None] = ()) -> list[str]:
     """Return for each row its columns as text, without key, event time and source order."""
-    hidden = {*spec.key, spec.event_time, *spec.source_order, *without}
+    known = None if spec.known is None else spec.known.column
+    hidden = {*spec.key, spec.event_time, known, *spec.source_order, *without}
     columns = [decode_column(table.column(name), str) for name in table.column_names if name not in hidden]
     return (
         [", ".join(map(short_value, row)) for row in zip(*columns, strict=True)] if columns else [""] * table.num_rows
@@ -151,20 +165,25 @@ def labels_of(table: pa.Table, spec: InputSpec, without: Sequence[str | None] = 
 
 
 def _right_rows(operation: Any, table: pa.Table, spec: InputSpec) -> list[TimedRow]:
-    micros = _times(table, spec)
     if isinstance(operation, AsofJoin):
+        micros, effective = _times(table, spec), spec.micros(table).tolist()
         reach = FOREVER if operation.tolerance is None else microseconds(operation.tolerance, "tolerance")
-        ranges = _ranges(micros, operation.direction, reach)
-        rows = zip(micros, labels_of(table, spec), ranges, strict=True)
-        return [Version(time, label, *span) for time, label, span in rows]
+        ranges = _known_ranges(micros, effective, reach) if spec.known else _ranges(micros, operation.direction, reach)
+        rows = zip(micros, labels_of(table, spec), ranges, effective, strict=True)
+        return [Version(time, label, *span, effective=since) for time, label, span, since in rows]
     if isinstance(operation, TemporalJoin):
         table = _in_order(table, spec, operation.ranks(spec))
         reach = FOREVER if operation.retention is None else microseconds(operation.retention, "retention")
+        micros, effective = _times(table, spec), spec.micros(table).tolist()
         labels = labels_of(table, spec, [operation.deletes, *spec.technical])
-        ranges, dead = _ranges(micros, "backward", reach), operation.tombstones(table, spec).tolist()
+        ranges = _known_ranges(micros, effective, reach) if spec.known else _ranges(micros, "backward", reach)
+        if spec.known is not None and spec.known.valid_to is not None:
+            ends = spec.ends(table).tolist()
+            ranges = [(since, max(since, min(until, end))) for (since, until), end in zip(ranges, ends, strict=True)]
+        dead = operation.tombstones(table, spec).tolist()
         return [
-            Version(time, "" if is_dead else label, *((time, time) if is_dead else span), is_tombstone=is_dead)
-            for time, label, span, is_dead in zip(micros, labels, ranges, dead, strict=True)
+            Version(time, "" if is_dead else label, *((time, time) if is_dead else span), is_dead, since)
+            for time, label, span, is_dead, since in zip(micros, labels, ranges, dead, effective, strict=True)
         ]
     return sorted_rows(table, spec, labels_of(table, spec))
 
@@ -191,6 +210,15 @@ def _ranges(micros: Sequence[int], direction: str, reach: int) -> list[tuple[int
     return ranges
 
 
+def _known_ranges(micros: Sequence[int], effective: Sequence[int], reach: int) -> list[tuple[int, int]]:
+    """Return the same for versions with known times: from the effective time until that of a greater version."""
+    ranges, end = [], FOREVER
+    for time, since in zip(reversed(micros), reversed(effective), strict=True):
+        ranges.append((since, max(since, min(time + reach, end))))
+        end = min(end, since)
+    return ranges[::-1]
+
+
 def _of_key(table: pa.Table, spec: InputSpec, key: tuple[Any, ...]) -> pa.Table:
     mask = table.column(str(spec.event_time)).is_valid()
     for name, value in zip(spec.key, key, strict=True):
@@ -201,7 +229,8 @@ def _of_key(table: pa.Table, spec: InputSpec, key: tuple[Any, ...]) -> pa.Table:
 def _in_order(table: pa.Table, spec: InputSpec, ranks: Ranks | None) -> pa.Table:
     """Return the rows of one key in the total order."""
     one_key = np.zeros(table.num_rows, dtype=np.int64)
-    part = OrderedPart(one_key, spec.micros(table), 0, table, spec.source_order, ranks=ranks)
+    ranks = known_first(spec, ranks)
+    part = OrderedPart(one_key, spec.event_micros(table), 0, table, spec.source_order, ranks=ranks)
     return take_rows(table, total_order([part]))
 
 
@@ -230,7 +259,7 @@ def key_text(key: tuple[Any, ...]) -> str:
 
 
 def _times(table: pa.Table, spec: InputSpec) -> list[int]:
-    return [int(each) for each in spec.micros(table)]
+    return [int(each) for each in spec.event_micros(table)]
 
 
 def _micros_or_none(table: pa.Table, name: str, axis: TimeAxis | None) -> list[int | None]:

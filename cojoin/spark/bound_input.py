@@ -233,7 +233,7 @@ class BoundInput:
             self._refuse_collated(getattr(self.spec, role), role)
         self.spec.watermark.generator.check(self.spec.schema, self._label)
         if self.source is not None:
-            self.source.check_event_time(self._label, self.spec.event_time)
+            self.source.check_event_time(self._label, self.spec.clock)
         if isinstance(defaults, StaticTable):
             self._check_static(declared.event_time)
             self.spec = replace(self.spec, static=True, refreshes=defaults.refresh_ms is not None)

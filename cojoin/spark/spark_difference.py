@@ -209,10 +209,13 @@ def _opened(bound: BoundInput) -> DataFrame:
 
 def _static(frame: DataFrame, spec: InputSpec, tag: Any) -> BoundInput:
     """Return a static DataFrame as an input with the settings of ``spec``."""
+    changes, known = spec.changes, spec.known
+    span = (None, None) if changes is None else (changes.valid_from, changes.valid_to)
+    span = span if known is None or known.valid_to is None else (spec.event_time, known.valid_to)
     declared = Input(
         frame,
         key=spec.key,
-        event_time=None if spec.changes and spec.changes.valid_from else spec.event_time,
+        event_time=None if span[0] else spec.event_time,
         name=spec.name,
         partition=spec.partition,
         sequence=spec.sequence,
@@ -220,19 +223,20 @@ def _static(frame: DataFrame, spec: InputSpec, tag: Any) -> BoundInput:
         max_ahead=None,
         late=spec.late,
         null_key=spec.null_key,
-        valid_from=spec.changes.valid_from if spec.changes else None,
-        valid_to=spec.changes.valid_to if spec.changes else None,
+        valid_from=span[0],
+        valid_to=span[1],
         **(spec.time_axis.describe() if spec.time_axis else {}),
+        **(spec.known.arguments() if spec.known else {}),
     )
     bound = BoundInput(declared, spec.name, tag)
     # A DataFrame does not show that its rows are those of a change feed.
-    bound.spec = replace(bound.spec, changes=spec.changes)
+    bound.spec = replace(bound.spec, changes=changes, known=known)
     return bound
 
 
 def _seen(spec: InputSpec) -> tuple[Any, ...]:
     """Return the settings that determine an input's control rows."""
-    return spec.event_time, spec.time_axis, spec.partition, spec.watermark
+    return spec.event_time, spec.time_axis, spec.known, spec.partition, spec.watermark
 
 
 def _check_rows(name: str, a: DataFrame, b: DataFrame, schema: pa.Schema) -> None:

@@ -24,10 +24,11 @@ from cojoin.engine.input_spec import (
 )
 from cojoin.engine.local import local_run
 from cojoin.engine.time.control_rows import ONE_PARTITION, Control
-from cojoin.engine.time.time_axis import ClockChange, TimeAxis, TimeUnit
+from cojoin.engine.time.known_time import KnownTime
+from cojoin.engine.time.time_axis import ClockChange, TimeAxis, TimeUnit, is_moment
 from cojoin.engine.time.watermark_strategies import WatermarkStrategy
 from cojoin.engine.time.watermarks import NONE
-from cojoin.engine.values.arguments import milliseconds
+from cojoin.engine.values.arguments import microseconds, milliseconds
 from cojoin.engine.values.encoding import coercer, encode_rows
 from cojoin.engine.values.keys import KEYABLE, is_keyable
 from cojoin.engine.values.rows import Row, decode_column
@@ -69,6 +70,8 @@ class HarnessInput:
         time_zone: As in ``cojoin.Input``; rows then have their time among their columns, as it comes.
         time_unit: As ``time_zone``.
         clock_change: As in ``cojoin.Input``.
+        known_at: As in ``cojoin.Input``; one of the columns.
+        delay: As in ``cojoin.Input``.
 
     Raises:
         ConfigurationError: A column does not exist or has the wrong type; raised when the harness is made.
@@ -90,6 +93,8 @@ class HarnessInput:
     time_zone: str | None = None
     time_unit: TimeUnit | None = None
     clock_change: ClockChange = "before"
+    known_at: str | None = None
+    delay: Duration | None = None
 
 
 class BoundInput:
@@ -125,8 +130,26 @@ class BoundInput:
             late=declared.late,
             null_key=declared.null_key,
             axis=axis,
+            known=self._known(declared, axis),
         )
         self._check()
+
+    def _known(self, declared: HarnessInput, axis: TimeAxis | None) -> KnownTime | None:
+        has_both = declared.known_at is not None and declared.delay is not None
+        is_known = declared.known_at is not None or declared.delay is not None
+        if has_both or (is_known and declared.event_time is None):
+            msg = f"{self.label}: expected event_time= with known_at= or delay=, and one of these"
+            raise ConfigurationError(msg)
+        if declared.delay is not None:
+            return KnownTime(delay_us=microseconds(declared.delay, f"{self.label}: delay"))
+        if declared.known_at is None:
+            return None
+        (name,) = self._columns((declared.known_at,), "known_at")
+        dtype = self._schema.field(name).type
+        if not is_moment(dtype) and not (axis is not None and axis.takes(dtype)):
+            msg = f"{self.label}: known_at column {name!r}: expected a timestamp, got {dtype}"
+            raise SchemaError(msg)
+        return KnownTime.of_column(name, dtype, axis)
 
     def _columns(self, declared: str | Sequence[str], role: str) -> tuple[str, ...]:
         names: tuple[Any, ...] = (declared,) if isinstance(declared, str) else ()

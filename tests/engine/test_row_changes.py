@@ -29,6 +29,7 @@ from cojoin.engine.row_changes import (
     RowChanges,
     _among,
 )
+from cojoin.engine.time.known_time import KnownTime
 from cojoin.engine.time.watermarks import NONE
 from cojoin.engine.values import codec
 from tests.table_histories import FEED, TIME, rows
@@ -409,3 +410,32 @@ def test_a_row_whose_span_has_no_begin_is_of_no_other_row(dtype: pa.DataType) ->
     rows = pa.table({"id": pa.array([7, 7, 8], pa.int64()), "begins": begins})
     assert _among(rows, rows.slice(2), ["id", "begins"]).tolist() == [False, False, True]
     assert _among(rows, rows.slice(1, 1), ["id", "begins"]).tolist() == [False, True, False]
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+@pytest.mark.parametrize("cut", [None, 1])
+def test_an_update_that_moves_a_time_back_is_rejected_and_counted_with_known_times(
+    cut: int | None, order: tuple[int, int]
+) -> None:
+    known = KnownTime(COMMITTED_AT, committed_at=COMMITTED_AT)
+    changes = RowChanges("since", DELTA_FEED, known=known)
+    first = [(7, "gold", CLOCK + 2 * S, False, 3, CLOCK + 2 * S), (8, "x", CLOCK, False, 3, CLOCK + 2 * S)]
+    commit = (4, CLOCK + 3 * S)
+    change = [(7, "gold", CLOCK + 2 * S, True, *commit), (7, "silver", CLOCK + 1 * S, False, *commit)]
+    change = [change[place] for place in order]
+    parts = [([*first, *change], False)] if cut is None else [([*first, *change[:cut]], True), (change[cut:], False)]
+    found, report = joined_with(changes, FEED, parts, known=known)
+    assert found == {0: None, 1: None, **dict.fromkeys(range(2, 6), "gold")}
+    assert report.inputs[1].rejected == {"moved_back": 1}
+    assert report.inputs[1].unchanged == 1
+    assert report.is_conserved
+
+
+def test_a_delete_of_a_feed_takes_effect_at_its_commit_whatever_its_row_says() -> None:
+    known = KnownTime("since", committed_at=COMMITTED_AT)
+    changes = RowChanges("since", DELTA_FEED, known=known)
+    first = [(7, "gold", CLOCK + 1 * S, False, 3, CLOCK + 1 * S)]
+    gone = [(7, "gold", CLOCK + 1 * S, True, 4, CLOCK + 3 * S)]
+    found, report = joined_with(changes, FEED, [(first, False), (gone, False)], known=known)
+    assert found == {0: None, 1: "gold", 2: "gold", **dict.fromkeys(range(3, 6), None)}
+    assert report.is_conserved

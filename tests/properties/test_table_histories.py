@@ -18,26 +18,48 @@ from cojoin.engine.input_spec import InputSpec
 from cojoin.engine.joins import TemporalJoin
 from cojoin.engine.plan import Plan
 from cojoin.engine.row_changes import COMMIT, COMMITTED_AT, DELETED, DELTA_FEED, EARLIEST, VALID_AT, RowChanges
+from cojoin.engine.time.known_time import KnownTime
 from cojoin.engine.time.watermark_strategies import WatermarkStrategy
 from cojoin.engine.time.watermarks import NONE
 from cojoin.engine.values import codec
 from tests.seeds import SEED
-from tests.table_histories import BEGIN, FEED, TIME, TRADES, History, at_commits, at_since, batches, histories, rows
+from tests.table_histories import (
+    BEGIN,
+    FEED,
+    TIME,
+    TRADES,
+    History,
+    at_commits,
+    at_known,
+    at_since,
+    batches,
+    histories,
+    rows,
+)
 
 HISTORIES = int(os.environ.get("COJOIN_HISTORIES", "500"))
-# Histories are drawn and run some 15 a second: every run has fifty of them, and the slow tests have the others.
-PARTS = [0, *(pytest.param(part, marks=pytest.mark.slow) for part in range(1, 10))]
+# Histories are drawn and run some 15 a second: every run has fifty of them, the slow circle draws three more parts.
+DRAWN = random.Random(f"{SEED} parts").sample(range(1, 10), 3)
+PARTS = [
+    0,
+    *(
+        pytest.param(part, marks=[pytest.mark.slow, *([] if part in DRAWN else [pytest.mark.more])])
+        for part in range(1, 10)
+    ),
+]
 LEFT = InputSpec("trades", pa.schema(list(TRADES.items())), ("customer_id",), "event_time")
 SPANS = {"customer_id": pa.int64(), "tier": pa.string(), "begins": TIME, "ends": TIME}
 VERSIONS = {"customer_id": pa.int64(), "moment": TIME, "place": pa.int64(), "tier": pa.string(), "closed": pa.bool_()}
 FEED_SCHEMA = pa.schema(list(FEED.items()))
 
 
-def feed_input(event_time: str) -> InputSpec:
-    changes = RowChanges(event_time, DELTA_FEED)
+def feed_input(event_time: str, known: KnownTime | None = None) -> InputSpec:
+    changes = RowChanges(event_time, DELTA_FEED, known=known)
     bound = WatermarkStrategy.for_bounded_out_of_orderness("0 ms" if event_time == COMMITTED_AT else "10 ms")
     key = ("customer_id",)
-    return InputSpec("customers", FEED_SCHEMA, key, event_time, (), (COMMIT,), bound, 60_000, changes=changes)
+    return InputSpec(
+        "customers", FEED_SCHEMA, key, event_time, (), (COMMIT,), bound, 60_000, changes=changes, known=known
+    )
 
 
 def stepper(draw: random.Random, right: InputSpec) -> Stepper:
@@ -54,9 +76,11 @@ def restored(draw: random.Random, running: Stepper) -> Stepper:
     return other
 
 
-def joined(draw: random.Random, history: History, event_time: str) -> list[tuple[int, str | None]]:
+def joined(
+    draw: random.Random, history: History, event_time: str, known: KnownTime | None = None
+) -> list[tuple[int, str | None]]:
     """Return each trade with its tier, by a run over the feed."""
-    right, parts = feed_input(event_time), []
+    right, parts = feed_input(event_time, known), []
     for changes, has_snapshot, is_within in batches(draw, history):
         # Spark's driver holds the feed's time inside a snapshot and inside a commit.
         told = {"holds": {2: NONE} if is_within else {}, "snapshots": {2: 0} if has_snapshot else None}
@@ -140,6 +164,18 @@ def test_a_feed_at_a_columns_time_is_what_its_rows_say(part: int) -> None:
         draw = random.Random(f"{SEED} {number}")
         history = histories(draw)
         assert joined(draw, history, "since") == at_since(history), f"history {number}, seed {SEED}"
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_a_feed_with_commits_as_known_times_has_no_hindsight(part: int) -> None:
+    known, moved = KnownTime(COMMITTED_AT, committed_at=COMMITTED_AT), 0
+    for number in range(part, HISTORIES, 10):
+        draw = random.Random(f"{SEED} {number} known")
+        history = histories(draw, faults=draw.choice([0, 0.3]))
+        expected, moved_back = at_known(history)
+        moved += moved_back
+        assert joined(draw, history, "since", known) == expected, f"history {number}, seed {SEED}"
+    assert moved
 
 
 @pytest.mark.parametrize("part", PARTS)

@@ -251,10 +251,14 @@ def _fate(state: QueryState, name: str, wait: Wait, other: str) -> str:
 
 
 def _versions(state: QueryState, rows: pa.Table) -> Iterator[Finding]:
-    spec = state.inputs[1]
+    spec, deletes = state.inputs[1], state.query.get("deletes")
     for row in decode_rows(rows, beyond=str):
         since = "" if spec.event_time is None else f" from {show_value(row[spec.event_time])} on"
+        if spec.known is not None and spec.known.column is not None and not spec.known.is_commit:
+            since += f", known at {show_value(row[spec.known.column])}"
         text = f"{describe_row(spec.name, row.as_dict())} is in force{since}: later rows can match it."
+        if deletes is not None and row[deletes]:
+            text = f"{describe_row(spec.name, row.as_dict())} deletes its key{since}: no older row can match."
         yield Finding("version", text, spec.name, values=row.as_dict())
 
 

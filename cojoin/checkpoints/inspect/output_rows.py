@@ -199,7 +199,9 @@ _LIMIT_OF_A_ROW, _LIMIT_OF_A_KEY = 20, 5
 _WHY = {
     "null_key": "a column of its key is null",
     "null_event_time": "its event time is null",
+    "null_known_at": "its known time is null",
     "too_far_ahead": "its event time was further ahead of the clock than the input's max_ahead",
+    "moved_back": "a change of its table has moved its event time back, so by known times it never matches",
     "time_beyond_python": "a time of it is beyond the years 1 to 9999, which Python can't show to the function",
 }
 

@@ -45,6 +45,7 @@ from cojoin.engine.input_spec import InputSpec
 from cojoin.engine.rescaling import key_columns
 from cojoin.engine.row_changes import RowChanges
 from cojoin.engine.state.ttl import split_type
+from cojoin.engine.time.known_time import KnownTime
 from cojoin.engine.time.time_axis import TimeAxis
 from cojoin.engine.time.watermarks import NONE
 from cojoin.engine.values.encoding import encode_rows
@@ -421,19 +422,25 @@ def as_snapshot(checkpoint: Location | Snapshot, at: Moment) -> Snapshot:
 def stored_inputs(query: Mapping[str, Any]) -> tuple[InputSpec, InputSpec]:
     """Return the inputs as a checkpoint describes them; watermark strategies are not stored."""
     axes = [TimeAxis.read(stored) for stored in query["inputs"]]
+    schemas = [parse_schema(stored["columns"], label=f"input {stored['name']!r}") for stored in query["inputs"]]
+    known_times = [
+        KnownTime.read(stored, schema, axis)
+        for stored, schema, axis in zip(query["inputs"], schemas, axes, strict=True)
+    ]
     left, right = (
         InputSpec(
             stored["name"],
-            parse_schema(stored["columns"], label=f"input {stored['name']!r}"),
+            schema,
             tuple(stored["key"]),
             stored["event_time"],
             tuple(stored["partition"]),
             tuple(stored["sequence"]),
             static=bool(stored.get("static")),
-            changes=RowChanges.read(stored.get("changes"), stored["event_time"], axis),
+            changes=RowChanges.read(stored.get("changes"), stored["event_time"], axis, known),
             axis=axis if stored.get("changes") is None else None,
+            known=known,
         )
-        for stored, axis in zip(query["inputs"], axes, strict=True)
+        for stored, schema, axis, known in zip(query["inputs"], schemas, axes, known_times, strict=True)
     )
     return left, right
 

@@ -20,7 +20,8 @@ removed.
 Of several versions with one event time, the last in the total order matches, in every direction; at equal distance, the
 preceding version matches. A late left row is rejected. If it is applied, it is matched with the versions that are still
 kept or still arrive, so its match depends on what was removed. A late version is applied: it can match waiting rows,
-and later rows if it is the key's newest.
+and later rows if it is the key's newest. Versions with a known time (``known_time``) match from their effective time
+on; tolerance and exact matches compare event times.
 
 It costs a sort of the batch's rows, a merge with the waiting rows and with the versions kept in memory, and then one or
 two binary searches for each left row, or for each version where these are fewer; no Python for each row. Versions in
@@ -39,7 +40,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
-from cojoin.engine.joins.output_columns import Suffixes, allows_no_time, check_how, joined_schema
+from cojoin.engine.input_spec import refuse_known
+from cojoin.engine.joins.output_columns import Suffixes, allows_no_time, check_how, joined_schema, without_deletes
 from cojoin.engine.joins.search import Neighbours, at, distance, shift
 from cojoin.engine.joins.versioned import Decision, VersionedJoinOperator
 from cojoin.engine.time.watermarks import END_OF_TIME
@@ -105,7 +107,12 @@ class AsofJoin:
     def output_schema(self, left: InputSpec, right: InputSpec) -> pa.Schema:
         """Return the columns of the result: the left's, then the right's without its key."""
         limit = "tolerance" if self.tolerance is not None else None if self.direction == "backward" else "direction"
-        return joined_schema(left, right, self.suffixes, how=self.how, timeless_right=allows_no_time(right, limit))
+        if self.direction != "backward":
+            refuse_known(right, f"direction={self.direction!r}", "it waits for versions after a row")
+        if right.known is not None and right.known.valid_to is not None:
+            raise without_deletes(right)
+        timeless = allows_no_time(right, limit)
+        return joined_schema(left, right, self.suffixes, how=self.how, timeless_right=timeless, knows_right=True)
 
     def create_operator(self, left: InputSpec, right: InputSpec, time: TimePolicy | None = None) -> AsofJoinOperator:
         """Return the operator of one key group."""
@@ -144,9 +151,11 @@ class AsofJoinOperator(VersionedJoinOperator):
             self.output_delay_ms = END_OF_TIME if self._tolerance is None else -(-self._tolerance // 1_000)
 
     def _decide(self, left: SortedRows, right: SortedRows) -> Decision:
-        near = Neighbours(left, right, self._tolerance, exact=self._join.allow_exact_matches)
+        exact = self._join.allow_exact_matches
         if self._join.direction == "backward":
-            return Decision(near.behind(), event_millis(left.micros))
+            matches = self._behind(left, right, self._tolerance, exact=exact)
+            return Decision(matches, event_millis(left.micros))
+        near = Neighbours(left, right, self._tolerance, exact=exact)
         ahead = near.ahead()
         ahead_micros = at(right.micros, ahead)
         if self._tolerance is None:

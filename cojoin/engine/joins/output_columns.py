@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from cojoin.engine.input_spec import refuse_known
 from cojoin.engine.joins.search import at
 from cojoin.engine.values.arguments import check_word
 from cojoin.errors import ConfigurationError, SchemaError
@@ -60,12 +61,13 @@ def joined_schema(
     how: str = "left",
     without: Collection[str] = (),
     timeless_right: bool = False,
+    knows_right: bool = False,
 ) -> pa.Schema:
     """Return the columns of a join's result.
 
     ``how`` names the sides whose rows without a match are in it: ``"left"``, ``"right"``, ``"full"`` or ``"inner"``.
     ``without`` are columns of the right that it lacks, besides the key. With ``timeless_right`` the right input may be
-    a table without event time.
+    a table without event time, with ``knows_right`` its rows may have known times.
 
     Raises:
         ConfigurationError: The suffixes are invalid, or the join takes no deletes, or drops the side whose rows with a
@@ -76,16 +78,10 @@ def joined_schema(
         return pa.schema([left.schema.field(left.row_number), right.schema.field(right.row_number)])
     _check(suffixes)
     _check_null_keys(left, right, how)
-    for spec in (left, right):
-        if spec.changes is not None and spec.deletes not in without:
-            msg = (
-                f"the rows of input {spec.name!r} are versions and deletes of a table, and this join has no deletes; "
-                f"use temporal_join, with {spec.name!r} as the right input"
-            )
-            raise ConfigurationError(msg)
-        if spec.event_time is None and not (timeless_right and spec is right and right.static):
-            msg = f"input {spec.name!r} has no event time, by which this join matches rows; name its event_time= column"
-            raise SchemaError(msg)
+    refuse_known(left, "a left input", "a left row is joined at its event time")
+    if not knows_right:
+        refuse_known(right, "interval_join", "it pairs rows by the distance of their event times")
+    _check_rows(left, right, without, timeless_right=timeless_right)
     payload = [field for field in right.schema if field.name not in right.key and field.name not in without]
     taken = {name.lower() for name in left.schema.names}
     keys = {name.lower() for name in left.key}
@@ -112,6 +108,24 @@ def joined_schema(
         fields.append(pa.field(renamed.get(field.name, field.name + suffix), field.type, nullable=True))
     _refuse_duplicates(fields, left, right)
     return pa.schema(fields)
+
+
+def _check_rows(left: InputSpec, right: InputSpec, without: Collection[str], *, timeless_right: bool) -> None:
+    """Check that both inputs have event times, and no deletes that the join does not take."""
+    for spec in (left, right):
+        if spec.changes is not None and spec.deletes not in without:
+            raise without_deletes(spec)
+        if spec.event_time is None and not (timeless_right and spec is right and right.static):
+            msg = f"input {spec.name!r} has no event time, by which this join matches rows; name its event_time= column"
+            raise SchemaError(msg)
+
+
+def without_deletes(spec: InputSpec) -> ConfigurationError:
+    """Return the error about an input with deletes, or ends of validity, for a join that has none."""
+    return ConfigurationError(
+        f"the rows of input {spec.name!r} are versions and deletes of a table, and this join has no deletes; use "
+        f"temporal_join, with {spec.name!r} as the right input"
+    )
 
 
 def allows_no_time(right: InputSpec, limit: str | None) -> bool:

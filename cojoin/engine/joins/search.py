@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from cojoin.engine.ordering import OrderedPart, combine, sort_part
+from cojoin.engine.ordering import OrderedPart, combine, sort_part, stable_argsort
 from cojoin.engine.values.keys import encode_keys
 
 if TYPE_CHECKING:
@@ -75,6 +75,20 @@ def sort_sides(
     return left, right
 
 
+def known_first(spec: InputSpec, ranks: Ranks | None) -> Ranks | None:
+    """Return the ranks of an input's rows of one microsecond: first by their known times, if they have some."""
+    if spec.known is None or spec.known.column is None:
+        return ranks
+
+    def by_known_time(table: pa.Table) -> tuple[NDArray[Any], NDArray[Any]]:
+        before, after = (np.zeros(table.num_rows, dtype=np.int8),) * 2 if ranks is None else ranks(table)
+        times = np.unique(spec.known_micros(table), return_inverse=True)[1].reshape(-1)
+        # A rank of deletes is 0 or 1.
+        return times * 2 + before, after
+
+    return by_known_time
+
+
 def sort_alone(inputs: tuple[InputSpec, InputSpec], side: int, rows: pa.Table) -> tuple[SortedRows, SortedRows]:
     """Return rows of one side, sorted by the total order regardless of their keys, with an empty other side."""
     left, right = (
@@ -89,7 +103,7 @@ def sort_alone(inputs: tuple[InputSpec, InputSpec], side: int, rows: pa.Table) -
 def _sort(
     spec: InputSpec, table: pa.Table, codes: NDArray[np.int64], rank: int, settled: int, ranks: Ranks | None
 ) -> SortedRows:
-    part = OrderedPart(codes, spec.micros(table), rank, table, spec.source_order, settled, ranks)
+    part = OrderedPart(codes, spec.event_micros(table), rank, table, spec.source_order, settled, ranks)
     return SortedRows(table, *sort_part(part))
 
 
@@ -115,6 +129,26 @@ class Neighbours:
         side: Literal["left", "right"] = "left" if self._exact else "right"
         last_of_time = np.searchsorted(self._versions, self._versions, side="right") - 1
         return self._near(np.append(last_of_time, -1)[_places(self._versions, self._rows, side)])
+
+    def known_behind(self, effective: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return of the versions that are effective at or before each row the newest one before (``exact``: at) it.
+
+        ``effective`` are the effective times of the sorted versions (``known_time``), not before their event times. A
+        version that is newest, and further away than the tolerance, leaves no match, since all others are older.
+        """
+        codes, micros = self._right.codes, self._right.micros
+        by_effect = stable_argsort(codes, effective)
+        newest = np.maximum.accumulate(by_effect) if len(by_effect) else by_effect
+        rows, versions = combine((self._left.codes, self._left.micros), (codes, effective[by_effect]))
+        places = _places(versions, rows, "right") - 1
+        if not self._exact:
+            # Of the versions of one effective time, those of the same event time are last.
+            at_once = (micros == effective)[by_effect]
+            begins = np.append(True, (versions[1:] != versions[:-1]) | (at_once[1:] != at_once[:-1]))[: len(versions)]
+            first = np.maximum.accumulate(np.where(begins, np.arange(len(versions)), 0))
+            is_exact = (places >= 0) & (at(versions, places) == rows) & at(at_once, places)
+            places = np.where(is_exact, at(first, places) - 1, places)
+        return self._near(np.where(places >= 0, at(newest, places), -1))
 
     def _near(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
         valid = (places >= 0) & (at(self._right.codes, places) == self._left.codes)

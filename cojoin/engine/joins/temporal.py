@@ -18,6 +18,10 @@ A late left row is rejected. A late version is applied, since it is valid for ev
 forgotten tombstone, it brings its key back, except with ``retention``: then a tombstone is kept as long as any version
 that it ends could match.
 
+Where versions have known times (``known_time``), a version is in force from its effective time on, until one with a
+later event time is effective. A tombstone is then kept like a version, since a version before it may become known after
+it, which costs a row of state for each deleted key, or with ``retention`` for those of its span.
+
 It costs a sort of the batch's rows, a merge with the versions kept, and then a binary search for each left row, or for
 each version where these are fewer; no Python for each row. (Flink's event-time temporal table join, ``FOR SYSTEM_TIME
 AS OF``.)
@@ -33,7 +37,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cojoin.engine.joins.output_columns import Suffixes, allows_no_time, check_how, joined_schema
-from cojoin.engine.joins.search import Neighbours, at
+from cojoin.engine.joins.search import at, known_first
 from cojoin.engine.joins.versioned import Decision, VersionedJoinOperator
 from cojoin.engine.row_changes import EARLIEST
 from cojoin.engine.values.arguments import Duration, check_flag, microseconds
@@ -111,7 +115,13 @@ class TemporalJoin:
             raise SchemaError(msg)
         timeless = allows_no_time(right, None if self.retention is None else "retention")
         return joined_schema(
-            left, right, self.suffixes, how=self.how, without=self.without(right), timeless_right=timeless
+            left,
+            right,
+            self.suffixes,
+            how=self.how,
+            without=self.without(right),
+            timeless_right=timeless,
+            knows_right=True,
         )
 
     def without(self, right: InputSpec) -> tuple[str, ...]:
@@ -120,7 +130,8 @@ class TemporalJoin:
 
     def payload(self, right: InputSpec) -> list[str]:
         """Return the right's columns that are all null in a tombstone of ``null_payload_deletes``."""
-        others = {*right.key, right.event_time, right.row_number, *right.source_order, *self.without(right)}
+        times = {right.event_time, *(() if right.known is None else (right.known.column,))}
+        others = {*right.key, *times, right.row_number, *right.source_order, *self.without(right)}
         return [name for name in right.schema.names if name not in others]
 
     def tombstones(self, table: pa.Table, right: InputSpec) -> NDArray[np.bool_]:
@@ -218,13 +229,16 @@ class TemporalJoinOperator(VersionedJoinOperator):
         return EARLIEST // 1_000 if known else super()._due_at_once(spec)
 
     def _decide(self, left: SortedRows, right: SortedRows) -> Decision:
-        matches = Neighbours(left, right, self._retention, exact=True).behind()
+        matches = self._behind(left, right, self._retention, exact=True)
         deleted = at(self._tombstones(right), matches).astype(bool)
+        spec = self.inputs[1]
+        if spec.known is not None and spec.known.valid_to is not None:
+            deleted |= at(spec.ends(right.table)[right.order], matches) <= left.micros
         return Decision(np.where(deleted, -1, matches), event_millis(left.micros))
 
     def _retainable(self, right: SortedRows) -> NDArray[np.bool_]:
-        """Return which versions to keep: no tombstone, unless a late version that it ends could still match."""
-        if self._retention is None:
+        """Return which versions to keep: no tombstone, unless a version to come that it ends could still match."""
+        if self._retention is None and self.inputs[1].known is None:
             return ~self._tombstones(right)
         return super()._retainable(right)
 
@@ -233,7 +247,8 @@ class TemporalJoinOperator(VersionedJoinOperator):
         return self._join.tombstones(right.table, self.inputs[1])[right.order]
 
     def _right_ranks(self) -> Ranks | None:
-        return self._join.ranks(self.inputs[1]) if self._deletes_last else super()._right_ranks()
+        right = self.inputs[1]
+        return known_first(right, self._join.ranks(right)) if self._deletes_last else super()._right_ranks()
 
     def _header(self) -> dict[str, Any]:
         return {**super()._header(), **({_ORDER: _LAST} if self._deletes_last else {})}

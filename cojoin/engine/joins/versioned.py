@@ -10,6 +10,9 @@ It costs a sort of the batch's rows as integers, and a merge with the waiting ro
 Python for each row. Once after a restore, the rows kept are sorted too, since they may come in any order. Versions in
 segments (``segmented_table``) are looked up by the keys of the batch and of all waiting rows, and sorted with it. An
 expired version there is counted until it is read or compacted.
+
+Where versions have known times (``known_time``), they are sorted by event time all the same, and by effective time in
+addition. All versions that ``advance`` gets are effective, so the newest of a key is the only one to be kept.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from cojoin.engine.joins.output_columns import JoinedColumns
-from cojoin.engine.joins.search import shift, sort_alone, sort_sides
+from cojoin.engine.joins.search import Neighbours, known_first, shift, sort_alone, sort_sides
 from cojoin.engine.operator import OUTPUT, Emission, Operator
 from cojoin.engine.ordering import stable_argsort
 from cojoin.engine.state.segmented_table import Expired, SegmentedTable
@@ -105,7 +108,7 @@ class VersionedJoinOperator(Operator):
         left = concat([self._waiting, due[0]]).combine_chunks()
         touched = [spec.keys(rows) for spec, rows in zip(self.inputs, (left, due[1]), strict=True)]
         taken = self._versions.take(touched)
-        right = concat([taken, due[1]]).combine_chunks()
+        right = self._at_commits(concat([taken, due[1]])).combine_chunks()
         rows, versions = sort_sides(self.inputs, (left, right), self._settled_rows(taken), self._right_ranks())
         versions = self._effective(versions)
         matches, emission_times = self._decide(rows, versions)
@@ -119,6 +122,11 @@ class VersionedJoinOperator(Operator):
         self._expire_versions(after)
         yield Emission(OUTPUT, self._output(rows, versions, Decision(matches, emission_times), after))
 
+    def _at_commits(self, versions: pa.Table) -> pa.Table:
+        """Return versions and deletes where those deletes that have kept the deleted row's time have their commit's."""
+        changes, known = self.inputs[1].changes, self.inputs[1].known
+        return versions if changes is None or known is None else changes.at_commits(versions)
+
     def _effective(self, versions: SortedRows) -> SortedRows:
         """Return the sorted versions and deletes that change anything; the others are done, and are not kept."""
         right = self.inputs[1]
@@ -130,7 +138,12 @@ class VersionedJoinOperator(Operator):
 
     def _right_ranks(self) -> Ranks | None:
         """Return the ranks of versions of one microsecond, besides the source's own order and their content."""
-        return self.inputs[1].ranks
+        return known_first(self.inputs[1], self.inputs[1].ranks)
+
+    def _behind(self, left: SortedRows, right: SortedRows, tolerance: int | None, *, exact: bool) -> NDArray[np.int64]:
+        """Return the newest version before (``exact``: at or before) each row, of those that are known at its time."""
+        near, spec = Neighbours(left, right, tolerance, exact=exact), self.inputs[1]
+        return near.behind() if spec.known is None else near.known_behind(spec.micros(right.table)[right.order])
 
     def _settled_rows(self, versions: pa.Table) -> tuple[int, int]:
         """Return how many of the waiting rows and of the taken versions are in the total order within their keys."""

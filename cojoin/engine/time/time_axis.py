@@ -50,6 +50,15 @@ def is_local(dtype: pa.DataType) -> bool:
     return bool(pa.types.is_date32(dtype) or (pa.types.is_timestamp(dtype) and dtype.tz is None))
 
 
+def is_moment(dtype: pa.DataType) -> bool:
+    """Return whether values of a type are timestamps, which have a zone.
+
+    >>> is_moment(pa.timestamp("us", "UTC")), is_moment(pa.timestamp("us"))
+    (True, False)
+    """
+    return bool(pa.types.is_timestamp(dtype) and dtype.tz is not None)
+
+
 def is_whole(dtype: pa.DataType) -> bool:
     """Return whether values of a type are whole numbers, as Spark has them.
 

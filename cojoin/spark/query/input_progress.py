@@ -35,7 +35,7 @@ import logging
 import time
 import warnings
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from pyspark.sql import DataFrame, SparkSession
 
+    from cojoin.engine.input_spec import InputSpec
     from cojoin.engine.time.time_axis import TimeAxis
     from cojoin.session.session_adapter import StreamSource
     from cojoin.spark.bound_input import BoundInput
@@ -76,14 +77,15 @@ class InputStreams:
     """The streams of a query's inputs, as far as their watermarks may have to wait for them.
 
     Attributes:
-        tables: The Delta table of each input, its event-time column, and the axis of times that are not timestamps;
-            None for any other input, or a computed time.
+        tables: The Delta table of each input, None for any other input; and the columns of which the later one is the
+            time by which the watermark passes a row, each with the axis of times that are not timestamps. They are the
+            event time, None where it is computed, and the known time where there is one.
         lines: How many lines of Spark's offset log belong to each input.
         feeds: Which inputs are the changes of a table.
         logs: The Delta table of each of these lines, and whether its changes are read; None where it is not known.
     """
 
-    tables: tuple[tuple[str | None, str | None, TimeAxis | None], ...]
+    tables: tuple[tuple[str | None, Sequence[_TimeColumn]], ...]
     lines: tuple[int, ...]
     feeds: tuple[bool, ...] = (False, False)
     logs: tuple[tuple[str, bool] | None, ...] = ()
@@ -91,7 +93,7 @@ class InputStreams:
     @classmethod
     def of(cls, inputs: Sequence[BoundInput]) -> InputStreams:
         """Return the streams of two inputs."""
-        tables = tuple((_table(each), _time_column(each), each.spec.time_axis) for each in inputs)
+        tables = tuple((_table(each), _time_columns(each.spec)) for each in inputs)
         feeds = tuple(each.source is not None and each.source.begins_with_snapshot for each in inputs)
         logs = [_logs(each) for each in inputs]
         return cls(tables, tuple(map(len, logs)), feeds, (*logs[0], *logs[1]))
@@ -258,15 +260,15 @@ class _End:
 class _Table:
     """The Delta table of an input, with the event times in its files and their numbers of rows."""
 
-    def __init__(self, location: str | None, event_time: str | None, axis: TimeAxis | None, *, is_feed: bool) -> None:
-        self._location, self._event_time, self._axis, self.is_feed = location, event_time, axis, is_feed
+    def __init__(self, location: str | None, times: Sequence[_TimeColumn], *, is_feed: bool) -> None:
+        self._location, self._times, self.is_feed = location, times, is_feed
         self._known: tuple[int, NDArray[np.int64], NDArray[np.int64]] | None = None
 
     def until(self, session: SparkSession, end: _End) -> int:
         """Return the limit at the end of a batch: a millisecond before the smallest event time that is still unread."""
         if not end.is_within:
             return END_OF_TIME
-        if self._event_time is None or self.is_feed or not end.in_snapshot:
+        if self._times[0].name is None or self.is_feed or not end.in_snapshot:
             return NONE
         known = self._statistics(session, end.version)
         if known is None:
@@ -287,7 +289,7 @@ class _Table:
         if self._location is None or not adapter_of(session).shares_paths:
             return None
         if self._known is None or self._known[0] != version:
-            least, rows = _of_files(session, self._location, version, self._event_time, self._axis)
+            least, rows = _of_files(session, self._location, version, self._times)
             self._known = version, np.minimum.accumulate(least[::-1])[::-1], rows
         return self._known[1:]
 
@@ -302,10 +304,19 @@ def _table(bound: BoundInput) -> str | None:
     return source.location
 
 
-def _time_column(bound: BoundInput) -> str | None:
-    """Return the table's column with the earliest time that a row takes effect."""
-    changes = bound.spec.changes
-    return bound.spec.event_time if changes is None or changes.valid_from is None else changes.valid_from
+class _TimeColumn(NamedTuple):
+    """A column of times, and their axis; None for timestamps."""
+
+    name: str | None
+    axis: TimeAxis | None
+
+
+def _time_columns(spec: InputSpec) -> list[_TimeColumn]:
+    """Return the table's columns of which the later one is the earliest time that a row takes effect."""
+    changes = spec.changes
+    earliest = spec.event_time if changes is None or changes.valid_from is None else changes.valid_from
+    known = [] if spec.known is None or spec.known.column is None else [_TimeColumn(spec.known.column, spec.known.axis)]
+    return [_TimeColumn(earliest, spec.time_axis), *known]
 
 
 def _reads_changes(options: Any) -> bool:
@@ -333,23 +344,28 @@ def _log_of(source: StreamSource | None) -> tuple[str, bool] | None:
 
 
 def _of_files(
-    session: SparkSession, location: str, version: int, column: str | None, axis: TimeAxis | None
+    session: SparkSession, location: str, version: int, times: Sequence[_TimeColumn]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the limit before each file of a table's version is read, and its rows, in the order of Delta's stream.
 
-    The limit is a millisecond before the file's smallest event time, in epoch milliseconds; ``NONE`` where the
-    statistics lack that time, ``END_OF_TIME`` for a file without rows. The number of rows is -1 where they lack it.
+    The limit is a millisecond before the file's smallest time, in epoch milliseconds, of several columns of times the
+    latest of these; ``NONE`` where the statistics lack them, ``END_OF_TIME`` for a file without rows. The number of
+    rows is -1 where they lack it.
     """
     log = table_log(session, location)
     if log is None:
         return np.array([], dtype=np.int64), np.array([], dtype=np.int64)
     # The statistics have the files' names of columns.
-    stored, _ = Columns.of(log.at(version).metadata).stored.get(str(column), (column, None))
+    stored = Columns.of(log.at(version).metadata).stored
     # Delta's own ``DeltaSourceSnapshot`` numbers the files in this order.
     statistics = [(file.rows, file.deletion_vector or {}, file.counted()) for file in log.files(version)]
     counts = [-1 if rows is None else rows - int(gone.get("cardinality", 0)) for rows, gone, _ in statistics]
-    least = [(known.get("minValues") or {}).get(stored) for _, _, known in statistics]
-    before = _before(session, least) if axis is None else _before_on(axis, least)
+    limits_by_column = []
+    for name, axis in times:
+        column, _ = stored.get(str(name), (name, None))
+        least = [(known.get("minValues") or {}).get(column) for _, _, known in statistics]
+        limits_by_column.append(_before(session, least) if axis is None else _before_on(axis, least))
+    before = [max(each) for each in zip(*limits_by_column, strict=True)]
     limits = [END_OF_TIME if rows == 0 else time for rows, time in zip(counts, before, strict=True)]
     return np.array(limits, dtype=np.int64), np.array(counts, dtype=np.int64)
 
@@ -404,7 +420,7 @@ class RunEnd:
         """
         asked_at = int(1000 * time.time())
         commits = [
-            bound.source.newest_commit(spark, bound.spec.event_time)
+            bound.source.newest_commit(spark, bound.spec.clock)
             if bound.source is not None and bound.is_streaming and bound.spec.watermark.generator.takes_promises
             else None
             for bound in inputs

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
     from cojoin.engine.input_spec import InputSpec
     from cojoin.engine.state import StateDescriptor
+    from cojoin.engine.time.known_time import KnownTime
 
 WAITS_FOR, MATCHED, DOMAIN = "__cojoin_waits_for", "__cojoin_matched", "__cojoin_domain"
 TIMESTAMP = "@timestamp"
@@ -67,6 +68,7 @@ class PartShape:
         spreading: The positions of the columns by which rows with a null key are spread over the key groups.
         null_keys: Whether rows may have a null key, which wait for the watermark alone.
         axis: The meaning of event times that are not timestamps; None for timestamps.
+        known: The time from which rows of an input are known; None where that is their event time.
     """
 
     label: str
@@ -81,6 +83,7 @@ class PartShape:
     spreading: tuple[int, ...] = ()
     null_keys: bool = False
     axis: TimeAxis | None = None
+    known: KnownTime | None = None
 
     def convert(self, rows: pa.Table) -> pa.Table:
         """Return rows of the DataFrame with the stored types, in columns of the stored names.
@@ -104,6 +107,8 @@ class PartShape:
         if self.kind == "table" or not rows.num_rows:
             return Counter()
         wrong: dict[str, pa.ChunkedArray] = {}
+        times = {self.event_time: "a null event time"}
+        times |= {} if self.known is None else {self.known.column: "a null known time (known_at=)"}
         for at, column in enumerate(self.target):
             if not rows.column(at).null_count:
                 continue
@@ -111,8 +116,8 @@ class PartShape:
             if at in self.keys:
                 lost = self._without_lonely(rows, nulls)
                 wrong["a null key"] = pc.or_(wrong["a null key"], lost) if "a null key" in wrong else lost
-            elif column.name == self.event_time:
-                wrong["a null event time"] = nulls
+            elif column.name in times:
+                wrong[times[column.name]] = nulls
             elif self.kind == "timers" and column.name == TIMESTAMP:
                 wrong["no timestamp"] = nulls
             elif self.kind == "state":
@@ -182,7 +187,9 @@ class PartShape:
             return {self.table: self._without_empty(rows)}
         if self.kind == "versions":
             assert self.event_time is not None
-            in_force = up_to_millis(micros_of(rows, self.event_time, self.axis), self.watermark)
+            micros = micros_of(rows, self.event_time, self.axis)
+            micros = micros if self.known is None else self.known.effective(rows, micros)
+            in_force = up_to_millis(micros, self.watermark)
             # A version after the watermark has come, and waits for the watermark as it would in the query.
             return {self.table: rows.filter(pa.array(in_force)), "held2": rows.filter(pa.array(~in_force))}
         if self.kind == "timers":
@@ -279,7 +286,7 @@ class GivenParts:
             raise ConfigurationError(msg)
         chosen = _chosen("versions", frame, right.schema, right.key)
         keys, until = _places(right.schema, right.key), self.target.watermark
-        times: Any = {"event_time": right.event_time, "axis": right.axis, "watermark": until}
+        times: Any = {"event_time": right.event_time, "axis": right.axis, "known": right.known, "watermark": until}
         return _part(chosen, "versions", "versions", "versions", right.schema, keys, **times)
 
     def buffered(self, name: str, frame: Any) -> Part:
@@ -309,6 +316,7 @@ class GivenParts:
             _places(spec.schema, spec.key),
             event_time=spec.event_time,
             axis=spec.axis,
+            known=spec.known,
             allowed=allowed,
             spreading=_places(spec.schema, spec.spreading),
             null_keys=spec.null_key == "unmatched",
