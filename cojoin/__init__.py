@@ -125,7 +125,7 @@ __all__ = [
     "write_state",
 ]
 
-__version__ = "0.6.0.dev0"
+__version__ = "0.6.0"
 
 _LAZY = {
     "AggregateFunction": "cojoin.engine.state",

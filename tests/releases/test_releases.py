@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 
+WITHOUT_CHECKSUMS = ["0.5.0"]
+"""The releases whose files have no checksum; later ones refuse any damage by it (``tests/checkpoints``)."""
+
 QUICK = {"continued": "function"}
 """What each push runs; all others together are slow, since each runs or reads a query of its own: minutes in sum."""
 
@@ -134,7 +137,7 @@ def test_it_is_restored(spark: SparkSession, tmp_path: Path, release: str, case:
     assert query.progress.is_conserved
 
 
-@pytest.mark.parametrize("release", RELEASES)
+@pytest.mark.parametrize("release", WITHOUT_CHECKSUMS)
 def test_damage_to_a_file_without_a_checksum_is_told_in_our_words(
     spark: SparkSession, tmp_path: Path, release: str
 ) -> None:
@@ -162,7 +165,7 @@ def test_damage_to_a_file_without_a_checksum_is_told_in_our_words(
         file.write_text(whole, encoding="utf-8")
 
 
-@pytest.mark.parametrize("release", RELEASES)
+@pytest.mark.parametrize("release", WITHOUT_CHECKSUMS)
 def test_a_position_changed_by_hand_is_seen_by_the_manifest(spark: SparkSession, tmp_path: Path, release: str) -> None:
     with tarfile.open(FOLDER / release / "asof.tar.gz") as packed:
         packed.extractall(tmp_path, filter="data")
