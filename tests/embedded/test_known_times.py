@@ -44,16 +44,15 @@ def assert_as_duckdb(seed: int) -> None:
     assert matched(pair.asof_join(allow_exact_matches=False)) == expected, told
 
 
-@pytest.mark.parametrize("first", range(0, 20, 5))
-def test_the_rows_are_those_of_duckdb(first: int) -> None:
-    for seed in range(first, first + 5):
-        assert_as_duckdb(seed)
+@pytest.mark.parametrize("seed", range(3))
+def test_the_rows_are_those_of_duckdb(seed: int) -> None:
+    assert_as_duckdb(seed)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", range(20, 300, 70))
+@pytest.mark.parametrize("first", range(3, 300, 99))
 def test_the_rows_of_300_data_sets_are_those_of_duckdb(first: int) -> None:
-    for seed in range(first, first + 70):
+    for seed in range(first, first + 99):
         assert_as_duckdb(seed)
 
 

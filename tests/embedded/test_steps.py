@@ -61,6 +61,7 @@ def content(step: Any) -> Any:
     )
 
 
+@pytest.mark.push
 @pytest.mark.parametrize("name", JOINS)
 def test_key_groups_and_a_restore_after_any_step_change_nothing(name: str) -> None:
     case = draw_case(SEED, name, batches=4)
@@ -561,6 +562,7 @@ def test_if_no_row_is_late_all_steps_together_give_what_a_run_to_the_end_of_time
         assert (mine.rows_in, mine.done, mine.buffered, mine.rejected) == (whole.rows_in, whole.done, 0, {})
 
 
+@pytest.mark.push
 @pytest.mark.parametrize("name", JOINS)
 @pytest.mark.parametrize("number", range(3))
 def test_late_rows_come_out_as_the_operators_themselves_give_them(name: str, number: int) -> None:

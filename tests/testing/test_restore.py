@@ -37,6 +37,7 @@ def second_half(harness: Harness) -> None:
     harness.end_input()
 
 
+@pytest.mark.push
 @pytest.mark.parametrize("name", ["function", *OPERATIONS])
 @pytest.mark.parametrize(("before", "after"), [(1, 1), (1, 3), (3, 1), (3, 2)])
 def test_a_restore_into_any_number_of_key_groups_changes_nothing(name: str, before: int, after: int) -> None:
@@ -85,6 +86,7 @@ def test_a_restore_may_change_the_function() -> None:
     assert new.output == [(7, "GOLD")]
 
 
+@pytest.mark.push
 @pytest.mark.parametrize("name", ["function", *OPERATIONS])
 @pytest.mark.parametrize(("before", "after"), [(1, 2), (3, 1)])
 def test_a_restore_may_add_columns_and_widen_them(name: str, before: int, after: int) -> None:

@@ -68,6 +68,7 @@ def by_key(harness: Harness) -> dict[Any, list[str]]:
     return found
 
 
+@pytest.mark.push
 @pytest.mark.parametrize("name", OPERATIONS)
 @given(data=st.data())
 def test_any_delivery_gives_the_result_of_a_static_run(name: str, data: st.DataObject) -> None:

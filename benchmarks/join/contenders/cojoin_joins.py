@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import cojoin as cj
@@ -26,6 +27,8 @@ CONTENDERS = (
     Contender("asof-by-spark", f"{_ABOUT['asof']}, its files read by Spark", __name__, sink="delta"),
     Contender("asof-from-delta", f"{_ABOUT['asof']} of Delta tables", __name__, sink="delta", source="delta"),
     Contender("asof-by-deltas-source", f"{_ABOUT['asof']}, Delta's own source", __name__, sink="delta", source="delta"),
+    # Known at their event times, so that the answer is the same.
+    Contender("asof-known", f"{_ABOUT['asof']} with known times", __name__, sink="delta"),
     Contender("rows", _ABOUT["rows"], __name__, sink="delta"),
     Contender("timers", _ABOUT["timers"], __name__, sink="delta"),
     Contender("forward", "cojoin: asof_join, forward", __name__, sink="delta", answer="forward"),
@@ -116,6 +119,8 @@ def run(spark: SparkSession, job: Job) -> None:
         cj.Input(source, key="customer_id", event_time="event_time", name=name, watermark=watermark)
         for name, source in zip(("trades", "customers"), open_sources(job, tables), strict=True)
     ]
+    if job.name == "asof-known":
+        sides[1] = replace(sides[1], known_at="event_time")
     spark.conf.set("spark.cojoin.parquet", "spark" if job.name == "asof-by-spark" else "")
     spark.conf.set("spark.cojoin.delta", "spark" if job.name == "asof-by-deltas-source" else "")
     function = FUNCTIONS.get(job.name.removesuffix("-parquet"))

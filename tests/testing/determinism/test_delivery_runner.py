@@ -21,6 +21,7 @@ def test_all_rows_at_once_give_what_the_embedded_run_gives(joined: Any) -> None:
     assert sorted(found) == sorted(map(cells, decode_rows(joined.to_arrow())))
 
 
+@pytest.mark.push
 @pytest.mark.parametrize("name", JOINS)
 def test_every_delivery_of_a_join_gives_the_same(name: str) -> None:
     joined = JOINS[name]
