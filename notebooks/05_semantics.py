@@ -204,7 +204,9 @@ pd.DataFrame(
 # The rows of a key have a **total order**: event time in microseconds, then right before left, then the source's own
 # sequence (such as Kafka's topic, partition and offset), then the row's content. Never the order of arrival. So a
 # record of the same microsecond is in force, and of two records of one instant the later in that order wins. Rows that
-# are equal in all of it are the same row twice, and both count.
+# are equal in all of it are the same row twice, and both count. Where versions have a known time
+# ([guide 11](11_known_when.ipynb)), of those of one instant the one known last comes last, before the sequence is looked
+# at.
 
 # %%
 numbered = HarnessInput(
