@@ -12,6 +12,8 @@ from tests.servers.jars import kafka_settings, s3_jars
 from tests.servers.s3 import settings_for
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from pyspark.sql import SparkSession
 
 __all__ = ["ROOT", "make_session", "set_partitions"]
@@ -20,7 +22,13 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def make_session(
-    name: str, folder: Path, *, kafka: bool = False, memory: str = "2g", s3: str | None = None
+    name: str,
+    folder: Path,
+    *,
+    kafka: bool = False,
+    memory: str = "2g",
+    s3: str | None = None,
+    conf: Mapping[str, str] | None = None,
 ) -> SparkSession:
     """Start it.
 
@@ -30,6 +38,7 @@ def make_session(
         kafka: Whether Kafka is read: its jars are those that the tests fetch.
         memory: The driver's heap.
         s3: The endpoint of a server of S3's protocol, for ``s3a://``.
+        conf: More of its settings.
     """
     # Python workers must find the tests' modules, whatever folder they are started in.
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
@@ -43,7 +52,7 @@ def make_session(
         jars = [settings["spark.jars"]] if kafka else []
         settings["spark.jars"] = ",".join([*jars, *map(str, s3_jars())])
         settings |= {f"spark.hadoop.{each}": value for each, value in settings_for(s3).items()}
-    return cj.spark_session(name, master="local[2]", conf=settings)
+    return cj.spark_session(name, master="local[2]", conf=settings | dict(conf or {}))
 
 
 def set_partitions(spark: SparkSession, count: int) -> None:

@@ -1,6 +1,6 @@
 """The same join, and plain Spark's copy, on local files and on S3's protocol, in turns within one run.
 
-    python -m benchmarks.stores [--trades 400000] [--files 4] [--rounds 3] [--smoke]
+    python -m benchmarks.stores [--trades 400000] [--files 4] [--rounds 3] [--smoke] [--conf NAME=VALUE]
 
 The server is moto's, in a process of its own on this machine: it answers in some milliseconds, one request at a time,
 and all of S3's requests go over the loopback. So the ratio says what the requests and the copies cost, not what a
@@ -105,14 +105,16 @@ def main() -> None:
     parser.add_argument("--files", type=int, default=4, help="files of each input, so batches; 4")
     parser.add_argument("--rounds", type=int, default=3, help="rounds that count; 3")
     parser.add_argument("--smoke", action="store_true", help="a small round, to see that everything works")
+    parser.add_argument("--conf", action="append", default=[], help="a setting of the session, NAME=VALUE, for both")
     arguments = parser.parse_args()
+    conf = dict(each.split("=", 1) for each in arguments.conf)
     trades = 4_000 if arguments.smoke else arguments.trades
     rounds = 1 if arguments.smoke else arguments.rounds
     local, s3 = list[Run](), list[Run]()
     with tempfile.TemporaryDirectory(prefix="cojoin-stores-") as name, s3_process(Path(name)) as endpoint:
         folder = Path(name)
         generate(Size(trades, trades // 5, 1_000, arguments.files), folder / "data")
-        spark = make_session("stores", folder, s3=endpoint)
+        spark = make_session("stores", folder, s3=endpoint, conf=conf)
         for number in range(rounds + 1):
             for label, root, runs in ((LOCAL, name, local), (S3, f"s3a://{BUCKET}", s3)):
                 took = run(spark, folder / "data", f"{root}/run-{number}", endpoint, arguments.files)

@@ -453,7 +453,7 @@ _REASONS = {
     "null_key": "without a key",
     "null_event_time": "without an event time",
     "null_known_at": "without a known time",
-    "no_moment": "with an event time out of range, or in an hour of a clock change",
+    "no_moment": "with a time out of range, or in an hour of a clock change",
 }
 
 
@@ -482,7 +482,10 @@ def _on_spark(left: Input, right: Input, join: Join, times: TimeMeaning) -> Data
             "clock_change='reject'), ...) rejects such rows, and counts them"
         )
         raise ConfigurationError(msg)
-    left, right = times.named((left, right), (_time_type(left), _time_type(right)))
+    known = None if right.known_at is None else _time_type(right, right.known_at) or pa.timestamp("us", "UTC")
+    left, right = times.named(
+        (left, right), (_time_type(left, left.event_time), _time_type(right, right.event_time)), known
+    )
     rows, time = left.source, left.event_time
     # The join rejects rows without an event time, and raises the error for a column that does not exist.
     keeps_timeless = join.how == "left" and time.lower() in {name.lower() for name in rows.columns}
@@ -504,10 +507,10 @@ def _on_spark(left: Input, right: Input, join: Join, times: TimeMeaning) -> Data
     return frame
 
 
-def _time_type(side: Input) -> pa.DataType | None:
+def _time_type(side: Input, column: str) -> pa.DataType | None:
     """Return the type of a DataFrame's times, as far as their meaning depends on it; None for an unknown column."""
     types = {field.name.lower(): field.dataType.simpleString() for field in side.source.schema.fields}
-    kind = kind_of(types.get(side.event_time.lower(), ""))
+    kind = kind_of(types.get(column.lower(), ""))
     if kind in ("timestamp_ntz", "date"):
         return pa.timestamp("us")
     if kind in ("bigint", "int"):

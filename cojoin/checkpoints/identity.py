@@ -153,7 +153,7 @@ def describe_query(
                 "partition": list(spec.partition),
                 "sequence": list(spec.sequence),
                 **({} if spec.changes is None else {"changes": spec.changes.describe()}),
-                **({} if spec.time_axis is None else spec.time_axis.describe()),
+                **({} if spec.declared_axis is None else spec.declared_axis.describe()),
                 **({} if spec.known is None else spec.known.describe()),
                 **({"static": True} if spec.static else {}),
             }

@@ -237,7 +237,11 @@ def _settings(plan: Plan) -> dict[str, str]:
         own = {
             "name": spec.name,
             "event_time": spec.event_time or "none",
-            **({name: str(value) for name, value in spec.time_axis.describe().items()} if spec.time_axis else {}),
+            **(
+                {name: str(value) for name, value in spec.declared_axis.describe().items()}
+                if spec.declared_axis
+                else {}
+            ),
             **({} if spec.known is None else {"known": spec.known.spelled()}),
             "partition": ", ".join(spec.partition) or "none",
             "sequence": ", ".join(spec.sequence) or "none",

@@ -278,7 +278,9 @@ class Explainer:
             if count > 1:
                 orders = [", ".join(_tie_order(plan)) for plan in self._plans]
                 by = orders[0] if orders[0] == orders[1] else f"{orders[0]} in a, of {orders[1]} in b"
-                yield f"{count} of them have the time {_time(time)}; the last one in the order of {by} counts."
+                known = any(plan.right.known is not None for plan in self._plans)
+                first = "of those that are known by then the one known last counts, then " if known else ""
+                yield f"{count} of them have the time {_time(time)}; {first}the last one in the order of {by} counts."
 
     def _emitted_near(self, positions_of: Mapping[str, int]) -> Iterator[str]:
         plan = self._plans[0]

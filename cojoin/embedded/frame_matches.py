@@ -152,7 +152,9 @@ def _with_times(left: _Side, right: _Side, times: TimeMeaning) -> tuple[_Side, _
         side.typed.schema.field(name).type if (name := side.declared.event_time) in side.typed.column_names else None
         for side in sides
     ]
-    one, two = times.named((left.declared, right.declared), (types[0], types[1]))
+    known = right.declared.known_at
+    known_type = right.typed.schema.field(known).type if known in right.typed.column_names else None
+    one, two = times.named((left.declared, right.declared), (types[0], types[1]), known_type)
     return replace(left, declared=one), replace(right, declared=two)
 
 

@@ -181,6 +181,9 @@ class Input:
 
     def _check_known(self) -> None:
         """Check that rows have one known time at most, and an event time with it."""
+        if self.snapshot_known != "at_event_time" and self.known_at is None:
+            msg = f"{self._label}: snapshot_known: expected known_at= with it, the time of the changes' commits"
+            raise ConfigurationError(msg)
         if self.known_at is None and self.delay is None:
             return
         argument = "delay" if self.known_at is None else "known_at"
@@ -191,9 +194,11 @@ class Input:
             )
             raise ConfigurationError(msg)
         if self.delay is not None:
-            microseconds(self.delay, f"{self._label}: delay")
+            if microseconds(self.delay, f"{self._label}: delay") > _LONGEST_DELAY_US:
+                msg = f"{self._label}: delay: expected at most 100 years, got {self.delay!r}"
+                raise ConfigurationError(msg)
         elif not isinstance(self.known_at, str) or not self.known_at:
-            msg = f"{self._label}: known_at: expected the name of a timestamp column, got {self.known_at!r}"
+            msg = f"{self._label}: known_at: expected the name of a timestamp column, got {_shown(self.known_at)}"
             raise ConfigurationError(msg)
         if self.valid_from is not None:
             if self.delay is not None:
@@ -295,28 +300,44 @@ class TimeMeaning(NamedTuple):
     clock_change: ClockChange = "before"
 
     def named(
-        self, inputs: tuple[Input, Input], types: tuple[pa.DataType | None, pa.DataType | None]
+        self,
+        inputs: tuple[Input, Input],
+        types: tuple[pa.DataType | None, pa.DataType | None],
+        known: pa.DataType | None = None,
     ) -> tuple[Input, Input]:
-        """Return both inputs with the meaning of their times; of each input the type of its times, None if unknown.
+        """Return both inputs with the meaning of their times.
 
         Where neither input's times have a zone, and none is named, they are compared as they are.
 
+        Args:
+            inputs: The left and the right input.
+            types: The types of their event times; None if unknown.
+            known: The type of the right's known times; None if unknown, or if it has none.
+
         Raises:
-            ConfigurationError: A zone or unit is named that is for neither input's times, or an argument is invalid.
+            ConfigurationError: A zone or unit is named that is for neither input's times, an argument is invalid, or
+                known times have a zone and event times have none.
         """
         TimeAxis.of(*self, "join")
         local = [dtype is not None and (is_local(dtype) or pa.types.is_null(dtype)) for dtype in types]
-        takes, meant = local, self._asdict()
+        takes, meant, kind = local, self._asdict(), is_local
         if self.time_unit is not None:
-            takes = [dtype is not None and is_whole(dtype) for dtype in types]
+            takes, kind = [dtype is not None and is_whole(dtype) for dtype in types], is_whole
         elif self.time_zone is None:
             if not all(local) or not any(dtype is not None and is_local(dtype) for dtype in types):
                 return inputs
+            if known is not None and is_moment(known):
+                msg = (
+                    f"known_at: column {inputs[1].known_at!r} of the right has a zone, and the times of both frames "
+                    f"have none, so it is open which is earlier; write time_zone= with the zone of the times"
+                )
+                raise ConfigurationError(msg)
             meant["time_zone"] = "UTC"
+        takes = [takes[0], takes[1] or (known is not None and kind(known))]
         if not any(takes) and None not in types:
             named = "time_unit" if self.time_zone is None else "time_zone"
-            kind = "whole numbers" if self.time_zone is None else "times without a zone, or dates"
-            msg = f"{named}: neither frame's times are {kind}, but {types[0]} and {types[1]}; leave {named}= out"
+            meaning = "whole numbers" if self.time_zone is None else "times without a zone, or dates"
+            msg = f"{named}: neither frame's times are {meaning}, but {types[0]} and {types[1]}; leave {named}= out"
             raise ConfigurationError(msg)
         one, two = (replace(side, **meant) if is_taken else side for side, is_taken in zip(inputs, takes, strict=True))
         return one, two
@@ -342,6 +363,8 @@ _OF_OTHERS = {
     "source_delay": "delay",
 }
 """The arguments for which others' may be meant."""
+
+_LONGEST_DELAY_US = 100 * 366 * 86_400_000_000
 
 _LONGEST = 100
 """The number of characters of a wrong name that a message shows."""
@@ -376,8 +399,10 @@ class InputColumns:
         partition = self._names(declared.partition, "partition") or self.default_partition
         sequence = self._names(declared.sequence, "sequence") or self.default_sequence
         axis = declared._axis  # noqa: SLF001 - its own module
-        time = self._time(event_time, "event time", axis)
         known = self._known(declared, axis)
+        if known is not None and known.axis is not None and self._is_moment(event_time):
+            axis = None  # It is that of the known times alone.
+        time = self._time(event_time, "event time", axis)
         # With known times the end of a span is a column of its row, and not a row.
         has_ends = known is not None and known.valid_to is not None
         changes = None if has_ends else self._changes(declared, time, axis, known)
@@ -476,6 +501,11 @@ class InputColumns:
                 raise SchemaError(msg)
         return changes
 
+    def _is_moment(self, name: Any) -> bool:
+        """Return whether a column of the rows has timestamps; False if there is none of this name."""
+        own = {field.lower(): field for field in self.fields}.get(name.lower()) if isinstance(name, str) else None
+        return own is not None and is_moment(self.fields[own].type)
+
     def _span(self, declared: Input, axis: TimeAxis | None) -> tuple[str | None, str | None]:
         """Return the columns with the begins and ends of rows with validity; None twice if they have none."""
         valid_from, valid_to = (
@@ -499,13 +529,24 @@ class InputColumns:
                 f"column of the table as event_time="
             )
             raise ConfigurationError(msg)
+        if declared.snapshot_known != "at_event_time" and (feed is None or declared.known_at != feed.committed_at):
+            msg = (
+                f"{self.label}: snapshot_known: expected rows that are changes of a table, known at their commits "
+                f"(known_at='_commit_timestamp'), got known_at={declared.known_at!r}; leave it out"
+            )
+            raise ConfigurationError(msg)
         of_feed: dict[str, Any] = {"committed_at": None if feed is None else feed.committed_at}
         if declared.delay is not None:
             return KnownTime(delay_us=microseconds(declared.delay, f"{self.label}: delay"), **of_feed)
         of_feed |= {"snapshot_known": declared.snapshot_known}
-        name = self._find(declared.known_at, "known at")
-        if not is_moment(self.fields[name].type):
-            self._time(name, "known at", axis)
+        name = self._find(declared.known_at, "known_at=")
+        if axis is not None and not self._is_moment(name) and not axis.takes(self.fields[name].type):
+            cure = self.advice.about_time(name, self.types[name], "known_at=")
+            expected = f"expected a timestamp, or {axis.expected}"
+            msg = f"{self.label}: known_at= column {name!r}: {expected}, got {self.types[name]}; {cure}"
+            raise SchemaError(msg)
+        if not self._is_moment(name):
+            self._time(name, "known_at=", axis)
         valid_to = self._span(declared, axis)[1]
         return KnownTime.of_column(name, self.fields[name].type, axis, valid_to=valid_to, **of_feed)
 

@@ -229,6 +229,11 @@ class InputSpec:
         return sum(int(axis.changed(rows.column(name)).sum()) for axis, name in named if axis and name)
 
     @property
+    def declared_axis(self) -> TimeAxis | None:
+        """The meaning of times as the input declares it, which may be that of its known times alone."""
+        return self.time_axis or (None if self.known is None else self.known.axis)
+
+    @property
     def time_axis(self) -> TimeAxis | None:
         """The meaning of the source's times: of its event times, or of its spans of validity."""
         return self.axis if self.changes is None else self.changes.axis

@@ -225,7 +225,7 @@ def _static(frame: DataFrame, spec: InputSpec, tag: Any) -> BoundInput:
         null_key=spec.null_key,
         valid_from=span[0],
         valid_to=span[1],
-        **(spec.time_axis.describe() if spec.time_axis else {}),
+        **(spec.declared_axis.describe() if spec.declared_axis else {}),
         **(spec.known.arguments() if spec.known else {}),
     )
     bound = BoundInput(declared, spec.name, tag)
@@ -236,7 +236,7 @@ def _static(frame: DataFrame, spec: InputSpec, tag: Any) -> BoundInput:
 
 def _seen(spec: InputSpec) -> tuple[Any, ...]:
     """Return the settings that determine an input's control rows."""
-    return spec.event_time, spec.time_axis, spec.known, spec.partition, spec.watermark
+    return spec.event_time, spec.declared_axis, spec.known, spec.partition, spec.watermark
 
 
 def _check_rows(name: str, a: DataFrame, b: DataFrame, schema: pa.Schema) -> None:

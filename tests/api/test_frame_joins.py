@@ -657,9 +657,7 @@ def test_a_zone_is_that_of_the_frame_whose_times_have_none() -> None:
     zone = {"on": "at", "time_zone": "Europe/Berlin"}
     assert cj.asof_join(left, right, **zone).tier.tolist() == ["silver", "silver", "gold"]
     assert cj.asof_join(left, right, **zone, clock_change="after").tier.tolist() == ["silver", "gold", "gold"]
-    with pytest.warns(
-        cj.MissingRowsWarning, match="1 of 3 rows of the left .*: 1 with an event time out of range, or in an"
-    ):
+    with pytest.warns(cj.MissingRowsWarning, match="1 of 3 rows of the left .*: 1 with a time out of range, or in an"):
         joined = cj.asof_join(left, right, **zone, clock_change="reject")
     assert [None if pd.isna(tier) else tier for tier in joined.tier] == ["silver", None, "gold"]
 

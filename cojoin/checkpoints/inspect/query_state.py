@@ -46,7 +46,7 @@ from cojoin.engine.rescaling import key_columns
 from cojoin.engine.row_changes import RowChanges
 from cojoin.engine.state.ttl import split_type
 from cojoin.engine.time.known_time import KnownTime
-from cojoin.engine.time.time_axis import TimeAxis
+from cojoin.engine.time.time_axis import TimeAxis, is_moment
 from cojoin.engine.time.watermarks import NONE
 from cojoin.engine.values.encoding import encode_rows
 from cojoin.engine.values.rows import back_quoted, free_name
@@ -437,12 +437,17 @@ def stored_inputs(query: Mapping[str, Any]) -> tuple[InputSpec, InputSpec]:
             tuple(stored["sequence"]),
             static=bool(stored.get("static")),
             changes=RowChanges.read(stored.get("changes"), stored["event_time"], axis, known),
-            axis=axis if stored.get("changes") is None else None,
+            axis=None if stored.get("changes") is not None or _is_timed(schema, stored["event_time"]) else axis,
             known=known,
         )
         for stored, schema, axis, known in zip(query["inputs"], schemas, axes, known_times, strict=True)
     )
     return left, right
+
+
+def _is_timed(schema: pa.Schema, event_time: str | None) -> bool:
+    """Return whether the event time is a timestamp, so that an axis is that of the known times alone."""
+    return event_time is not None and event_time in schema.names and is_moment(schema.field(event_time).type)
 
 
 def state_manifest(files: Store, state: QueryState) -> Manifest:

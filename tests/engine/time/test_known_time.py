@@ -50,12 +50,22 @@ def test_a_description_is_read_as_it_was(
     ("arguments", "expected"),
     [
         ({"known_at": "loaded", "delay": "1 hour"}, "expected known_at=, a column"),
-        ({"known_at": "missing"}, "input 'right' has no known at column 'missing'"),
+        ({"known_at": "missing"}, "input 'right' has no known_at= column 'missing'"),
         ({"known_at": "loadd"}, "did you mean 'loaded'?"),
-        ({"known_at": "number"}, "known at column 'number': expected a timestamp, got bigint; write time_unit='ms'"),
-        ({"known_at": "day"}, "known at column 'day': expected a timestamp, got date; write time_zone='UTC'"),
+        ({"known_at": "number"}, "known_at= column 'number': expected a timestamp, got bigint; write time_unit='ms'"),
+        ({"known_at": "day"}, "known_at= column 'day': expected a timestamp, got date; write time_zone='UTC'"),
         ({"known_at": 7}, "known_at: expected the name of a timestamp column, got 7"),
         ({"delay": "-1 hour"}, "delay: expected a duration of zero or more, got '-1 hour'"),
+        ({"delay": timedelta.max}, "delay: expected at most 100 years"),
+        (
+            {"known_at": "loaded", "snapshot_known": "at_snapshot"},
+            "snapshot_known: expected rows that are changes of a",
+        ),
+        ({"snapshot_known": "at_snapshot"}, "snapshot_known: expected known_at= with it"),
+        (
+            {"known_at": "day", "event_time": "number", "time_unit": "ms"},
+            "'day': expected a timestamp, or a whole number with time_unit=, got date; a date has no time",
+        ),
         ({"delay": 15}, "delay: expected a duration such as '5 seconds' or a timedelta, got 15; write its unit"),
         ({"known_at": "loaded", "snapshot_known": "now"}, "snapshot_known: expected 'at_event_time' or 'at_snapshot'"),
         (
@@ -131,6 +141,27 @@ def test_frames_join_by_known_times_in_one_line() -> None:
     assert joined["price"].to_dict() == {"a": 10.0, "b": 12.5, "c": 12.5}
     joined = cj.temporal_join(orders, prices.iloc[:2], on=("at", "valid_at"), by="sku", delay="15 minutes")
     assert joined["price"].tolist() == [10.0, 12.5, 12.5]
+
+
+def test_a_zone_is_not_guessed_between_event_times_and_known_times() -> None:
+    orders = pd.DataFrame({"k": [1], "t": pd.to_datetime(["2026-01-15 10:05"])})
+    known = pd.to_datetime(["2026-01-15 10:30+01:00"])
+    prices = pd.DataFrame({"k": [1], "t": pd.to_datetime(["2026-01-15 10:00"]), "kn": known, "p": [1]})
+    columns: dict[str, Any] = {"on": "t", "by": "k", "known_at": "kn"}
+    with pytest.raises(
+        ConfigurationError, match=r"column 'kn' of the right has a zone, and the times of both .*time_zo"
+    ):
+        cj.asof_join(orders, prices, **columns)
+    assert cj.asof_join(orders, prices, **columns, time_zone="Europe/Berlin")["p"].isna().all()
+    zoned = [frame.assign(t=frame.t.dt.tz_localize("Europe/Berlin")) for frame in (orders, prices)]
+    local = zoned[1].assign(kn=pd.to_datetime(["2026-01-15 10:04"]))
+    joined = cj.asof_join(zoned[0], local, **columns, time_zone="Europe/Berlin")
+    assert joined["p"].tolist() == [1]
+    right = cj.Input(local, "k", "t", name="prices", known_at="kn", time_zone="Europe/Berlin")
+    pair = cj.connect(cj.Input(zoned[0], "k", "t", name="orders"), right)
+    assert pair.asof_join().to_arrow()["p"].to_pylist() == [1]
+    number = local.assign(kn=[1_768_467_840_000])
+    assert cj.asof_join(zoned[0], number, **columns, time_unit="ms")["p"].tolist() == [1]
 
 
 def test_numbers_and_local_times_may_be_known_times() -> None:
