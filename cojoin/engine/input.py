@@ -540,15 +540,16 @@ class InputColumns:
             return KnownTime(delay_us=microseconds(declared.delay, f"{self.label}: delay"), **of_feed)
         of_feed |= {"snapshot_known": declared.snapshot_known}
         name = self._find(declared.known_at, "known_at=")
-        if axis is not None and not self._is_moment(name) and not axis.takes(self.fields[name].type):
-            cure = self.advice.about_time(name, self.types[name], "known_at=")
-            expected = f"expected a timestamp, or {axis.expected}"
-            msg = f"{self.label}: known_at= column {name!r}: {expected}, got {self.types[name]}; {cure}"
-            raise SchemaError(msg)
-        if not self._is_moment(name):
+        dtype = self.fields[name].type
+        if not is_moment(dtype):
+            if axis is not None and not axis.takes(dtype):
+                cure = self.advice.about_time(name, self.types[name], "known_at=")
+                expected = f"expected a timestamp, or {axis.expected}"
+                msg = f"{self.label}: known_at= column {name!r}: {expected}, got {self.types[name]}; {cure}"
+                raise SchemaError(msg)
             self._time(name, "known_at=", axis)
         valid_to = self._span(declared, axis)[1]
-        return KnownTime.of_column(name, self.fields[name].type, axis, valid_to=valid_to, **of_feed)
+        return KnownTime.of_column(name, dtype, axis, valid_to=valid_to, **of_feed)
 
     def _time(self, declared: Any, role: str, axis: TimeAxis | None) -> str | None:
         if declared is None:

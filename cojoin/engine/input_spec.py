@@ -99,8 +99,11 @@ _NOT_FINITE = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 
 _TIME = pa.timestamp("us", "UTC")
 
-_BEGINNING, _LAST = -(1 << 63), (1 << 63) - 1
+_BEGINNING = -(1 << 63)
 """The time in epoch microseconds from which rows of a table without event time are known."""
+
+_LAST = (1 << 63) - 1
+"""The end in epoch microseconds of a row whose validity has none."""
 
 DIRECT = "direct"
 """How rows are read that the workers make of files or records, and not Spark (``InputSpec.reading``)."""
@@ -173,7 +176,10 @@ class InputSpec:
         """
         if self.event_time is None:
             return np.full(table.num_rows, _BEGINNING if self.static else 0, dtype=np.int64)
-        micros = micros_of(table, self.event_time, self.axis)
+        return self._not_before_commits(table, micros_of(table, self.event_time, self.axis))
+
+    def _not_before_commits(self, table: pa.Table, micros: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return times of rows where, with known times, those of a feed's deletes are not before their commits."""
         if self.known is None or self.changes is None or self.known.committed_at is None:
             return micros
         commits = micros_of(table, self.known.committed_at, None)
@@ -200,12 +206,7 @@ class InputSpec:
     def known_micros(self, table: pa.Table) -> NDArray[np.int64]:
         """Return the known times of rows in epoch microseconds; a feed's delete is known at its commit, or later."""
         assert self.known is not None
-        event = self.event_micros(table)
-        known = self.known.micros(table, event)
-        if self.changes is None or self.known.committed_at is None or self.known.is_commit:
-            return known
-        commits = micros_of(table, self.known.committed_at, None)
-        return np.where(self.changes.deleted(table), np.maximum(known, commits), known)
+        return self._not_before_commits(table, self.known.micros(table, self.event_micros(table)))
 
     def micros(self, table: pa.Table) -> NDArray[np.int64]:
         """Return the times by which the watermark passes rows: event times, or effective times (``known_time``)."""

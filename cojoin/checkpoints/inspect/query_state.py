@@ -421,33 +421,29 @@ def as_snapshot(checkpoint: Location | Snapshot, at: Moment) -> Snapshot:
 
 def stored_inputs(query: Mapping[str, Any]) -> tuple[InputSpec, InputSpec]:
     """Return the inputs as a checkpoint describes them; watermark strategies are not stored."""
-    axes = [TimeAxis.read(stored) for stored in query["inputs"]]
-    schemas = [parse_schema(stored["columns"], label=f"input {stored['name']!r}") for stored in query["inputs"]]
-    known_times = [
-        KnownTime.read(stored, schema, axis)
-        for stored, schema, axis in zip(query["inputs"], schemas, axes, strict=True)
-    ]
-    left, right = (
-        InputSpec(
-            stored["name"],
-            schema,
-            tuple(stored["key"]),
-            stored["event_time"],
-            tuple(stored["partition"]),
-            tuple(stored["sequence"]),
-            static=bool(stored.get("static")),
-            changes=RowChanges.read(stored.get("changes"), stored["event_time"], axis, known),
-            axis=None if stored.get("changes") is not None or _is_timed(schema, stored["event_time"]) else axis,
-            known=known,
-        )
-        for stored, schema, axis, known in zip(query["inputs"], schemas, axes, known_times, strict=True)
-    )
+    left, right = map(_stored_input, query["inputs"])
     return left, right
 
 
-def _is_timed(schema: pa.Schema, event_time: str | None) -> bool:
-    """Return whether the event time is a timestamp, so that an axis is that of the known times alone."""
-    return event_time is not None and event_time in schema.names and is_moment(schema.field(event_time).type)
+def _stored_input(stored: Mapping[str, Any]) -> InputSpec:
+    """Return one input as a checkpoint describes it."""
+    schema, axis = parse_schema(stored["columns"], label=f"input {stored['name']!r}"), TimeAxis.read(stored)
+    known, event_time = KnownTime.read(stored, schema, axis), stored["event_time"]
+    changes = RowChanges.read(stored.get("changes"), event_time, axis, known)
+    # Of event times that are timestamps the axis is that of the known times alone.
+    is_timed = event_time in schema.names and is_moment(schema.field(event_time).type)
+    return InputSpec(
+        stored["name"],
+        schema,
+        tuple(stored["key"]),
+        event_time,
+        tuple(stored["partition"]),
+        tuple(stored["sequence"]),
+        static=bool(stored.get("static")),
+        changes=changes,
+        axis=None if changes is not None or is_timed else axis,
+        known=known,
+    )
 
 
 def state_manifest(files: Store, state: QueryState) -> Manifest:

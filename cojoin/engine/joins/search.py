@@ -14,6 +14,7 @@ search for each row of the side that has fewer, and no Python for each row.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -62,10 +63,10 @@ def sort_sides(
     """Return the rows of both sides sorted by key, then by the total order.
 
     ``settled`` is how many of each side's first rows are known to be in the total order within each key.
-    ``right_ranks`` break ties of the right rows; None takes those of its input.
+    ``right_ranks`` break ties of the right rows, after their known times; None takes those of its input.
     """
     codes, _ = encode_keys([spec.keys(table) for spec, table in zip(inputs, rows, strict=True)])
-    ranks = inputs[0].ranks, right_ranks or inputs[1].ranks
+    ranks = inputs[0].ranks, known_first(inputs[1], right_ranks or inputs[1].ranks)
     left, right = (
         _sort(spec, table, key_codes, place, count, decides)
         for spec, table, key_codes, place, count, decides in zip(
@@ -117,18 +118,24 @@ class Neighbours:
     def __init__(self, left: SortedRows, right: SortedRows, tolerance: int | None, *, exact: bool) -> None:
         self._left, self._right, self._exact = left, right, exact
         self._tolerance = None if tolerance is None else _clipped(tolerance)
-        self._rows, self._versions = combine((left.codes, left.micros), (right.codes, right.micros))
+
+    @cached_property
+    def _words(self) -> list[NDArray[np.int64]]:
+        """The keys and event times of the rows, and of the versions, in one column each."""
+        return combine((self._left.codes, self._left.micros), (self._right.codes, self._right.micros))
 
     def behind(self) -> NDArray[np.int64]:
         """Return the newest version before (``exact``: at or before) each row; of equal times, the last in order."""
         side: Literal["left", "right"] = "right" if self._exact else "left"
-        return self._near(_places(self._versions, self._rows, side) - 1)
+        rows, versions = self._words
+        return self._near(_places(versions, rows, side) - 1)
 
     def ahead(self) -> NDArray[np.int64]:
         """Return the earliest version after (``exact``: at or after) each row; of equal times, the last in order."""
         side: Literal["left", "right"] = "left" if self._exact else "right"
-        last_of_time = np.searchsorted(self._versions, self._versions, side="right") - 1
-        return self._near(np.append(last_of_time, -1)[_places(self._versions, self._rows, side)])
+        rows, versions = self._words
+        last_of_time = np.searchsorted(versions, versions, side="right") - 1
+        return self._near(np.append(last_of_time, -1)[_places(versions, rows, side)])
 
     def known_behind(self, effective: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return of the versions that are effective at or before each row the newest one before (``exact``: at) it.

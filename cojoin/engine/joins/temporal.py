@@ -37,7 +37,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cojoin.engine.joins.output_columns import Suffixes, allows_no_time, check_how, joined_schema
-from cojoin.engine.joins.search import at, known_first
+from cojoin.engine.joins.search import at
 from cojoin.engine.joins.versioned import Decision, VersionedJoinOperator
 from cojoin.engine.row_changes import EARLIEST
 from cojoin.engine.values.arguments import Duration, check_flag, microseconds
@@ -247,8 +247,7 @@ class TemporalJoinOperator(VersionedJoinOperator):
         return self._join.tombstones(right.table, self.inputs[1])[right.order]
 
     def _right_ranks(self) -> Ranks | None:
-        right = self.inputs[1]
-        return known_first(right, self._join.ranks(right)) if self._deletes_last else super()._right_ranks()
+        return self._join.ranks(self.inputs[1]) if self._deletes_last else super()._right_ranks()
 
     def _header(self) -> dict[str, Any]:
         return {**super()._header(), **({_ORDER: _LAST} if self._deletes_last else {})}

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from cojoin.engine.joins.output_columns import JoinedColumns
-from cojoin.engine.joins.search import Neighbours, known_first, shift, sort_alone, sort_sides
+from cojoin.engine.joins.search import Neighbours, shift, sort_alone, sort_sides
 from cojoin.engine.operator import OUTPUT, Emission, Operator
 from cojoin.engine.ordering import stable_argsort
 from cojoin.engine.state.segmented_table import Expired, SegmentedTable
@@ -138,7 +138,7 @@ class VersionedJoinOperator(Operator):
 
     def _right_ranks(self) -> Ranks | None:
         """Return the ranks of versions of one microsecond, besides the source's own order and their content."""
-        return known_first(self.inputs[1], self.inputs[1].ranks)
+        return self.inputs[1].ranks
 
     def _behind(self, left: SortedRows, right: SortedRows, tolerance: int | None, *, exact: bool) -> NDArray[np.int64]:
         """Return the newest version before (``exact``: at or before) each row, of those that are known at its time."""
