@@ -18,7 +18,7 @@ from cojoin.errors import EnvironmentSetupError, did_you_mean
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-Extra: TypeAlias = Literal["spark", "delta", "kafka", "registry", "metrics", "connect", "plots"]
+Extra: TypeAlias = Literal["spark", "delta", "kafka", "registry", "sql", "metrics", "connect", "plots"]
 """A set of packages that ``pip install "cojoin[...]"`` adds; ``pyproject.toml`` lists them, and so does guide 06."""
 
 _PACKAGES = {
@@ -31,6 +31,7 @@ _PACKAGES = {
     "matplotlib": "matplotlib",
     "obstore": "obstore",
     "pandas": "pandas",
+    "psycopg": "psycopg[binary]",
     "pyspark": "pyspark",
     "tqdm": "tqdm",
 }
@@ -63,6 +64,7 @@ _MODULES_OF_SPARK = (
     "cojoin.spark.",
     "cojoin.checkpoints.",
     "cojoin.kafka.",
+    "cojoin.sql.",
     "cojoin.debugging.",
     "cojoin.api.write_state.",
 )

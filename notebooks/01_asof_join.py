@@ -327,6 +327,8 @@ read("checkpoint/rejected").orderBy("reason").toPandas()
 # |---|---|
 # | `cj.sinks.delta(path_or_table)` | exactly once, with `partition_by=` and Delta's writer `options=` |
 # | `cj.sinks.kafka(servers, topic, key=...)` | records of a topic, exactly once for consumers of committed records ([04_replay_kafka.ipynb](04_replay_kafka.ipynb)) |
+# | `cj.sinks.delta(path_or_table, upsert=["trade_id"])` | one row for each key, the last, exactly once |
+# | `cj.sinks.sql(url, table, upsert=["trade_id"])` | the same in PostgreSQL, or in a file of SQLite: rows and the query's own row are one transaction |
 # | `cj.sinks.parquet(folder)` | a folder for each micro-batch, which is replaced if the micro-batch is run again |
 # | a callable `(DataFrame, batch_id)` | whatever it does; it may get a micro-batch twice, with the same id |
 #
@@ -334,6 +336,13 @@ read("checkpoint/rejected").orderBy("reason").toPandas()
 # run a micro-batch again that the table has already, it is passed over if it is the same, and refused otherwise. New
 # plain tables get `delta.checkpointInterval` 100, unless the session has a default: with Delta's 10, every tenth
 # micro-batch takes seconds more. A micro-batch that lets no row out makes no commit.
+#
+# **One row for each key.** With `upsert=` the table holds the newest answer: of the rows of one key the last stays, by
+# event time, then by the left's `sequence`, then by content, whatever the micro-batches. `conflict="first"` keeps the
+# first one, and `conflict="error"` ends the query at a key that comes twice. A column that `deletes=` names removes the
+# row of its key. This order is known of temporal joins, and of as-of joins that look backward. Rows of functions, of
+# interval joins and of other as-of joins are compared by the output's columns in `order_by=`, with the stored row, too.
+# A row with a null in its key is left out; `query.progress.upserts` counts it, and the log says so.
 
 # %%
 history = DeltaTable.forPath(spark, str(lake / "enriched")).history().orderBy("version")

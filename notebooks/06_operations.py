@@ -751,6 +751,16 @@ cj.lateness(cj.sources.delta("lake/enriched"), event_time="event_time")
 #   nothing is written.
 # * cojoin makes new tables with `delta.checkpointInterval` 100, unless your session sets a default: with Delta's own 10
 #   every tenth batch takes some seconds more.
+# * `cj.sinks.delta(..., upsert=["trade_id"])` keeps one row for each key, exactly once as well. The driver writes a plain
+#   table: files that hold replaced rows are written again without them, in one commit with the new rows, on the version
+#   that it has compared. Where no file holds a key of the batch, the commit is an append. Spark merges into all other
+#   tables (partitions, deletion vectors, a change feed, a batch or a rewriting of more than 1 GB). Its MERGE has the
+#   batch's id in the transaction, and not the epoch of the query's lease: that is compared right before. So a driver
+#   that was suspended between the two, and replaced, may still write the batch that its successor would write, and only
+#   if that has not written it yet.
+# * `cj.sinks.sql(url, table, upsert=[...])` is exactly once: a batch's rows and the query's row in `cojoin_fence` are one
+#   transaction. Where the answer to a commit is lost, that row tells whether it was made. A driver that takes over ends
+#   the sessions of its predecessor.
 # * `cj.sinks.parquet(folder)` writes a folder for each batch, and replaces it when the batch is run again. It names its
 #   query in `_cojoin.json`, and refuses the folder of another query.
 # * `cj.sinks.kafka(servers, topic, ...)` is exactly once for consumers that read committed records: one transaction a
@@ -772,6 +782,23 @@ history.selectExpr(
 # The workers write the files of a plain table, and the driver commits them, without the JVM. Spark writes tables with
 # partitions, writer options, constraints or NOT NULL columns; `query.progress.written_by_spark` has the outputs that it
 # writes, with the reason. Batches without rows commit nothing.
+#
+# ### What if others write the table of an upsert?
+#
+# | | |
+# |---|---|
+# | other rows | nothing: a commit in between is seen, and the batch is compared with it again |
+# | rows of the same keys | the later batch replaces them. With `order_by=` the greater row stays, whoever wrote it; a MERGE by Spark compares again in its own condition, but for ties |
+# | another query | each has its own transactions, or its own row in `cojoin_fence`. A start into a table of a database that another query has written warns: give `order_by=` where keys are the same |
+# | a key is there twice | a batch with that key replaces both rows by its one. Before: `SELECT trade_id FROM t GROUP BY trade_id HAVING count(*) > 1` |
+# | a key of the left input is not unique | by design: one row stays, the others are counted as `superseded`; the log has an example. Where that is wrong, name further columns in `upsert=`, or choose `conflict="error"` |
+# | `upsert=` is changed between runs | the start is refused, since the table would have rows of two rules |
+# | the row in `cojoin_fence` is gone | the start is refused, and says which `INSERT` brings it back: right where the table has all rows up to that batch. Else restore into a new checkpoint with a new table |
+#
+# A database needs rights to read and write the table, and to create tables in its schema. For TLS give libpq's options in
+# the URL, such as `?sslmode=verify-full`. The password is in no message, progress or checkpoint. A lock is awaited for a
+# minute; then the query ends with an error, and the next start continues. With `order_by=` or `conflict="error"` other
+# writers of the table wait while a batch is merged into it from its staging table.
 #
 # ## How large is the state?
 #
@@ -1143,7 +1170,7 @@ table("\n".join(["setting | here | why", *(f"{name} | {values[name]} | {why}" fo
 # | `pip install cojoin` | joins in memory, `diff`, `lateness`, the harness | numpy 1.26, pyarrow 18, or later |
 # | `pip install "cojoin[spark]"` | everything on Spark but Delta sources, and tables that only Spark writes | PySpark 4.0.1, pandas 2.2, deltalake 1.6, tqdm, obstore (for object stores) |
 # | `pip install "cojoin[delta]"` | the same with a PySpark that fits; an archive of topics in Delta | the same, delta-spark 4.4 |
-# | `cojoin[kafka]`, `[registry]`, `[metrics]`, `[connect]` | topics, schemas of a registry, OpenTelemetry, Spark Connect | the same as `[spark]`, and a client |
+# | `cojoin[kafka]`, `[registry]`, `[sql]`, `[metrics]`, `[connect]` | topics, schemas of a registry, PostgreSQL, OpenTelemetry, Spark Connect | the same as `[spark]`, and a client |
 # | `cojoin[plots]` | pictures | matplotlib |
 #
 # Nothing of this has an upper bound, so an installation leaves what is there. delta-spark itself takes PySpark up to
@@ -1227,7 +1254,7 @@ table("\n".join(["setting | here | why", *(f"{name} | {values[name]} | {why}" fo
 # `EnvironmentSetupError`) come before a query starts, and no output has a row more. `QueryFailedError` is what
 # `await_termination` raises when a running query ended, whatever ended it: its message is the cause's own. A static run
 # and the harness raise the cause itself: `FunctionError` where a user's function raised, `CodecError` where state can't
-# be read. Starting again is safe: in Delta, parquet and Kafka outputs a batch takes effect once. The table has the beginning or the telling part of each message.
+# be read. Starting again is safe: in outputs to Delta, databases, parquet and Kafka a batch takes effect once. The table has the beginning or the telling part of each message.
 
 # %%
 table("""

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from tests.servers.broker import Broker
+    from tests.servers.postgres import PostgresServer
     from tests.servers.registry import RegistryServer
     from tests.servers.s3 import S3Server
 
@@ -64,6 +65,7 @@ _GROUPS = {
         "tests/kafka/",
         "tests/servers/",
         "tests/session/",
+        "tests/sql/test_queries.py",
         "tests/storage/",
         "tests/delta/test_with_spark.py",
         "tests/simulation/test_against_spark.py",
@@ -315,6 +317,15 @@ def bucket(spark: SparkSession) -> Iterator[S3Server]:
         configuration = spark._jsc.hadoopConfiguration()
         for name, value in server.settings().items():
             configuration.set(name, value)
+        yield server
+
+
+@pytest.fixture(scope="session")
+def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresServer]:
+    """The PostgreSQL server of all tests; each test creates databases of its own."""
+    from tests.servers.postgres import postgres_server
+
+    with postgres_server(tmp_path_factory.mktemp("postgres")) as server:
         yield server
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["WAYS", "JoinGuard"]
 
-WAYS = ("asof", "asof-by-spark", "asof-from-delta", "rows", "asof-parquet", "rows-parquet", "static")
+WAYS = ("asof", "asof-known", "asof-by-spark", "asof-from-delta", "rows", "asof-parquet", "rows-parquet", "static")
 _SIZE = Size(200_000, 40_000, 2_000, 4)
 
 

@@ -33,10 +33,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.kills.changing import change_settings, choose_changes
-from benchmarks.kills.kill_points import POINTS, RANDOM
+from benchmarks.kills.kill_points import POINTS, RANDOM, SQL_POINTS
 from benchmarks.kills.killing import Killing
 from benchmarks.kills.places import Place
-from benchmarks.kills.putting_back import choose_copies, put_back
+from benchmarks.kills.putting_back import OUTPUTS, choose_copies, put_back
 from benchmarks.kills.suspending import Suspending
 from benchmarks.kills.topic_killing import TopicKilling
 from benchmarks.kills.verdicts import HEADER
@@ -44,14 +44,16 @@ from benchmarks.session import make_session
 from cojoin.engine.display import text_table
 from tests.seeds import SEED
 from tests.servers.broker import Broker
+from tests.servers.postgres import postgres_server
 from tests.servers.s3 import s3_process
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from pyspark.sql import SparkSession
 
     from benchmarks.kills.points import Point
+    from benchmarks.kills.stories import Place as Copied
     from benchmarks.kills.verdicts import Verdict
 
 __all__ = ["choose", "run"]
@@ -60,15 +62,16 @@ RANDOM_MOMENTS = 5
 COUNTS = {"kills": 40, "suspended": 10, "put_back": 10, "changed": 10}
 
 
-def choose(kills: int, seed: int, only: str | None = None) -> list[Point]:
+def choose(kills: int, seed: int, only: str | None = None, more: Sequence[Point] = ()) -> list[Point]:
     """Choose points, as evenly over the phases as may be.
 
     Args:
         kills: How many; where there are more than points, some come again.
         seed: Chooses.
         only: One phase alone.
+        more: Points of a kind of sink.
     """
-    every = [point for point in (*POINTS, *[RANDOM] * RANDOM_MOMENTS) if only in (None, point.phase)]
+    every = [point for point in (*POINTS, *more, *[RANDOM] * RANDOM_MOMENTS) if only in (None, point.phase)]
     choice = random.Random(seed)
     chosen: list[Point] = []
     while len(chosen) < kills:
@@ -86,11 +89,16 @@ def run(
     """Do all of it, one after the other."""
     suspending = Suspending(spark, folder / "suspended", seed, place)
     yield from suspending.run(suspending.choose(counts["suspended"]))
-    for number, copy in enumerate(choose_copies(counts["put_back"], seed)):
-        yield put_back(spark, folder / f"copy-{number}", seed + number, copy)
+    own: dict[str, tuple[Copied, ...]] = {"upsert": ("upserted",), "merge": ("merged",), "sql": ("sql",)}
+    for number, copy in enumerate(choose_copies(counts["put_back"], seed, own.get(place.sink, OUTPUTS))):
+        yield put_back(spark, folder / f"copy-{number}", seed + number, copy, place.url)
     for number, change in enumerate(choose_changes(counts["changed"], seed)):
         yield change_settings(spark, folder / f"change-{number}", seed + number, *change)
-    yield from Killing(spark, folder / "killed", seed, place).run(choose(counts["kills"], seed, only))
+    more = SQL_POINTS if place.sink == "sql" else ()
+    # The table of another query would have rows that were not upserted.
+    takes_over = place.sink == "append"
+    chosen = [each for each in choose(counts["kills"], seed, only, more) if takes_over or each.job != "same table"]
+    yield from Killing(spark, folder / "killed", seed, place).run(chosen)
 
 
 def main() -> None:
@@ -108,7 +116,8 @@ def main() -> None:
         "--only", choices=sorted({*(each.phase for each in POINTS), RANDOM.phase}), help="kills: a phase"
     )
     parser.add_argument("--s3", action="store_true", help="checkpoints and tables on a server of S3's protocol")
-    parser.add_argument("--sink", choices=("delta", "kafka"), default="delta", help="where the joined rows go")
+    sinks = ("append", "upsert", "merge", "sql", "kafka")
+    parser.add_argument("--sink", choices=sinks, default="append", help="how the joined rows are written, or kafka")
     parser.add_argument("--smoke", action="store_true", help="a few of each, to see that everything works")
     arguments = parser.parse_args()
     seed = arguments.seed
@@ -116,7 +125,9 @@ def main() -> None:
     counts = {name: min(getattr(arguments, name), 3 if arguments.smoke else 10_000) for name in COUNTS}
     verdicts = []
     with tempfile.TemporaryDirectory(prefix="cojoin-kills-") as folder, contextlib.ExitStack() as servers:
-        place = Place(servers.enter_context(s3_process(Path(folder))) if arguments.s3 else None)
+        endpoint = servers.enter_context(s3_process(Path(folder))) if arguments.s3 else None
+        url = servers.enter_context(postgres_server(Path(folder) / "postgres")).url if arguments.sink == "sql" else ""
+        place = Place(endpoint, sink="append" if arguments.sink == "kafka" else arguments.sink, url=url)
         spark = make_session("kills", Path(folder), s3=place.endpoint)
         if arguments.sink == "kafka":
             killing = TopicKilling(spark, Path(folder), seed, servers.enter_context(Broker()))

@@ -10,7 +10,7 @@ from benchmarks.kills.points import Point
 if TYPE_CHECKING:
     from benchmarks.kills.points import Condition
 
-__all__ = ["FAILURES", "FILES", "POINTS", "RANDOM", "SUSPENSIONS"]
+__all__ = ["FAILURES", "FILES", "POINTS", "RANDOM", "SQL_POINTS", "SUSPENSIONS"]
 
 FILES = 5
 """How many files each input has, so how many batches a run has before its drain."""
@@ -31,6 +31,10 @@ def _output(name: str, number: int | None = None) -> Condition:
         return bool(is_output and (written >= batch if number is None else written == number))
 
     return is_meant
+
+
+def _output_of_sql(arguments: tuple[Any, ...], _: int) -> bool:
+    return bool(arguments[0]._output.name == "output")  # noqa: SLF001 - the writer has no other name
 
 
 def _kind(name: str) -> Condition:
@@ -83,7 +87,9 @@ def _bytes(content: str | bytes) -> bytes:
 
 _SINK_NAMES = ("delta_sink:DeltaWriter", "parquet_sink:ParquetWriter")
 _BATCHES, _STATE = "cojoin.spark.query.batch_writer:BatchWriter", "cojoin.checkpoints.state_table:StateTable"
-_SINKS = tuple(f"cojoin.spark.sinks.{name}.{how}" for name in _SINK_NAMES for how in ("write", "commit"))
+_SQL = "cojoin.sql.sql_sink:SqlWriter"
+_WRITERS = (*(f"cojoin.spark.sinks.{name}" for name in _SINK_NAMES), _SQL)
+_SINKS = tuple(f"{name}.{how}" for name in _WRITERS for how in ("write", "commit"))
 _SNAPSHOTS = "cojoin.checkpoints.snapshots:Snapshots.write"
 _MANIFESTS = "cojoin.checkpoints.manifest:Manifests"
 _PROGRESS = "cojoin.checkpoints.progress_table:ProgressTable"
@@ -186,6 +192,7 @@ SUSPENSIONS: tuple[Point, ...] = (
     _batch(
         "after the first look at the lease",
         "cojoin.spark.sinks.delta_sink:DeltaWriter.target",
+        f"{_SQL}.target",
         enters=True,
         condition=_output("output"),
     ),
@@ -199,6 +206,14 @@ SUSPENSIONS: tuple[Point, ...] = (
     _ALL_WRITTEN,
 )
 """Where a driver is suspended: on both sides of each look at the lease, and before each commit."""
+
+SQL_POINTS: tuple[Point, ...] = (
+    _OUTPUT,
+    _batch("rows in the database, not committed", f"{_SQL}._upsert", condition=_output_of_sql),
+    _batch("fence row read", f"{_SQL}._has_batch", condition=_output_of_sql),
+    _OUTPUT_DONE,
+)
+"""Where a driver that writes to a database is killed or suspended; its transaction is open at the second and third."""
 
 FAILURES: tuple[Point, ...] = (_OUTPUT, _OUTPUT_DONE, _REJECTED, _REJECTED_DONE, _ROWS, _INDEXED, _MANIFEST, _COUNTS)
 """Where a batch fails of itself, in a driver that lives on."""

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 import cojoin as cj
-from benchmarks.kills.kill_points import POINTS, SUSPENSIONS
+from benchmarks.kills.kill_points import POINTS, SQL_POINTS, SUSPENSIONS
 from benchmarks.kills.topic_points import TOPIC_POINTS, WORKER, Mortal, TopicDeed, armed_in_worker
 from benchmarks.session import make_session, set_partitions
 from cojoin.checkpoints.lease import Lease
@@ -41,9 +41,11 @@ if TYPE_CHECKING:
 
     from cojoin.storage.store import Store
 
-__all__ = ["ANOTHER_MACHINE", "BEAT_SECONDS", "Job", "Step", "Victim"]
+__all__ = ["ANOTHER_MACHINE", "BEAT_SECONDS", "Job", "Sink", "Step", "Victim"]
 
 Victim: TypeAlias = Literal["both", "JVM", "Python", "suspended", "worker"]
+
+Sink: TypeAlias = Literal["append", "upsert", "merge", "sql"]
 
 ANOTHER_MACHINE = "another-machine"
 """What a driver that is to be suspended calls its machine: on one machine a process that stands still counts as alive,
@@ -72,6 +74,8 @@ class Job:
         changes: Whether it has run with other settings before.
         endpoint: The server of S3's protocol that its root is on.
         servers: The brokers whose topic its output is, by the name of the table; None for a table.
+        sink: How its rows are written: appended, upserted by the driver or into a database, or merged by Spark.
+        url: The database, where its table is in one.
     """
 
     folder: str
@@ -88,12 +92,17 @@ class Job:
     changes: bool = False
     endpoint: str | None = None
     servers: str | None = None
+    sink: Sink = "append"
+    url: str = ""
 
     @property
     def output(self) -> cj.sinks.Sink:
         """Where its joined rows go."""
+        if self.sink == "sql":
+            return cj.sinks.sql(self.url, self.table, upsert="trade_id")
         if self.servers is None:
-            return cj.sinks.delta(self.table)
+            more: dict[str, Any] = {} if self.sink == "append" else {"upsert": "trade_id"}
+            return cj.sinks.delta(self.table, **more, partition_by="tier" if self.sink == "merge" else ())
         return cj.sinks.kafka(self.servers, self.table, key="customer_id", timestamp="event_time")
 
     @property
@@ -120,7 +129,7 @@ class Job:
         if self.origin is not None:
             restore = {
                 "restore_from": cj.Snapshot(self.origin, self.at),
-                "cut_back_output": not self.table.startswith(self.root),
+                "cut_back_output": self.sink != "sql" and not self.table.startswith(self.root),
             }
         saved = self.saved(spark)
         joined = saved.join(**settings)
@@ -185,7 +194,7 @@ def main(paths: list[Path]) -> None:
     jvm = spark.sparkContext._gateway.proc.pid  # noqa: SLF001 - nobody else knows the JVM's process
     for step in steps:
         step.path.with_name("jvm").write_text(str(jvm))
-        every = (*POINTS, *SUSPENSIONS, *TOPIC_POINTS)
+        every = (*POINTS, *SUSPENSIONS, *TOPIC_POINTS, *SQL_POINTS)
         chosen = [each for each in every if (each.phase, each.name) == (step.phase, step.name)]
         told = "ended"
         try:

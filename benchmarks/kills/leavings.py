@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pandas as pd
+import psycopg
+import pyarrow as pa
+from deltalake import DeltaTable, write_deltalake
+from deltalake.exceptions import DeltaError
 
 from benchmarks.differences import differences
 from benchmarks.kills.kill_points import FILES
@@ -17,14 +24,68 @@ if TYPE_CHECKING:
     from cojoin.storage.store import Store
     from tests.spark.saved import Saved
 
-__all__ = ["broken_laws", "compare", "enriched", "left_behind", "rejected", "write_files"]
+__all__ = ["OtherJob", "broken_laws", "compare", "enriched", "enriched_in", "left_behind", "rejected", "write_files"]
 
 REJECTED_A_FILE = 2
+DRAFT = -1.0
+"""The amount of a trade before it is corrected."""
+
+STRANGE = -5
+"""The number of the trade that another job updates in the tables of those that upsert."""
 
 
-def compare(streams: Streams, what: str, out: list[Any], dead: list[Any]) -> list[str]:
-    """Return how a job's rows, and the numbers of its rejected trades, differ from what they must be."""
-    faults = differences(streams.enriched(), out, f"{what}, output")
+class OtherJob(threading.Thread):
+    """Another job that updates a row of its own in a table, as soon as there is one, until it is stopped."""
+
+    def __init__(self, path: str, url: str = "") -> None:
+        super().__init__(daemon=True)
+        self._path, self._url, self._stopping, self._updates = path, url, threading.Event(), 0
+
+    def run(self) -> None:
+        """Update the row again and again; a conflict with a driver's commit is tried again."""
+        while not self._stopping.wait(0.2):
+            with suppress(DeltaError, OSError, psycopg.Error):
+                if self._url:
+                    self._update_by_sql()
+                    continue
+                table = DeltaTable(self._path)
+                columns = {field.name: field.type for field in pa.schema(table.schema().to_arrow())}
+                if not self._updates:
+                    values = {"trade_id": STRANGE, "amount": 1.0, "tier": "basic"}
+                    schema = pa.schema(list(columns.items()))
+                    write_deltalake(table, pa.Table.from_pylist([values], schema), mode="append")
+                else:
+                    table.update(predicate=f"trade_id = {STRANGE}", updates={"amount": f"{self._updates + 1}.0"})
+                self._updates += 1
+
+    def _update_by_sql(self) -> None:
+        with psycopg.connect(self._url) as connection:
+            connection.execute(
+                f'INSERT INTO "{self._path}" (trade_id, amount) VALUES (%s, %s) '
+                "ON CONFLICT (trade_id) DO UPDATE SET amount = excluded.amount",  # type: ignore[arg-type]
+                [STRANGE, self._updates + 1.0],
+            )
+        self._updates += 1
+
+    def stop(self, spark: SparkSession) -> list[str]:
+        """Stop it; return what is wrong with its row."""
+        self._stopping.set()
+        self.join()
+        if self._url:
+            amounts = [row[2] for row in enriched_in(self._url, self._path) if row[0] == STRANGE]
+        else:
+            amounts = [row.amount for row in table(spark, self._path).where(f"trade_id = {STRANGE}").collect()]
+        wanted = [float(self._updates)] if self._updates else []
+        return [] if amounts == wanted else [f"the other job's row has {amounts} and not {wanted}"]
+
+
+def compare(streams: Streams, what: str, out: list[Any], dead: list[Any], *, in_two: bool = False) -> list[str]:
+    """Return how a job's rows, and the numbers of its rejected trades, differ from what they must be.
+
+    Of rows ``in_two`` tables the first may have drafts whose trades are in the second.
+    """
+    rows = [row for row in out if row[0] != STRANGE and not (in_two and row[2] == DRAFT)]
+    faults = differences(streams.enriched(), rows, f"{what}, output")
     wanted = [(number,) for number in range(FILES * REJECTED_A_FILE)]
     return faults + differences(wanted, dead, f"{what}, rejected")
 
@@ -44,10 +105,20 @@ def left_behind(files: Store) -> str:
     return "; ".join(told + ([f"restoration {stage}"] if stage else []))
 
 
-def write_files(streams: Streams, folders: Folders) -> None:
-    """Write the streams as files; each file of trades has a few that no query can admit, for want of a key."""
-    sides = zip(cut(streams.trades, FILES), cut(streams.customers, FILES), strict=True)
-    for number, (trades, customers) in enumerate(sides):
+def write_files(streams: Streams, folders: Folders, *, drafts: bool = False) -> None:
+    """Write the streams as files; each file of trades has a few that no query can admit, for want of a key.
+
+    With ``drafts``, each trade of a later file is in the file before it, too, with an earlier event time: where they
+    are upserted, nothing remains of it.
+    """
+    files, random = list(cut(streams.trades, FILES)), np.random.default_rng(len(streams.trades))
+    for number, (trades, customers) in enumerate(zip(files, cut(streams.customers, FILES), strict=True)):
+        if drafts and number + 1 < FILES:
+            coming = files[number + 1]
+            # Not beyond the file's own times, or the watermark would pass trades that have not come.
+            before = coming.event_time - random.integers(0, 3_000_000, size=len(coming))
+            before = before.clip(upper=trades.event_time.max())
+            trades = pd.concat([trades, coming.assign(event_time=before, amount=DRAFT)])  # noqa: PLW2901
         ids = [number * REJECTED_A_FILE + each for each in range(REJECTED_A_FILE)]
         keyless = trades.iloc[: len(ids)].assign(trade_id=[-1 - each for each in ids])
         keyless["customer_id"] = pd.array([None] * len(ids), dtype="Int64")
@@ -61,6 +132,17 @@ def enriched(spark: SparkSession, path: str, version: int | None = None) -> list
         return []
     reader = spark.read.format("delta")
     return enriched_rows((reader if version is None else reader.option("versionAsOf", version)).load(path))
+
+
+def enriched_in(url: str, name: str) -> list[Any]:
+    """Return the joined rows of a table of PostgreSQL; none without the table."""
+    columns = "trade_id, (extract(epoch from event_time) * 1000000)::bigint, amount, version, tier"
+    with psycopg.connect(url) as connection:
+        try:
+            rows = connection.execute(f'SELECT {columns} FROM "{name}"').fetchall()  # type: ignore[arg-type]
+        except psycopg.errors.UndefinedTable:
+            return []
+    return sorted(rows, key=str)
 
 
 def rejected(spark: SparkSession, path: str, version: int | None = None) -> list[Any]:

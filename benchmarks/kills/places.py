@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,8 @@ from tests.servers.s3 import BUCKET
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from benchmarks.kills.killed_driver import Sink
 
 __all__ = ["Place"]
 
@@ -21,10 +24,14 @@ class Place:
     Attributes:
         endpoint: The server of S3's protocol; None for local folders.
         bucket: The bucket there.
+        sink: How the drivers write their tables.
+        url: The database of these tables, where they are in one.
     """
 
     endpoint: str | None = None
     bucket: str = BUCKET
+    sink: Sink = "append"
+    url: str = ""
 
     def root(self, folder: Path) -> str:
         """Return where the checkpoint and the table of a query go whose folder on this machine is given."""
@@ -39,4 +46,5 @@ class Place:
             batch: The batch that was chosen.
         """
         root = self.root(folder)
-        return Job(str(folder), root, str(data), f"{root}/out", batch, endpoint=self.endpoint)
+        table = f"{root}/out" if self.sink != "sql" else f"out_{uuid.uuid4().hex}"
+        return Job(str(folder), root, str(data), table, batch, endpoint=self.endpoint, sink=self.sink, url=self.url)

@@ -17,7 +17,7 @@ from benchmarks.kills.stories import DRAIN, PAUSE, Place, Settings, Story
 from benchmarks.kills.verdicts import Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from pyspark.sql import SparkSession
@@ -38,6 +38,7 @@ CHANGES: dict[str, tuple[Settings, Settings]] = {
 }
 """What may change in between, by its name: the settings before and after."""
 
+OUTPUTS: tuple[Place, ...] = ("delta", "upserted", "parquet", "partitioned", "delta", "merged")
 _FIRST = 3
 """How many batches there are before the copy."""
 _PATIENCE_SECONDS = 120
@@ -71,12 +72,13 @@ class Copy:
         return f"{where}{self.age} batches old, {self.change}"
 
 
-def choose_copies(count: int, seed: int) -> list[Copy]:
+def choose_copies(count: int, seed: int, outputs: Sequence[Place] = OUTPUTS) -> list[Copy]:
     """Choose cases: each age, change and kind of output as often as may be.
 
     Args:
         count: How many.
         seed: Chooses.
+        outputs: The kinds.
     """
     choice = random.Random(seed)
 
@@ -86,7 +88,7 @@ def choose_copies(count: int, seed: int) -> list[Copy]:
     columns = zip(
         turns([1, 3, 1, 3, 0]),
         turns(list(CHANGES)),
-        turns(["delta", "delta", "parquet", "partitioned"]),
+        turns(list(outputs)),
         turns(["delta", "beside"]),
         turns([False, False, True]),
         turns([1, 0, 2]),
@@ -96,11 +98,12 @@ def choose_copies(count: int, seed: int) -> list[Copy]:
     return [Copy(*values) for values in itertools.islice(columns, count)]  # type: ignore[arg-type]
 
 
-def put_back(spark: SparkSession, folder: Path, seed: int, case: Copy) -> Verdict:
-    """Do it, and say what came of it."""
+def put_back(spark: SparkSession, folder: Path, seed: int, case: Copy, url: str = "") -> Verdict:
+    """Do it, and say what came of it; ``url`` is the database of an output that is in one."""
     before, after = CHANGES[case.change]
     total = _FIRST + case.age + case.between
-    story = Story(spark, folder, seed, files=total, output=case.output, rejected=case.rejected, interval=case.interval)
+    places = {"output": case.output, "rejected": case.rejected}
+    story = Story(spark, folder, seed, files=total, interval=case.interval, url=url, **places)
     story.add(_FIRST)
     if case.running:
         story.add(case.age)

@@ -7,6 +7,7 @@ trades that no query can admit for want of a key, some that come late, and some 
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 from collections import Counter
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ import pandas as pd
 
 import cojoin as cj
 from benchmarks.differences import differences
+from benchmarks.kills.leavings import enriched_in
 from benchmarks.kills.verdicts import unfit_words
 from tests.spark.data import ENRICHED_DDL, FAR_FUTURE, MORNING, SECOND, Folders, connect, cut, enriched_rows, generate
 from tests.spark.saved import Saved
@@ -29,9 +31,9 @@ if TYPE_CHECKING:
 __all__ = ["DRAIN", "PAUSE", "Place", "Settings", "Story"]
 
 DRAIN, PAUSE = cj.Trigger.available_now(drain=True), cj.Trigger.available_now()
-Place: TypeAlias = Literal["delta", "partitioned", "parquet", "beside"]
-"""Where an output goes: a Delta table whose files the workers write, or Spark; a folder of parquet files; or, for the
-rejected rows, the table that they have in the checkpoint."""
+Place: TypeAlias = Literal["delta", "partitioned", "parquet", "beside", "upserted", "merged", "sql"]
+"""Where an output goes: a Delta table whose files the workers write, or Spark; a folder of parquet files; a table that
+is upserted, by Delta in two ways or in a database; or, for the rejected rows, their table in the checkpoint."""
 
 _ODD = 10_000
 """The first number of a trade that no query admits, or not every one."""
@@ -121,6 +123,7 @@ class Story:
         output: What its output is.
         rejected: Where its rejected rows go.
         interval: A snapshot every so many batches; None for none.
+        url: The database of an output that is in one.
     """
 
     def __init__(
@@ -133,8 +136,9 @@ class Story:
         output: Place = "delta",
         rejected: Place = "delta",
         interval: int | None = 1,
+        url: str = "",
     ) -> None:
-        self._spark, self._folder = spark, folder
+        self._spark, self._folder, self._url = spark, folder, url
         self._places: dict[str, Place] = {"out": output, "rejected": rejected}
         self._interval = interval
         self._streams = generate(trades=40 * files, customers=10 * files, seed=seed)
@@ -227,8 +231,19 @@ class Story:
         place, path = self._places[name], self._path(name)
         if place == "parquet":
             return cj.sinks.parquet(path)
+        if place == "sql":
+            return cj.sinks.sql(self._url, self._table, upsert="trade_id", order_by="event_time")
         column = "tier" if name == "out" else "reason"
-        return cj.sinks.delta(path, partition_by=column if place == "partitioned" else ())
+        # Late trades may be applied, so that no order is known of itself.
+        rule: dict[str, Any] = (
+            {"upsert": "trade_id", "order_by": "event_time"} if place in {"upserted", "merged"} else {}
+        )
+        return cj.sinks.delta(path, partition_by=column if place in {"partitioned", "merged"} else (), **rule)
+
+    @property
+    def _table(self) -> str:
+        """The output's table in a database, which is of the story's folder alone."""
+        return f"out_{hashlib.sha256(str(self._folder).encode()).hexdigest()[:16]}"
 
     def _frame(self, name: str) -> DataFrame | None:
         path = self._path(name)
@@ -237,6 +252,8 @@ class Story:
         return self._spark.read.format("parquet" if self._places[name] == "parquet" else "delta").load(path)
 
     def _rows(self) -> list[tuple[Any, ...]]:
+        if self._places["out"] == "sql":
+            return enriched_in(self._url, self._table)
         frame = self._frame("out")
         return [] if frame is None else enriched_rows(frame)
 

@@ -18,9 +18,9 @@ from unittest import mock
 
 import cojoin as cj
 from benchmarks.kills.drivers import Driver, DriverError
-from benchmarks.kills.kill_points import FILES, SUSPENSIONS
+from benchmarks.kills.kill_points import FILES, SQL_POINTS, SUSPENSIONS
 from benchmarks.kills.killed_driver import BEAT_SECONDS, Step
-from benchmarks.kills.leavings import broken_laws, compare, enriched, left_behind, rejected, write_files
+from benchmarks.kills.leavings import broken_laws, compare, enriched, enriched_in, left_behind, rejected, write_files
 from benchmarks.kills.places import Place
 from benchmarks.kills.verdicts import Verdict, unfit_words
 from cojoin.checkpoints.lease import Lease
@@ -61,12 +61,13 @@ class Suspending:
         self._spark, self._folder, self._place = spark, folder, place or Place()
         self._choice, self._stands = random.Random(seed), False
         self._streams, self._data = generate(trades=300, customers=80, seed=seed), folder / "data"
-        write_files(self._streams, Folders(self._data))
+        write_files(self._streams, Folders(self._data), drafts=self._place.sink != "append")
 
     def choose(self, count: int) -> list[Point]:
         """Return so many points, each as often as may be."""
-        points = [point for _ in range(-(-count // len(SUSPENSIONS))) for point in SUSPENSIONS]
-        return points[:count] if count >= len(SUSPENSIONS) else self._choice.sample(points, count)
+        every = (*SQL_POINTS, *SUSPENSIONS) if self._place.sink == "sql" else SUSPENSIONS
+        points = [point for _ in range(-(-count // len(every))) for point in every]
+        return points[:count] if count >= len(every) else self._choice.sample(points, count)
 
     def run(self, points: Sequence[Point]) -> Iterator[Verdict]:
         """Suspend at each point, one after the other."""
@@ -125,9 +126,11 @@ class Suspending:
         faults = [] if refusal is None else unfit_words(refusal, saved.checkpoint, job.table)
         last = saved.manifests.last()
         faults += [] if last is not None and last.report.drained else ["it was not drained"]
-        out, dead = enriched(self._spark, job.table), rejected(self._spark, f"{saved.checkpoint}/rejected")
+        is_sql = job.sink == "sql"
+        out = enriched_in(job.url, job.table) if is_sql else enriched(self._spark, job.table)
+        dead = rejected(self._spark, f"{saved.checkpoint}/rejected")
         faults += compare(self._streams, waking, out, dead) + broken_laws(saved)
-        if job.batch in saved.snapshots.batch_ids():
+        if job.batch in saved.snapshots.batch_ids() and not is_sql:
             # Long removed, or written again by the one that was woken: then it must be whole.
             faults += self._fork(job)
         return refusal, faults
@@ -153,4 +156,4 @@ class Suspending:
             )
         )
         dead += rejected(self._spark, f"{fork.checkpoint}/rejected")
-        return compare(self._streams, f"restored at {job.batch}", before + fork.rows(), dead)
+        return compare(self._streams, f"restored at {job.batch}", before + fork.rows(), dead, in_two=True)

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-    from cojoin.delta.actions import Commit
+    from cojoin.delta.actions import Commit, DataFile
     from cojoin.delta.table_log import TableVersion
     from cojoin.delta.table_writer import Committed, NewTable
     from cojoin.storage.parquet_files import WrittenFile
@@ -172,13 +172,21 @@ class TableTransactions:
 
     The application writes each batch once, in ascending order. ``epoch`` is that of the query's lease; None where the
     table is not fenced. ``is_shared``: a local path is known to be the same folder for Spark as for this process, as
-    the checkpoint's is; without Spark Connect it is in any case. Errors are those of ``TableBatches``.
+    the checkpoint's is; without Spark Connect it is in any case. ``replaces`` and errors are those of ``TableBatches``.
     """
 
     def __init__(
-        self, spark: SparkSession, location: str, app_id: str, epoch: int | None = None, *, is_shared: bool = False
+        self,
+        spark: SparkSession,
+        location: str,
+        app_id: str,
+        epoch: int | None = None,
+        *,
+        is_shared: bool = False,
+        replaces: bool = False,
     ) -> None:
         self._spark, self._location, self._app_id, self._epoch = spark, location, app_id, epoch
+        self._replaces = replaces
         self._is_shared = is_shared or adapter_of(spark).shares_paths
         self._path: str | None = None
         self._batches: TableBatches | None = None
@@ -228,11 +236,29 @@ class TableTransactions:
         is_done: Callable[[int], bool],
     ) -> Committed:
         """Append files in the table's folder as a batch; see ``TableBatches.append``. The name must have a table."""
+        batches = self._expected()
+        return batches.append(schema, files, batch_id, query_id=query_id, metadata=metadata, is_done=is_done)
+
+    def replace(
+        self,
+        schema: pa.Schema,
+        plan: Callable[[Sequence[DataFile]], tuple[Sequence[WrittenFile], Sequence[DataFile]]],
+        batch_id: int,
+        *,
+        query_id: str,
+        metadata: str | None = None,
+        is_done: Callable[[int], bool],
+    ) -> Committed:
+        """Replace files of the table as a batch; see ``TableBatches.replace``. The name must have a table."""
+        batches = self._expected()
+        return batches.replace(schema, plan, batch_id, query_id=query_id, metadata=metadata, is_done=is_done)
+
+    def _expected(self) -> TableBatches:
         batches = self._opened()
         if batches is None:
             msg = f"Delta table {self._location}: expected the table that the batch was written for, found none"
             raise QueryFailedError(msg)
-        return batches.append(schema, files, batch_id, query_id=query_id, metadata=metadata, is_done=is_done)
+        return batches
 
     def fence(
         self, query_id: str, new: NewTable | None = None, create: Callable[[Mapping[str, int]], None] | None = None
@@ -278,5 +304,5 @@ class TableTransactions:
             store = open_store(self._spark, path, "Delta table")
             self._is_shared = self._is_shared or not isinstance(store, LocalStore)
             properties = {} if store.exists(LOG) else default_properties(self._spark)
-            self._batches = TableBatches(store, "", self._app_id, self._epoch, properties)
+            self._batches = TableBatches(store, "", self._app_id, self._epoch, properties, replaces=self._replaces)
         return self._batches

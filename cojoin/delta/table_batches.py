@@ -9,11 +9,12 @@ finds it done. (Delta's protocol, "Transaction Identifiers".)
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from cojoin.delta.actions import DataFile
 from cojoin.delta.deltalake_table import why_unreachable
-from cojoin.delta.table_checks import column_difference, not_null_columns, why_not_plain
+from cojoin.delta.table_checks import column_difference, not_null_columns, why_not_plain, why_not_removable
 from cojoin.delta.table_log import TableLog
 from cojoin.delta.table_writer import Change, NewTable, TableWriter, unknown_properties
 from cojoin.errors import QueryFailedError
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from cojoin.delta.actions import Commit
+    from cojoin.delta.actions import Commit, Protocol
     from cojoin.delta.table_log import TableVersion
     from cojoin.delta.table_writer import Committed
     from cojoin.storage.parquet_files import WrittenFile
@@ -32,6 +33,11 @@ if TYPE_CHECKING:
 
 NO_BATCH = -1
 """The newest batch of a table that has no batch of the query."""
+
+_CHANGES = "delta.enableChangeDataFeed"
+
+KEPT = "kept"
+"""The beginning of the names of files that a batch has written again: their rows are of earlier batches."""
 
 FENCE = "epoch-of-"
 """The prefix of the id of the application that fences another one."""
@@ -58,9 +64,9 @@ class TableBatches:
     """The commits of one application (one output of a query) to one Delta table.
 
     The application writes each batch once, in ascending order. ``epoch`` is that of the query's lease; None where the
-    table is not fenced. ``properties`` are those of the table where ``append`` makes it. Methods raise
-    ``FencedOffError`` where a later run of the query has fenced the table, and ``UnreadableLogError`` where a part of
-    its log is gone or damaged.
+    table is not fenced. ``properties`` are those of the table where a batch makes it. With ``replaces``, batches
+    replace files of the table. Methods raise ``FencedOffError`` where a later run of the query has fenced the table,
+    and ``UnreadableLogError`` where a part of its log is gone or damaged.
     """
 
     def __init__(
@@ -70,9 +76,12 @@ class TableBatches:
         app_id: str,
         epoch: int | None = None,
         properties: Mapping[str, str] | None = None,
+        *,
+        replaces: bool = False,
     ) -> None:
         self.app_id, self._epoch, self._path, self._properties = app_id, epoch, store.path(folder), properties or {}
         self._store, self._folder, self._log = store, folder, TableLog(store, folder)
+        self._replaces = replaces
         self._made: TableWriter | None = None
 
     @property
@@ -84,7 +93,7 @@ class TableBatches:
     def _writer(self) -> TableWriter:
         """The writer, which needs ``deltalake`` and a place that it reaches."""
         if self._made is None:
-            self._made = TableWriter(self._store, self._folder, log=self._log)
+            self._made = TableWriter(self._store, self._folder, log=self._log, statistics=self._replaces)
         return self._made
 
     def table(self) -> TableVersion | None:
@@ -109,7 +118,7 @@ class TableBatches:
         if table is None:
             others = unknown_properties(self._properties)
             return f"new tables have properties that only Spark gives: {', '.join(others)}" if others else None
-        why = why_not_plain(table.protocol, table.metadata)
+        why = (_why_not_replaceable if self._replaces else why_not_plain)(table.protocol, table.metadata)
         if why is not None or schema is None:
             return why
         must = not_null_columns(table.metadata)
@@ -135,10 +144,40 @@ class TableBatches:
         application in the table, and returns whether this batch is written; it raises where the newest batch is
         impossible. Other errors are those of ``TableWriter.commit``.
         """
-        added = [DataFile(each.name, each.size, each.modified, each.statistics) for each in files]
-        change = Change({self.app_id: batch_id, **self._fence}, schema, added, metadata=metadata, query_id=query_id)
+        change = self._change(schema, files, batch_id, query_id, metadata)
         new = NewTable(schema, properties=self._properties)
         return self._writer.commit(change, lambda version: is_done(self._newest(version)), new=new)
+
+    def replace(
+        self,
+        schema: pa.Schema,
+        plan: Callable[[Sequence[DataFile]], tuple[Sequence[WrittenFile], Sequence[DataFile]]],
+        batch_id: int,
+        *,
+        query_id: str,
+        metadata: str | None = None,
+        is_done: Callable[[int], bool],
+    ) -> Committed:
+        """Replace some of the table's files by others as a batch, unless the table already has the batch.
+
+        ``plan`` takes the files, with their statistics, of the version on which the commit is made, and returns those
+        to add, which are in the table's folder, and those to remove. It is called once more for each try. The rest is
+        as in ``append``.
+        """
+
+        def change(present: Sequence[DataFile]) -> Change:
+            added, removed = plan(present)
+            made = self._change(schema, added, batch_id, query_id, metadata)
+            return replace(made, removed=removed, is_blind=False)
+
+        new = NewTable(schema, properties=self._properties)
+        return self._writer.commit(change, lambda version: is_done(self._newest(version)), new=new)
+
+    def _change(
+        self, schema: pa.Schema, files: Sequence[WrittenFile], batch_id: int, query_id: str, metadata: str | None
+    ) -> Change:
+        added = [DataFile(each.name, each.size, each.modified, each.statistics) for each in files]
+        return Change({self.app_id: batch_id, **self._fence}, schema, added, metadata=metadata, query_id=query_id)
 
     def fence(self, query_id: str, new: NewTable | None = None) -> None:
         """Write this run's epoch into the table, so that no earlier run can commit any more.
@@ -169,3 +208,11 @@ class TableBatches:
             raise FencedOffError(msg, epoch)
         number = version(self.app_id)
         return NO_BATCH if number is None else number
+
+
+def _why_not_replaceable(protocol: Protocol, metadata: Mapping[str, Any]) -> str | None:
+    """Return why files of a table are not replaced by others with some of their rows; None where they may be."""
+    why = why_not_removable(protocol, metadata)
+    if why is None and dict(metadata.get("configuration") or {}).get(_CHANGES, "false").lower() == "true":
+        return f"its property {_CHANGES}, by which a commit names the rows that it has changed"
+    return why

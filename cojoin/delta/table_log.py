@@ -337,6 +337,30 @@ class TableLog:
             raise UnreadableLogError(msg) from error
 
 
+class KnownFiles:
+    """The files of a table in order of time, with their statistics; a later version costs the commits since the last.
+
+    It is for tables without deletion vectors, whose files are known by their paths.
+    """
+
+    def __init__(self, log: TableLog) -> None:
+        self._log, self._table = log, ("", -1)
+        self._files: dict[str, DataFile] = {}
+
+    def at(self, table_id: str, version: int) -> list[DataFile]:
+        """Return the files of a version of a table, whose log has it."""
+        known_id, known = self._table
+        if known_id != table_id or not 0 <= known <= version:
+            self._files = {file.path: file for file in self._log.files(version)}
+        else:
+            for commit in self._log.commits(known, version):
+                for file in commit.removed:
+                    self._files.pop(file.path, None)
+                self._files.update((file.path, file) for file in commit.added)
+        self._table = table_id, version
+        return list(self._files.values())
+
+
 def commit_name(version: int) -> str:
     """Return the name of a commit's file below the table's folder.
 

@@ -46,7 +46,7 @@ from cojoin.delta.table_checks import (
     why_not_plain,
     why_not_removable,
 )
-from cojoin.delta.table_log import LOG, TableLog, commit_name
+from cojoin.delta.table_log import LOG, KnownFiles, TableLog, commit_name
 from cojoin.errors import QueryFailedError
 from cojoin.storage.locations import without_login
 
@@ -95,8 +95,9 @@ class Change:
     removes files, of which none are left once it is made. ``schema`` has the columns of the added files' rows, those of
     the partitions among them; None without such files. The added files are in the table's folder, the removed ones are
     of ``TableLog.files`` or ``TableWriter.files``. ``changes_data`` is False where files are replaced by others with
-    the same rows. ``metadata`` is the commit's ``userMetadata``; ``query_id`` is for the table's history, with the
-    first application's version.
+    the same rows. ``is_blind`` is False where the added rows depend on the table's, so that they are in conflict with
+    another writer's MERGE. ``metadata`` is the commit's ``userMetadata``; ``query_id`` is for the table's history, with
+    the first application's version.
     """
 
     applications: Mapping[str, int]
@@ -104,6 +105,7 @@ class Change:
     added: Sequence[DataFile] = ()
     removed: Sequence[DataFile] = ()
     changes_data: bool = True
+    is_blind: bool = True
     metadata: str | None = None
     query_id: str = ""
 
@@ -120,16 +122,24 @@ class Committed:
 class TableWriter:
     """The writer of one Delta table, in a folder below the store's root, for one thread.
 
-    With ``reads_back``, each commit is looked for once it was made; None: where other writers may look for a commit and
-    then write it (S3). ``log`` is the table's, where the caller reads it, too. Raises ``EnvironmentSetupError`` where
-    ``deltalake`` is missing or too old, and ``QueryFailedError`` where it does not reach the folder (``place_of``).
+    With ``statistics``, the files that a plan gets have theirs, in order of time. With ``reads_back``, each commit is
+    looked for once it was made; None: where other writers may look for a commit and then write it (S3). ``log`` is the
+    table's, where the caller reads it, too. Raises ``EnvironmentSetupError`` where ``deltalake`` is missing or too old,
+    and ``QueryFailedError`` where it does not reach the folder (``place_of``).
     """
 
     def __init__(
-        self, store: Store, folder: str = "", *, reads_back: bool | None = None, log: TableLog | None = None
+        self,
+        store: Store,
+        folder: str = "",
+        *,
+        reads_back: bool | None = None,
+        log: TableLog | None = None,
+        statistics: bool = False,
     ) -> None:
         self._store, self._folder, self._path = store, folder.strip("/"), store.path(folder.strip("/"))
         self._table, self._log = DeltalakeTable(store, folder), log or TableLog(store, folder)
+        self._known = KnownFiles(self._log) if statistics else None
         self._reads_back = self._table.is_overwritten if reads_back is None else reads_back
         self._txn_id = ""
 
@@ -209,6 +219,7 @@ class TableWriter:
             else:
                 self._open()
                 self._log.forget()
+                self._known = self._known and KnownFiles(self._log)
             if not self._table.is_open:
                 return None
             version = self._table.version
@@ -267,12 +278,14 @@ class TableWriter:
         """Return those of some files that are not files of the handle's version: another writer has removed them."""
         if not removed:
             return []
-        present = {each.path for each in self._files()}
+        present = {each.path for each in self._table.files()} if self._table.is_open else set()
         return [each.path for each in removed if each.path not in present]
 
     def _files(self) -> list[DataFile]:
         """Return the files of the version that is open; none without a table."""
-        return self._table.files() if self._table.is_open else []
+        if not self._table.is_open:
+            return []
+        return self._table.files() if self._known is None else self._known.at(self._table.table_id, self._table.version)
 
     def _put(self, version: int, change: Change, new: NewTable | None) -> Exception | None:
         """Make a commit on the handle's version; return the error of ``deltalake`` where it was not made."""
@@ -357,12 +370,12 @@ def _commit_info(change: Change, version: int, txn_id: str) -> dict[str, Any]:
         "numOutputBytes": sum(each.size for each in change.added),
         "numRemovedFiles": len(change.removed),
     }
-    epoch = next(iter(change.applications.values()), -1)
+    epoch, mode = next(iter(change.applications.values()), -1), "Append" if change.is_blind else "Update"
     info: dict[str, Any] = {
-        "isBlindAppend": not change.removed,
+        "isBlindAppend": change.is_blind and not change.removed,
         "isolationLevel": "Serializable",
         "operationMetrics": {name: str(count) for name, count in counts.items()},
-        "operationParameters": {"outputMode": "Append", "queryId": change.query_id, "epochId": str(epoch)},
+        "operationParameters": {"outputMode": mode, "queryId": change.query_id, "epochId": str(epoch)},
         "txnId": txn_id,
     }
     if version >= 0:

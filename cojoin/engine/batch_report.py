@@ -252,6 +252,9 @@ class BatchReport:
         output_delay_ms: How far an output row's event time may be behind the watermark when the row is emitted.
         segment_bytes_written: How many bytes of state this batch wrote as segments.
         written_by_spark: Why Spark writes the rows of a Delta output, and not the workers, by the output's name.
+        upserts: Of an output with ``upsert=``, by its name, the rows of this batch that were ``inserted``, ``updated``,
+            ``deleted``, ``superseded`` by another row of their key, or left out for a null in it (``null_keys``). Of a
+            batch that the output had already there are none.
     """
 
     batch_id: int
@@ -268,6 +271,7 @@ class BatchReport:
     output_delay_ms: int = 0
     segment_bytes_written: int = 0
     written_by_spark: Mapping[str, str] = field(default_factory=dict)
+    upserts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
     @classmethod
     def before_the_first(cls, names: tuple[str, str]) -> BatchReport:
@@ -283,8 +287,9 @@ class BatchReport:
                 # A report without them is as one of an earlier version.
                 if not report[name]:
                     del report[name]
-        if not values["written_by_spark"]:
-            del values["written_by_spark"]
+        for name in ("written_by_spark", "upserts"):
+            if not values[name]:
+                del values[name]
         return values
 
     @property
@@ -414,14 +419,19 @@ class BatchReport:
         return [line for line in (each.loading() for each in self.inputs) if line is not None]
 
     def readings(self) -> list[str]:
-        """Return a line for each output that Spark writes, and one for each input with who reads its rows."""
+        """Return a line for each output with upserts or that Spark writes, and one for each input with its reader."""
+        upserted = [f"of the rows of {name!r} {_upserted(counts)}" for name, counts in self.upserts.items()]
         written = [f"the rows of {name!r} are written by Spark: {why}" for name, why in self.written_by_spark.items()]
-        return written + [
-            f"the rows of {report.name!r} are read by "
-            + ("the Python workers" if report.reading == DIRECT else f"Spark: {report.reading}")
-            for report in self.inputs
-            if report.reading is not None
-        ]
+        return (
+            upserted
+            + written
+            + [
+                f"the rows of {report.name!r} are read by "
+                + ("the Python workers" if report.reading == DIRECT else f"Spark: {report.reading}")
+                for report in self.inputs
+                if report.reading is not None
+            ]
+        )
 
     def headline(self) -> str:
         """Return a line that says of which batch the report is, its watermark, and what holds that back."""
@@ -515,6 +525,19 @@ def rejections(inputs: Iterable[tuple[str, int, Mapping[str, int]]], where: str)
         f"{' and '.join(clauses)}, so the result lacks them; {where} returns them with their reasons"
         if clauses
         else None
+    )
+
+
+def _upserted(counts: Mapping[str, int]) -> str:
+    """Return the counts of an upsert in words.
+
+    >>> _upserted({"inserted": 1, "updated": 2, "deleted": 0, "superseded": 0, "null_keys": 3})
+    '1 was inserted, 2 were updated, 3 were left out for a null in their key'
+    """
+    words = {"null_keys": "left out for a null in their key", "superseded": "superseded by another row of their key"}
+    shown = {name: count for name, count in counts.items() if count or name == "inserted"}
+    return ", ".join(
+        f"{count:,} {'was' if count == 1 else 'were'} {words.get(name, name)}" for name, count in shown.items()
     )
 
 

@@ -103,6 +103,12 @@ class Plan:
         return self.operation.output_schema(self.left, self.right)
 
     @property
+    def output_order(self) -> tuple[str, ...] | None:
+        """The columns of the main output by which its rows are emitted in order, over all batches; None without any."""
+        order = getattr(self.operation, "output_order", None)
+        return None if order is None else order(self.left, self.right)
+
+    @property
     def side_outputs(self) -> tuple[OutputTag, ...]:
         """The tags of a function's side outputs."""
         return getattr(self.operation, "side_outputs", ())

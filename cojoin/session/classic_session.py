@@ -23,7 +23,7 @@ from cojoin.storage.file_systems import FILE, direct_store
 from cojoin.storage.locations import is_path
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from pyspark.sql import DataFrame
 
@@ -135,10 +135,11 @@ class ClassicSession(SessionAdapter):
         return None if value is None or value == "" else str(value)
 
     @contextlib.contextmanager
-    def with_setting(self, name: str, value: str) -> Iterator[SparkSession]:
-        """Yield a copy of the session, with the setting."""
+    def with_settings(self, settings: Mapping[str, str]) -> Iterator[SparkSession]:
+        """Yield a copy of the session, with the settings."""
         copy = SparkSession(self.spark.sparkContext, self._java.cloneSession())
-        copy.conf.set(name, value)
+        for name, value in settings.items():
+            copy.conf.set(name, value)
         yield copy
 
     def parallel_tasks(self) -> int:

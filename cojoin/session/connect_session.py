@@ -26,7 +26,7 @@ from cojoin.storage.file_systems import direct_store
 from cojoin.storage.locations import is_path, literally, without_login
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -142,17 +142,19 @@ class ConnectSession(SessionAdapter):
         return None if value is None or value == "" else str(value)
 
     @contextlib.contextmanager
-    def with_setting(self, name: str, value: str) -> Iterator[SparkSession]:
-        """Yield the session itself with the setting, which is put back afterwards."""
-        before = self.spark.conf.get(name, None)
-        self.spark.conf.set(name, value)
+    def with_settings(self, settings: Mapping[str, str]) -> Iterator[SparkSession]:
+        """Yield the session itself with the settings, which are put back afterwards."""
+        before = {name: self.spark.conf.get(name, None) for name in settings}
         try:
+            for name, value in settings.items():
+                self.spark.conf.set(name, value)
             yield self.spark
         finally:
-            if before is None:
-                self.spark.conf.unset(name)
-            else:
-                self.spark.conf.set(name, before)
+            for name, former in before.items():
+                if former is None:
+                    self.spark.conf.unset(name)
+                else:
+                    self.spark.conf.set(name, former)
 
     def parallel_tasks(self) -> int:
         """Return how many tasks run at the same time."""

@@ -137,7 +137,7 @@ class Commit:
 
 def session_with_long_history(spark: SparkSession) -> AbstractContextManager[SparkSession]:
     """Return a context with a session that allows time travel as far back as a table's log goes."""
-    return adapter_of(spark).with_setting(_LOOKING_BACK, "false")
+    return adapter_of(spark).with_settings({_LOOKING_BACK: "false"})
 
 
 def later_commits(spark: SparkSession, location: str, version: int) -> list[Commit]:

@@ -138,7 +138,7 @@ def _classes(sample: Sample) -> bool:
 
 def _copies(sample: Sample) -> bool:
     name = "spark.sql.caseSensitive"
-    with sample.adapter.with_setting(name, "true") as copy:
+    with sample.adapter.with_settings({name: "true"}) as copy:
         return (str(copy.conf.get(name)), str(sample.spark.conf.get(name))) == ("true", "false")
 
 

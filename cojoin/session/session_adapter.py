@@ -103,8 +103,8 @@ class SessionAdapter(ABC):
         """
 
     @abstractmethod
-    def with_setting(self, name: str, value: str) -> AbstractContextManager[SparkSession]:
-        """Return a context manager for a session that has a setting; this session's value is the same after it."""
+    def with_settings(self, settings: Mapping[str, str]) -> AbstractContextManager[SparkSession]:
+        """Return a context manager for a session that has some settings; this session's are the same after it."""
 
     @abstractmethod
     def parallel_tasks(self) -> int:

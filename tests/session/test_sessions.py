@@ -65,7 +65,7 @@ def test_a_session_with_a_jvm_answers_as_spark_does(spark: SparkSession, tmp_pat
 @pytest.mark.spark
 def test_a_setting_lasts_as_long_as_its_block(spark: SparkSession) -> None:
     name = "spark.sql.caseSensitive"
-    with adapter_of(spark).with_setting(name, "true") as session:
+    with adapter_of(spark).with_settings({name: "true"}) as session:
         assert session.conf.get(name) == "true"
         assert spark.conf.get(name) == "false"
 

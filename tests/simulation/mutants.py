@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import FunctionType
 
-__all__ = ["DELTA_MUTANTS", "MUTANTS", "Mutant"]
+__all__ = ["DELTA_MUTANTS", "MUTANTS", "SQL_MUTANTS", "Mutant"]
 
 
 @dataclass(frozen=True)
@@ -420,8 +420,50 @@ DELTA_MUTANTS = (
     ),
     Mutant(
         "a batch's commit does not write the epoch",
-        "cojoin.delta.table_batches:TableBatches.append",
+        "cojoin.delta.table_batches:TableBatches._change",
         (("{self.app_id: batch_id, **self._fence}", "{self.app_id: batch_id}"),),
+    ),
+    Mutant(
+        "an upsert's commit does not look whether the table has the batch",
+        "cojoin.delta.table_batches:TableBatches.replace",
+        (("is_done(self._newest(version))", "self._newest(version) > 10**9"),),
+    ),
+    Mutant(
+        "an upsert is committed as it was planned on an earlier version",
+        "cojoin.delta.table_batches:TableBatches.replace",
+        (
+            ("def change(present", "made = []\n\n    def change(present"),
+            ("added, removed = plan(present)", "made or made.append(plan(present))\n        added, removed = made[0]"),
+        ),
+    ),
+    Mutant(
+        "an upsert writes the batch outside of the transaction",
+        "cojoin.delta.table_batches:TableBatches.replace",
+        (
+            ("lambda version: is_done(self._newest(version)), new=new)", "lambda version: False, new=new)"),
+            (
+                "return self._writer.commit(change",
+                (
+                    "self._writer.commit(Change({self.app_id: batch_id}), "
+                    "lambda version: is_done(self._newest(version)), new=new)\n    return self._writer.commit(change"
+                ),
+            ),
+        ),
+    ),
+    Mutant(
+        "an upsert replaces the row that came first",
+        "cojoin.spark.sinks.delta_upsert:TableUpsert._winners",
+        (('~is_stored if rule.conflict == "first" else ', ""),),
+    ),
+    Mutant(
+        "an upsert deletes the files that its commit names",
+        "cojoin.spark.sinks.delta_upsert:TableUpsert.clean",
+        (("if file.name not in named:", "if True:"),),
+    ),
+    Mutant(
+        "an upsert passes over stored rows",
+        "cojoin.spark.sinks.delta_upsert:TableUpsert._look",
+        (("near[at >= 0]", "near[at > 0]"), ("at[at >= 0])\n        first", "at[at > 0])\n        first")),
     ),
     Mutant(
         "a driver does not write its epoch before it reads",
@@ -435,3 +477,43 @@ DELTA_MUTANTS = (
     ),
 )
 """Steps of the commits to one table, each of which ``simulated_batches`` finds; the rare ones it alone does."""
+
+_WRITER = "cojoin.sql.sql_sink:SqlWriter"
+SQL_MUTANTS = (
+    Mutant(
+        "a batch's fence row is written in a transaction before that of its rows",
+        f"{_WRITER}._run",
+        (
+            ("result = write(session)", "marked = [self._epoch, marker.batch_id, marker.to_json(), *self._identity]"),
+            (
+                "session.execute(self._fence.set_batch, values)",
+                (
+                    "session.execute(self._fence.set_batch, values)\n        session.commit()\n"
+                    "        result = write(session)"
+                ),
+            ),
+        ),
+    ),
+    Mutant(
+        "a batch does not look whether the database has it",
+        f"{_WRITER}._run",
+        (("if self._has_batch(session, marker):", "if False:"),),
+    ),
+    Mutant("a driver does not look at the epoch", f"{_WRITER}._check_epoch", (("fence.epoch > self._epoch", "False"),)),
+    Mutant(
+        "a driver does not write its epoch before it reads",
+        f"{_WRITER}._prepared",
+        (("session.execute(self._fence.set_epoch, [self._epoch, *self._identity])", "pass"),),
+    ),
+    Mutant(
+        "the row that came last replaces the first one",
+        "cojoin.sql.statements:UpsertStatements.__init__",
+        (('keeps_first = rule.conflict == "first" and not rule.order_by', "keeps_first = False"),),
+    ),
+    Mutant(
+        "stored rows are not compared by order_by",
+        f"{_WRITER}._leave_out",
+        (("np.flatnonzero(~batch.rule.winners(", "np.flatnonzero(False & batch.rule.winners("),),
+    ),
+)
+"""Steps of the upserts into a database, each of which ``simulated_databases`` finds."""

@@ -1,10 +1,13 @@
-"""Drivers that append batches to one Delta table, with ``TableBatches`` and ``TableWriter`` as they are, and the laws.
+"""Drivers that append or upsert batches to one Delta table, with the writers as they are, and the laws.
+
+The writers are ``TableBatches``, ``TableWriter`` and ``TableUpsert``; only files of rows are simulated.
 
 Each driver has an epoch of its own, fences the table, looks for its newest batch and appends those that follow. The
 operator starts drivers beside others that stand still or go on, kills some, and lets strangers write. Two compactors
 replace files by others with the same rows. After it all a last driver, which nothing disturbs, appends what is missing.
 
-- No batch is there twice, none is lost, and every file of the log is there.
+- No batch is there twice, none is lost, and every file of the log is there. With upserts each key has one row, which is
+  that of the right batch, and no row of a stranger is lost or doubled.
 - After a driver has fenced the table, or has committed to it, no driver of an earlier epoch commits.
 - No commit is made while the table has a constraint, and the version that a commit returns has its batch.
 - Every error says what was done to the driver.
@@ -20,7 +23,7 @@ import json
 import random
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 
@@ -29,7 +32,12 @@ from cojoin.delta.actions import DataFile
 from cojoin.delta.table_batches import FENCE, TableBatches
 from cojoin.delta.table_log import TableLog, commit_name
 from cojoin.delta.table_writer import Change, NewTable, TableWriter
+from cojoin.engine.upsert import Upsert
 from cojoin.errors import CojoinError, QueryFailedError
+from cojoin.spark.batch.written_files import FileTarget
+from cojoin.spark.sinks import delta_upsert
+from cojoin.spark.sinks.batch_rows import BatchRows
+from cojoin.spark.sinks.delta_upsert import TableUpsert
 from cojoin.storage.parquet_files import WrittenFile
 from tests.simulation import simulated_clock
 from tests.simulation.faults import INJECTED, Fault
@@ -39,11 +47,15 @@ from tests.simulation.simulated_disk import Disk
 from tests.simulation.simulated_store import SimulatedStore
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
+
+    from cojoin.delta.table_writer import Committed
+    from cojoin.storage.store import Store
 
 __all__ = ["KINDS", "BatchPlan", "BatchWorld", "run", "simulated_tables"]
 
 _SCHEMA = pa.schema([("id", pa.int64())])
+_CODED = pa.schema([("key", pa.int64()), ("batch", pa.int64())])
 _APP, _FOLDER, _BATCHES = "cojoin-x-output", "out", 6
 _TABLE, _LOG = f"/lake/{_FOLDER}", f"/lake/{_FOLDER}/_delta_log"
 _CONSTRAINT = "delta.constraints.positive"
@@ -85,6 +97,7 @@ class BatchPlan:
         starts: When the drivers start, in seconds.
         kills: When one of them is killed.
         faults: What goes wrong.
+        upserts: By which rule the drivers upsert their rows; None where they append them.
     """
 
     seed: int
@@ -95,6 +108,7 @@ class BatchPlan:
     starts: tuple[float, ...]
     kills: tuple[float, ...]
     faults: tuple[Fault, ...]
+    upserts: Literal["last", "first"] | None = None
 
     @classmethod
     def of(cls, seed: int) -> BatchPlan:
@@ -118,6 +132,7 @@ class BatchPlan:
             ),
             tuple(draw.uniform(0, 10) for _ in range(draw.choice((0, 0, 1)))),
             tuple(faults),
+            draw.choice((None, None, "last", "first")),
         )
 
 
@@ -136,7 +151,7 @@ class BatchWorld:
         self.fenced = 0
         """The epoch before which no driver may commit."""
         self.is_healed = self._is_strange = False
-        self._processes = self._strangers = self._busy = 0
+        self._processes = self._strangers = self._busy = self._made = 0
 
     def __str__(self) -> str:
         start = self.disk.history[0][0] if self.disk.history else 0.0
@@ -171,7 +186,11 @@ class BatchWorld:
 
     def _drive(self, epoch: int) -> None:
         plan, new = self.plan, NewTable(_SCHEMA) if self.plan.creates else None
-        batches = TableBatches(self._store, _FOLDER, _APP, epoch if plan.fences else None)
+        known = epoch if plan.fences else None
+        if plan.upserts is None:
+            batches = TableBatches(self._store, _FOLDER, _APP, known)
+        else:
+            batches = TableBatches(SimulatedStore(self.disk, _TABLE), "", _APP, known, replaces=True)
         self._in(lambda: batches.fence("x", new))
         if plan.fences and plan.creates:
             self.fenced = max(self.fenced, epoch)
@@ -183,7 +202,8 @@ class BatchWorld:
     def _append(self, batches: TableBatches, epoch: int, batch_id: int) -> None:
         """Append a batch of one row, the batch's number; now and then its file is not where the driver looks."""
         is_seen = self.scheduler.random.random() < 0.98
-        file = self._written(f"part-{epoch}-{batch_id}.parquet", [batch_id], is_seen=is_seen)
+        rows = [batch_id] if self.plan.upserts is None else [_code(batch_id, key) for key in _keys(batch_id)]
+        file = self._written(f"part-{epoch}-{batch_id}.parquet", rows, is_seen=is_seen)
 
         def is_done(newest: int) -> bool:
             if newest < batch_id - 1:
@@ -191,11 +211,40 @@ class BatchWorld:
                 raise QueryFailedError(msg)
             return newest >= batch_id
 
-        done = self._in(lambda: batches.append(_SCHEMA, [file], batch_id, query_id="x", is_done=is_done))
+        if self.plan.upserts is None:
+            done = self._in(lambda: batches.append(_SCHEMA, [file], batch_id, query_id="x", is_done=is_done))
+        else:
+            done = self._in(lambda: self._upsert(batches, file, batch_id, is_done))
         version = done.version
         newest = max(_ids(each).get(_APP, -1) for each in self.commits(version))
         if newest < batch_id:
             self.broken.append(f"version: batch {batch_id} is not in version {version}, which its commit returned")
+
+    def _upsert(
+        self, batches: TableBatches, file: WrittenFile, batch_id: int, is_done: Callable[[int], bool]
+    ) -> Committed:
+        """Upsert a file of rows as ``DeltaWriter`` does."""
+        assert self.plan.upserts is not None
+        target: Any = FileTarget(_TABLE, _CODED, settings=self)  # type: ignore[arg-type]  # where the files are made
+        rule = Upsert(("key",), self.plan.upserts)
+        source: Any = SimulatedRows(batches.store)
+        rows = BatchRows(source, _CODED, rule, ("batch",), [file])
+        upsert = TableUpsert(batches.store, source, target, rows, may_leave=False)
+        named: list[WrittenFile] = []
+
+        def plan(present: Sequence[DataFile]) -> tuple[Sequence[WrittenFile], Sequence[DataFile]]:
+            named[:], removed = upsert(present)
+            return named, removed
+
+        done = batches.replace(_SCHEMA, plan, batch_id, query_id="x", is_done=is_done)
+        if done.is_new:
+            upsert.clean(named)
+        return done
+
+    def made(self, rows: list[int], prefix: str) -> WrittenFile:
+        """Write a file of an upsert."""
+        self._made += 1
+        return self._written(f"made-{prefix}-{scheduler().process.pid}-{self._made}.parquet", rows)
 
     def compact(self) -> None:
         """Replace the first two files of the table by one, some times."""
@@ -353,9 +402,64 @@ class BatchWorld:
         double = sorted(row for row, count in rows.items() if count > 1)
         if double:
             yield f"double: the table has rows twice: {double}"
+        if self.plan.upserts is not None:
+            yield from self._check_upserted(rows)
+            return
         lost = sorted(set(range(_BATCHES)) - set(rows))
         if lost:
             yield f"lost: the table lacks rows: {lost}"
+
+    def _check_upserted(self, rows: Counter[int]) -> Iterator[str]:
+        batches = range(_BATCHES) if self.plan.upserts == "last" else range(_BATCHES - 1, -1, -1)
+        wanted = {key: _code(batch_id, key) for batch_id in batches for key in _keys(batch_id)}
+        found = sorted(row for row in rows if row < _STRANGE)
+        if found != sorted(wanted.values()):
+            yield f"upserts: the table has rows {found}, and {sorted(wanted.values())} are those of the right batches"
+
+
+def _keys(batch_id: int) -> tuple[int, ...]:
+    """Return the keys of a batch's rows."""
+    return batch_id % 4, (batch_id + 1) % 4
+
+
+def _code(batch_id: int, key: int) -> int:
+    """Return a row of a key as a number."""
+    return 10 * (batch_id + 1) + key
+
+
+class SimulatedRows:
+    """Files whose rows are numbers: a stranger's is its own key, and any other has key and batch (``FileRows``)."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def read(self, name: str, schema: pa.Schema) -> Iterator[pa.Table]:
+        content = self._store.read_bytes(name)
+        if content is None:
+            msg = f"file {name}: found no such file"
+            raise QueryFailedError(msg)
+        rows = json.loads(content)
+        columns = {
+            "key": [row if row >= _STRANGE else row % 10 for row in rows],
+            "batch": [0 if row >= _STRANGE else row // 10 for row in rows],
+        }
+        yield pa.table({column: columns[column] for column in schema.names}, schema=schema)
+
+
+class _SimulatedFile:
+    """A file that an upsert writes: ``TargetFile``."""
+
+    def __init__(self, target: Any, prefix: str) -> None:
+        self._world, self._prefix = target.settings, prefix
+        self._rows: list[int] = []
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        for row in batch.to_pylist():
+            self._rows.append(row["key"] if row["key"] >= _STRANGE else 10 * row["batch"] + row["key"])
+
+    def close(self) -> WrittenFile:
+        written: WrittenFile = self._world.made(self._rows, self._prefix)
+        return written
 
 
 def _ids(commit: tuple[dict[str, Any], ...]) -> dict[str, int]:
@@ -377,11 +481,14 @@ def _metadata(commits: list[tuple[dict[str, Any], ...]], kind: str) -> dict[str,
 def simulated_tables() -> Iterator[None]:
     """Replace ``deltalake`` within the block."""
     before = {name: getattr(table_writer, name) for name in SEAMS}
+    file = delta_upsert.TargetFile
     vars(table_writer).update(SEAMS)
+    vars(delta_upsert).update(TargetFile=_SimulatedFile)
     try:
         yield
     finally:
         vars(table_writer).update(before)
+        vars(delta_upsert).update(TargetFile=file)
 
 
 def run(plan: BatchPlan) -> BatchWorld:

@@ -14,7 +14,7 @@ from benchmarks.kills.kill_points import POINTS, SUSPENSIONS
 from benchmarks.kills.killing import VICTIMS, Killing, die
 from benchmarks.kills.places import Place
 from benchmarks.kills.suspending import Suspending
-from tests.seeds import SEED
+from tests.seeds import SEED, drawn
 from tests.spark.data import Folders, cut, generate
 from tests.spark.saved import DRAIN, Saved
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from benchmarks.kills.killed_driver import Victim
+    from benchmarks.kills.killed_driver import Sink, Victim
     from tests.servers.s3 import S3Server
 
 pytestmark = pytest.mark.spark
@@ -134,4 +134,35 @@ def test_a_driver_on_s3_that_is_suspended_anywhere_loses_nothing(
     shuffle_partitions(2)
     suspending = Suspending(spark, tmp_path, SEED, Place(bucket.endpoint, bucket.bucket))
     verdicts = list(suspending.run(quarters("S3")[quarter]))
+    assert not [each for each in verdicts if each.faults], "\n".join(each.told() for each in verdicts)
+
+
+SINKS = drawn(["upsert", "merge", "sql"], 1)
+
+
+@pytest.fixture
+def upserting(request: pytest.FixtureRequest, sink: Sink) -> Place:
+    """Where the drivers of a test are, and how they upsert."""
+    return Place(sink=sink, url=request.getfixturevalue("postgres").database() if sink == "sql" else "")
+
+
+@pytest.mark.slow  # Each driver takes as long to start as many tests take together.
+@pytest.mark.parametrize("sink", SINKS)
+def test_a_driver_that_upserts_and_is_killed_anywhere_loses_nothing(
+    spark: SparkSession, shuffle_partitions: Callable[[int], None], tmp_path: Path, upserting: Place
+) -> None:
+    chosen = [each for each in choose(2, SEED + 1) if each.job != "same table"][:1]
+    shuffle_partitions(2)
+    verdicts = list(Killing(spark, tmp_path, SEED, upserting).run(chosen, victim="both"))
+    assert not [each for each in verdicts if each.faults], "\n".join(each.told() for each in verdicts)
+
+
+@pytest.mark.slow  # A driver's start, and two runs for each point.
+@pytest.mark.parametrize("sink", SINKS)
+def test_a_driver_that_upserts_and_is_suspended_anywhere_loses_nothing(
+    spark: SparkSession, shuffle_partitions: Callable[[int], None], tmp_path: Path, upserting: Place
+) -> None:
+    shuffle_partitions(2)
+    suspending = Suspending(spark, tmp_path, SEED, upserting)
+    verdicts = list(suspending.run(suspending.choose(1)))
     assert not [each for each in verdicts if each.faults], "\n".join(each.told() for each in verdicts)

@@ -197,7 +197,12 @@ REFUSED: list[tuple[str, Callable[[Things], Any], type[Exception], str]] = [
     ("partition by all", lambda t: t.start(
         output=cj.sinks.delta(t.folder / "o", partition_by=["id", "K", "ts", "v", "customers_event_time", "w"])
     ), cj.ConfigurationError, "output: sinks.delta: partition_by: expected to leave columns for the files"),
-    ("json sink", lambda _: cj.sinks.json("/x"), AttributeError, "it has delta, kafka and parquet, and for any other"),
+    (
+        "json sink",
+        lambda _: cj.sinks.json("/x"),
+        AttributeError,
+        "it has delta, kafka, parquet and sql, and for any other",
+    ),
     ("a name of ours", lambda _: cj.conect, AttributeError, "no attribute 'conect'; did you mean 'connect'"),
     ("sink options", lambda _: cj.sinks.delta("/x", options="mergeSchema"), cj.ConfigurationError,  # type: ignore[arg-type]
      "sinks.delta: options: expected a dict of options, such as {'mergeSchema': 'true'}, got str"),

@@ -21,7 +21,7 @@ from cojoin.checkpoints.identity import read_query
 from cojoin.checkpoints.inspect.findings import Finding, describe_row
 from cojoin.checkpoints.inspect.query_state import read_progress
 from cojoin.checkpoints.manifest import Manifests
-from cojoin.delta.table_batches import FENCE
+from cojoin.delta.table_batches import FENCE, KEPT
 from cojoin.delta.table_log import UnreadableLogError
 from cojoin.engine.display import format_time, show_row
 from cojoin.engine.input_spec import rejected_table
@@ -164,7 +164,9 @@ def _batches(log: TableLog, output: Output, files: set[str]) -> dict[str, tuple[
     for commit in commits:
         own = next((entry for entry in commit.applications.items() if not entry[0].startswith(FENCE)), None)
         for name in files.intersection(file.path.rpartition("/")[2] for file in commit.added):
-            if own is None or not own[0].startswith(prefix) or not own[0].endswith(suffix):
+            # The rows that an upsert leaves unchanged are written again, of a MERGE in the files of the new ones.
+            is_rewritten = name.startswith(f"{KEPT}-") or commit.info.get("operation") == "MERGE"
+            if own is None or is_rewritten or not own[0].startswith(prefix) or not own[0].endswith(suffix):
                 batches[name] = (None, f"its file was rewritten since, in version {commit.version} of the table")
                 continue
             owner = own[0].removeprefix(prefix).removesuffix(suffix)

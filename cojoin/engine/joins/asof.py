@@ -41,7 +41,14 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 import numpy as np
 
 from cojoin.engine.input_spec import refuse_known
-from cojoin.engine.joins.output_columns import Suffixes, allows_no_time, check_how, joined_schema, without_deletes
+from cojoin.engine.joins.output_columns import (
+    Suffixes,
+    allows_no_time,
+    check_how,
+    joined_schema,
+    left_order,
+    without_deletes,
+)
 from cojoin.engine.joins.search import Neighbours, at, distance, shift
 from cojoin.engine.joins.versioned import Decision, VersionedJoinOperator
 from cojoin.engine.time.watermarks import END_OF_TIME
@@ -113,6 +120,10 @@ class AsofJoin:
             raise without_deletes(right)
         timeless = allows_no_time(right, limit)
         return joined_schema(left, right, self.suffixes, how=self.how, timeless_right=timeless, knows_right=True)
+
+    def output_order(self, left: InputSpec, right: InputSpec) -> tuple[str, ...] | None:
+        """Return the columns by which rows are emitted in order over all batches; None for another order."""
+        return left_order(left, self.output_schema(left, right)) if self.direction == "backward" else None
 
     def create_operator(self, left: InputSpec, right: InputSpec, time: TimePolicy | None = None) -> AsofJoinOperator:
         """Return the operator of one key group."""

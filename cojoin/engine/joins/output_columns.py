@@ -110,6 +110,17 @@ def joined_schema(
     return pa.schema(fields)
 
 
+def left_order(left: InputSpec, schema: pa.Schema) -> tuple[str, ...] | None:
+    """Return the columns of a result by which a join emits its left rows in order; None where none have that order.
+
+    None have it where late rows are applied, nor with local times: a change of clocks may put one before earlier ones.
+    """
+    is_local = left.axis is not None and left.axis.zone is not None
+    if left.event_time is None or left.late == "apply" or is_local:
+        return None
+    return tuple(schema.field(left.schema.get_field_index(name)).name for name in (left.event_time, *left.sequence))
+
+
 def _check_rows(left: InputSpec, right: InputSpec, without: Collection[str], *, timeless_right: bool) -> None:
     """Check that both inputs have event times, and no deletes that the join does not take."""
     for spec in (left, right):

@@ -36,7 +36,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cojoin.engine.joins.output_columns import Suffixes, allows_no_time, check_how, joined_schema
+from cojoin.engine.joins.output_columns import Suffixes, allows_no_time, check_how, joined_schema, left_order
 from cojoin.engine.joins.search import at
 from cojoin.engine.joins.versioned import Decision, VersionedJoinOperator
 from cojoin.engine.row_changes import EARLIEST
@@ -123,6 +123,10 @@ class TemporalJoin:
             timeless_right=timeless,
             knows_right=True,
         )
+
+    def output_order(self, left: InputSpec, right: InputSpec) -> tuple[str, ...] | None:
+        """Return the columns by which rows are emitted in order over all batches; None for another order."""
+        return left_order(left, self.output_schema(left, right))
 
     def without(self, right: InputSpec) -> tuple[str, ...]:
         """Return the right's columns that the result leaves out, besides its key."""

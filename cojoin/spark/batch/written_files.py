@@ -173,14 +173,14 @@ class CallFiles:
 
     def __init__(self, targets: Mapping[int, FileTarget]) -> None:
         self._targets = targets
-        self._files: dict[int, _File] = {}
+        self._files: dict[int, TargetFile] = {}
 
     def take(self, kind: int, rows: pa.Table) -> bool:
         """Write rows to the output's file; return False, without writing, if they are few or it has no target."""
         if kind not in self._targets or rows.num_rows < _OWN_FILE_ROWS:
             return False
         if kind not in self._files:
-            self._files[kind] = _File(self._targets[kind])
+            self._files[kind] = TargetFile(self._targets[kind])
         for batch in rows.to_batches():
             self._files[kind].add(batch)
         return True
@@ -209,7 +209,7 @@ class _Writer:
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         check_places()
-        files: dict[int, _File] = {}
+        files: dict[int, TargetFile] = {}
         of_calls: list[Path] = []
         schema = None
         try:
@@ -235,7 +235,7 @@ class _Writer:
                 schema=schema,
             )
 
-    def _writes(self, kind: int, message: pa.Buffer, files: dict[int, _File], of_calls: list[Path]) -> bool:
+    def _writes(self, kind: int, message: pa.Buffer, files: dict[int, TargetFile], of_calls: list[Path]) -> bool:
         """Write the rows of a message; return False, without writing, if it is a line or its output has no target.
 
         ``files`` receives the rows by kind, and ``of_calls`` the path of a file that a call has written.
@@ -247,7 +247,7 @@ class _Writer:
             of_calls.append(Path(target.folder) / WrittenFile.read(message.to_pybytes()).name)
             return False
         if kind not in files:
-            files[kind] = _File(target)
+            files[kind] = TargetFile(target)
         files[kind].add(read_message(message, target.schema))
         return True
 
@@ -299,11 +299,11 @@ class _Upload:
                 self._writer.__exit__(QueryFailedError, None, None)
 
 
-class _File:
-    """A file that is being written."""
+class TargetFile:
+    """A file of a target that is being written; ``prefix`` begins its name."""
 
-    def __init__(self, target: FileTarget) -> None:
-        self._name = f"part-{uuid.uuid4()}.{target.compression}.parquet"
+    def __init__(self, target: FileTarget, prefix: str = "part") -> None:
+        self._name = f"{prefix}-{uuid.uuid4()}.{target.compression}.parquet"
         self._path, self._upload = Path(target.folder) / self._name, None
         if target.settings is None:
             self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -331,6 +331,7 @@ class _File:
         self._floats = FloatBounds(self._schema)
 
     def add(self, batch: pa.RecordBatch) -> None:
+        """Write rows, a row group at a time."""
         self._waiting.append(batch)
         self._rows += batch.num_rows
         self._waiting_rows += batch.num_rows
@@ -345,6 +346,7 @@ class _File:
         self._waiting, self._waiting_rows, self._waiting_bytes = [], 0, 0
 
     def close(self) -> WrittenFile:
+        """Complete the file, and return its description."""
         if self._waiting:
             self._write_waiting()
         self._writer.close()
@@ -356,6 +358,7 @@ class _File:
         return WrittenFile(self._name, self._rows, about.st_size, about.st_mtime_ns // 1_000_000, statistics)
 
     def remove(self) -> None:
+        """Remove the file, complete or not."""
         # The footer may not fit on a full disk.
         with contextlib.suppress(OSError, pa.ArrowException, QueryFailedError):
             self._writer.close()

@@ -190,6 +190,8 @@ class BatchProtocol:
                 self._preparing.join()
             planned = source_offsets(self._files, batch_id)
             written = self._write_outputs(batch, report, self._markers(report, statistics, planned), files, durations)
+            upserts = {name: counts for name in written if (counts := self._outputs[name].writer.upserts) is not None}
+            report = replace(report, upserts=upserts)
             offsets = self._offsets_after(batch_id, planned)
             snapshot_batch_ids = {each["content_batch_id"] for each in statistics} - {None}
             segments = tuple(sorted({name for each in statistics for name in each["segments"]}))
@@ -372,7 +374,7 @@ class BatchProtocol:
         if not statistics:
             # Without any row, as from an empty file, no key group is called and nothing changes.
             last = self.last_report or BatchReport.before_the_first((left.name, right.name))
-            return replace(last, batch_id=batch_id, emitted=dict.fromkeys(self._plan.outputs, 0))
+            return replace(last, batch_id=batch_id, emitted=dict.fromkeys(self._plan.outputs, 0), upserts={})
         why = {name: each.writer.why_spark for name, each in self._outputs.items()}
         by_spark = {name: reason for name, reason in why.items() if reason is not None}
         merged = merge_reports(batch_id, (left.name, right.name), statistics)
@@ -409,7 +411,8 @@ def _is_unchanged(report: BatchReport, last: BatchReport | None) -> bool:
         return False
     clockless = replace(last, batch_id=report.batch_id, processing_time=report.processing_time, emitted=report.emitted)
     sizes: dict[str, Any] = {
-        name: getattr(report, name) for name in ("state_bytes", "state_bytes_by_key_group", "segment_bytes_written")
+        name: getattr(report, name)
+        for name in ("state_bytes", "state_bytes_by_key_group", "segment_bytes_written", "upserts")
     }
     return replace(clockless, **sizes) == report
 

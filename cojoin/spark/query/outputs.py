@@ -47,7 +47,9 @@ if TYPE_CHECKING:
     from cojoin.spark.sinks.sink import Sink
     from cojoin.storage.store import Store
 
-_KINDS = ("delta", "parquet", "kafka", "callable")
+_KINDS = ("delta", "parquet", "kafka", "sql", "callable")
+_NAMED = ("kafka", "sql")
+"""The kinds whose places are compared by their names."""
 
 
 def check_places(spark: SparkSession, files: Store, sinks: Mapping[str, Sink], inputs: Sequence[BoundInput]) -> None:
@@ -149,15 +151,15 @@ def _is_same(
 ) -> bool:
     written = stored.get("batch_id")
     if written is None or isinstance(sink, CallableSink):
-        return written is None or not {"delta", "parquet", "kafka"} & stored.keys()
-    topic = sink.place().get("kafka")
+        return written is None or not {"delta", "parquet", *_NAMED} & stored.keys()
+    named = [sink.place().get(each) for each in _NAMED]
     kind = "delta" if isinstance(sink, DeltaSink) else "parquet" if isinstance(sink, ParquetSink) else None
     before = stored.get(kind or "")
     if kind is None or before is None:
         # Sinks of the user's own kinds can't be compared; it only counts whether the stored place is of a known kind.
         # Whether a topic is the same one, by its id, is checked when the output is opened.
         is_known = bool(set(_KINDS) & stored.keys())
-        return (kind is None and topic == stored.get("kafka")) or not is_known
+        return (kind is None and named == [stored.get(each) for each in _NAMED]) or not is_known
     place = _place(spark, sink)
     usual = _default_place(output)
     if place == _resolved(spark, adapter_of(spark).table_location(before) or before):
@@ -265,7 +267,9 @@ def open_outputs(
     try:
         for name, sink in sinks.items():
             _, schema = plan.outputs[name]
-            writer = sink.open(spark, OutputId(checkpoint.query_id, name, lease.epoch, lease.takes_over, schema))
+            order = plan.output_order if name == OUTPUT else None
+            output = OutputId(checkpoint.query_id, name, lease.epoch, lease.takes_over, schema, order)
+            writer = sink.open(spark, output)
             written = {} if last is None else last.outputs.get(name, {})
             writer.check(Position(files.root, next_batch, written, is_planned))
             opened[name] = OpenOutput(sink, writer)

@@ -74,7 +74,9 @@ class QueryOptions:
         rejected = delta(files.path("rejected")) if self.rejected is None else as_sink(self.rejected, "rejected")
         sinks = {OUTPUT: as_sink(self.output, "output"), REJECTED: rejected, **self._side_sinks(plan, files)}
         for name, sink in sinks.items():
-            sink.check_columns(plan.outputs[name][1], name if name in (OUTPUT, REJECTED) else f"side output {name!r}")
+            role = name if name in (OUTPUT, REJECTED) else f"side output {name!r}"
+            sink.check_columns(plan.outputs[name][1], role)
+            sink.check_order(plan.outputs[name][1], plan.output_order if name == OUTPUT else None, role)
         return sinks
 
     def _side_sinks(self, plan: Plan, files: Store) -> dict[str, Sink]:

@@ -319,6 +319,12 @@ def _check_outputs(
                 shared_tables.append(sink.describe())
             continue
         is_same = "delta" in written and output_tables.is_same_table(new.spark, written["delta"], sink.location)
+        if is_same and not sink.has_rule_of(written):
+            msg = (
+                f"restore_from: {name} goes to {sink.describe()}, which the old query has written by another rule "
+                f"of upserts, {written.get('upsert')}; give the same arguments, or name a new table"
+            )
+            raise CheckpointError(msg)
         version = written["version"] if is_same else None
         # The old query may have written to the table even if the checkpoint does not name it.
         later = output_tables.check_output(

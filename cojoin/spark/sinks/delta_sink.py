@@ -17,12 +17,19 @@ reports a misfit only at the first rows. By path, Delta appends columns of the t
 lacks is refused, unless Delta merges schemas. One that the output lacks becomes null, where the table allows that.
 Names are compared without their case. Values are not checked, such as a null in a column that is NOT NULL.
 
+*Upserts.* With ``upsert=`` of the rows of a key one stays (``Upsert``). A plain table's files are written again where
+they hold replaced rows (``delta_upsert``); any other table gets one MERGE by Spark (``delta_merge``). The manifest has
+the rule, since a run without it, or with another key, would store rows twice.
+
 A table of rejected rows that a former version has made lacks the columns of the batch. It gets them with the first
 batch that has rows, by Spark's writer. Where that is not possible, the start warns.
 """
 
 from __future__ import annotations
 
+import contextlib
+import json
+import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -54,9 +61,14 @@ from cojoin.session.arrow_types import spark_schema
 from cojoin.session.delta_tables import columns_of, default_properties, read_table, table_in_sql
 from cojoin.session.sessions import adapter_of, empty_frame
 from cojoin.session.spark_errors import SPARK_ERRORS
+from cojoin.spark.batch.direct_reader import why_by_columns
 from cojoin.spark.batch.written_files import FileTarget, check_seen
 from cojoin.spark.sinks.batch_marker import BatchMarker
+from cojoin.spark.sinks.batch_rows import BatchRows, FileRows, KeyWarnings, UnfitFileError
+from cojoin.spark.sinks.delta_merge import merge
+from cojoin.spark.sinks.delta_upsert import LeftToSparkError, TableUpsert, check_size
 from cojoin.spark.sinks.sink import OutputId, Position, Sink, SinkWriter
+from cojoin.spark.sources.delta_stream import has_delta
 from cojoin.storage.locations import is_path
 
 if TYPE_CHECKING:
@@ -65,9 +77,12 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 
+    from cojoin.delta.actions import DataFile
     from cojoin.delta.table_log import TableVersion
     from cojoin.delta.table_writer import Committed
+    from cojoin.engine.upsert import Upsert
     from cojoin.storage.parquet_files import WrittenFile
+    from cojoin.storage.store import Store
 
 _SMALL = (ByteType, ShortType, IntegerType)
 """The integers that Parquet stores as 32 bits, the narrower ones first."""
@@ -196,10 +211,14 @@ class _StoredMarkers:
         return BatchMarker.from_json(commit.user_metadata) or legacy
 
 
+_log = logging.getLogger("cojoin")
+
 _STAMPS = tuple(name for name in STAMPED_SCHEMA.names if name not in REJECTED_SCHEMA.names)
 _AUTO_COMPACT = "spark.databricks.delta.autoCompact.enabled"
 _USER_METADATA = "userMetadata"
 _MERGES = "spark.databricks.delta.schema.autoMerge.enabled"
+_OF_UPSERTS = {"mergeschema", "usermetadata"}
+_APPENDS = "delta.appendOnly"
 _OTHER_SCHEMA = {"overwriteschema", "replacewhere"}
 _SESSION_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 
@@ -212,11 +231,13 @@ class DeltaSink(Sink):
         location: A path, or a table's name.
         partition_by: The columns by which a new table is partitioned.
         options: Delta's writer options.
+        upsert: The rule by which one row of each key stays; None where rows are appended.
     """
 
     location: str
     partition_by: tuple[str, ...] = ()
     options: tuple[tuple[str, str], ...] = ()
+    upsert: Upsert | None = None
 
     def open(self, session: SparkSession, output: OutputId) -> DeltaWriter:
         """Return the writer of a query's output to the table."""
@@ -232,7 +253,33 @@ class DeltaSink(Sink):
 
     def place(self) -> dict[str, Any]:
         """Return the manifest's entry for the table before anything is written: its location without a version."""
-        return {"delta": self.location, "version": None}
+        rule = {} if self.upsert is None else {"upsert": self.upsert.as_dict()}
+        return {"delta": self.location, "version": None, **rule}
+
+    def has_rule_of(self, written: Mapping[str, Any]) -> bool:
+        """Return whether a manifest's entry has this rule of upserts, whatever the case of names, or none as this."""
+        return json.dumps(written.get("upsert")).lower() == json.dumps(self.place().get("upsert")).lower()
+
+    def check_order(self, schema: pa.Schema, order: Sequence[str] | None, role: str) -> None:
+        """Check the rule of an upsert by the output's columns."""
+        if self.upsert is None:
+            return
+        rule = self.upsert.within(schema, order, role)
+        other = [name for name, _ in self.options if name.lower() not in _OF_UPSERTS]
+        if other:
+            msg = f"{role}: sinks.delta: options: upserts take mergeSchema and userMetadata, got {', '.join(other)}"
+            raise ConfigurationError(msg)
+        if rule.deletes is not None and rule.deletes.lower() in {name.lower() for name in self.partition_by}:
+            msg = f"{role}: sinks.delta: partition_by: the column {rule.deletes!r} of deletes= is not stored"
+            raise ConfigurationError(msg)
+
+    def stored(self, schema: pa.Schema) -> pa.Schema:
+        """Return those of an output's columns that the table has."""
+        return schema if self.upsert is None else self.upsert.within(schema, (), "").stored(schema)
+
+    def transactions(self, session: SparkSession, app_id: str, epoch: int | None = None) -> TableTransactions:
+        """Return the commits of an application to the table."""
+        return TableTransactions(session, self.location, app_id, epoch, replaces=self.upsert is not None)
 
     def check_columns(self, schema: pa.Schema, role: str) -> None:
         """Check that the output has the columns of ``partition_by`` and at least one other.
@@ -265,7 +312,7 @@ class DeltaSink(Sink):
         Raises:
             EnvironmentSetupError: It has none; the message has the reason why Spark writes.
         """
-        why = self.why_spark(session, schema, TableTransactions(session, self.location, ""))
+        why = self.why_spark(session, schema, self.transactions(session, ""))
         if why is None:
             return
         try:
@@ -288,7 +335,9 @@ class DeltaSink(Sink):
             return f"the writer's options {', '.join(name for name, _ in self.options)}"
         if str(session.conf.get(_AUTO_COMPACT, "false")).lower() != "false":
             return f"the session's setting {_AUTO_COMPACT}"
-        why = transactions.why_spark(schema)
+        why = transactions.why_spark(self.stored(schema))
+        if why is None and self.upsert is not None:
+            why = why_by_columns(schema, ())
         store = None if why else transactions.store()
         if store is not None and FileTarget.at(session, store.path(""), schema, store) is None:
             return "the workers can't write its files: a type, a codec, encryption, or a path outside of file systems"
@@ -298,11 +347,18 @@ class DeltaSink(Sink):
         """Check that an output's columns fit those of the table, if it exists."""
         if {name.lower() for name, _ in self.options} & _OTHER_SCHEMA:
             return
+        schema = self.stored(schema)
         merges = self.merges(str(session.conf.get(_MERGES, "false")))
         table = read_table(session, self.location)
         columns = None if table is None else columns_of(table)
         if columns is None:
             return
+        if self.upsert is not None and table is not None and table.properties.get(_APPENDS, "").lower() == "true":
+            msg = (
+                f"{role}: {self.describe()}: it takes no upserts, by its property {_APPENDS}; leave out upsert=, "
+                f"or run: ALTER TABLE {table_in_sql(session, self.location)} UNSET TBLPROPERTIES ('{_APPENDS}')"
+            )
+            raise ConfigurationError(msg)
         name = table_in_sql(session, self.location)
         faults = list(misfits(columns, spark_schema(schema), name, casts=not is_path(self.location), merges=merges))
         if faults:
@@ -310,15 +366,30 @@ class DeltaSink(Sink):
             raise ConfigurationError(msg)
 
 
+def _spelled(rule: Mapping[str, Any] | None) -> str:
+    """Return the rule of a manifest's entry as the arguments of ``sinks.delta``.
+
+    >>> _spelled({"key": ["id"], "conflict": "last"}), _spelled(None)
+    ("with upsert=['id'], conflict='last'", 'without upsert=')
+    """
+    if rule is None:
+        return "without upsert="
+    return "with " + ", ".join(f"{'upsert' if name == 'key' else name}={value!r}" for name, value in rule.items())
+
+
 class DeltaWriter(SinkWriter):
     """Writes one output of a query into a Delta table."""
 
     def __init__(self, session: SparkSession, sink: DeltaSink, output: OutputId) -> None:
         self._session, self._sink, self._output = session, sink, output
-        self._transactions = TableTransactions(session, sink.location, output.app_id, output.epoch)
+        self._transactions = sink.transactions(session, output.app_id, output.epoch)
         self._markers = _StoredMarkers(self._transactions)
         self._newest = -1
         self._folder: str | None = None
+        rule, schema = sink.upsert, output.schema
+        self._rule = None if rule is None or schema is None else rule.within(schema, output.order, output.name)
+        label = f"{output.name} to {sink.describe()}"
+        self._warnings = KeyWarnings(label, () if self._rule is None else self._rule.key)
         # The columns that an older table of rejected rows gets with its next rows, and those that it can't get. A batch
         # may be in the table already without them, so each commit may add them.
         self._added: tuple[str, ...] = ()
@@ -343,6 +414,8 @@ class DeltaWriter(SinkWriter):
             )
             raise CheckpointError(msg)
         known = written.get("batch_id")
+        if position.last_batch is not None and "delta" in position.written:
+            self._check_rule(where, position)
         if known is None:
             return
         difference = self._difference(known, table_id, written.get("id"))
@@ -354,6 +427,21 @@ class DeltaWriter(SinkWriter):
                 f"restore_from=cojoin.Snapshot({position.checkpoint!r}) and a new output"
             )
             raise CheckpointError(msg)
+
+    def _check_rule(self, where: str, position: Position) -> None:
+        """Raise a CheckpointError unless the table was written by the same rule of upserts, or by appends as now."""
+        rule, former = self._place_of_rule.get("upsert"), position.written.get("upsert")
+        if not self._sink.has_rule_of(position.written):
+            msg = (
+                f"{where}: the query has written it {_spelled(former)} and would now write it {_spelled(rule)}, so "
+                f"that its rows would not be those of one rule. Start with the arguments of then; or restore into a "
+                f"new checkpoint, with restore_from=cojoin.Snapshot({position.checkpoint!r}) and a new output"
+            )
+            raise CheckpointError(msg)
+
+    @property
+    def _place_of_rule(self) -> dict[str, Any]:
+        return {} if self._rule is None else {"upsert": self._rule.as_dict()}
 
     def _compare_columns(self) -> None:
         """Set which of the columns of the batch an existing table lacks, and which of them it can't get."""
@@ -369,13 +457,28 @@ class DeltaWriter(SinkWriter):
         self._added, self._left_out = (missing, others) if merges else ((), (*missing, *others))
 
     def notes(self) -> list[str]:
-        """Return the warnings about an older table of rejected rows."""
+        """Return the warnings about an older table of rejected rows, and about other queries that upsert the table."""
+        notes = [] if self._rule is None or self._rule.order_by else self._notes_of_others()
         if not self._left_out:
-            return []
+            return notes
         note = (
             f"output {self._output.name!r}, Delta table {self._sink.location}: it gets no column "
             f"{' and '.join(self._left_out)}, since the sink has mergeSchema=false, or its own column of that name has "
             f"another type; leave the option out, or rename the column"
+        )
+        return [*notes, note]
+
+    def _notes_of_others(self) -> list[str]:
+        """Return a warning where other queries have written the table, and this one has not."""
+        table = self._transactions.table()
+        applications = () if table is None else table.applications
+        others = [name for name in applications if name.startswith("cojoin-") and name != self._output.app_id]
+        if not others or self._output.app_id in applications:
+            return []
+        note = (
+            f"output {self._output.name!r}, Delta table {self._sink.location}: other queries have written it, such as "
+            f"{others[0]}; where keys are the same, the later batch replaces the row: give order_by=, so that the "
+            f"greater row stays"
         )
         return [note]
 
@@ -390,9 +493,13 @@ class DeltaWriter(SinkWriter):
         return f"it has the query's batches up to {self._newest}" if self._newest < known else None
 
     def write(self, frame: DataFrame, marker: BatchMarker) -> dict[str, Any]:
-        """Append a batch's rows in a transaction that takes effect once; return the manifest's entry."""
+        """Append or upsert a batch's rows in a transaction that takes effect once; return the manifest's entry."""
+        self.upserts = None
         _, newest = self._transactions.look()
         if not self._markers.has_batch(newest, marker):
+            if self._rule is not None:
+                self._merge(self._rule, frame, marker)
+                return self._place(self._transactions.table())
             options = dict(self._sink.options) | ({"mergeSchema": "true"} if self._added else {})
             writer = (
                 self._with_valid_folders(frame.drop(*self._left_out))
@@ -414,9 +521,47 @@ class DeltaWriter(SinkWriter):
             self._markers.compare(marker)
         return self._place(self._transactions.table())
 
+    def _merge(self, rule: Upsert, frame: DataFrame, marker: BatchMarker) -> None:
+        """Upsert a batch by Spark's MERGE; set its counts."""
+        options = {name.lower(): value for name, value in self._sink.options}
+        metadata = marker.to_json(options.get("usermetadata") or self._session_metadata())
+        frame = self._with_valid_folders(frame)
+        stored = frame.limit(0) if rule.deletes is None else frame.limit(0).drop(rule.deletes)
+        table = self._transactions.table()
+        columns = None if table is None else columns_of(table)
+        names = set() if columns is None else {name.lower() for name in columns.names}
+        if table is None or (self._sink.merges("false") and {name.lower() for name in stored.columns} - names):
+            # The table without rows, or the columns that it lacks; a MERGE makes neither.
+            self._save(stored.write.format("delta").mode("append").options(**dict(self._sink.options)))
+        try:
+            null_keys = merge(
+                frame,
+                self._sink.location,
+                rule,
+                self._output.order or (),
+                (self._output.app_id, marker.batch_id),
+                metadata,
+            )
+        except SPARK_ERRORS:
+            # Where another run has taken over, that is the reason, which this raises.
+            self._transactions.look()
+            raise
+        self._transactions.look()
+        self._markers.compare(marker)
+        commit = self._transactions.commit_of(marker.batch_id)
+        metrics = {} if commit is None else commit.info.get("operationMetrics") or {}
+        counts = {
+            name: int(metrics.get(f"numTargetRows{name.title()}", 0)) for name in ("inserted", "updated", "deleted")
+        }
+        # A row that removes none is neither of them.
+        rest = int(metrics.get("numSourceRows", 0)) if rule.deletes is not None else sum(counts.values())
+        self.upserts = counts | {"superseded": marker.rows - null_keys - rest, "null_keys": null_keys}
+        self._warnings.give(marker.batch_id, marker.rows, self.upserts)
+
     def _fence(self) -> None:
         """Fence the table off from earlier runs; if it does not exist, create it empty, as a batch would."""
         schema, properties = self._output.schema, default_properties(self._session)
+        schema = None if schema is None else self._sink.stored(schema)
         is_sparks = bool(self._sink.options or unknown_properties(properties))
 
         def create(applications: Mapping[str, int]) -> None:
@@ -455,10 +600,13 @@ class DeltaWriter(SinkWriter):
         return None if store is None else FileTarget.at(self._session, store.path(""), schema, store)
 
     def commit(self, schema: pa.Schema, files: Sequence[WrittenFile], marker: BatchMarker) -> dict[str, Any]:
-        """Append files in the table's folder in a transaction that takes effect once; return the manifest's entry."""
+        """Append or upsert files in the table's folder in a transaction that takes effect once; return the entry."""
+        self.upserts = None
         if self._folder is not None:
             # The commit looks for each file, too; this names the reason that hosts of their own disks have.
             check_seen(self._folder, files)
+        if self._rule is not None:
+            return self._upsert(self._rule, schema, files, marker)
         committed = self._transactions.append(
             schema,
             files,
@@ -468,6 +616,61 @@ class DeltaWriter(SinkWriter):
             is_done=lambda newest: self._markers.has_batch(newest, marker),
         )
         return self._place(committed)
+
+    def _upsert(
+        self, rule: Upsert, schema: pa.Schema, files: Sequence[WrittenFile], marker: BatchMarker
+    ) -> dict[str, Any]:
+        """Upsert files in the table's folder; by Spark's MERGE where only Spark can, or where the change is large."""
+        target, store = self._plain_target(schema), self._transactions.store()
+        assert store is not None
+        if target is None:
+            return self._merge_files(store, schema, files, marker, str(self.why_spark))
+        source, may_leave = FileRows(store), has_delta(self._session)
+        try:
+            if may_leave:
+                check_size("the batch", (file.size for file in files))
+            batch = BatchRows(source, schema, rule, self._output.order or (), files)
+            upsert = TableUpsert(store, source, target, batch, may_leave=may_leave)
+            committed, added = self._replace(upsert, batch.stored_schema, marker)
+        except (LeftToSparkError, UnfitFileError) as reason:
+            return self._merge_files(store, schema, files, marker, str(reason))
+        if committed.is_new:
+            upsert.clean(added)
+            self.upserts = upsert.counts
+            self._warnings.give(marker.batch_id, marker.rows, upsert.counts, batch.duplicate)
+        return self._place(committed)
+
+    def _merge_files(
+        self, store: Store, schema: pa.Schema, files: Sequence[WrittenFile], marker: BatchMarker, why: str
+    ) -> dict[str, Any]:
+        """Upsert files in the table's folder by Spark's MERGE, and delete them."""
+        _log.info("batch %s: %s: Spark merges it: %s", marker.batch_id, self._sink.describe(), why)
+        reader = self._session.read.schema(spark_schema(schema))
+        place = self.write(reader.parquet(*(store.path(file.name) for file in files)), marker)
+        for file in files:
+            with contextlib.suppress(Exception):
+                store.delete(file.name)
+        return place
+
+    def _replace(
+        self, upsert: TableUpsert, schema: pa.Schema, marker: BatchMarker
+    ) -> tuple[Committed, Sequence[WrittenFile]]:
+        added: list[WrittenFile] = []
+
+        def plan(present: Sequence[DataFile]) -> tuple[Sequence[WrittenFile], Sequence[DataFile]]:
+            planned, removed = upsert(present)
+            added[:] = planned
+            return planned, removed
+
+        committed = self._transactions.replace(
+            schema,
+            plan,
+            marker.batch_id,
+            query_id=self._output.query_id,
+            metadata=marker.to_json(self._session_metadata()),
+            is_done=lambda newest: self._markers.has_batch(newest, marker),
+        )
+        return committed, added
 
     def compare(self, marker: BatchMarker) -> None:
         """Raise a QueryFailedError if the table has this batch from a different execution, or later batches."""
@@ -497,4 +700,4 @@ class DeltaWriter(SinkWriter):
         if table is None:
             msg = "the table is gone right after it was written; nothing else was lost: start the query again"
             raise QueryFailedError(msg)
-        return {**self._sink.place(), "version": table.version, "id": table.table_id}
+        return {**self._sink.place(), **self._place_of_rule, "version": table.version, "id": table.table_id}

@@ -32,7 +32,8 @@ class OutputId:
 
     ``epoch`` is that of the run's lease, with which an output may fence off earlier runs; None outside of a run.
     ``takes_over`` means that an earlier run may still be suspended somewhere, so that it has to be fenced off;
-    ``schema`` has the columns of a table that is created for that before its first row.
+    ``schema`` has the columns of a table that is created for that before its first row. ``order`` are the columns by
+    which the output's rows are emitted in order over all batches; None where they are not.
     """
 
     query_id: str
@@ -40,6 +41,7 @@ class OutputId:
     epoch: int | None = None
     takes_over: bool = False
     schema: pa.Schema | None = field(default=None, compare=False)
+    order: tuple[str, ...] | None = None
 
     @property
     def app_id(self) -> str:
@@ -153,6 +155,18 @@ class Sink(ABC):
             ConfigurationError: They can't be written.
         """
 
+    def check_order(self, schema: pa.Schema, order: Sequence[str] | None, role: str) -> None:  # noqa: B027
+        """Check that rows can be compared, where of the rows of a key one stays.
+
+        Args:
+            schema: The output's columns.
+            order: The columns by which its rows are emitted in order over all batches; None where they are not.
+            role: The output, for the message.
+
+        Raises:
+            ConfigurationError: They can't be compared.
+        """
+
     def check_writer(self, session: SparkSession, schema: pa.Schema, role: str) -> None:  # noqa: B027 - most need none
         """Check, before the query starts, that the session has the classes that write the output.
 
@@ -182,10 +196,12 @@ class SinkWriter(ABC):
     """Writes one output of a query: each batch once, as a DataFrame or as files that the workers wrote.
 
     ``why_spark`` is the reason why Spark writes the rows of a Delta table, as ``target`` has decided; None where the
-    workers do, and for other outputs.
+    workers do, and for other outputs. ``upserts`` has the counts of the last batch, as ``BatchReport`` has them; None
+    where its rows were appended, or the output had them already.
     """
 
     why_spark: str | None = None
+    upserts: Mapping[str, int] | None = None
 
     def check(self, position: Position) -> None:  # noqa: B027 - not every output remembers its batches
         """Raise a CheckpointError if continuing would write rows twice or lose some; called at the start of a run."""

@@ -1,18 +1,20 @@
-"""The sinks of a query: ``delta``, ``kafka``, ``parquet``, or a callable.
+"""The sinks of a query: ``delta``, ``kafka``, ``parquet``, ``sql``, or a callable.
 
 - ``delta`` is exactly once: each batch is one transaction with the query's and the batch's ids, so a batch that is run
-  again is skipped (``delta_sink``).
+  again is skipped (``delta_sink``). It appends, or keeps one row for each key (``upsert=``).
 - ``kafka`` is exactly once for consumers that read committed records: each batch is one transaction with the batch's
   marker (``cojoin.kafka.sink``).
 - ``parquet`` is exactly once for readers that read the whole folder between two batches: each batch has its own folder,
   which is replaced if the batch is run again (``parquet_sink``).
+- ``sql`` is exactly once: each batch is one transaction with the query's row in another table (``cojoin.sql``).
 - A callable receives ``(DataFrame, batch_id)`` and may receive a batch twice, with the same id.
 
 A Delta table *fences off* a suspended driver whose checkpoint another driver has taken over meanwhile: each commit
 compares the epoch of the driver's lease within Delta's own transaction. That holds where the workers write the files.
 Where Spark writes them (partitions, writer options), the epoch is compared right before the commit. A commit of the
 suspended driver after that comparison can only add a batch that the table does not have yet. A Kafka topic fences off
-the driver as well: Kafka refuses its producer, and the topic's marker has the later epoch. The other sinks do not: the
+the driver as well: Kafka refuses its producer, and the topic's marker has the later epoch. So does a database: its row
+of the query has the later epoch. The other sinks do not: the
 lease is read right before each call, and a write that has begun by then may still finish.
 """
 
@@ -26,6 +28,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pyspark.sql import DataFrame
 
+from cojoin.engine.upsert import Conflict, Upsert
 from cojoin.errors import ConfigurationError
 from cojoin.spark.sinks.delta_sink import DeltaSink
 from cojoin.spark.sinks.parquet_sink import ParquetSink
@@ -39,11 +42,27 @@ if TYPE_CHECKING:
     from cojoin.kafka.sink.kafka_sink import KafkaSink, kafka
     from cojoin.spark.sinks.batch_marker import BatchMarker
     from cojoin.spark.sinks.sink import OutputId
+    from cojoin.sql.sql_sink import SqlSink, sql
 
-__all__ = ["DeltaSink", "KafkaSink", "ParquetSink", "Sink", "SinkLike", "as_sink", "delta", "kafka", "parquet"]
+__all__ = [
+    "DeltaSink",
+    "KafkaSink",
+    "ParquetSink",
+    "Sink",
+    "SinkLike",
+    "SqlSink",
+    "as_sink",
+    "delta",
+    "kafka",
+    "parquet",
+    "sql",
+]
 
-# Imported at first use: the Kafka sink is in a layer above this one, and needs confluent-kafka, which is an extra.
-_KAFKA = "cojoin.kafka.sink.kafka_sink"
+# Imported at first use: these sinks are in layers above this one, and need packages that are extras.
+_LATER = {
+    **dict.fromkeys(("KafkaSink", "kafka"), "cojoin.kafka.sink.kafka_sink"),
+    **dict.fromkeys(("SqlSink", "sql"), "cojoin.sql.sql_sink"),
+}
 
 
 SinkLike: TypeAlias = Sink | Callable[[DataFrame, int], Any]
@@ -79,9 +98,23 @@ class CallableWriter(SinkWriter):
 
 
 def delta(
-    location: Location, *, partition_by: str | Sequence[str] = (), options: Mapping[str, Any] | None = None
+    location: Location,
+    *,
+    partition_by: str | Sequence[str] = (),
+    options: Mapping[str, Any] | None = None,
+    upsert: str | Sequence[str] = (),
+    conflict: Conflict = "last",
+    order_by: str | Sequence[str] | None = None,
+    deletes: str | None = None,
 ) -> DeltaSink:
-    """Return a sink that appends to a Delta table, exactly once, and fences off a driver that lost its checkpoint.
+    """Return a sink that appends or upserts to a Delta table, exactly once, and fences off a driver that was replaced.
+
+    With ``upsert`` the table has one row for each key, and which one does not depend on the batches. Of the rows of one
+    key the last stays, in event-time order; rows with one event time are compared by the left's ``sequence`` and then
+    by their content. This holds for temporal joins, and for as-of joins that look backward. The rows of all other
+    operations are compared by ``order_by``. A plain table is written without the JVM: files with replaced rows are
+    written again without them. Spark's MERGE upserts into any other table, such as one with partitions, deletion
+    vectors or a change feed.
 
     A driver that was suspended can't commit after its successor has begun: Delta's own transaction compares the epochs
     of their leases. Where Spark writes the rows (such as on HDFS, with ``partition_by`` or ``options``, or on local
@@ -92,16 +125,28 @@ def delta(
             exist.
         partition_by: The column or columns by which a new table is partitioned.
         options: Delta's writer options, such as ``mergeSchema``.
+        upsert: The column or columns of the key, of the types of a key. A row with a null in it is left out, with a
+            warning in the log and a count in ``BatchReport.upserts``. Empty: rows are appended.
+        conflict: Which row of a key stays: ``"last"``, ``"first"``, or ``"error"``, which ends the query at a key that
+            comes twice.
+        order_by: The column or columns of the output by which rows of a key are compared, with the stored row as well.
+            Ties are broken by the rows' content. It is needed where others write rows of these keys, too, and where
+            rows are not emitted in event-time order: by functions, interval joins, and as-of joins that look forward or
+            both ways, and where late left rows are applied.
+        deletes: A boolean column of the output. Where it is true, the row removes the one that the table has. It is not
+            stored, and does not go with ``order_by``.
 
     Returns:
         The sink, for ``Joined.start``.
 
     Raises:
-        ConfigurationError: The location, the columns or the options are invalid.
+        ConfigurationError: The location, the columns, the rule or the options are invalid.
 
     Example:
         >>> delta("/lake/enriched", partition_by="day", options={"mergeSchema": True}).options
         (('mergeSchema', 'true'),)
+        >>> delta("/lake/newest", upsert="trade_id").upsert.key
+        ('trade_id',)
     """
     place = as_location(location, "sinks.delta", expected="a path or a table's name")
     columns = (partition_by,) if isinstance(partition_by, str) else partition_by
@@ -109,7 +154,8 @@ def delta(
     if not is_list or len({each.lower() for each in columns}) < len(columns):
         msg = f"sinks.delta: partition_by: expected a column's name, or a list of distinct names, got {partition_by!r}"
         raise ConfigurationError(msg)
-    return DeltaSink(place, tuple(columns), tuple(as_options(options, "sinks.delta").items()))
+    rule = Upsert.of(upsert, conflict, order_by, deletes, "sinks.delta")
+    return DeltaSink(place, tuple(columns), tuple(as_options(options, "sinks.delta").items()), rule)
 
 
 def parquet(path: Location) -> ParquetSink:
@@ -141,25 +187,25 @@ def as_sink(declared: Any, role: str) -> Sink:
     hint = ""
     if isinstance(declared, type):
         hint = f"; a class writes nothing, make an instance: {declared.__name__}(...)"
-    elif getattr(declared, "__module__", None) in {__name__, _KAFKA}:
+    elif getattr(declared, "__module__", None) in {__name__, *_LATER.values()}:
         hint = "; call it with a location"
     elif callable(declared):
         return CallableSink(declared)
     elif isinstance(declared, (str, PathLike)):
         hint = f"; did you mean cojoin.sinks.delta({declared!r})?"
     msg = (
-        f"{role}: expected cojoin.sinks.delta(...), cojoin.sinks.kafka(...), cojoin.sinks.parquet(...) or a callable, "
-        f"got {declared!r}{hint}"
+        f"{role}: expected cojoin.sinks.delta(...), cojoin.sinks.kafka(...), cojoin.sinks.parquet(...), "
+        f"cojoin.sinks.sql(...) or a callable, got {declared!r}{hint}"
     )
     raise ConfigurationError(msg)
 
 
 def __getattr__(name: str) -> Any:
-    if name in {"KafkaSink", "kafka"}:
-        return getattr(import_module(_KAFKA), name)
+    if name in _LATER:
+        return getattr(import_module(_LATER[name]), name)
     # Spark's writers have one method per format; for the name of such a format, the error shows a callable instead.
     msg = (
-        f"module 'cojoin.sinks' has no attribute {name!r}; it has delta, kafka and parquet, and for any other format a "
-        f"query takes a callable: output=lambda frame, batch_id: frame.write..."
+        f"module 'cojoin.sinks' has no attribute {name!r}; it has delta, kafka, parquet and sql, and for any other "
+        f"format a query takes a callable: output=lambda frame, batch_id: frame.write..."
     )
     raise AttributeError(msg)

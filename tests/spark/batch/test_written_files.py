@@ -25,7 +25,7 @@ from benchmarks.join.result import result_files
 from cojoin.engine.values.codec import write_messages
 from cojoin.engine.values.types import parse_schema
 from cojoin.session.arrow_types import arrow_schema, spark_schema
-from cojoin.spark.batch.written_files import CallFiles, FileTarget, _File, _Writer, can_be_written
+from cojoin.spark.batch.written_files import CallFiles, FileTarget, TargetFile, _Writer, can_be_written
 from cojoin.spark.sinks.batch_marker import BatchMarker
 from cojoin.spark.sinks.sink import OutputId
 from cojoin.storage.object_store_settings import settings_of
@@ -340,7 +340,7 @@ def test_a_file_that_is_removed_leaves_no_part_on_a_store(state: str, monkeypatc
     with S3Server("removed") as server:
         settings = settings_of(f"{server.root}/out", server.settings().get)
         schema = pa.schema([("raw", pa.binary())])
-        file = _File(FileTarget(f"{server.root}/out", schema, "none", settings))
+        file = TargetFile(FileTarget(f"{server.root}/out", schema, "none", settings))
         # An upload has parts from 10 MB on.
         file.add(pa.record_batch([pa.array([bytes([at]) * (1 << 20) for at in range(24)])], schema=schema))
         file._write_waiting()

@@ -407,14 +407,14 @@ def assert_no_stack(message: str) -> None:
         (
             {"output": "/lake/x"},
             (
-                "output: expected cojoin.sinks.delta(...), cojoin.sinks.kafka(...), cojoin.sinks.parquet(...) or a "
-                "callable, got '/lake/x'; did you mean cojoin.sinks.delta('/lake/x')?"
+                "output: expected cojoin.sinks.delta(...), cojoin.sinks.kafka(...), cojoin.sinks.parquet(...), "
+                "cojoin.sinks.sql(...) or a callable, got '/lake/x'; did you mean cojoin.sinks.delta('/lake/x')?"
             ),
         ),
         ({"output": cj.sinks.delta}, "; call it with a location"),
         (
             {"output": None},
-            "output: expected cojoin.sinks.delta(...), cojoin.sinks.kafka(...), cojoin.sinks.parquet(...) or a",
+            "output: expected cojoin.sinks.delta(...), cojoin.sinks.kafka(...), cojoin.sinks.parquet(...), ",
         ),
         ({"rejected": 5}, "rejected: expected cojoin.sinks.delta(...)"),
         ({"checkpoint": ""}, "checkpoint: expected the path of a directory as a text or a pathlib.Path, got ''"),

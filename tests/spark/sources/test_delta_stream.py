@@ -106,7 +106,8 @@ def test_a_checkpoint_goes_on_with_either_reader(spark: SparkSession, tmp_path: 
             )
         )
         query[0].await_termination()
-        read_by.append({each.reading for each in batches_seen[0].inputs})
+        # The first batch may have been planned by the reader before.
+        read_by.append({each.reading for each in batches_seen[-1].inputs})
     assert read_by == [{"direct"}, {"spark.cojoin.delta is spark"}] * 2 + [{"direct"}]
     assert lake.rows() == lake.streams.enriched()
 
