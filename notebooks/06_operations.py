@@ -790,6 +790,9 @@ history.selectExpr(
 # | other rows | nothing: a commit in between is seen, and the batch is compared with it again |
 # | rows of the same keys | the later batch replaces them. With `order_by=` the greater row stays, whoever wrote it; a MERGE by Spark compares again in its own condition, but for ties |
 # | another query | each has its own transactions, or its own row in `cojoin_fence`. A start into a table of a database that another query has written warns: give `order_by=` where keys are the same |
+# | others bring an older version back (`RESTORE TABLE`) | rows of later batches are gone, as the table's owner has decided: the query goes on. Restore the query into a new table to have them again |
+# | the table is gone | the start is refused |
+# | two MERGEs at once | Spark's MERGE is tried again, five times in all |
 # | a key is there twice | a batch with that key replaces both rows by its one. Before: `SELECT trade_id FROM t GROUP BY trade_id HAVING count(*) > 1` |
 # | a key of the left input is not unique | by design: one row stays, the others are counted as `superseded`; the log has an example. Where that is wrong, name further columns in `upsert=`, or choose `conflict="error"` |
 # | `upsert=` is changed between runs | the start is refused, since the table would have rows of two rules |

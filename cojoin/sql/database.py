@@ -77,6 +77,12 @@ class Database(ABC):
     locks_rows = True
     """Whether a query may lock the rows that it reads; without it, a transaction that writes locks all."""
 
+    has_nan = True
+    """Whether it stores a NaN as such."""
+
+    longest_name = 63
+    """The largest size of a name in bytes."""
+
     def __init__(self, url: str) -> None:
         self.url = url
 

@@ -40,7 +40,9 @@ _CURES = (
     (("28",), "correct the user or the password in the URL"),
     (("3D000",), "create the database, or correct its name in the URL"),
     (("42501",), "give the user the rights to read and write the table, and to create tables in its schema"),
-    (("42P01", "42703", "3F000"), "the table was changed or dropped meanwhile: start the query again"),
+    (("3F000",), "create the schema, or correct its name"),
+    (("22021",), "PostgreSQL stores no NUL character: replace it in the text before the join"),
+    (("42P01", "42703"), "the table was changed or dropped meanwhile: start the query again"),
     (("53",), "make room on the server, or give it more connections; then start the query again, which continues"),
     (("55P03", "40P01", "57014"), "another session holds locks on the table: end it, and start the query again"),
     (("23",), "a constraint of the table does not allow a row: drop it, or leave out the row before the join"),
@@ -147,9 +149,9 @@ class Postgres(Database):
         """Return the columns of each unique index."""
         rows = session.execute(
             "SELECT array_agg(attname::text) FROM pg_index JOIN pg_attribute ON attrelid = indrelid "
-            "AND attnum = ANY(indkey) WHERE indrelid = to_regclass(?) AND indisunique AND indisvalid "
-            "AND indpred IS NULL AND indexprs IS NULL AND NOT EXISTS (SELECT 1 FROM pg_collation WHERE "
-            "pg_collation.oid = ANY(indcollation) AND NOT collisdeterministic) GROUP BY indexrelid",
+            "AND attnum = ANY(indkey[0:indnkeyatts - 1]) WHERE indrelid = to_regclass(?) AND indisunique "
+            "AND indisvalid AND indimmediate AND indpred IS NULL AND indexprs IS NULL AND NOT EXISTS (SELECT 1 FROM "
+            "pg_collation WHERE pg_collation.oid = ANY(indcollation) AND NOT collisdeterministic) GROUP BY indexrelid",
             [table],
         )
         return [frozenset(names) for (names,) in rows]
@@ -168,7 +170,12 @@ class Postgres(Database):
         except psycopg.Error as error:
             state = error.sqlstate or ""
             diagnosis = error.diag
-            words = [diagnosis.message_primary or str(error).strip().partition("\n")[0], diagnosis.message_detail]
+            where = (diagnosis.context or "").partition("\n")[0]
+            words = [
+                diagnosis.message_primary or str(error).strip().partition("\n")[0],
+                diagnosis.message_detail,
+                where,
+            ]
             text = ": ".join(" ".join(each.split()) for each in words if each)
             cure = next((cure for signs, cure in _CURES if state.startswith(signs)), None)
             is_lost = state.startswith(_LOST) or (not state and isinstance(error, psycopg.OperationalError))

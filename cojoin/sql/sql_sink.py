@@ -44,7 +44,7 @@ from cojoin.spark.sinks.sink import OutputId, Position, Sink, SinkWriter
 from cojoin.sql.database import DatabaseError
 from cojoin.sql.postgres import Postgres
 from cojoin.sql.sqlite import Sqlite
-from cojoin.sql.statements import FENCE, PLACE, FenceStatements, UpsertStatements, create_table
+from cojoin.sql.statements import FENCE, FenceStatements, UpsertStatements, create_table
 from cojoin.storage.locations import without_login
 from cojoin.storage.parquet_files import WrittenFile
 
@@ -124,6 +124,13 @@ class SqlSink(Sink):
         Raises:
             ConfigurationError: It has none for a column.
         """
+        for name in (*self.table.split("."), *schema.names):
+            if len(name.encode()) > self.database.longest_name:
+                msg = (
+                    f"{role}: {self.describe()}: the name {name!r} has {len(name.encode())} bytes, and "
+                    f"{self.database.label} cuts names after {self.database.longest_name}: rename it"
+                )
+                raise ConfigurationError(msg)
         for column in schema:
             if self.database.type_of(column.type) is None:
                 msg = (
@@ -134,8 +141,16 @@ class SqlSink(Sink):
 
     def check_order(self, schema: pa.Schema, order: Sequence[str] | None, role: str) -> None:
         """Check the rule of an upsert by the output's columns."""
-        if self.upsert is not None:
-            self.upsert.within(schema, order, role)
+        if self.upsert is None:
+            return
+        rule = self.upsert.within(schema, order, role)
+        floats = [name for name in rule.order_by if pa.types.is_floating(schema.field(name).type)]
+        if floats and not self.database.has_nan:
+            msg = (
+                f"{role}: order_by: {self.database.label} has no NaN and stores a null, which is the least value and "
+                f"not the greatest; order by another column than {floats[0]!r}, or write to PostgreSQL"
+            )
+            raise ConfigurationError(msg)
 
     def continues_output_of(self, written: Mapping[str, Any], former: OutputId, *, successor: str, ends: bool) -> bool:
         """Check that a restored query does not insert rows again that the former one has inserted."""
@@ -204,7 +219,9 @@ def sql(
     """Return a sink that writes to a table of PostgreSQL or SQLite, exactly once, and fences off a replaced driver.
 
     A batch's rows and the query's row in the table ``cojoin_fence`` are one transaction. The table is created where it
-    does not exist, with the key as its primary key; one that exists needs a unique index on the key.
+    does not exist, with the key as its primary key. One that exists needs a unique index on the key's columns alone,
+    which is neither partial, nor deferrable, nor on expressions, nor takes different texts for one key. Columns are
+    numbers, texts, binaries, booleans, dates and times; SQLite stores a NaN as null, and PostgreSQL no NUL characters.
 
     Args:
         url: ``postgresql://user:password@host:5432/database``, with libpq's options, such as ``?sslmode=verify-full``;
@@ -227,7 +244,12 @@ def sql(
         'PostgreSQL postgresql://host/shop, table sales.newest'
     """
     open_database(url, "sinks.sql")
-    if not isinstance(table, str) or not all(table.split(".")) or table.rpartition(".")[2] == FENCE:
+    if (
+        not isinstance(table, str)
+        or not all(table.split("."))
+        or table.count(".") > 1
+        or table.rpartition(".")[2] == FENCE
+    ):
         msg = f"sinks.sql: table: expected a table's name, or schema.table, that is not {FENCE}, got {table!r}"
         raise ConfigurationError(msg)
     return SqlSink(url, table, Upsert.of(upsert, conflict, order_by, deletes, "sinks.sql"))
@@ -348,6 +370,12 @@ class SqlWriter(SinkWriter):
         else:
             self._check_epoch(fence)
             session.execute(self._fence.set_epoch, [self._epoch, *self._identity])
+        if fence is not None and fence.batch_id != _NO_BATCH and not self._database.columns(session, self._table):
+            msg = (
+                f"{where}: the query has written batch {fence.batch_id} to it, and the table is gone. Going on would "
+                f"leave rows out; put it back as it was, or restore into a new checkpoint with a new table"
+            )
+            raise CheckpointError(msg)
         key = () if self._rule is None else self._rule.key
         session.execute(create_table(self._database, self._table, self._stored_schema, key))
         return fence or _Fence(self._epoch, _NO_BATCH, None)
@@ -423,7 +451,7 @@ class SqlWriter(SinkWriter):
         rule, schema = batch.rule, batch.stored_schema
         do = UpsertStatements(self._database, self._table, rule, schema)
         mark = [] if rule.deletes is None else [(rule.deletes, pa.bool_())]
-        loaded = pa.schema([(PLACE, pa.int64()), *schema, *mark])
+        loaded = pa.schema([(do.place, pa.int64()), *schema, *mark])
         _run_all(session, do.stage)
         session.load(do.staging, loaded, _numbered(batch, loaded))
         if rule.order_by or rule.conflict == "error":
@@ -458,7 +486,7 @@ class SqlWriter(SinkWriter):
         stored = session.fetch(do.stored, batch.stored_schema)
         losers = np.flatnonzero(~batch.rule.winners(stored, batch.columns.select(batch.stored_schema.names)))
         if len(losers):
-            places = pa.table({PLACE: losers})
+            places = pa.table({do.place: losers})
             _run_all(session, do.stage_superseded)
             session.load(do.superseded, places.schema, [places])
             _run_all(session, do.leave_out)

@@ -37,6 +37,8 @@ class Sqlite(Database):
 
     label = "SQLite"
     locks_rows = False
+    has_nan = False
+    longest_name = 1_000
 
     def __init__(self, url: str) -> None:
         super().__init__(url)

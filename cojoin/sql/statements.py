@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from cojoin.engine.values.rows import free_name
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -23,7 +25,6 @@ PLACE = "cojoin_place"
 
 _OWN = "WHERE query_id = ? AND output = ?"
 _STAGING, _SUPERSEDED = '"cojoin_staging"', '"cojoin_superseded"'
-_PLACE = f'"{PLACE}"'
 
 
 class FenceStatements:
@@ -65,21 +66,23 @@ class UpsertStatements:
 
     def __init__(self, database: Database, table: str, rule: Upsert, schema: pa.Schema) -> None:
         names, keys = ([database.quoted(name) for name in each] for each in (schema.names, rule.key))
+        self.place = free_name(PLACE, [*schema.names, *([] if rule.deletes is None else [rule.deletes])])
+        place = database.quoted(self.place)
         same = " AND ".join(f"t.{key} = s.{key}" for key in keys)
         both = f"{_STAGING} s JOIN {table} t ON {same}"
         is_mark = "false" if rule.deletes is None else f"s.{database.quoted(rule.deletes)}"
         mark = "" if rule.deletes is None else f", {database.quoted(rule.deletes)} boolean"
         self.stage = (
             f"DROP TABLE IF EXISTS {_STAGING}",
-            f"CREATE TEMPORARY TABLE {_STAGING} ({_PLACE} bigint, {_columns(database, schema)}{mark})",
+            f"CREATE TEMPORARY TABLE {_STAGING} ({place} bigint, {_columns(database, schema)}{mark})",
         )
         self.stored = f"SELECT {', '.join(f't.{name}' for name in names)} FROM {both}"
         self.stage_superseded = (
             f"DROP TABLE IF EXISTS {_SUPERSEDED}",
-            f"CREATE TEMPORARY TABLE {_SUPERSEDED} ({_PLACE} bigint)",
+            f"CREATE TEMPORARY TABLE {_SUPERSEDED} ({place} bigint)",
         )
         self.leave_out = (
-            f"DELETE FROM {_STAGING} WHERE {_PLACE} IN (SELECT {_PLACE} FROM {_SUPERSEDED})",
+            f"DELETE FROM {_STAGING} WHERE {place} IN (SELECT {place} FROM {_SUPERSEDED})",
             f"DROP TABLE {_SUPERSEDED}",
         )
         self.count_stored = f"SELECT count(*), count(CASE WHEN {is_mark} THEN 1 END) FROM {both}"

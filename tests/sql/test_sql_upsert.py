@@ -245,3 +245,42 @@ def test_no_message_has_the_password(urls: Any) -> None:
         with pytest.raises(DatabaseError) as caught:
             open_database(bad, "sinks.sql").connect("x")
         assert "sesame" not in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_table_that_is_gone_is_not_made_again(urls: Any, tmp_path: Path, kind: str) -> None:
+    table = Table(urls(kind), tmp_path, Upsert(("id",)))
+    table.upsert(ids(3, 4))
+    session = table.sink.database.connect("test")
+    session.execute(f"DROP TABLE {table.writer._table}")
+    session.commit()
+    session.close()
+    with pytest.raises(cj.CheckpointError, match="the query has written batch 0 to it, and the table is gone"):
+        table.prepare(last=0)
+
+
+def test_what_a_database_can_not_compare_or_name_is_refused() -> None:
+    floats = cj.sinks.sql("sqlite:////data/shop.db", "rows", upsert="id", order_by="price")
+    with pytest.raises(cj.ConfigurationError, match="order_by: SQLite has no NaN and stores a null"):
+        floats.check_order(SCHEMA, None, "output")
+    long = pa.schema([("x" * 64, pa.int64())])
+    with pytest.raises(cj.ConfigurationError, match="has 64 bytes, and PostgreSQL cuts names after 63: rename it"):
+        cj.sinks.sql("postgresql://host/shop", "rows").check_columns(long, "output")
+    for name in ("a.b.c", "cojoin_fence", "sales.cojoin_fence"):
+        with pytest.raises(cj.ConfigurationError, match=r"table: expected a table's name, or schema.table"):
+            cj.sinks.sql("postgresql://host/shop", name)
+
+
+def test_only_a_unique_index_on_the_very_texts_of_the_key_counts(urls: Any) -> None:
+    for kind, made, counts in (
+        ("sqlite", "CREATE TABLE rows (id text COLLATE NOCASE PRIMARY KEY)", False),
+        ("sqlite", "CREATE TABLE rows (id text PRIMARY KEY)", True),
+        ("sqlite", "CREATE TABLE rows (id INTEGER PRIMARY KEY)", True),
+        ("postgresql", "CREATE TABLE rows (id text UNIQUE DEFERRABLE, v int)", False),
+        ("postgresql", "CREATE TABLE rows (id text, v int, UNIQUE (id) INCLUDE (v))", True),
+    ):
+        database = open_database(urls(kind), "sinks.sql")
+        session = database.connect("test")
+        session.execute(made)
+        assert (frozenset({"id"}) in database.unique_keys(session, '"rows"')) == counts, made
+        session.close()

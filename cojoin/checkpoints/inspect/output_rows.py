@@ -247,6 +247,8 @@ class EmittedRows:
             if not wanted:
                 self._note(f"{name}, since it has none of the columns {', '.join(values)}")
                 continue
+            if rule := self._places[name].get("upsert"):
+                self._note(f"rows that {name} has replaced or left out, since it keeps one for each {rule['key']}")
             limit = _LIMIT_OF_A_ROW if is_row else _LIMIT_OF_A_KEY
             rows = find_rows(self._spark, output, wanted, limit)
             self._note_left_out(rows, name)
@@ -340,7 +342,9 @@ class EmittedRows:
         if location is None:
             return None
         if "delta" not in location:
-            target = " ".join(f"{kind} {where}" for kind, where in location.items() if kind != "batch_id")
+            target = " ".join(
+                f"{kind} {where}" for kind, where in location.items() if kind not in ("batch_id", "upsert")
+            )
             self._note(f"{name}, since it goes to {target}")
             return None
         return Output(name, str(location["delta"]), self._query_id)

@@ -12,7 +12,7 @@ replaced, unless the MERGE's own condition on ``order_by`` keeps it.
 from __future__ import annotations
 
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from operator import and_
 from typing import TYPE_CHECKING
@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import functions as F  # noqa: N812
 
-from cojoin.engine.values.rows import back_quoted, free_name
+from cojoin.engine.values.rows import back_quoted
 from cojoin.errors import QueryFailedError
 from cojoin.session.delta_tables import table_in_sql
 from cojoin.session.sealed import for_workers
@@ -29,11 +29,14 @@ from cojoin.session.sessions import adapter_of
 from cojoin.storage.locations import is_path
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from pyspark.sql import DataFrame
 
     from cojoin.engine.upsert import Upsert
+
+_STORED = "stored"
+"""The column that marks rows of the table; the others are c0, c1, and so on."""
 
 _APP_ID, _APP_VERSION = "spark.databricks.delta.write.txnAppId", "spark.databricks.delta.write.txnVersion"
 _METADATA = "spark.databricks.delta.commitInfo.userMetadata"
@@ -45,16 +48,15 @@ class _Chooser:
 
     rule: Upsert
     order: tuple[str, ...]
-    mark: str
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         parts = list(batches)
         if not parts:
             return
         rows = pa.Table.from_batches(parts)
-        places = self.rule.standing(rows.drop_columns([self.mark]), self.order).places
+        places = self.rule.standing(rows.drop_columns([_STORED]), self.order).places
         chosen = rows.take(pa.array(places))
-        yield from chosen.filter(pc.invert(chosen.column(self.mark))).drop_columns([self.mark]).to_batches()
+        yield from chosen.filter(pc.invert(chosen.column(_STORED))).drop_columns([_STORED]).to_batches()
 
 
 def merge(
@@ -74,39 +76,44 @@ def merge(
     """
     session = frame.sparkSession
     table = session.read.format("delta").load(location) if is_path(location) else session.read.table(location)
-    has_key = reduce(and_, (F.col(back_quoted(name)).isNotNull() for name in rule.key))
-    rows = frame.where(has_key)
-    null_keys: int = frame.where(~has_key).count()
+    # Spark's mapInArrow takes no names with a dot.
+    safe = {name: f"c{at}" for at, name in enumerate(frame.columns)}
+    deletes = None if rule.deletes is None else safe[rule.deletes]
+    renamed = replace(
+        rule,
+        key=tuple(safe[name] for name in rule.key),
+        order_by=tuple(safe[name] for name in rule.order_by),
+        deletes=deletes,
+    )
+    whole = frame.toDF(*safe.values())
+    has_key = reduce(and_, (F.col(name).isNotNull() for name in renamed.key))
+    rows = whole.where(has_key)
+    null_keys: int = whole.where(~has_key).count()
+    stored = table.select(*(F.col(back_quoted(name)).alias(safe[name]) for name in safe if name != rule.deletes))
     if rule.conflict == "error":
-        _check_unique(rows, table, rule)
-    mark = free_name("stored", frame.columns)
-    marked = rows.withColumn(mark, F.lit(False))
+        _check_unique(rows, stored, rule, renamed.key)
+    marked = rows.withColumn(_STORED, F.lit(False))
     if rule.order_by:
-        names = frame.columns
-        keys = [back_quoted(name) for name in rule.key]
-        stored = table.join(rows.select(*keys).distinct(), list(rule.key), "left_semi").select(
-            *map(back_quoted, names), F.lit(True).alias(mark)
-        )
-        marked = marked.unionByName(stored)
-    keyed = marked.repartition(*(F.col(back_quoted(name)) for name in rule.key))
-    chosen = keyed.mapInArrow(for_workers(_Chooser(rule, tuple(order), mark)), frame.schema)
+        older = stored.join(rows.select(*renamed.key).distinct(), list(renamed.key), "left_semi")
+        marked = marked.unionByName(older.withColumn(_STORED, F.lit(True)))
+    keyed = marked.repartition(*map(F.col, renamed.key))
+    chosen = keyed.mapInArrow(for_workers(_Chooser(renamed, tuple(safe[name] for name in order))), whole.schema)
     name = f"cojoin_{uuid.uuid4().hex}"
     chosen.createOrReplaceTempView(name)
     settings = {_APP_ID: transaction[0], _APP_VERSION: str(transaction[1]), _METADATA: metadata}
     try:
         with adapter_of(session).with_settings(settings) as copy:
-            copy.sql(_statement(table_in_sql(session, location), name, rule, frame.columns))
+            copy.sql(_statement(table_in_sql(session, location), name, rule, safe))
     finally:
         session.catalog.dropTempView(name)
     return null_keys
 
 
-def _check_unique(rows: DataFrame, table: DataFrame, rule: Upsert) -> None:
-    keys = [back_quoted(name) for name in rule.key]
+def _check_unique(rows: DataFrame, stored: DataFrame, rule: Upsert, keys: Sequence[str]) -> None:
     twice = rows.groupBy(*keys).count().where("count > 1").limit(1).collect()
-    again = [] if twice else rows.select(*keys).join(table, list(rule.key), "left_semi").limit(1).collect()
+    again = [] if twice else rows.select(*keys).join(stored, list(keys), "left_semi").limit(1).collect()
     for row, where in [(row, "the batch has it twice") for row in twice] + [(row, "the table has it") for row in again]:
-        key = ", ".join(f"{name}={row[name]!r}" for name in rule.key)
+        key = ", ".join(f"{name}={row[column]!r}" for name, column in zip(rule.key, keys, strict=True))
         msg = (
             f"a key must not come twice, by conflict='error', and {where}: {key}; nothing was written: name further "
             f'columns in upsert=, or choose conflict="last" or "first"'
@@ -114,30 +121,27 @@ def _check_unique(rows: DataFrame, table: DataFrame, rule: Upsert) -> None:
         raise QueryFailedError(msg)
 
 
-def _statement(table: str, rows: str, rule: Upsert, columns: Sequence[str]) -> str:
-    """Return the statement that upserts the rows of a view into a table."""
-    quoted = [back_quoted(name) for name in columns if name != rule.deletes]
-    condition = " AND ".join(f"t.{back_quoted(name)} = s.{back_quoted(name)}" for name in rule.key)
-    mark = None if rule.deletes is None else f"s.{back_quoted(rule.deletes)}"
+def _statement(table: str, rows: str, rule: Upsert, columns: Mapping[str, str]) -> str:
+    """Return the statement that upserts the rows of a view into a table; ``columns`` are the view's, by the table's."""
+    pairs = [(f"t.{back_quoted(name)}", f"s.{own}") for name, own in columns.items() if name != rule.deletes]
+    condition = " AND ".join(f"t.{back_quoted(name)} = s.{columns[name]}" for name in rule.key)
+    mark = None if rule.deletes is None else f"s.{columns[rule.deletes]}"
+    update = f"UPDATE SET {', '.join(f'{theirs} = {own}' for theirs, own in pairs)}"
+    order = [(f"s.{columns[name]}", f"t.{back_quoted(name)}") for name in rule.order_by]
     clauses = [] if mark is None else [f"WHEN MATCHED AND {mark} THEN DELETE"]
     if rule.conflict == "last":
-        newer = f" AND {_not_before(rule.order_by)}" if rule.order_by else ""
-        clauses.append(f"WHEN MATCHED{newer} THEN UPDATE SET {', '.join(f't.{name} = s.{name}' for name in quoted)}")
-    elif rule.order_by:
-        older = _not_before(rule.order_by, one="t", two="s")
-        clauses.append(
-            f"WHEN MATCHED AND {older} THEN UPDATE SET {', '.join(f't.{name} = s.{name}' for name in quoted)}"
-        )
+        clauses.append(f"WHEN MATCHED{f' AND {_not_before(order)}' if order else ''} THEN {update}")
+    elif order:
+        clauses.append(f"WHEN MATCHED AND {_not_before([(two, one) for one, two in order])} THEN {update}")
     new = "" if mark is None else f" AND NOT coalesce({mark}, false)"
-    values = ", ".join(f"s.{name}" for name in quoted)
+    names, values = ", ".join(theirs.removeprefix("t.") for theirs, _ in pairs), ", ".join(own for _, own in pairs)
     # The names are quoted, and the location is the user's own, who could run such a statement as well.
-    clauses.append(f"WHEN NOT MATCHED{new} THEN INSERT ({', '.join(quoted)}) VALUES ({values})")  # noqa: S608
+    clauses.append(f"WHEN NOT MATCHED{new} THEN INSERT ({names}) VALUES ({values})")  # noqa: S608
     return f"MERGE INTO {table} AS t USING {rows} AS s ON {condition} {' '.join(clauses)}"
 
 
-def _not_before(columns: Sequence[str], one: str = "s", two: str = "t") -> str:
-    """Return the condition that a row is not before another one by some columns, nulls first."""
-    first, rest = back_quoted(columns[0]), columns[1:]
-    equal = f"{one}.{first} <=> {two}.{first}" + (f" AND {_not_before(rest, one, two)}" if rest else "")
-    greater = f"{one}.{first} > {two}.{first} OR ({two}.{first} IS NULL AND {one}.{first} IS NOT NULL)"
-    return f"({greater} OR ({equal}))"
+def _not_before(pairs: Sequence[tuple[str, str]]) -> str:
+    """Return the condition that a row is not before another one, by pairs of their columns, nulls first."""
+    (one, two), rest = pairs[0], pairs[1:]
+    equal = f"{one} <=> {two}" + (f" AND {_not_before(rest)}" if rest else "")
+    return f"({one} > {two} OR ({two} IS NULL AND {one} IS NOT NULL) OR ({equal}))"

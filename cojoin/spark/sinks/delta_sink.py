@@ -217,6 +217,7 @@ _STAMPS = tuple(name for name in STAMPED_SCHEMA.names if name not in REJECTED_SC
 _AUTO_COMPACT = "spark.databricks.delta.autoCompact.enabled"
 _USER_METADATA = "userMetadata"
 _MERGES = "spark.databricks.delta.schema.autoMerge.enabled"
+_TRIES = 5
 _OF_UPSERTS = {"mergeschema", "usermetadata"}
 _APPENDS = "delta.appendOnly"
 _OTHER_SCHEMA = {"overwriteschema", "replacewhere"}
@@ -533,19 +534,18 @@ class DeltaWriter(SinkWriter):
         if table is None or (self._sink.merges("false") and {name.lower() for name in stored.columns} - names):
             # The table without rows, or the columns that it lacks; a MERGE makes neither.
             self._save(stored.write.format("delta").mode("append").options(**dict(self._sink.options)))
-        try:
-            null_keys = merge(
-                frame,
-                self._sink.location,
-                rule,
-                self._output.order or (),
-                (self._output.app_id, marker.batch_id),
-                metadata,
-            )
-        except SPARK_ERRORS:
-            # Where another run has taken over, that is the reason, which this raises.
-            self._transactions.look()
-            raise
+        null_keys = 0
+        for number in range(_TRIES):
+            try:
+                transaction = self._output.app_id, marker.batch_id
+                null_keys = merge(frame, self._sink.location, rule, self._output.order or (), transaction, metadata)
+                break
+            except SPARK_ERRORS as error:
+                # Where another run has taken over, that is the reason, which this raises.
+                self._transactions.look()
+                # Another writer of the same files was first.
+                if "DELTA_CONCURRENT" not in str(error) or number == _TRIES - 1:
+                    raise
         self._transactions.look()
         self._markers.compare(marker)
         commit = self._transactions.commit_of(marker.batch_id)
