@@ -243,6 +243,14 @@ def show_key(keys: pa.Table) -> str:
     return ", ".join(f"{name}={value!r}" for name, value in row.as_dict().items())
 
 
+def already_stored(key: str) -> str:
+    """Return the message about a key that must not come twice, and that the table has."""
+    return (
+        f"a key must not come twice, by conflict='error', and the table has {key} already; nothing was "
+        f'written: choose conflict="last" or "first", or delete the row'
+    )
+
+
 class KeySet:
     """The distinct keys of some rows, for finding the rows of other tables that have one of them."""
 

@@ -32,7 +32,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from cojoin.delta.table_batches import FencedOffError
-from cojoin.engine.upsert import Conflict, Upsert
+from cojoin.engine.upsert import Conflict, Upsert, already_stored
 from cojoin.engine.values.types import type_to_ddl
 from cojoin.errors import CheckpointError, ConfigurationError, QueryFailedError
 from cojoin.session.sessions import open_store
@@ -462,11 +462,7 @@ class SqlWriter(SinkWriter):
         if rule.conflict == "error" and stored:
             (row,) = session.execute(do.first_stored)
             key = ", ".join(f"{name}={value!r}" for name, value in zip(rule.key, row, strict=True))
-            msg = (
-                f"a key must not come twice, by conflict='error', and the table has {key} already; nothing was "
-                f'written: choose conflict="last" or "first", or delete the row'
-            )
-            raise QueryFailedError(msg)
+            raise QueryFailedError(already_stored(key))
         if rule.deletes is not None:
             _run_all(session, do.remove)
         ((staged,),) = session.execute(do.count_staged)

@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cojoin.delta.table_batches import KEPT
-from cojoin.engine.upsert import KeySet, show_key
+from cojoin.engine.upsert import KeySet, already_stored, show_key
 from cojoin.engine.values.tables import concat
 from cojoin.errors import QueryFailedError
 from cojoin.spark.batch.written_files import FileTarget, TargetFile
@@ -96,11 +96,7 @@ class TableUpsert:
             is_stored[holder.places] = True
         if batch.rule.conflict == "error" and is_stored.any():
             key = show_key(batch.keys.slice(int(np.argmax(is_stored)), 1))
-            msg = (
-                f"a key must not come twice, by conflict='error', and the table has {key} already; nothing was "
-                f'written: choose conflict="last" or "first", or delete the row'
-            )
-            raise QueryFailedError(msg)
+            raise QueryFailedError(already_stored(key))
         wins = self._winners(holders, is_stored)
         changed = [each for each in holders if wins[each.places].any()]
         if self._may_leave:
