@@ -102,6 +102,7 @@ MUTANTS = (
         "a driver that takes over does not fence the table",
         "cojoin.checkpoints.output_tables:TableTransactions.fence",
         (("if self._epoch is None:", "if True:"),),
+        is_rare=True,
     ),
     Mutant(
         "segments are deleted one batch too early",
@@ -141,11 +142,13 @@ MUTANTS = (
             ("manifests = Manifests(files)", "manifests, committed = Manifests(files), committed_batches(files)"),
             ("for batch_id in manifests.batch_ids() if", "for batch_id in ids if"),
         ),
+        is_rare=True,
     ),
     Mutant(
         "a snapshot is removed although it has become a savepoint",
         "cojoin.spark.query.batch_protocol:Cleaning._remove",
         (("savepoints_too=False", "savepoints_too=True"),),
+        is_rare=True,
     ),
     Mutant(
         "a snapshot becomes a savepoint without compare-and-swap",
@@ -159,6 +162,7 @@ MUTANTS = (
                 ),
             ),
         ),
+        is_rare=True,
     ),
     Mutant(
         "the lease is taken without compare-and-swap",
@@ -179,6 +183,7 @@ MUTANTS = (
         "the lease is never looked at",
         "cojoin.checkpoints.lease:Lease.check",
         (("if now is not None and self._is_ours(now):", "if True:"),),
+        is_rare=True,
     ),
     Mutant(
         "a savepoint does not look whether the batch's former snapshot is being removed",

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _FIRST = 1_000_000 * (SEED % 1_000)
 FOUND_AT_RANDOM = [each for each in MUTANTS if not each.is_rare and each.name not in FOUND]
-"""Those that no test of the push finds: not by a recorded history, nor by those of ``simulated_batches``."""
+"""Those that no test of the push finds, and that some hundreds of histories of whole queries find."""
 
 
 def keeps_the_laws(seeds: range) -> None:
@@ -96,7 +96,7 @@ def found_by(mutant: Mutant, seeds: range) -> History | None:
 @pytest.mark.slow
 @pytest.mark.parametrize("mutant", drawn(FOUND_AT_RANDOM, 2), ids=lambda mutant: mutant.name)
 def test_each_broken_step_is_found(mutant: Mutant) -> None:
-    history = found_by(mutant, range(_FIRST, _FIRST + 20_000))
+    history = found_by(mutant, range(_FIRST, _FIRST + 4_000))
     assert history is not None
     sys.stdout.write(f"{mutant.name}: found by history {history.plan.seed - _FIRST + 1}: {history.broken[0]}\n")
 
