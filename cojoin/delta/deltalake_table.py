@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from cojoin.storage.object_store_settings import Settings
     from cojoin.storage.store import Store
 
-_OLDEST = (1, 6)
+_OLDEST = (1, 6, 3)
 _COLOUR, _ARROW, _STACK = (
     re.compile(r"\x1b\[[0-9;]*m"),
     re.compile(r"\s*\n\s*↳\s*"),
@@ -82,7 +82,7 @@ def check_deltalake() -> None:
     except ImportError as error:
         msg = f"expected deltalake {wanted} or later, found none ({error}); pip install 'deltalake>={wanted}'"
         raise EnvironmentSetupError(msg) from error
-    installed = tuple(int(each) for each in re.findall(r"\d+", deltalake.__version__)[:2])
+    installed = tuple(int(each) for each in re.findall(r"\d+", deltalake.__version__)[:3])
     if installed < _OLDEST:
         msg = f"expected deltalake {wanted} or later, found {deltalake.__version__}; pip install 'deltalake>={wanted}'"
         raise EnvironmentSetupError(msg)
