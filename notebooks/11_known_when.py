@@ -243,6 +243,10 @@ ended[["order_id", "ordered_at", "price"]]
 # snapshot's commit. A delete takes effect at its commit. An update that moves a row's event time back would never match,
 # since the end of the former row is later: its new state is rejected as `moved_back`, and the former one stays.
 #
+# Changes by Debezium (`cj.kafka.debezium`) have `known_at="_source_timestamp"` for this. Rows of its initial snapshot are
+# known at their event times as well; those of an incremental snapshot when Debezium read them. Whether an update has moved
+# the event time back is noticed where its event has the row before it (`REPLICA IDENTITY FULL` in Postgres).
+#
 # Rows with a span of validity (`valid_from=`, `valid_to=`) may have a known time, too. Their end is known with them. A
 # correction has the same begin, and replaces the end. Where the newest row that is known has ended, nothing matches.
 

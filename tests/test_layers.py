@@ -208,7 +208,7 @@ MOST_LINES = {
     "delta": 2_400,
     "embedded": 2_150,
     "engine": 14_700,
-    "kafka": 12_300,
+    "kafka": 12_350,
     "metrics": 350,
     "plots": 1_350,
     "session": 4_150,

@@ -16,7 +16,7 @@ import pyarrow as pa
 from cojoin.engine.display import Display, display_of
 from cojoin.engine.input_spec import InputSpec, LatePolicy, NullKeyPolicy, check_late, check_null_key
 from cojoin.engine.plan import describe_source, describe_watermark
-from cojoin.engine.row_changes import DELETED, VALID_AT, RowChanges
+from cojoin.engine.row_changes import DELETED, DELTA_FEED, VALID_AT, RowChanges
 from cojoin.engine.state.segments import HASH
 from cojoin.engine.time.known_time import KnownTime, SnapshotKnown
 from cojoin.engine.time.time_axis import ClockChange, TimeAxis, TimeUnit, is_local, is_moment, is_whole
@@ -94,13 +94,15 @@ class Input:
             ``max_ahead`` follow the effective times, so a correction that is loaded late is on time. A row with a null
             there is rejected. Of rows with a span of validity the end is known with the row: where the newest row that
             is known has ended, nothing matches. A delete of a table (``changes=True``) is known at its commit, and an
-            update that moves the event time back is rejected (``moved_back``). ``time_zone`` and ``time_unit`` also
-            hold for this column, unless it is a ``timestamp``.
+            update that moves the event time back is rejected (``moved_back``); with Debezium where its event has the
+            row before the update, and ``event_time`` is the name of a column. ``time_zone`` and ``time_unit`` also hold
+            for this column, unless it is a ``timestamp``.
         delay: In place of ``known_at``: how long after its event time a row is known, such as ``"15 minutes"`` or a
             ``timedelta``.
-        snapshot_known: With ``cojoin.sources.delta(..., changes=True)`` and ``known_at="_commit_timestamp"``: when the
-            rows were known that the table has at the start. ``"at_event_time"``, since it is unknown when they were
-            written; or ``"at_snapshot"``, so that no earlier left row matches them.
+        snapshot_known: With ``cojoin.sources.delta(..., changes=True)`` and ``known_at="_commit_timestamp"``, or with
+            ``cojoin.kafka.debezium`` and ``known_at="_source_timestamp"``: when the rows were known that the table has
+            at the start. ``"at_event_time"``, since it is unknown when they were written; or ``"at_snapshot"``, so that
+            no earlier left row matches them. Rows of an incremental snapshot of Debezium's are known when it read them.
 
     Raises:
         ConfigurationError: An attribute is invalid. Whether the columns exist and have the right types is checked by
@@ -529,10 +531,11 @@ class InputColumns:
                 f"column of the table as event_time="
             )
             raise ConfigurationError(msg)
-        if declared.snapshot_known != "at_event_time" and (feed is None or declared.known_at != feed.committed_at):
+        committed_at = DELTA_FEED.committed_at if feed is None else feed.committed_at
+        if declared.snapshot_known != "at_event_time" and (feed is None or declared.known_at != committed_at):
             msg = (
                 f"{self.label}: snapshot_known: expected rows that are changes of a table, known at their commits "
-                f"(known_at='_commit_timestamp'), got known_at={declared.known_at!r}; leave it out"
+                f"(known_at={committed_at!r}), got known_at={declared.known_at!r}; leave it out"
             )
             raise ConfigurationError(msg)
         of_feed: dict[str, Any] = {"committed_at": None if feed is None else feed.committed_at}

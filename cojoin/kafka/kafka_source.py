@@ -20,7 +20,7 @@ from cojoin.errors import CheckpointError, ConfigurationError
 from cojoin.kafka.archive import Archive, Wanted
 from cojoin.kafka.client import ClusterOptions
 from cojoin.kafka.consumer_group import TopicMonitor
-from cojoin.kafka.formats.debezium import FEED
+from cojoin.kafka.formats.debezium import FEED, ChangeReading
 from cojoin.kafka.formats.record_formats import (
     AvroFormat,
     DebeziumFormat,
@@ -106,7 +106,7 @@ class KafkaSource(Source):
         data_loss: The treatment of next records that no longer exist.
         archive: The archive of older records, if not all are on the brokers.
         group: The consumer group to which the offsets of finished batches are committed; None for none.
-        moves_by: The input's key columns, where the rows are Debezium's change events.
+        changes: The reading of Debezium's change events.
         input_name: The input's name, for messages.
     """
 
@@ -127,7 +127,7 @@ class KafkaSource(Source):
     beside: KafkaSource | None = field(default=None, repr=False)
     """The other input of the join, if that is read from Kafka, too."""
 
-    moves_by: tuple[str, ...] = ()
+    changes: ChangeReading = field(default_factory=ChangeReading)
     input_name: str = field(default="", repr=False, compare=False)
     is_in_python: ClassVar[bool] = True
     resolved: dict[str, ResolvedFormat] = field(default_factory=dict, repr=False, compare=False)
@@ -182,9 +182,9 @@ class KafkaSource(Source):
             raise ConfigurationError(msg)
         return replace(self, beside=replace(other, beside=None))
 
-    def with_key(self, key: tuple[str, ...]) -> KafkaSource:
-        """Return this source for a key: a change event that moves a row to another key deletes the former one's."""
-        return self if self.feed is None else replace(self, moves_by=key)
+    def with_key(self, key: tuple[str, ...], event_time: str | None, *, snapshot_first: bool) -> KafkaSource:
+        """Return this source for a key and known times, by which change events are read."""
+        return self if self.feed is None else replace(self, changes=ChangeReading(key, event_time, snapshot_first))
 
     def of_input(self, name: str) -> KafkaSource:
         """Return this source with its input's name, which the error for a record names."""
@@ -332,7 +332,7 @@ class KafkaSource(Source):
             reader.format(name).load(),
             fails_for=fails_for if self.undecodable == "fail" else None,
             archive=layout,
-            moves_by=self.moves_by,
+            changes=self.changes,
         )
 
     def lost_since(self, spark: SparkSession, label: str, offset: str | None) -> list[str]:

@@ -21,7 +21,15 @@ from cojoin.engine.row_changes import DELETED
 from cojoin.engine.time.control_rows import REPEATED
 from cojoin.engine.values.types import parse_schema, parse_type, schema_to_ddl, type_to_ddl
 from cojoin.errors import ConfigurationError, SchemaError
-from cojoin.kafka.formats.debezium import CHANGED_AT, DebeziumJson, Placeholder, change_row, change_sides, payload_of
+from cojoin.kafka.formats.debezium import (
+    CHANGED_AT,
+    ChangeReading,
+    DebeziumJson,
+    Placeholder,
+    change_row,
+    change_sides,
+    payload_of,
+)
 from cojoin.kafka.formats.record_formats import resolve
 from cojoin.kafka.records import (
     DECODED,
@@ -200,7 +208,7 @@ def decoded(
     archived: bool = False,
     value: ResolvedFormat | None = None,
     key: ResolvedFormat | None = None,
-    moves_by: Sequence[str] = (),
+    changes: ChangeReading | None = None,
 ) -> DataFrame:
     """Return records as rows: the value's columns, the key's, the further ones, then ``topic, partition, offset``.
 
@@ -209,7 +217,7 @@ def decoded(
 
     A record that can't be decoded ends the query if ``fails_for`` names the input. With
     ``in_python`` all values are already decoded, with ``archived`` those of some rows. Without a ``value`` format they
-    are plain JSON of the schema. ``moves_by`` has the key columns of change events.
+    are plain JSON of the schema. ``changes`` is the reading of change events.
     """
     faults = [F.col(FAULT)]
     names = [] if schema is None else parse_schema(schema, label="schema").names
@@ -228,10 +236,12 @@ def decoded(
     if value is not None and value.row is not None:
         placeholder = value.placeholder or Placeholder()
         records = records.withColumns(change_sides(F.col(structs[0]), may_be_wrapped=not in_python))
-        change = change_row(F.col(structs[0]), value.row, moves_by, placeholder, may_be_wrapped=not in_python)
+        reading, event = changes or ChangeReading(), F.col(structs[0])
+        change = change_row(event, value.columns, value.row, reading, placeholder, may_be_wrapped=not in_python)
         event = F.col(VALUE).cast("string") if not in_python else F.to_json(F.struct(*map(F.col, _PLACE)))
         faults.append(F.when(change.problem.isNotNull(), _undecodable(change.problem, event)))
         faults.append(F.when(change.missing.isNotNull(), F.concat(F.lit("unavailable_value: "), change.missing)))
+        faults.append(F.when(change.moved_back.isNotNull(), F.concat(F.lit("moved_back: "), change.moved_back)))
     keyed: list[Column] = []
     if key is not None:
         struct = DECODED_KEY
@@ -439,7 +449,7 @@ class RecordDescription:
         return None if None in sources else tuple(part for part in sources if part is not None)
 
     def rows(
-        self, records: DataFrame, *, fails_for: str | None, archive: Layout | None, moves_by: Sequence[str] = ()
+        self, records: DataFrame, *, fails_for: str | None, archive: Layout | None, changes: ChangeReading | None = None
     ) -> DataFrame:
         """Return the tasks' batches as rows, as ``decoded`` does."""
         return decoded(
@@ -451,5 +461,5 @@ class RecordDescription:
             archived=archive is not None and archive.fields is not None,
             value=self.part("value"),
             key=self.part("key"),
-            moves_by=moves_by,
+            changes=changes,
         )

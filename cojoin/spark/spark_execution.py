@@ -395,7 +395,7 @@ def _together(left: Input, right: Input) -> tuple[Input, Input]:
 
 
 def _with_settings(declared: Input, default_name: str) -> Input:
-    """Return an input whose source has its name, its key and ``max_ahead``."""
+    """Return an input whose source has its name, its key, its known times and ``max_ahead``."""
     source = getattr(declared, "source", None)
     if not isinstance(source, Source):
         return declared
@@ -403,7 +403,13 @@ def _with_settings(declared: Input, default_name: str) -> Input:
     # Values that are not names are refused once the columns are known.
     names = key if isinstance(key, Sequence) else ()
     source = source.of_input(declared.name or default_name)
-    source = source.with_key(tuple(each for each in names if isinstance(each, str)))
+    has_known = declared.known_at is not None or declared.delay is not None
+    is_commit = source.feed is not None and declared.known_at == source.feed.committed_at
+    source = source.with_key(
+        tuple(each for each in names if isinstance(each, str)),
+        declared.event_time if has_known and isinstance(declared.event_time, str) else None,
+        snapshot_first=is_commit and declared.snapshot_known == "at_event_time",
+    )
     if declared.max_ahead is not None:
         source = source.with_max_ahead(milliseconds(declared.max_ahead, "max_ahead"))
     return replace(declared, source=source)

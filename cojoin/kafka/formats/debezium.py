@@ -5,6 +5,11 @@ row to another key is two rows: a delete of ``before`` and a version. (Debezium 
 table's own primary key changes; a join's key may be another column.) An event of another kind, or one without its row,
 has a fault.
 
+Where rows have known times, an update that moves the event time back is a fault (``moved_back``), as in a Delta table's
+feed; it is noticed only if the event has the row before it. Rows that Debezium has read in its initial snapshot are
+known from the beginning of time then (``EARLIEST``), unless they are to be known at the snapshot. Those of an
+incremental snapshot, which is taken in the midst of the changes, are known when they were read.
+
 PostgreSQL does not log a large value that an update leaves as it is, unless the table's replica identity is full, and
 Debezium writes a placeholder for it. A row with a placeholder is rejected, or gets nulls instead and is counted, as the
 user chooses. A delete needs only its key.
@@ -34,7 +39,7 @@ from uuid import UUID
 import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812
 
-from cojoin.engine.row_changes import ChangeFeed
+from cojoin.engine.row_changes import EARLIEST, ChangeFeed
 from cojoin.engine.time.control_rows import UNAVAILABLE
 from cojoin.engine.values.types import type_to_ddl
 from cojoin.errors import SchemaError
@@ -61,14 +66,50 @@ CHANGED_AT = "_source_timestamp"
 FEED = ChangeFeed(CHANGED_AT)
 """The events as a change feed. Their order is that of their offsets."""
 
-_SOURCE = pa.struct([("ts_ms", pa.int64())])
+_MILLIS, _SNAPSHOT = pa.field("ts_ms", pa.int64()), pa.field("snapshot", pa.string())
+_SOURCE = pa.struct([_MILLIS, _SNAPSHOT])
 _VERSIONS = ("c", "u", "r")
 _ROW, _FORMER = "__cojoin_row", "__cojoin_former"
 
 
-def envelope_of(row: pa.StructType) -> pa.StructType:
+@dataclass(frozen=True)
+class ChangeReading:
+    """The reading of the events for one input.
+
+    Attributes:
+        key: The input's key columns. Those that are not in the row do not change with an update.
+        event_time: The column of the event time, where rows have known times; None elsewhere, or if it is computed.
+        snapshot_first: Whether the rows of the initial snapshot are known from the beginning of time.
+    """
+
+    key: tuple[str, ...] = ()
+    event_time: str | None = None
+    snapshot_first: bool = False
+
+    def own(self, columns: pa.StructType) -> list[str]:
+        """Return the key columns that are in the row."""
+        wanted = {each.lower() for each in self.key}
+        return [field.name for field in columns if field.name.lower() in wanted]
+
+    def moved_back(self, row: Column, former: Column, columns: pa.StructType) -> Column:
+        """Return a text if an update has moved the row's event time back within its key; else null."""
+        nothing, wanted = F.lit(None).cast("string"), (self.event_time or "").lower()
+        name = next((field.name for field in columns if field.name.lower() == wanted), None)
+        if name is None:
+            return nothing
+        was, now = former.getField(name), row.getField(name)
+        same = (former.getField(each).eqNullSafe(row.getField(each)) for each in self.own(columns))
+        # As JSON in UTC, so that the text does not depend on the session's time zone.
+        times = F.to_json(F.struct(was.alias("before"), now.alias("after")), {"timeZone": "UTC"})
+        why = F.lit("; by known times the new row would never match, since the former one is later")
+        return F.when(
+            reduce(and_, same, now < was), F.concat(F.lit(f"an update has moved {name!r} back: "), times, why)
+        )
+
+
+def envelope_of(row: pa.StructType, source: pa.StructType = _SOURCE) -> pa.StructType:
     """Return the type of a row's envelope, with only the fields that are read."""
-    return pa.struct([("before", row), ("after", row), ("op", pa.string()), ("source", _SOURCE)])
+    return pa.struct([("before", row), ("after", row), ("op", pa.string()), ("source", source)])
 
 
 def payload_of(envelope: pa.StructType) -> pa.StructType:
@@ -89,10 +130,10 @@ def row_of(envelope: pa.StructType, label: str) -> tuple[pa.StructType, pa.Struc
         msg = f"{label}: expected Debezium's envelope, whose before has the fields of after, got {before}"
         raise SchemaError(msg)
     fields = {each.name: each.type for each in source} if source is not None and pa.types.is_struct(source) else {}
-    if fields.get("ts_ms") != pa.int64():
+    if fields.get(_MILLIS.name) != _MILLIS.type:
         msg = f"{label}: expected Debezium's envelope with source.ts_ms, a bigint, got {source}"
         raise SchemaError(msg)
-    return envelope_of(row), row
+    return envelope_of(row, _SOURCE if fields.get(_SNAPSHOT.name) == _SNAPSHOT.type else pa.struct([_MILLIS])), row
 
 
 @dataclass(frozen=True)
@@ -145,8 +186,9 @@ class ChangeRow(NamedTuple):
     """The expressions of a change event: its row, whether it is a delete, and the time of the change in the database.
 
     ``deleted`` is null without an event. ``problem`` is a text; null if the event is valid. ``missing`` is a text: the
-    reason why a needed value is unavailable, or null. ``former`` is the row before an update; null for other events.
-    ``has_nulls`` is true if values of the row are null because they are unavailable. ``key`` has the row's key columns.
+    reason why a needed value is unavailable, or null. ``moved_back`` is a text where an update has moved the event time
+    back, or null. ``former`` is the row before an update; null for other events. ``has_nulls`` is true if values of the
+    row are null because they are unavailable. ``key`` has the row's key columns.
     """
 
     row: Column
@@ -155,6 +197,7 @@ class ChangeRow(NamedTuple):
     problem: Column
     former: Column
     missing: Column
+    moved_back: Column
     has_nulls: Column
     key: Sequence[str]
 
@@ -196,17 +239,22 @@ def _envelope_part(event: Column, name: str, may_be_wrapped: bool) -> Column:
 
 
 def change_row(
-    event: Column, columns: pa.StructType, key: Sequence[str], placeholder: Placeholder, *, may_be_wrapped: bool
+    event: Column,
+    envelope: pa.StructType,
+    columns: pa.StructType,
+    reading: ChangeReading,
+    placeholder: Placeholder,
+    *,
+    may_be_wrapped: bool,
 ) -> ChangeRow:
     """Return the expressions that convert an event to a row; the frame must have the columns of ``change_sides``.
 
-    Key columns that are not in the row do not change with an update. The envelope may be in the event's ``payload`` if
-    it ``may_be_wrapped``.
+    The envelope may be in the event's ``payload`` if it ``may_be_wrapped``.
     """
-    wanted = {each.lower() for each in key}
-    own = [field.name for field in columns if field.name.lower() in wanted]
+    own = reading.own(columns)
     op, row, former = _envelope_part(event, "op", may_be_wrapped), F.col(_ROW), F.col(_FORMER)
-    millis = _envelope_part(event, "source", may_be_wrapped).getField("ts_ms")
+    source = _envelope_part(event, "source", may_be_wrapped)
+    millis = source.getField(_MILLIS.name)
     # Spark's timestamp_millis would end the query at a number that is not a time.
     micros = F.try_multiply(millis, F.lit(1000))
     problem = (
@@ -227,8 +275,16 @@ def change_row(
         is_missing, placeholder.why(everywhere, of_key=False)
     )
     has_nulls = F.coalesce((everywhere != F.lit("")) & ~deleted, F.lit(False)) & F.lit(nulls)
+    if reading.snapshot_first:
+        is_initial = op == F.lit("r")
+        if _SNAPSHOT in envelope.field("source").type:
+            is_initial &= F.coalesce(source.getField(_SNAPSHOT.name) != F.lit("incremental"), F.lit(True))
+        changed_at = F.when(is_initial & changed_at.isNotNull(), F.timestamp_micros(F.lit(EARLIEST))).otherwise(
+            changed_at
+        )
     without = [_without(side, columns, placeholder) for side in (row, former)]
-    return ChangeRow(without[0], deleted, changed_at, problem, without[1], missing, has_nulls, own)
+    moved_back = reading.moved_back(row, former, columns)
+    return ChangeRow(without[0], deleted, changed_at, problem, without[1], missing, moved_back, has_nulls, own)
 
 
 def _standing(

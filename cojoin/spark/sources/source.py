@@ -265,13 +265,15 @@ class Source:
         del other
         return self
 
-    def with_key(self, key: tuple[str, ...]) -> Source:
-        """Return this source as it is read for a key; most sources do not change.
+    def with_key(self, key: tuple[str, ...], event_time: str | None, *, snapshot_first: bool) -> Source:
+        """Return this source as it is read for a key and known times; most sources do not change.
 
         Args:
             key: The input's key columns, as the user has named them.
+            event_time: The column of the event time, if rows have known times; None if they have none.
+            snapshot_first: Whether rows of a feed's initial snapshot are known from the beginning of time.
         """
-        del key
+        del key, event_time, snapshot_first
         return self
 
     def of_input(self, name: str) -> Source:

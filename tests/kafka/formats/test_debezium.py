@@ -17,9 +17,10 @@ import pytest
 from confluent_kafka.schema_registry import Schema
 
 import cojoin as cj
+from cojoin.engine.row_changes import EARLIEST
 from cojoin.engine.time.control_rows import UNAVAILABLE
 from cojoin.engine.values.types import parse_schema
-from cojoin.kafka.formats.debezium import DebeziumJson
+from cojoin.kafka.formats.debezium import ChangeReading, DebeziumJson
 from cojoin.kafka.formats.record_formats import avro, debezium, json_schema, resolve
 from cojoin.kafka.formats.record_formats import json as json_format
 from cojoin.kafka.record_columns import RecordDescription
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 
 HIDDEN = "__debezium_unavailable_value"
 IN_BASE64 = b64encode(HIDDEN.encode()).decode()
+BY_ID = ChangeReading(("id",))
 DECIMAL, VARIABLE = "org.apache.kafka.connect.data.Decimal", "io.debezium.data.VariableScaleDecimal"
 
 
@@ -50,14 +52,16 @@ def guids() -> Iterator[GuidRegistry]:
 
 
 def rows(
-    spark: SparkSession, value: Any, values: Sequence[bytes | None], key: Sequence[str] = ("id",)
+    spark: SparkSession, value: Any, values: Sequence[bytes | None], reading: ChangeReading = BY_ID
 ) -> list[dict[str, Any]]:
     """Return what becomes of values, in their order: rows, faults and notes."""
-    found = decoded(spark, value, values, key).collect()
+    found = decoded(spark, value, values, reading).collect()
     return sorted((each.asDict(recursive=True) for each in found), key=lambda each: each["offset"])
 
 
-def decoded(spark: SparkSession, value: Any, values: Sequence[bytes | None], key: Sequence[str] = ("id",)) -> DataFrame:
+def decoded(
+    spark: SparkSession, value: Any, values: Sequence[bytes | None], reading: ChangeReading = BY_ID
+) -> DataFrame:
     formats = {"value": value, "key": None}
     records = RecordDescription("source kafka t", Topics(("t",)), None, {}, None, formats, {})
     form = records.record_format(keeps_tombstones=False, archive=None)
@@ -73,7 +77,7 @@ def decoded(spark: SparkSession, value: Any, values: Sequence[bytes | None], key
         for field in form.schema
     ]
     frame = spark.createDataFrame(pa.Table.from_arrays(arrays, schema=form.schema), spark_schema(form.schema))
-    return records.rows(frame, fails_for=None, archive=None, moves_by=key)
+    return records.rows(frame, fails_for=None, archive=None, changes=reading)
 
 
 def in_micros(table: pa.Table) -> list[dict[str, Any]]:
@@ -85,8 +89,10 @@ def in_micros(table: pa.Table) -> list[dict[str, Any]]:
     return found
 
 
-def event(op: str, before: Any = None, after: Any = None, schema: Sequence[dict[str, Any]] | None = None) -> bytes:
-    payload = {"before": before, "after": after, "op": op, "source": {"ts_ms": 1_760_000_000_000}}
+def event(
+    op: str, before: Any = None, after: Any = None, schema: Sequence[dict[str, Any]] | None = None, **source: Any
+) -> bytes:
+    payload = {"before": before, "after": after, "op": op, "source": {"ts_ms": 1_760_000_000_000, **source}}
     if schema is None:
         return json.dumps(payload).encode()
     sides = [
@@ -536,6 +542,42 @@ def test_what_debezium_and_connect_write(spark: SparkSession, guids: GuidRegistr
     told = str(refused[FAULT])
     assert told.startswith("unavailable_value: column 'x18' and 'x19' and ")
     assert all(f"'x{at}'" in told for at in range(18, 27))
+
+
+@pytest.mark.spark
+def test_known_times_of_changes(spark: SparkSession) -> None:
+    def row(hour: int, key: int = 1) -> dict[str, Any]:
+        return {"id": key, "valid_at": f"2026-01-05T{hour:02}:00:00Z"}
+
+    events = [
+        event("r", after=row(9), snapshot="true"),
+        event("r", after=row(9), snapshot=True),
+        event("r", after=row(9), snapshot=None),
+        event("r", after=row(9)),
+        event("r", after=row(9), snapshot="incremental"),
+        event("c", after=row(9)),
+        event("u", row(10), row(9)),
+        event("u", row(9), row(10)),
+        event("u", row(9), row(9)),
+        event("u", None, row(8)),
+        event("u", row(10), row(9, key=2)),
+        event("d", row(9)),
+    ]
+    value = debezium(json_format("id bigint, valid_at timestamp"))
+
+    def read(reading: ChangeReading) -> tuple[list[int], dict[int, str]]:
+        found = in_micros(decoded(spark, value, events, reading).toArrow())
+        first = [each["offset"] for each in found if each["_source_timestamp"] == EARLIEST]
+        return first, {each["offset"]: each[FAULT] for each in found if each[FAULT] is not None}
+
+    moved = (
+        'moved_back: an update has moved \'valid_at\' back: {"before":"2026-01-05T10:00:00.000Z",'
+        '"after":"2026-01-05T09:00:00.000Z"}; by known times the new row would never match, since the former one is '
+        "later"
+    )
+    assert read(ChangeReading(("id",), "Valid_At", snapshot_first=True)) == ([0, 1, 2, 3], {6: moved})
+    assert read(ChangeReading(("id",), "valid_at")) == ([], {6: moved})
+    assert read(BY_ID) == ([], {})
 
 
 @pytest.mark.spark

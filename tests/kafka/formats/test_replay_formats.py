@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -314,6 +315,72 @@ def test_debezium_is_versions_and_deletes(
     assert (
         nulled if unavailable == "null" else "1 row of 'customers' with a value that its source could not"
     ) in ending
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("snapshot_known", ["at_event_time", "at_snapshot"])
+def test_changes_of_a_database_are_known_when_they_were_made(
+    spark: SparkSession, broker: Broker, tmp_path: Path, snapshot_known: Any
+) -> None:
+    servers, start = broker.bootstrap_servers, 1_760_000_000_000
+    topic, sold = f"known-{snapshot_known}", f"known-sales-{snapshot_known}"
+    broker.create_topic(topic, 1)
+    broker.create_topic(sold, 1)
+
+    def row(tier: str, valid_at: int) -> dict[str, Any]:
+        moment = datetime.fromtimestamp(start / 1000 + valid_at, timezone.utc)
+        return {"customer_id": 7, "tier": tier, "valid_at": moment.isoformat()}
+
+    events = [
+        (60, "r", None, row("basic", 0)),
+        (100, "u", row("basic", 0), row("gold", 20)),
+        (120, "u", row("gold", 20), row("moved back", 10)),
+        (140, "d", row("gold", 20), None),
+        (160, "c", None, row("silver", 150)),
+    ]
+    moments = [start + 1_000 * at for at, *_ in events]
+    changes = [change(op, at, *sides) for at, (_, op, *sides) in zip(moments, events, strict=True)]
+    written(servers, topic, *((b"7", each, at) for each, at in zip(changes, moments, strict=True)))
+    expected = {5: "basic", 30: "basic", 70: "basic", 101: "gold", 130: "gold", 141: None, 155: None, 161: "silver"}
+    sales = [(n, start + 1_000 * n) for n in expected]
+    written(
+        servers, sold, *((b"", json.dumps({"sale": n, "customer_id": 7, "at": at}).encode(), at) for n, at in sales)
+    )
+    value = cj.kafka.debezium(cj.kafka.json("customer_id long, tier string, valid_at timestamp"))
+    pair = cj.connect(
+        cj.Input(
+            cj.kafka.source(servers, sold, schema="sale long, customer_id long, at long"),
+            key="customer_id",
+            event_time=F.timestamp_millis("at").alias("sold"),
+            name="sales",
+            watermark=WATERMARK,
+        ),
+        cj.Input(
+            cj.kafka.source(servers, topic, value=value),
+            key="customer_id",
+            event_time="valid_at",
+            known_at="_source_timestamp",
+            snapshot_known=snapshot_known,
+            name="customers",
+            watermark=WATERMARK,
+        ),
+        key_groups=2,
+    )
+    query = pair.temporal_join(suffixes=("", "_customer")).start(
+        output=cj.sinks.delta(str(tmp_path / "out")),
+        checkpoint=str(tmp_path / "checkpoint"),
+        trigger=cj.Trigger.available_now(drain=True),
+    )
+    query.await_termination(progress=False)
+    if snapshot_known == "at_snapshot":
+        expected |= {5: None, 30: None}
+    rows = spark.read.format("delta").load(str(tmp_path / "out")).collect()
+    assert {each.sale: each.tier for each in rows} == expected
+    assert query.progress.inputs[1].rejected == {"moved_back": 1}
+    (refused,) = cj.read_rejected(spark, str(tmp_path / "checkpoint"), "customers").collect()
+    assert (refused.reason, refused.offset, refused.tier) == ("moved_back", 2, None)
+    assert "an update has moved 'valid_at' back" in refused.row
+    assert_conserved(spark, str(tmp_path / "checkpoint"))
 
 
 def test_a_registry_that_is_away_is_told_within_seconds(spark: SparkSession, broker: Broker) -> None:
