@@ -25,6 +25,12 @@ MORE = [
 ]
 """Tests of ordinary sessions that must pass there, too."""
 
+OWN = [
+    ["tests/connect/test_queries.py"],
+    ["tests/connect", "--ignore=tests/connect/test_queries.py"],
+]
+"""Tests of sessions of Connect alone, in two parts of some three minutes each."""
+
 NOT_THERE = [
     # It changes a table with Delta's own package, which needs an extension of the server.
     "tests/spark/savepoints/test_restore.py::test_a_snapshot_that_was_changed_is_refused",
@@ -46,5 +52,6 @@ def test_what_ordinary_sessions_do_runs_on_connect(files: str) -> None:
 
 
 @pytest.mark.slow
-def test_queries_and_pipelines_run_on_connect() -> None:
-    assert "passed" in run("-m", "connect and not more", "tests/connect")
+@pytest.mark.parametrize("part", drawn(OWN, 1), ids=["queries", "others"])
+def test_queries_and_pipelines_run_on_connect(part: list[str]) -> None:
+    assert "passed" in run("-m", "connect and not more", *part)

@@ -38,8 +38,8 @@ from tests.table_histories import (
 )
 
 HISTORIES = int(os.environ.get("COJOIN_HISTORIES", "500"))
-# Histories are drawn and run some 15 a second: every run has fifty of them, the slow circle draws three more parts.
-DRAWN = random.Random(f"{SEED} parts").sample(range(1, 10), 3)
+# Histories are drawn and run some 15 a second: every run has fifty of them, the slow circle draws two more parts.
+DRAWN = random.Random(f"{SEED} parts").sample(range(1, 10), 2)
 PARTS = [
     0,
     *(

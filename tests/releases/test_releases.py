@@ -54,10 +54,10 @@ def cases(what: str) -> Any:
 
 
 def _marks(what: str, release: str, name: str) -> list[pytest.MarkDecorator]:
-    """Return the marks of a case: of each release the slow circle runs two of each kind, which the seed draws."""
+    """Return the marks of a case: of each release the slow circle runs one of each kind, which the seed draws."""
     if QUICK.get(what) == name:
         return []
-    chosen = random.Random(f"{SEED} {what} {release}").sample([*CASES], 2)
+    chosen = random.Random(f"{SEED} {what} {release}").sample([*CASES], 1)
     return [pytest.mark.slow, *([] if name in chosen else [pytest.mark.more])]
 
 

@@ -133,7 +133,8 @@ def test_a_driver_on_s3_that_is_suspended_anywhere_loses_nothing(
 ) -> None:
     shuffle_partitions(2)
     suspending = Suspending(spark, tmp_path, SEED, Place(bucket.endpoint, bucket.bucket))
-    verdicts = list(suspending.run(quarters("S3")[quarter]))
+    # Half of them is some minute: each run and each look is some seconds longer than on disks.
+    verdicts = list(suspending.run(quarters("S3")[quarter][SEED % 2 :: 2]))
     assert not [each for each in verdicts if each.faults], "\n".join(each.told() for each in verdicts)
 
 

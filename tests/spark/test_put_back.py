@@ -45,7 +45,7 @@ def test_settings_that_change_between_a_batch_s_two_runs_lose_nothing(spark: Spa
 
 
 @pytest.mark.slow  # Three runs each.
-@pytest.mark.parametrize("count", [4, pytest.param(10, marks=pytest.mark.more)])
+@pytest.mark.parametrize("count", [3, pytest.param(10, marks=pytest.mark.more)])
 def test_a_copy_of_any_age_put_back_with_any_change(spark: SparkSession, tmp_path: Path, count: int) -> None:
     seed = SEED
     verdicts = [
@@ -56,7 +56,7 @@ def test_a_copy_of_any_age_put_back_with_any_change(spark: SparkSession, tmp_pat
 
 
 @pytest.mark.slow  # Two or three runs each.
-@pytest.mark.parametrize("count", [4, pytest.param(10, marks=pytest.mark.more)])
+@pytest.mark.parametrize("count", [3, pytest.param(10, marks=pytest.mark.more)])
 def test_any_settings_that_change_after_any_commit(spark: SparkSession, tmp_path: Path, count: int) -> None:
     seed = SEED
     verdicts = [

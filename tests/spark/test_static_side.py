@@ -146,7 +146,7 @@ def test_wrong_arguments_are_refused(arguments: dict[str, Any], parts: tuple[str
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:input 'customers'. 1 key has several rows")
-@pytest.mark.parametrize("operation", drawn(["asof", "temporal", "interval", "by time", "by arrival"], 2))
+@pytest.mark.parametrize("operation", drawn(["asof", "temporal", "interval", "by time", "by arrival"], 1))
 def test_each_operation_gives_the_rows_of_duckdb(shop: Shop, operation: str) -> None:
     timed = operation in {"interval", "by time", "temporal"}
     shop.register(*OLD)

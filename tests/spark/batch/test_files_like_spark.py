@@ -112,7 +112,7 @@ def test_random_rows_are_read_back_as_from_files_of_spark(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("part", drawn(range(10), 3))
+@pytest.mark.parametrize("part", drawn(range(10), 2))
 def test_more_random_rows_are_read_back_as_from_files_of_spark(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: int
 ) -> None:

@@ -62,7 +62,7 @@ def everything(frame: DataFrame) -> Counter[tuple[Any, ...]]:
 
 
 @pytest.mark.slow  # The tests below write states in less time.
-@pytest.mark.parametrize("kind", drawn(EVERY, 2))
+@pytest.mark.parametrize("kind", drawn(EVERY, 1))
 def test_a_state_that_is_read_and_written_goes_on_like_the_original(
     spark: SparkSession, tmp_path: Path, kind: str
 ) -> None:

@@ -156,7 +156,7 @@ FEATURES = [
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("feature", "columns", "clauses", "then", "why"), drawn(FEATURES, 3))
+@pytest.mark.parametrize(("feature", "columns", "clauses", "then", "why"), drawn(FEATURES, 2))
 def test_a_table_with_a_feature_has_each_row_once(
     spark: SparkSession,
     folders: Folders,

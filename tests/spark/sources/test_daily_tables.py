@@ -180,7 +180,7 @@ COMMITS: dict[str, tuple[str, list[str], dict[str, int]]] = {
 @pytest.mark.slow  # Two runs each.
 @pytest.mark.usefixtures("reader")
 @pytest.mark.parametrize(
-    ("kind", "limit", "reader"), drawn(product(COMMITS, (1, 1_000), READERS), 2), indirect=["reader"]
+    ("kind", "limit", "reader"), drawn(product(COMMITS, (1, 1_000), READERS), 1), indirect=["reader"]
 )
 def test_what_was_read_to_its_end_holds_nothing_whatever_the_commit(
     spark: SparkSession, tmp_path: Path, kind: str, limit: int
