@@ -255,7 +255,7 @@ def _limited(plan: Plan, processing_time: int) -> Plan:
 
 
 def _agreed(inputs: tuple[int, int], operator: int) -> tuple[int, int]:
-    """Return watermarks of both inputs whose minimum is the operator's, also where an input is idle or waited for."""
+    """Return both inputs' watermarks; the operator's twice where it is not their minimum, as with an idle input."""
     return inputs if min(inputs) == operator else (operator, operator)
 
 

@@ -1,8 +1,8 @@
 """A checkpoint while its query runs: what the parts of the query share, and the preparations of its first batch.
 
-A start notes the batch with which the run begins, before it plans that batch: a batch that is executed again belongs to
-the run that planned it. It also deletes the temporary files, a day old, of killed processes: a file is written under a
-temporary name and renamed, so a process that ends in between leaves one, which does no harm.
+Before a run plans its first batch, it writes down that batch's number, because a batch that is executed again belongs
+to the run that planned it. It also deletes the temporary files, a day old, of killed processes: a file is written under
+a temporary name and renamed, so a process that ends in between leaves one, which does no harm.
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@ at the clock, or the end of all inputs.
 A restored query's first batch, a drain's last batch and that of a run that has read its inputs completely are planned
 by cojoin: the message is written, and then an entry of Spark's offset log (``spark_checkpoint``) that leaves the
 offsets of all other sources unchanged. After a crash in between, the same batch therefore runs again, and nothing newer
-is read. A complete reading whose batch was not planned any more is read with the next run's first batch, where it is as
-true.
+is read. If a run ends before it plans the batch of a complete reading, the next run's first batch reads it; it still
+holds then.
 
 ``drain.json`` records that a drain has begun, so that each start finishes it first. It is written before the drain's
 message, and a run that begins writes its epoch into it, both by compare-and-swap. So every run either finds the promise
@@ -92,7 +92,7 @@ def promise_drain(files: Store, epoch: int) -> None:
 
 
 def keep_former_runs_from_draining(files: Store, epoch: int) -> None:
-    """Note that a run begins: from now on, no earlier one, which the first run lacks, can promise a drain."""
+    """Note that a run begins, so that no earlier run can promise a drain any more; the first run writes nothing."""
     if epoch > 1:
         _write(files, epoch, lambda stored: {"epoch": epoch, "promised": bool(stored.get("promised"))})
 
@@ -165,7 +165,7 @@ def plan_drain(files: Store, epoch: int, check: Callable[[], None] = lambda: Non
         check()
         msg = (
             f"{files.named}: batch {planned.batch_id + 1} was planned when the drain was about to plan it, "
-            f"so another run has gone on meanwhile; start the query again"
+            f"so another run has continued meanwhile; start the query again"
         )
         raise CheckpointError(msg)
     return True

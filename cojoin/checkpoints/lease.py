@@ -17,9 +17,9 @@ overwrite what its successor has committed. Hadoop's file systems share no compa
 on them, two queries that take over at the same moment both write and wait, and the one that then reads the other's
 record gives up.
 
-A record that is older than a heartbeat file is a former version of itself, put back, and is refused: its epoch would be
-given a second time. The holder's own file also names the last manifest that counts, which reveals a former version of
-that, too. Reading a damaged file raises ``CheckpointError``.
+A record that is older than a heartbeat file was put back from a backup. It is refused, since its epoch would be given
+twice. The holder's own file also names the last manifest that counts, which reveals a former version of that, too.
+Reading a damaged file raises ``CheckpointError``.
 """
 
 from __future__ import annotations
@@ -426,21 +426,13 @@ class Lease:
     def release(self) -> None:
         """Release the lease; one that is no longer held, or is damaged, is left unchanged."""
         # A damaged lease is reported when it is acquired next.
-        with contextlib.suppress(CheckpointError):
-            self._finish(ended=None)
-
-    def end(self, reason: str) -> None:
-        """End the checkpoint: its lease can never be acquired again. A released or lost lease stays unchanged."""
-        self._finish(ended=reason)
-
-    def _finish(self, ended: str | None) -> None:
-        with self._lock:
+        with contextlib.suppress(CheckpointError), self._lock:
             if not self.is_held:
                 return
             self._stop()
             now = read_record(self._files)
             if now is not None and self._is_ours(now):
-                self._write_heartbeat(released=True, ended=ended)
+                self._write_heartbeat(released=True)
 
     def _write_and_confirm(self, seen: StoredLease) -> None:
         """Write the record unless the lease has changed since, and check that it stays."""
@@ -467,14 +459,13 @@ class Lease:
         msg = f"{self._files.named}: {LEASE_FILE} was deleted while the query started; start it again"
         raise CheckpointError(msg)
 
-    def _write_heartbeat(self, *, released: bool = False, ended: str | None = None) -> None:
+    def _write_heartbeat(self, *, released: bool = False) -> None:
         self._heartbeats += 1
         write_heartbeat(
             self._files,
             self._record,
             self._heartbeats,
             released=released,
-            ended=ended,
             counted=self._counted,
             unfenced=self._takes_over,
         )

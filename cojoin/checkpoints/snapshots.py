@@ -284,8 +284,8 @@ class Snapshots:
         """Remove a snapshot from those that count; ``removed`` returns it until ``forget``.
 
         ``check`` is called if it exists, and raises an error where it must stay. With ``savepoints_too``, a savepoint
-        is removed, too; another process may make the snapshot one meanwhile. ``written_by`` is the snapshot whose
-        writer's alone is removed; None: any writer's.
+        is removed, too; another process may make the snapshot one meanwhile. With ``written_by``, the snapshot is
+        removed only if the same run or savepoint has written it.
         """
         stored = self._read_tagged(batch_id)
         while stored is not None and (savepoints_too or stored[0].kind != "savepoint"):

@@ -12,8 +12,8 @@ The cleaning (``StateCleaner``) deletes the rows that no snapshot needs. It firs
 they still must go, and removes only those. However long it is suspended in between, it does not touch the rows that a
 later snapshot of the same batch has written. Of a snapshot that is being removed, the content to which others point
 stays, and so does that to which a savepoint may point that is being taken. A savepoint that counts as interrupted can't
-commit its rows any more, nor can one of a batch whose content is removed: it may write rows in the place of that
-content. Where one has, the cleaning checks again.
+commit its rows any more. Neither can a savepoint of a batch whose content is being removed, since its rows could
+replace that content; if one has committed, the cleaning checks again.
 """
 
 from __future__ import annotations

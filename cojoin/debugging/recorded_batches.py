@@ -43,7 +43,7 @@ from cojoin.engine.values.tables import concat
 from cojoin.errors import CheckpointError, ConfigurationError
 from cojoin.session import spark_checkpoint
 from cojoin.session.sessions import adapter_of, open_store
-from cojoin.session.spark_checkpoint import NOTHING_READ, plan_interrupted
+from cojoin.session.spark_checkpoint import NOTHING_READ, has_read, plan_interrupted
 from cojoin.session.spark_errors import explain
 from cojoin.spark.query.input_progress import snapshot_of
 from cojoin.storage.locations import literally
@@ -190,7 +190,6 @@ def _restored(recorded: RecordedInput) -> dict[str, Any]:
     return watermark.snapshot()
 
 
-_NOTHING = (NOTHING_READ, "null", "")
 _BATCH = "batch"
 _CLEANS = "cleansource"
 """The option of file sources that deletes or moves files that were read, which a replay must not do."""
@@ -229,7 +228,7 @@ class ReplayedRows:
             if not moved:
                 continue
             subject, source = f"input {bound.spec.name!r}", _source_of(bound)
-            begin = None if moved[0].begins[side] in _NOTHING else moved[0].begins[side]
+            begin = moved[0].begins[side] if has_read(moved[0].begins[side]) else None
             self._check(source, subject, moved[0].batch_id, begin)
             static = source.between(subject, begin, [each.ends[side] for each in moved])
             if static is None:
@@ -296,7 +295,7 @@ class ReplayedRows:
         if not source.has_log:
             return []
         begin, end = (
-            -1 if line in _NOTHING else int(json.loads(line)["logOffset"])
+            int(json.loads(line)["logOffset"]) if has_read(line) else -1
             for line in (span.begins[side], span.ends[side])
         )
         entries = spark_checkpoint.source_entries(self.files, side)
@@ -376,7 +375,7 @@ class _Leaf:
         """The offsets in the replaying stream, whose log of files has only this batch's."""
         if self.entries:
             return NOTHING_READ, json.dumps({"logOffset": 0})
-        return (NOTHING_READ if self.begin in _NOTHING else self.begin), self.end
+        return (self.begin if has_read(self.begin) else NOTHING_READ), self.end
 
 
 def _source_of(bound: BoundInput) -> Source:

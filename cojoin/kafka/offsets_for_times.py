@@ -101,7 +101,7 @@ class Times:
     def first_at(
         self, time: int, begins: Mapping[Partition, int], ends: Mapping[Partition, int]
     ) -> dict[Partition, tuple[int, int] | None]:
-        """Return the offset and timestamp of each partition's first record of a time or later, or of one soon after it.
+        """Return the offset and timestamp of each partition's first record from a time on, or of one soon after it.
 
         It is None where there is none. Before the offsets of ``begins`` records no longer matter.
         """

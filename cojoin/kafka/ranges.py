@@ -168,8 +168,8 @@ class Range:
     def of(cls, from_: Bound = "earliest", to: Bound | None = None, *, label: str) -> Range:
         """Return the range that a user wrote, checked as far as possible without a broker.
 
-        What a dict does not name begins at the earliest offset. Without ``to``, and for what its dict does not name, a
-        bounded run ends at the records that exist when it starts, and a live run does not end.
+        Partitions that a dict leaves out begin at the earliest offset. Without an end, a bounded run ends at the
+        records that exist when it starts, and a live run does not end.
 
         >>> Range.of("2026-01-05", "2026-01-26", label="input 'trades'").from_ms
         1767571200000

@@ -11,7 +11,7 @@ same for this source and every source derived from it, so that the start and the
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import pyarrow as pa
@@ -198,91 +198,6 @@ def _check_names(label: str, *parts: Iterable[str]) -> None:
         seen.add(name.lower())
 
 
-def decoded(
-    records: DataFrame,
-    schema: str | None,
-    columns: Mapping[str, RecordColumn],
-    *,
-    fails_for: str | None,
-    in_python: bool,
-    archived: bool = False,
-    value: ResolvedFormat | None = None,
-    key: ResolvedFormat | None = None,
-    changes: ChangeReading | None = None,
-) -> DataFrame:
-    """Return records as rows: the value's columns, the key's, the further ones, then ``topic, partition, offset``.
-
-    A record is one row, but a change event that moves a row to another key is two. Then follow the row's
-    mark, fault and newest timestamp, and at the end the columns of packed rows, if ``records`` has them.
-
-    A record that can't be decoded ends the query if ``fails_for`` names the input. With
-    ``in_python`` all values are already decoded, with ``archived`` those of some rows. Without a ``value`` format they
-    are plain JSON of the schema. ``changes`` is the reading of change events.
-    """
-    faults = [F.col(FAULT)]
-    names = [] if schema is None else parse_schema(schema, label="schema").names
-    structs = [DECODED] if in_python else [DECODED, _PARSED] if archived else [_PARSED]
-    if schema is not None and not in_python:
-        dtype = pa.struct(list(parse_schema(schema, label="schema")))
-        if value is not None and value.row is not None:
-            dtype = payload_of(value.columns)
-        records = _with_parsed(records, VALUE, _PARSED, dtype)
-        decoder = None if value is None else value.decoder
-        title, odd = "value", _ODD_TIMES
-        if isinstance(decoder, DebeziumJson):  # it leaves no numbers in columns of times
-            title, odd = f"value ({decoder.hint})", _ODD_TIMES[1:]
-        faults.append(_misparsed(VALUE, _PARSED, title, dtype, odd))
-    change = None
-    if value is not None and value.row is not None:
-        placeholder = value.placeholder or Placeholder()
-        records = records.withColumns(change_sides(F.col(structs[0]), may_be_wrapped=not in_python))
-        reading, event = changes or ChangeReading(), F.col(structs[0])
-        change = change_row(event, value.columns, value.row, reading, placeholder, may_be_wrapped=not in_python)
-        event = F.col(VALUE).cast("string") if not in_python else F.to_json(F.struct(*map(F.col, _PLACE)))
-        faults.append(F.when(change.problem.isNotNull(), _undecodable(change.problem, event)))
-        faults.append(F.when(change.missing.isNotNull(), F.concat(F.lit("unavailable_value: "), change.missing)))
-        faults.append(F.when(change.moved_back.isNotNull(), F.concat(F.lit("moved_back: "), change.moved_back)))
-    keyed: list[Column] = []
-    if key is not None:
-        struct = DECODED_KEY
-        if not key.in_python:
-            struct, source = _PARSED_KEY, DECODED_KEY if key.decoder is not None else KEY
-            records = _with_parsed(records, source, _PARSED_KEY, key.columns)
-            faults.append(_misparsed(source, _PARSED_KEY, "key", key.columns))
-        keyed = [F.col(struct).getField(field.name).alias(field.name) for field in key.columns]
-    for name, column in columns.items():
-        wrong = column.raw().isNotNull() & column.typed().isNull()
-        faults.append(
-            F.when(
-                wrong, _undecodable(F.lit(f"{column} is not of type {column.dtype}, for column {name!r}"), column.raw())
-            )
-        )
-    fault = F.coalesce(*faults)
-    if fails_for is not None:
-        at = (F.col(name) for name in _PLACE)
-        place = F.format_string("%s: topic %s partition %d offset %d: ", F.lit(fails_for), *at)
-        fault = F.when(fault.startswith("undecodable"), F.raise_error(F.concat(place, fault))).otherwise(fault)
-    if change is None:
-        own = [F.coalesce(*(F.col(struct).getField(name) for struct in structs)).alias(name) for name in names]
-    else:
-        records = records.withColumn(_CHANGE, F.explode(change.rows(is_good=fault.isNull())))
-        own = [F.col(_CHANGE).getField("row").getField(name).alias(name) for name in names]
-        own += [F.col(_CHANGE).getField("deleted").alias(DELETED), change.changed_at.alias(CHANGED_AT)]
-        # Debezium's tombstone only repeats the delete before it, for compaction.
-        fault = F.when(fault == F.lit(TOMBSTONE), F.lit(REPEATED)).otherwise(fault)
-        fault = F.coalesce(fault, F.col(_CHANGE).getField("note"))
-    return records.select(
-        *own,
-        *keyed,
-        *(column.typed().alias(name) for name, column in columns.items()),
-        *_PLACE,
-        MARK,
-        fault.alias(FAULT),
-        NEWEST,
-        *(each for each in READY_COLUMNS if each in records.columns),
-    )
-
-
 def _with_parsed(records: DataFrame, source: str, parsed: str, dtype: pa.StructType) -> DataFrame:
     """Return records with a column of JSON as a struct; it is null if the JSON is not of the type.
 
@@ -362,10 +277,10 @@ class RecordDescription:
     label: str
     topics: Topics
     declared: str | None
-    columns: Mapping[str, RecordColumn]
-    decode: Callable[[Record], Any] | None
-    formats: Mapping[str, ValueFormat | None]
-    resolved: dict[str, ResolvedFormat]
+    columns: Mapping[str, RecordColumn] = field(default_factory=dict)
+    decode: Callable[[Record], Any] | None = None
+    formats: Mapping[str, ValueFormat | None] = field(default_factory=lambda: {"value": None, "key": None})
+    resolved: dict[str, ResolvedFormat] = field(default_factory=dict)
 
     def part(self, part: Literal["value", "key"]) -> ResolvedFormat | None:
         """Return the format of values or keys with its columns (``resolve``); None where there is none."""
@@ -451,15 +366,82 @@ class RecordDescription:
     def rows(
         self, records: DataFrame, *, fails_for: str | None, archive: Layout | None, changes: ChangeReading | None = None
     ) -> DataFrame:
-        """Return the tasks' batches as rows, as ``decoded`` does."""
-        return decoded(
-            records,
+        """Return the tasks' records as rows: the value's columns, the key's, the further ones, then the record's place.
+
+        A record is one row, but a change event that moves a row to another key is two. Then follow the row's mark,
+        fault and newest timestamp, and at the end the columns of packed rows, if ``records`` has them.
+
+        A record that can't be decoded ends the query if ``fails_for`` names the input. ``archive`` is the layout of an
+        archive, which may have decoded values; ``changes`` is the reading of change events.
+        """
+        value, key, schema, columns, in_python = (
+            self.part("value"),
+            self.part("key"),
             self.schema,
             self.columns,
-            fails_for=fails_for,
-            in_python=self.in_python,
-            archived=archive is not None and archive.fields is not None,
-            value=self.part("value"),
-            key=self.part("key"),
-            changes=changes,
+            self.in_python,
+        )
+        archived = archive is not None and archive.fields is not None
+        faults = [F.col(FAULT)]
+        names = [] if schema is None else parse_schema(schema, label="schema").names
+        structs = [DECODED] if in_python else [DECODED, _PARSED] if archived else [_PARSED]
+        if schema is not None and not in_python:
+            dtype = pa.struct(list(parse_schema(schema, label="schema")))
+            if value is not None and value.row is not None:
+                dtype = payload_of(value.columns)
+            records = _with_parsed(records, VALUE, _PARSED, dtype)
+            decoder = None if value is None else value.decoder
+            title, odd = "value", _ODD_TIMES
+            if isinstance(decoder, DebeziumJson):  # it leaves no numbers in columns of times
+                title, odd = f"value ({decoder.hint})", _ODD_TIMES[1:]
+            faults.append(_misparsed(VALUE, _PARSED, title, dtype, odd))
+        change = None
+        if value is not None and value.row is not None:
+            placeholder = value.placeholder or Placeholder()
+            records = records.withColumns(change_sides(F.col(structs[0]), may_be_wrapped=not in_python))
+            reading, event = changes or ChangeReading(), F.col(structs[0])
+            change = change_row(event, value.columns, value.row, reading, placeholder, may_be_wrapped=not in_python)
+            event = F.col(VALUE).cast("string") if not in_python else F.to_json(F.struct(*map(F.col, _PLACE)))
+            faults.append(F.when(change.problem.isNotNull(), _undecodable(change.problem, event)))
+            faults.append(F.when(change.missing.isNotNull(), F.concat(F.lit("unavailable_value: "), change.missing)))
+            faults.append(F.when(change.moved_back.isNotNull(), F.concat(F.lit("moved_back: "), change.moved_back)))
+        keyed: list[Column] = []
+        if key is not None:
+            struct = DECODED_KEY
+            if not key.in_python:
+                struct, source = _PARSED_KEY, DECODED_KEY if key.decoder is not None else KEY
+                records = _with_parsed(records, source, _PARSED_KEY, key.columns)
+                faults.append(_misparsed(source, _PARSED_KEY, "key", key.columns))
+            keyed = [F.col(struct).getField(field.name).alias(field.name) for field in key.columns]
+        for name, column in columns.items():
+            wrong = column.raw().isNotNull() & column.typed().isNull()
+            faults.append(
+                F.when(
+                    wrong,
+                    _undecodable(F.lit(f"{column} is not of type {column.dtype}, for column {name!r}"), column.raw()),
+                )
+            )
+        fault = F.coalesce(*faults)
+        if fails_for is not None:
+            at = (F.col(name) for name in _PLACE)
+            place = F.format_string("%s: topic %s partition %d offset %d: ", F.lit(fails_for), *at)
+            fault = F.when(fault.startswith("undecodable"), F.raise_error(F.concat(place, fault))).otherwise(fault)
+        if change is None:
+            own = [F.coalesce(*(F.col(struct).getField(name) for struct in structs)).alias(name) for name in names]
+        else:
+            records = records.withColumn(_CHANGE, F.explode(change.rows(is_good=fault.isNull())))
+            own = [F.col(_CHANGE).getField("row").getField(name).alias(name) for name in names]
+            own += [F.col(_CHANGE).getField("deleted").alias(DELETED), change.changed_at.alias(CHANGED_AT)]
+            # Debezium's tombstone only repeats the delete before it, for compaction.
+            fault = F.when(fault == F.lit(TOMBSTONE), F.lit(REPEATED)).otherwise(fault)
+            fault = F.coalesce(fault, F.col(_CHANGE).getField("note"))
+        return records.select(
+            *own,
+            *keyed,
+            *(column.typed().alias(name) for name, column in columns.items()),
+            *_PLACE,
+            MARK,
+            fault.alias(FAULT),
+            NEWEST,
+            *(each for each in READY_COLUMNS if each in records.columns),
         )

@@ -44,6 +44,12 @@ ENCODED = re.compile(r"[\s%\[\]{}^`|\"<>\\#?]")
 NOTHING_READ = "-"
 """The offset of a source of which nothing was read, in Spark's offset log."""
 
+
+def has_read(line: str | None) -> bool:
+    """Return whether a source's line of Spark's offset log is a position; some sources write ``null`` without one."""
+    return line is not None and line.strip() not in ("", NOTHING_READ, "null")
+
+
 OFFSETS, COMMITS, SOURCES = "spark/offsets", "spark/commits", "spark/sources"
 """The folders of Spark's logs in a checkpoint."""
 

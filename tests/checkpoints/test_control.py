@@ -181,13 +181,13 @@ def test_complete_readings_are_stored_with_the_plan_of_a_batch_that_reads_nothin
 
 def test_a_run_that_was_taken_over_plans_no_reading(files: Store) -> None:
     def taken_over() -> None:
-        msg = "another run has gone on"
+        msg = "another run has continued"
         raise cj.QueryFailedError(msg)
 
     files.write("spark/offsets/10", OFFSETS)
     files.write("spark/commits/10", "v1\n{}")
     files.make_directory("spark/sources/2")
-    with refused("another run has gone on", kind=cj.QueryFailedError):
+    with refused("another run has continued", kind=cj.QueryFailedError):
         plan_readings(files, 3, {1: CompleteReading(100)}, 200, taken_over)
     assert files.names("spark/offsets") == ["10"]
 

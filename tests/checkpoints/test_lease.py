@@ -239,7 +239,6 @@ def test_who_is_taken_over_finds_out_and_never_writes_again(files: Store) -> Non
     ):
         lease.check()
     lease.release()
-    lease.end("never")
     time.sleep(0.2)
     assert stored(files)["owner"] == "someone else"
     assert ended(files) is None
@@ -273,7 +272,6 @@ def test_a_holder_that_stood_still_overwrites_nobody(files: Store, monkeypatch: 
     with refused("fenced off", "ended" if ends else "epoch 2", kind=cj.QueryFailedError):
         first.check()
     first.release()
-    first.end("never")
     assert ended(files) == ("restored elsewhere" if ends else None)
     if not ends:
         second.check()
@@ -317,7 +315,8 @@ def test_a_record_from_before_the_end_is_refused(files: Store) -> None:
 
 
 def test_an_ended_checkpoint_can_not_be_taken(files: Store) -> None:
-    Lease.acquire(files).end("its output goes on in '/lake/b'")
+    Lease.acquire(files)
+    end(files, "its output goes on in '/lake/b'")
     assert holder(files) is None
     with refused("was ended for good: its output goes on in '/lake/b'; start with another", kind=cj.CheckpointError):
         Lease.acquire(files)

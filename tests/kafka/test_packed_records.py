@@ -46,7 +46,7 @@ PLACE = ("topic", "partition", "offset")
 
 def described(schema: str | None = DDL, *, key: str = "long") -> RecordDescription:
     columns = {"from_key": cj.kafka.key(key), "made": cj.kafka.timestamp()}
-    return RecordDescription("source kafka t", Topics(("t",)), schema, columns, None, {"value": None, "key": None}, {})
+    return RecordDescription("source kafka t", Topics(("t",)), schema, columns)
 
 
 def drawn(

@@ -9,8 +9,10 @@ import pytest
 
 from cojoin.engine.values.types import parse_schema
 from cojoin.kafka.formats.record_formats import ResolvedFormat
-from cojoin.kafka.record_columns import decoded
+from cojoin.kafka.formats.record_formats import json as json_format
+from cojoin.kafka.record_columns import RecordDescription
 from cojoin.kafka.records import FAULT, KEY, MARK, NEWEST, VALUE
+from cojoin.kafka.topics import Topics
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,8 +27,11 @@ def read(
     rows = [(each, each, "t", 0, at, None, None, None) for at, each in enumerate(values)]
     ddl = f"{VALUE} binary, {KEY} binary, topic string, partition int, offset long, {MARK} long, {FAULT} string, "
     frame = spark.createDataFrame(rows, f"{ddl} {NEWEST} long")
-    key = None if keys is None else ResolvedFormat(pa.struct(list(parse_schema(keys))), None)
-    found = decoded(frame, columns, {}, fails_for=None, in_python=False, key=key).toArrow().sort_by("offset")
+    formats = {"value": None, "key": None if keys is None else json_format(keys)}
+    # Resolved already: names that differ in case alone are none that a user may give.
+    resolved = {} if keys is None else {"key": ResolvedFormat(pa.struct(list(parse_schema(keys))), None)}
+    records = RecordDescription("source kafka t", Topics(("t",)), columns, formats=formats, resolved=resolved)
+    found = records.rows(frame, fails_for=None, archive=None).toArrow().sort_by("offset")
     found = found.select([field.name for field in found.schema if not pa.types.is_nested(field.type)])
     for at, field in enumerate(found.schema):
         if pa.types.is_timestamp(field.type):  # Spark's years are more than Python's

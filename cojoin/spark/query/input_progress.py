@@ -47,7 +47,7 @@ from cojoin.engine.time.control_rows import CompleteReading
 from cojoin.engine.time.watermarks import END_OF_TIME, NONE
 from cojoin.session.delta_tables import table_log
 from cojoin.session.sessions import adapter_of
-from cojoin.session.spark_checkpoint import NOTHING_READ, OFFSETS, newest_id, source_offsets
+from cojoin.session.spark_checkpoint import OFFSETS, has_read, newest_id, source_offsets
 from cojoin.spark.batch.batch_facts import HOLDS_PROPERTY, LOADS_PROPERTY, Loads
 from cojoin.spark.sources.delta_changes import files_in_commit
 from cojoin.storage.locations import is_path
@@ -68,7 +68,6 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 
 _LOCAL, _LONGEST_GAP_MS = pa.timestamp("us"), 86_400_000
-_NOTHING_READ = (NOTHING_READ, "null")
 _DELTA_FIELDS = {"reservoirId", "reservoirVersion", "index", "isStartingVersion"}
 
 
@@ -139,9 +138,7 @@ class HistoryHolds:
             lines = source_offsets(self._files, batch_id)[:-1]
         ends = [_End.read(line) for line in lines]
         # A source with an offset of another kind is not a Delta table, and does not become one.
-        self._reads_no_table = all(
-            end is None and line not in _NOTHING_READ for end, line in zip(ends, lines, strict=True)
-        )
+        self._reads_no_table = all(end is None and has_read(line) for end, line in zip(ends, lines, strict=True))
         if len(lines) != sum(self._lines):
             # It is not known to which input a line belongs, so each counts for both. They may all be of one table.
             log = self._logs[0] if len({*self._logs}) == 1 else None
@@ -218,7 +215,7 @@ def _is_read_through(session: SparkSession, location: str, line: str, version: i
     end = _End.read(line)
     if end is None:
         # Of a table that never had a row nothing is read.
-        first = 0 if line in _NOTHING_READ else None
+        first = None if has_read(line) else 0
     elif end.in_snapshot:
         return False
     elif end.index < 0:

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from cojoin.engine.callbacks import user_line
 from cojoin.metrics.query_metrics import QueryMetrics, process_instruments
-from cojoin.session.spark_checkpoint import NOTHING_READ
+from cojoin.session.spark_checkpoint import has_read
 from cojoin.session.spark_errors import explain
 
 if TYPE_CHECKING:
@@ -128,7 +128,6 @@ _AGAIN_SECONDS = 10.0
 _COMMIT_SECONDS = 25.0
 # Kafka forgets the offsets of a group that was silent for long, a week by default.
 _REPEAT_SECONDS = 3600.0
-_NO_POSITIONS = ("", NOTHING_READ, "null")
 
 
 @dataclass
@@ -201,7 +200,7 @@ class Monitoring:
                         self._changed.wait(_AGAIN_SECONDS)
                     newest, self._newest, is_ending = self._newest, None, self._is_ending
                 for monitored in self._inputs:
-                    if newest is not None and newest[monitored.line].strip() not in _NO_POSITIONS:
+                    if newest is not None and has_read(newest[monitored.line]):
                         monitored.position = newest[monitored.line]
                     self._commit(monitored)
                 if not is_ending:

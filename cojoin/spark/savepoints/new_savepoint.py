@@ -157,8 +157,9 @@ def written_report(
 ) -> BatchReport:
     """Return the report of a written state, from the header of all key groups together.
 
-    ``rows`` has the rows of each table and ``sizes`` the bytes of the content, by key group. Without an operator with
-    the header loaded, watermarks and partitions are those of ``former``, the report of the state that this one follows.
+    ``rows`` has the rows of each table and ``sizes`` the bytes of the content, by key group. ``operator`` has the
+    header loaded; without it, watermarks and partitions are those of ``former``, the report of the state that this one
+    follows.
     """
     whole: Counter[str] = Counter()
     for counts in rows.values():

@@ -33,6 +33,7 @@ from cojoin.engine.values.rows import back_quoted
 from cojoin.errors import CheckpointError, ConfigurationError
 from cojoin.session.delta_tables import read_table, table_in_sql, table_log
 from cojoin.session.sessions import active_session, adapter_of, open_store
+from cojoin.session.spark_checkpoint import has_read
 from cojoin.spark.sources.delta_stream import has_delta
 from cojoin.spark.sources.source import NewestCommit, Source
 
@@ -135,7 +136,6 @@ def _mortal_files(log: TableLog, first: int) -> list[_Mortal]:
 
 
 _OWN = ("readchangefeed", "readchangedata", "startingversion", "startingtimestamp")
-_NOTHING_READ = ("", "-", "null")
 
 
 @dataclass(frozen=True, repr=False)
@@ -224,7 +224,7 @@ class DeltaChanges(Source):
         if lost:
             msg = f"{'; '.join(lost)}: without its changes, rows would stay valid that were changed or deleted; {_CURE}"
             raise CheckpointError(msg)
-        if offset is not None and offset.strip() not in _NOTHING_READ:
+        if offset is not None and has_read(offset):
             self._check_changes(spark, label, json.loads(offset))
         return []
 

@@ -84,7 +84,7 @@ class TableAt(NamedTuple):
 class StaticTable(Source):
     """A Delta table that is read at one version, made by ``cojoin.sources.delta(..., static=True)``.
 
-    ``refresh_ms`` after a load, in milliseconds, the newest version is loaded in its place; None is never.
+    The newest version is loaded ``refresh_ms`` milliseconds after the last load; with None, never.
     """
 
     refresh_ms: int | None = field(default=None)

@@ -15,6 +15,7 @@ from cojoin.delta.table_log import UnreadableLogError
 from cojoin.errors import CheckpointError, ConfigurationError
 from cojoin.session.delta_tables import table_log
 from cojoin.session.sessions import active_session, adapter_of, open_store
+from cojoin.session.spark_checkpoint import has_read
 from cojoin.spark.sources import delta_stream
 from cojoin.storage.locations import is_path, without_login
 
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
     from cojoin.engine.input_spec import InputSpec
     from cojoin.engine.row_changes import ChangeFeed
     from cojoin.spark.batch.packing import Grouping
-
-_NOTHING_READ = ("", "-", "null")
 
 
 def check_position(
@@ -46,7 +45,7 @@ def check_position(
     Raises:
         CheckpointError: The query can't continue with this source.
     """
-    if offset is None or offset.strip() in _NOTHING_READ:
+    if offset is None or not has_read(offset):
         return []
     if format == "delta":
         first, earliest = _delta_versions(spark, label, str(location), offset)
@@ -223,11 +222,7 @@ class Source:
         return f"{type(self).__name__}({self.title})"
 
     def identity(self, spark: SparkSession) -> dict[str, str | None]:
-        """Return the source's identity, independent of spelling and without options, which may contain secrets.
-
-        Args:
-            spark: The session, whose file systems make paths absolute.
-        """
+        """Return the source's identity, independent of spelling and without options, which may contain secrets."""
         location = self.location
         if location is not None and is_path(location):
             location = open_store(spark, location, "source").root
@@ -237,10 +232,6 @@ class Source:
         """Return whether a checkpoint's description of a source is this one's.
 
         Up to 0.5.0, a description has a format of files as it was spelled.
-
-        Args:
-            spark: The session, whose file systems make paths absolute.
-            known: The description.
         """
         own = self.identity(spark)
         stored = {name: known.get(name) for name in own}
@@ -248,11 +239,6 @@ class Source:
 
     def recognised(self, spark: SparkSession, label: str, known: Mapping[str, Any] | None) -> dict[str, Any]:
         """Check that this is the source that the checkpoint has read, and return what the checkpoint stores of it.
-
-        Args:
-            spark: The session.
-            label: The input, for messages.
-            known: What the checkpoint stores, possibly by an earlier release; None if nothing was read yet.
 
         Raises:
             CheckpointError: It is another source with the same name.
@@ -266,31 +252,17 @@ class Source:
         return self
 
     def with_key(self, key: tuple[str, ...], event_time: str | None, *, snapshot_first: bool) -> Source:
-        """Return this source as it is read for a key and known times; most sources do not change.
-
-        Args:
-            key: The input's key columns, as the user has named them.
-            event_time: The column of the event time, if rows have known times; None if they have none.
-            snapshot_first: Whether rows of a feed's initial snapshot are known from the beginning of time.
-        """
+        """Return this source as it is read for a key and known times; most sources do not change."""
         del key, event_time, snapshot_first
         return self
 
     def of_input(self, name: str) -> Source:
-        """Return this source with its input's name, for messages of records; most sources have none.
-
-        Args:
-            name: The input's name.
-        """
+        """Return this source with its input's name, for messages of records; most sources have none."""
         del name
         return self
 
     def with_max_ahead(self, max_ahead_ms: int) -> Source:
-        """Return this source with a limit for its own timestamps; most sources have none and do not change.
-
-        Args:
-            max_ahead_ms: The input's ``max_ahead``, in milliseconds: timestamps further ahead of the clock are ignored.
-        """
+        """Return this source with a limit for its own timestamps; most sources have none and do not change."""
         del max_ahead_ms
         return self
 
@@ -304,20 +276,12 @@ class Source:
     def check(self, *, is_new: bool) -> None:
         """Check the source before the query starts.
 
-        Args:
-            is_new: Whether the query is new; False if it resumes from a checkpoint.
-
         Raises:
             ConfigurationError: The query can't start with this source.
         """
 
     def lost_since(self, spark: SparkSession, label: str, offset: str | None) -> list[str]:
-        """Return the losses of the source after a position: a description of each.
-
-        Args:
-            spark: The session.
-            label: The input, for messages.
-            offset: The line of Spark's offset log; None if nothing was read yet.
+        """Return descriptions of the losses after a position (a line of Spark's offset log, None at the start).
 
         Raises:
             CheckpointError: The query can't continue with this source.
@@ -354,11 +318,7 @@ class Source:
         return self.open(streaming=False) if is_readable else None
 
     def monitor(self, label: str) -> SourceMonitor | None:
-        """Return a monitor of how far a query has read the source; None for most sources.
-
-        Args:
-            label: The input, for messages.
-        """
+        """Return a monitor of how far a query has read the source; None for most sources."""
         del label
         return None
 
@@ -378,21 +338,12 @@ class Source:
     def check_event_time(self, label: str, event_time: str | None) -> None:
         """Check that the source's own settings fit its input's event time.
 
-        Args:
-            label: The input, for messages.
-            event_time: The event-time column; None if there is none.
-
         Raises:
             ConfigurationError: They do not.
         """
 
     def newest_commit(self, spark: SparkSession, event_time: str | None) -> NewestCommit | None:
-        """Return the newest version of a table whose commits are the event time; None where they are not.
-
-        Args:
-            spark: The session.
-            event_time: The event-time column; None if there is none.
-        """
+        """Return the newest version of a table whose commits are the event time; None where they are not."""
         del spark, event_time
         return None
 
@@ -403,9 +354,6 @@ class Source:
     def how_packed(self, spec: InputSpec) -> str | None:
         """Return how the source's rows are packed, if its own tasks can make rows of its records.
 
-        Args:
-            spec: The input.
-
         Returns:
             ``DIRECT`` where the source's own tasks pack them (``open_packed``); otherwise why they do not, in words.
             None where only Spark can.
@@ -414,11 +362,7 @@ class Source:
         return None
 
     def open_packed(self, grouping: Grouping) -> DataFrame:
-        """Return the source as a stream whose tasks have packed rows, with ``READY_COLUMNS`` as last columns.
-
-        Args:
-            grouping: The input's columns, and how its rows are distributed to key groups.
-        """
+        """Return the source as a stream whose tasks have packed rows, with ``READY_COLUMNS`` as last columns."""
         del grouping
         msg = f"{self.title}: its tasks pack no rows"
         raise NotImplementedError(msg)
@@ -440,9 +384,6 @@ class Source:
 
     def open(self, *, streaming: bool = True) -> DataFrame:
         """Open the source with the active Spark session.
-
-        Args:
-            streaming: Whether to return a streaming DataFrame; False returns the present content as a static one.
 
         Returns:
             The rows.

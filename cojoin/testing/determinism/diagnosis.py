@@ -6,7 +6,7 @@ tried.
 
 The example is the smallest contrast that still differs: fewer rows, then fewer batches, key groups, restarts and
 watermarks. Rows are taken away in halves, quarters and so on, down to single ones, until none can be spared (delta
-debugging). A simpler contrast in which a run fails that did not fail before is not accepted, nor the other way round.
+debugging). A simpler contrast counts only if the same runs fail in it as before.
 """
 
 from __future__ import annotations

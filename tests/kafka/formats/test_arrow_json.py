@@ -12,8 +12,9 @@ import pytest
 
 from cojoin.engine.values.types import parse_schema
 from cojoin.kafka.formats.arrow_json import parsed_json
-from cojoin.kafka.record_columns import decoded
+from cojoin.kafka.record_columns import RecordDescription
 from cojoin.kafka.records import FAULT, MARK, NEWEST, VALUE
+from cojoin.kafka.topics import Topics
 from tests.seeds import SEED, drawn
 
 if TYPE_CHECKING:
@@ -204,7 +205,8 @@ def by_spark(spark: SparkSession, values: list[bytes | None]) -> list[tuple[Any,
     rows = [(number, value, "t", 0, number, None, None, None) for number, value in enumerate(values)]
     ddl = f"number int, {VALUE} binary, topic string, partition int, offset long, {MARK} long, {FAULT} string, "
     frame = spark.createDataFrame(rows, f"{ddl}{NEWEST} long")
-    found = decoded(frame, DDL, {}, fails_for=None, in_python=False).toArrow().sort_by("offset")
+    records = RecordDescription("source kafka t", Topics(("t",)), DDL)
+    found = records.rows(frame, fails_for=None, archive=None).toArrow().sort_by("offset")
     return [*zip(*as_lists(found.select(SCHEMA.names)), found.column(FAULT).to_pylist(), strict=True)]
 
 

@@ -24,8 +24,9 @@ from cojoin.errors import SchemaError
 from cojoin.kafka.formats.decoding import json_problem
 from cojoin.kafka.formats.json_schema import json_columns
 from cojoin.kafka.formats.registry import RegisteredSchema
-from cojoin.kafka.record_columns import decoded
+from cojoin.kafka.record_columns import RecordDescription
 from cojoin.kafka.records import FAULT, MARK, NEWEST, VALUE
+from cojoin.kafka.topics import Topics
 from tests.kafka.formats.json_cases import CASES, PYTHON, REFUSED, Case
 from tests.kafka.formats.test_proto_writers import damaged
 from tests.seeds import SEED, SEED_TEXT
@@ -105,7 +106,8 @@ def by_spark(spark: SparkSession, columns: str, values: list[bytes]) -> tuple[li
     ]
     ddl = f"{VALUE} binary, topic string, partition int, offset long, {MARK} long, {FAULT} string, {NEWEST} long"
     frame = spark.createDataFrame(rows, ddl)
-    found = decoded(frame, columns, {}, fails_for=None, in_python=False).toArrow().sort_by("offset")
+    records = RecordDescription("source kafka t", Topics(("t",)), columns)
+    found = records.rows(frame, fails_for=None, archive=None).toArrow().sort_by("offset")
     rows = found.select(parse_schema(columns).names)
     if "at" in rows.column_names:  # Spark's years are more than Python's
         rows = rows.set_column(rows.column_names.index("at"), "at", rows.column("at").cast(pa.int64()))
