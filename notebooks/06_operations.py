@@ -1240,6 +1240,7 @@ table("\n".join(["setting | here | why", *(f"{name} | {values[name]} | {why}" fo
 # | `cojoin.kafka` | yes | yes, the brokers reached from both sides | where Spark is 4.2 |
 # | `debug`, `capture` | yes | yes, with a temporary folder that both reach | not with a folder of this machine |
 # | output to Delta | workers write, fenced within the commit | Spark writes, the lease compared right before; on object stores as on the left | as with Spark Connect |
+# | upserts into Delta | workers write, or Spark's MERGE | on object stores as on the left; else refused, since a MERGE's settings would hold for the whole session | as with Spark Connect |
 # | output to parquet, to a callable | yes; a callable in this process | yes; a callable is sent to the server | as with Spark Connect |
 # | a large table's first snapshot | time follows the files' statistics | time waits until all of it is read | as with Spark Connect |
 # | places of inputs that are DataFrames | compared with the outputs' | not known, so not compared | as with Spark Connect |

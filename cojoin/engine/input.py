@@ -102,7 +102,8 @@ class Input:
         snapshot_known: With ``cojoin.sources.delta(..., changes=True)`` and ``known_at="_commit_timestamp"``, or with
             ``cojoin.kafka.debezium`` and ``known_at="_source_timestamp"``: when the rows were known that the table has
             at the start. ``"at_event_time"``, since it is unknown when they were written; or ``"at_snapshot"``, so that
-            no earlier left row matches them. Rows of an incremental snapshot of Debezium's are known when it read them.
+            no earlier left row matches them. Rows of an incremental snapshot of Debezium's are known when it read them;
+            choose ``"at_snapshot"`` for a connector that takes other snapshots again.
 
     Raises:
         ConfigurationError: An attribute is invalid. Whether the columns exist and have the right types is checked by

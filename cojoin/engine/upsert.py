@@ -17,6 +17,7 @@ It costs one encoding of a batch's keys, and a sort of the rows whose keys come 
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
@@ -35,7 +36,7 @@ from cojoin.engine.values.types import type_to_ddl
 from cojoin.errors import ConfigurationError, did_you_mean
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -241,6 +242,22 @@ def show_key(keys: pa.Table) -> str:
     """
     (row,) = decode_rows(keys.slice(0, 1), beyond=str)
     return ", ".join(f"{name}={value!r}" for name, value in row.as_dict().items())
+
+
+def is_same_rule(one: Mapping[str, Any] | None, other: Mapping[str, Any] | None) -> bool:
+    """Return whether two rules, as ``Upsert.as_dict`` returns them or None for appends, are one; case is ignored."""
+    return json.dumps(one).lower() == json.dumps(other).lower()
+
+
+def spelled_rule(rule: Mapping[str, Any] | None) -> str:
+    """Return a rule as the arguments of a sink.
+
+    >>> spelled_rule({"key": ["id"], "conflict": "last"}), spelled_rule(None)
+    ("with upsert=['id'], conflict='last'", 'without upsert=')
+    """
+    if rule is None:
+        return "without upsert="
+    return "with " + ", ".join(f"{'upsert' if name == 'key' else name}={value!r}" for name, value in rule.items())
 
 
 def already_stored(key: str) -> str:

@@ -192,7 +192,8 @@ class KafkaSource(Source):
 
     def with_max_ahead(self, max_ahead_ms: int) -> KafkaSource:
         """Return this source with a limit on record timestamps: those further ahead of the clock are not trusted."""
-        return replace(self, range=replace(self.range, max_ahead_ms=max_ahead_ms))
+        changes = replace(self.changes, max_ahead_ms=max_ahead_ms)
+        return replace(self, range=replace(self.range, max_ahead_ms=max_ahead_ms), changes=changes)
 
     def why_endless(self) -> str | None:
         """Return the advice for a source without an end; None where it has one."""
@@ -207,11 +208,6 @@ class KafkaSource(Source):
         """Return the identity with the ids of the cluster and topics, after a check that what was read is still read.
 
         Topics may be added from start to start: one that the checkpoint does not have is read from its beginning.
-
-        Args:
-            spark: The session.
-            label: The input, for messages.
-            known: The ids that the checkpoint keeps; None where nothing was read yet.
 
         Raises:
             CheckpointError: A topic was created again or is left out, or it is another cluster.
@@ -228,9 +224,6 @@ class KafkaSource(Source):
 
     def check(self, *, is_new: bool) -> None:
         """Check the source against the brokers before the query starts.
-
-        Args:
-            is_new: Whether the query begins with this range; otherwise it continues from a checkpoint.
 
         Raises:
             ConfigurationError: A topic or partition does not exist or may not be read, the range is wrong, a part of it
@@ -282,12 +275,7 @@ class KafkaSource(Source):
             return self.range.held_back(cluster, self.topics.select(cluster.partitions(), self.label))
 
     def open(self, *, streaming: bool = True) -> DataFrame:
-        """Return the topics as a DataFrame of the active Spark session.
-
-        Args:
-            streaming: Whether to return a stream, whose last columns ``__cojoin_mark``, ``__cojoin_fault`` and
-                ``__cojoin_newest`` are for the join; otherwise all records of the range that can be decoded, without
-                these columns.
+        """Return the topics as a stream with the join's columns of marks and faults, or what can be decoded now.
 
         Raises:
             ConfigurationError: No session is active, or a topic does not exist.
@@ -297,19 +285,11 @@ class KafkaSource(Source):
         return rows if streaming else rows.where(rows[FAULT].isNull() & rows[NEWEST].isNull()).drop(FAULT, MARK, NEWEST)
 
     def how_packed(self, spec: InputSpec) -> str:
-        """Return ``DIRECT`` if the tasks that read records pack their rows, otherwise the reason why not.
-
-        Args:
-            spec: The input.
-        """
+        """Return ``DIRECT`` if the tasks that read records pack their rows, otherwise the reason why not."""
         return why_through_spark(self._records, spec, has_archive=self.archive is not None) or DIRECT
 
     def open_packed(self, grouping: Grouping) -> DataFrame:
-        """Return the topics as a stream of packed rows, and of the records that Spark decodes.
-
-        Args:
-            grouping: The input's columns, and how its rows are distributed to key groups.
-        """
+        """Return the topics as a stream of packed rows, and of the records that Spark decodes."""
         records = self._records
         parts = records.parts(grouping.schema.names)
         assert parts is not None
@@ -381,11 +361,7 @@ class KafkaSource(Source):
             return gaps_since(cluster, self.topics, label, offset)
 
     def reading(self, tasks: int) -> InputReading:
-        """Return the description of the source that its reader needs.
-
-        Args:
-            tasks: The number of tasks into which a batch is cut.
-        """
+        """Return the description of the source that its reader needs."""
         index = self._archived()
         layout = None if index is None else index.layout
         return InputReading(

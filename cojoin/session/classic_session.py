@@ -52,6 +52,7 @@ class ClassicSession(SessionAdapter):
 
     runs_batches: ClassVar[bool] = True
     has_local_properties: ClassVar[bool] = True
+    copies_settings: ClassVar[bool] = True
     has_listeners: ClassVar[bool] = True
     shares_paths: ClassVar[bool] = True
 

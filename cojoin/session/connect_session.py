@@ -59,6 +59,7 @@ class ConnectSession(SessionAdapter):
 
     runs_batches: ClassVar[bool] = False
     has_local_properties: ClassVar[bool] = False
+    copies_settings: ClassVar[bool] = False
     has_listeners: ClassVar[bool] = False
     shares_paths: ClassVar[bool] = False
 

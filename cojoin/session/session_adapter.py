@@ -44,6 +44,9 @@ class SessionAdapter(ABC):
     has_local_properties: ClassVar[bool]
     """Whether a job's tasks can be given properties (``SparkContext.setLocalProperty``)."""
 
+    copies_settings: ClassVar[bool]
+    """Whether ``with_settings`` gives them to a copy of the session; else its other statements have them meanwhile."""
+
     has_listeners: ClassVar[bool]
     """Whether ``add_listener`` and ``await_listeners`` can be called."""
 

@@ -404,7 +404,7 @@ def _with_settings(declared: Input, default_name: str) -> Input:
     names = key if isinstance(key, Sequence) else ()
     source = source.of_input(declared.name or default_name)
     has_known = declared.known_at is not None or declared.delay is not None
-    is_commit = source.feed is not None and declared.known_at == source.feed.committed_at
+    is_commit = source.feed is not None and str(declared.known_at).lower() == source.feed.committed_at
     source = source.with_key(
         tuple(each for each in names if isinstance(each, str)),
         declared.event_time if has_known and isinstance(declared.event_time, str) else None,

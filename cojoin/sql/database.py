@@ -119,6 +119,10 @@ class Database(ABC):
     def lock(self, session: Session, table: str) -> None:
         """Let no other transaction write a table's rows until this one ends."""
 
+    @abstractmethod
+    def nullable(self, table: str, column: str) -> str:
+        """Return what a user does so that a column may be null; names are quoted."""
+
     def quoted(self, name: str) -> str:
         """Return an identifier, quoted."""
         return '"' + name.replace('"', '""') + '"'

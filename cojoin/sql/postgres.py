@@ -12,6 +12,7 @@ A driver that takes over ends the sessions of its predecessors, which have the s
 from __future__ import annotations
 
 import contextlib
+import re
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -19,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 
+from cojoin.errors import ConfigurationError
 from cojoin.installed_packages import check_packages
 from cojoin.sql.database import Column, Database, DatabaseError, Session
 from cojoin.storage.locations import MASK
@@ -60,6 +62,19 @@ class Postgres(Database):
     """A PostgreSQL database."""
 
     label = "PostgreSQL"
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        if not _is_plain(url.partition("://")[2]):
+            msg = (
+                "sinks.sql: expected a URL such as postgresql://user:password@host/shop, got one in which a character "
+                "of the login or the names stands for itself: percent-encode it, @ as %40, / as %2F, ? as %3F"
+            )
+            raise ConfigurationError(msg)
+
+    def nullable(self, table: str, column: str) -> str:
+        """Return the statement."""
+        return f"ALTER TABLE {table} ALTER COLUMN {column} DROP NOT NULL"
 
     def connect(self, application: str) -> PostgresSession:
         """Return a new connection."""
@@ -187,11 +202,33 @@ class Postgres(Database):
             raise DatabaseError(msg, is_lost=is_lost, is_passing=state in _PASSING) from None
 
     def _masked(self, text: str) -> str:
-        password = urlsplit(self.url).password
-        for secret in (password, None if password is None else unquote(password)):
+        parts = urlsplit(self.url)
+        password = parts.password
+        of_options = dict(parse_qsl(parts.query)).get("password")
+        for secret in (password, None if password is None else unquote(password), of_options):
             if secret:
                 text = text.replace(secret, MASK)
         return text
+
+
+def _is_plain(rest: str) -> bool:
+    """Return whether a URL after its scheme has no ambiguous character, so that no part of a password is shown.
+
+    >>> _is_plain("me:secret@host:5432,other/shop?sslmode=require"), _is_plain("me:pa/ss@host/shop")
+    (True, False)
+    """
+    before, _, query = rest.partition("?")
+    authority, _, path = before.partition("/")
+    login, _, hosts = authority.rpartition("@")
+    return not (
+        re.search(r"[@#\[\]\s]", login)
+        or re.search(r"[@#]", path)
+        or not all(_HOST.fullmatch(host) for host in hosts.split(","))
+        or not all("=" in option for option in query.split("&") if query)
+    )
+
+
+_HOST = re.compile(r"(\[[0-9A-Fa-f:.%]*\]|[^:\[\]@#]*)(:\d*)?")
 
 
 class PostgresSession(Session):

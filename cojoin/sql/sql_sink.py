@@ -24,6 +24,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +33,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from cojoin.delta.table_batches import FencedOffError
-from cojoin.engine.upsert import Conflict, Upsert, already_stored
+from cojoin.engine.upsert import Conflict, Upsert, already_stored, is_same_rule, spelled_rule
 from cojoin.engine.values.types import type_to_ddl
 from cojoin.errors import CheckpointError, ConfigurationError, QueryFailedError
 from cojoin.session.sessions import open_store
@@ -44,7 +45,7 @@ from cojoin.spark.sinks.sink import OutputId, Position, Sink, SinkWriter
 from cojoin.sql.database import DatabaseError
 from cojoin.sql.postgres import Postgres
 from cojoin.sql.sqlite import Sqlite
-from cojoin.sql.statements import FENCE, FenceStatements, UpsertStatements, create_table
+from cojoin.sql.statements import FENCE, RETIRED, FenceStatements, UpsertStatements, create_table
 from cojoin.storage.locations import without_login
 from cojoin.storage.parquet_files import WrittenFile
 
@@ -102,10 +103,6 @@ class SqlSink(Sink):
     def check_place(self, session: SparkSession, output: str) -> None:
         """Check, before the query starts, that the database can be reached.
 
-        Args:
-            session: The session.
-            output: The output's name, for messages.
-
         Raises:
             EnvironmentSetupError: Its package is not installed.
             ConfigurationError: It refuses the connection, or does not answer.
@@ -116,10 +113,6 @@ class SqlSink(Sink):
 
     def check_columns(self, schema: pa.Schema, role: str) -> None:
         """Check that the database has types for the output's columns.
-
-        Args:
-            schema: The output's columns.
-            role: The output, for the message.
 
         Raises:
             ConfigurationError: It has none for a column.
@@ -153,15 +146,32 @@ class SqlSink(Sink):
             raise ConfigurationError(msg)
 
     def continues_output_of(self, written: Mapping[str, Any], former: OutputId, *, successor: str, ends: bool) -> bool:
-        """Check that a restored query does not insert rows again that the former one has inserted."""
-        del successor, ends
-        if self.upsert is None and written.get("sql") == self.place()["sql"]:
+        """Return whether a restored query upserts into the old one's table; with ``ends``, the old one is retired.
+
+        Raises:
+            CheckpointError: It would insert rows again, or upsert by another rule.
+        """
+        del successor
+        if written.get("sql") != self.place()["sql"]:
+            return False
+        goes_to = f"restore_from: {former.name} goes to {self.describe()}, which"
+        if self.upsert is None:
             msg = (
-                f"restore_from: {former.name} goes to {self.describe()}, which has the old query's rows from after the "
-                f"snapshot, and the table would have them twice; name a new table"
+                f"{goes_to} has the old query's rows from after the snapshot, and the table would have them twice; "
+                f"name a new table"
             )
             raise CheckpointError(msg)
-        return False
+        if not is_same_rule(written.get("upsert"), self.place()["upsert"]):
+            rule = spelled_rule(written.get("upsert"))
+            msg = f"{goes_to} the old query has written {rule}; give the same arguments, or name a new table"
+            raise CheckpointError(msg)
+        if ends:
+            statements = FenceStatements(self.database, self.table)
+            with closing(self.database.connect("cojoin")) as session:
+                session.execute(statements.create)
+                session.execute(statements.set_epoch, [RETIRED, former.query_id, former.name])
+                session.commit()
+        return True
 
     def check_table(self, session: SparkSession, schema: pa.Schema, role: str) -> None:
         """Check that an output's columns fit those of the table, if it exists."""
@@ -197,14 +207,12 @@ class SqlSink(Sink):
                 )
         for column in columns.values():
             if column.is_needed:
-                name = database.quoted(column.name)
-                yield (
-                    f"column {column.name!r} of the table is NOT NULL, and the output has none of the name: "
-                    f"ALTER TABLE {table} ALTER COLUMN {name} DROP NOT NULL"
-                )
+                cure = database.nullable(table, database.quoted(column.name))
+                yield f"column {column.name!r} of the table is NOT NULL, and the output has none of the name: {cure}"
         if rule is not None and frozenset(rule.key) not in database.unique_keys(connection, table):
             keys = ", ".join(map(database.quoted, rule.key))
-            yield f"it has no unique index on upsert={list(rule.key)}: CREATE UNIQUE INDEX ON {table} ({keys})"
+            name = database.quoted("_".join((*self.table.split(".")[-1:], *rule.key))[:40])
+            yield f"it has no unique index on upsert={list(rule.key)}: CREATE UNIQUE INDEX {name} ON {table} ({keys})"
 
 
 def sql(
@@ -323,24 +331,12 @@ class SqlWriter(SinkWriter):
         # Files of a run that was killed.
         self._store.delete_directory("")
         where = f"checkpoint {position.checkpoint}: output {self._output.name!r}, {self._sink.describe()}"
-        rule = None if self._rule is None else self._rule.as_dict()
-        if position.last_batch is not None and position.written.get("upsert") != rule:
-            msg = (
-                f"{where}: the query has written it with {position.written.get('upsert')} and would now with {rule}; "
-                f"start with the arguments of then, or restore into a new checkpoint, with a new table"
-            )
-            raise CheckpointError(msg)
+        position.check_rule(where, None if self._rule is None else self._rule.as_dict())
         if self._output.takes_over:
             self._database.fence_off(self._application)
         fence = self._transact(lambda session: self._prepared(session, position, where))
-        if fence.batch_id > position.next_batch:
-            msg = (
-                f"{where}: it has the query's batches up to {fence.batch_id}, and the checkpoint continues with batch "
-                f"{position.next_batch}: the checkpoint is older than its output, as one that was put back from a "
-                f"backup. Going on would write rows twice or leave some out; restore into a new checkpoint with a new "
-                f"table, or put back the newest copy of the checkpoint"
-            )
-            raise CheckpointError(msg)
+        cure = "restore into a new checkpoint with a new table, or put back the newest copy of the checkpoint"
+        position.check_not_behind(where, fence.batch_id, cure)
         last = position.last_batch
         if last is not None and fence.batch_id < last:
             msg = (
@@ -498,17 +494,10 @@ class SqlWriter(SinkWriter):
             )
             raise QueryFailedError(msg)
         self._check_epoch(fence)
-        if fence.batch_id < marker.batch_id:
+        if not marker.is_reached(fence.batch_id, "the table"):
             return False
-        if fence.batch_id > marker.batch_id:
-            msg = (
-                f"the table has the query's batches up to {fence.batch_id} already, so another run has gone on "
-                f"meanwhile; nothing was written"
-            )
-            raise QueryFailedError(msg)
-        refusal = None if fence.marker is None else marker.refusal(fence.marker, "the table", self._cure)
-        if refusal is not None:
-            raise QueryFailedError(refusal)
+        if fence.marker is not None:
+            marker.compare(fence.marker, "the table", self._cure)
         return True
 
     def _is_done(self, marker: BatchMarker) -> bool:
@@ -517,9 +506,12 @@ class SqlWriter(SinkWriter):
 
     def _check_epoch(self, fence: _Fence) -> None:
         if fence.epoch > self._epoch:
+            other = f"another run of this query has taken over at epoch {fence.epoch}"
+            if fence.epoch == RETIRED:
+                other = "a query that was restored from this one's checkpoint continues the table"
             msg = (
-                f"{self._sink.describe()}: fenced off: another run of this query has taken over at epoch "
-                f"{fence.epoch}; this one held epoch {self._epoch} and stops without a write"
+                f"{self._sink.describe()}: fenced off: {other}; this one held epoch {self._epoch} and stops without a "
+                f"write"
             )
             raise FencedOffError(msg, fence.epoch)
 

@@ -99,6 +99,10 @@ class Sqlite(Database):
                 keys += [frozenset(names)] if is_exact and None not in names else []
         return [key for key in keys if key]
 
+    def nullable(self, table: str, column: str) -> str:
+        """Return the advice: SQLite can't change a column."""
+        return f"make table {table} again without NOT NULL at {column}, or write to another table"
+
     def lock(self, session: Session, table: str) -> None:
         """Do nothing: a transaction that writes locks the file."""
 

@@ -26,6 +26,9 @@ PLACE = "cojoin_place"
 _OWN = "WHERE query_id = ? AND output = ?"
 _STAGING, _SUPERSEDED = '"cojoin_staging"', '"cojoin_superseded"'
 
+RETIRED = (1 << 63) - 1
+"""The epoch of a query whose table another query continues, which was restored from its checkpoint."""
+
 
 class FenceStatements:
     """The statements about an output's row in the fence table, which is in the schema of the output's table."""
@@ -41,7 +44,7 @@ class FenceStatements:
         self.insert = f"INSERT INTO {self.name} VALUES (?, ?, ?, ?, ?, NULL)"
         self.set_epoch = f"UPDATE {self.name} SET epoch = ? {_OWN}"
         self.set_batch = f"UPDATE {self.name} SET epoch = ?, batch_id = ?, marker = ? {_OWN}"
-        self.others = f"SELECT query_id FROM {self.name} WHERE target = ? AND query_id <> ?"
+        self.others = f"SELECT query_id FROM {self.name} WHERE target = ? AND query_id <> ? AND epoch <> {RETIRED}"
 
     def restore(self, names: Sequence[str], batch_id: int) -> str:
         """Return the statement by which a user restores a row that is gone: of a query, an output and its table."""

@@ -50,7 +50,7 @@ _TOLD = (
     "ConcurrentAppendException",
     "MetadataChangedException",
     "others commit to it at the same time",
-    "so another run has gone on meanwhile",
+    "so another run has continued meanwhile",
     "is already a query's own",
     "was removing the former snapshot",
     "is written again and again by other",

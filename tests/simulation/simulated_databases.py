@@ -48,7 +48,7 @@ _FAULTS = (
     *((kind, "sql commit") for kind in ("answer lost", "crash after", "crash before", "fails")),
     *((kind, each) for kind in ("fails", "crash before") for each in ("sql", "sql connect")),
 )
-_TOLD = (INJECTED, "fenced off", "another run has gone on meanwhile", "the session was ended", "a lock is held")
+_TOLD = (INJECTED, "fenced off", "another run has continued meanwhile", "the session was ended", "a lock is held")
 """What an error may say."""
 
 

@@ -97,6 +97,10 @@ def test_a_batch_that_is_there_is_passed_over_only_if_it_is_the_same(spark: Spar
     cases = (
         (BatchMarker(1, 2, 1, "offsets"), "it had 1 rows then and has 2 now"),
         (BatchMarker(1, 1, 7, "offsets"), "its 1 rows are different now"),
+        (
+            BatchMarker(1, 1, 1, "offsets", upsert={"key": ["id"], "conflict": "last"}),
+            "it was written without upsert= then, now with upsert=['id'], conflict='last'",
+        ),
         (BatchMarker(1, 1, 1, "others"), "it ended at other source offsets then"),
         (BatchMarker(1, 0, 0, "offsets"), "it had 1 rows then and has 0 now"),
         (BatchMarker(0, 1, 0, "offsets"), "the table has the query's batches up to 1 already"),

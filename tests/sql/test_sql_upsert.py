@@ -223,6 +223,23 @@ def test_a_suspended_driver_that_holds_the_row_is_ended_by_its_successor(urls: A
         old.upsert(ids(2))
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_restored_query_upserts_into_the_table_and_retires_the_old_one(urls: Any, tmp_path: Path, kind: str) -> None:
+    old = Table(urls(kind), tmp_path, Upsert(("id",)))
+    old.upsert(ids(1, 2))
+    written, former = {**old.sink.place(), "batch_id": 0}, old.writer._output
+    for ends in (False, True):
+        assert old.sink.continues_output_of(written, former, successor="/new", ends=ends)
+    with pytest.raises(QueryFailedError, match="a query that was restored from this one's checkpoint continues the"):
+        old.upsert(ids(3))
+    new = SqlWriter(None, old.sink, replace(former, query_id="new"))  # type: ignore[arg-type]
+    new._transact(lambda session: new._prepared(session, Position("/new", 0, {}), "here"))
+    assert not old.sink.continues_output_of({"sql": "elsewhere"}, former, successor="/new", ends=True)
+    other = replace(old.sink, upsert=Upsert(("id",), order_by=("at",)))
+    with pytest.raises(cj.CheckpointError, match=r"has written with upsert=\['id'\], conflict='last'; give the same"):
+        other.continues_output_of(written, former, successor="/new", ends=True)
+
+
 @pytest.mark.parametrize(
     ("url", "message"),
     [
@@ -230,11 +247,14 @@ def test_a_suspended_driver_that_holds_the_row_is_ended_by_its_successor(urls: A
         ("mysql://me:secret@host/shop", r"expected a URL postgresql://... or sqlite:///path, got mysql://\*\*\*@host"),
         (7, "got 7"),
         ("sqlite://shop.db", "expected the path of a file, as in sqlite:////data/shop.db"),
+        *((f"postgresql://me:open{each}sesame@host/shop", "percent-encode it, @ as %40") for each in "/@[?#"),
+        ("postgresql://me:1/sesame@host/shop", "percent-encode it, @ as %40"),
     ],
 )
 def test_urls_of_no_database_are_refused(url: Any, message: str) -> None:
-    with pytest.raises(cj.ConfigurationError, match=message):
+    with pytest.raises(cj.ConfigurationError, match=message) as caught:
         open_database(url, "sinks.sql")
+    assert "sesame" not in str(caught.value)
 
 
 def test_no_message_has_the_password(urls: Any) -> None:

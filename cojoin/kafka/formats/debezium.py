@@ -80,11 +80,14 @@ class ChangeReading:
         key: The input's key columns. Those that are not in the row do not change with an update.
         event_time: The column of the event time, where rows have known times; None elsewhere, or if it is computed.
         snapshot_first: Whether the rows of the initial snapshot are known from the beginning of time.
+        max_ahead_ms: By how much event times may be ahead of the clock; None without a limit. A row beyond it was
+            rejected, so an update of it moves nothing back.
     """
 
     key: tuple[str, ...] = ()
     event_time: str | None = None
     snapshot_first: bool = False
+    max_ahead_ms: int | None = None
 
     def own(self, columns: pa.StructType) -> list[str]:
         """Return the key columns that are in the row."""
@@ -98,7 +101,10 @@ class ChangeReading:
         if name is None:
             return nothing
         was, now = former.getField(name), row.getField(name)
-        same = (former.getField(each).eqNullSafe(row.getField(each)) for each in self.own(columns))
+        same = [former.getField(each).eqNullSafe(row.getField(each)) for each in self.own(columns)]
+        if self.max_ahead_ms is not None:
+            # The time of the batch, which is the same when it is run again.
+            same.append(F.unix_millis(was) <= F.unix_millis(F.current_timestamp()) + F.lit(self.max_ahead_ms))
         # As JSON in UTC, so that the text does not depend on the session's time zone.
         times = F.to_json(F.struct(was.alias("before"), now.alias("after")), {"timeZone": "UTC"})
         why = F.lit("; by known times the new row would never match, since the former one is later")

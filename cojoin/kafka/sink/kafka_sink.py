@@ -120,10 +120,6 @@ class KafkaSink(Sink):
     def check_place(self, session: SparkSession, output: str) -> None:
         """Check, before the query starts, that the topic exists and that this user may write to it.
 
-        Args:
-            session: The session.
-            output: The output's name, for messages.
-
         Raises:
             EnvironmentSetupError: confluent-kafka is not installed.
             ConfigurationError: The topic does not exist, the user may not write to it, or the brokers refuse the login.
@@ -135,10 +131,6 @@ class KafkaSink(Sink):
 
     def check_inputs(self, sources: Sequence[Any], output: str) -> None:
         """Check that the topic is not an input of the query.
-
-        Args:
-            sources: The inputs that are sources of cojoin's.
-            output: The output, for the message.
 
         Raises:
             ConfigurationError: It is.
@@ -172,10 +164,6 @@ class KafkaSink(Sink):
 
         A schema of a registry is looked up for it.
 
-        Args:
-            schema: The output's columns.
-            role: The output, for the message.
-
         Raises:
             ConfigurationError: They do not.
         """
@@ -183,12 +171,6 @@ class KafkaSink(Sink):
 
     def continues_output_of(self, written: Mapping[str, Any], former: OutputId, *, successor: str, ends: bool) -> bool:
         """Check whether a new query may continue the topic of the query whose snapshot it begins with.
-
-        Args:
-            written: The snapshot's entry for the output.
-            former: The output of the former query.
-            successor: The checkpoint of the new query.
-            ends: Whether that query is ended by now, so that it is fenced off in the topic.
 
         Returns:
             Whether both have the same topic.

@@ -3,9 +3,9 @@
 At the start of a run it fences off all earlier ones, compares the marker of the topic (``topic_transactions``) with the
 checkpoint, and writes the run's epoch into it. Then a task of each batch writes the rows; the driver writes none. A
 task decides by the marker that it reads after it has fenced off all others: a batch that the topic has from the same
-execution is not written again, one from another execution is refused, and so is all that a run writes which was taken
-over. A task whose rows are fewer or more than the batch has aborts. Each task ends with one line of its outcome, so
-that a refusal is not tried again by Spark. What fences what:
+execution is not written again, one from another execution is refused, and so is everything from a run that was taken
+over. A task aborts if its number of rows is not the batch's. Each task ends with one line of its outcome, so that a
+refusal is not tried again by Spark. What fences what:
 
 - Kafka refuses the producer of an earlier run, or of an earlier attempt at a task, once a later one has begun.
 - An earlier run that wakes up later begins a new producer, which ends what the later run is writing. It then reads the
@@ -155,18 +155,12 @@ class TopicWriter(SinkWriter):
         if marker is None or (is_new and marker.newest < known):
             batch = None if known == NO_BATCH else BatchMarker(known, 0, None, None)
             marker = TopicMarker(known, 0, target.tasks, batch)
-        state = f"it has the query's batches up to {marker.newest}"
-        if marker.newest > position.next_batch:
-            msg = (
-                f"{self._where(position)}: {state}, and the checkpoint continues with batch {position.next_batch}: the "
-                f"checkpoint is older than its output, as one that was put back from a backup. To continue would write "
-                f"rows twice or leave some out; {self._cure}"
-            )
-            raise CheckpointError(msg)
+        position.check_not_behind(self._where(position), marker.newest, self._cure)
         if marker.newest < known:
             msg = (
-                f"{self._where(position)}: by the checkpoint, batch {known} was written, and {state}: it was put "
-                f"back from a backup. To continue would leave rows out; {self._cure}"
+                f"{self._where(position)}: by the checkpoint, batch {known} was written, and it has the query's "
+                f"batches up to {marker.newest}: it was put back from a backup. Going on would leave rows out; "
+                f"{self._cure}"
             )
             raise CheckpointError(msg)
         return marker
@@ -241,9 +235,7 @@ class TopicWriter(SinkWriter):
                 msg = f"{place} has the query's batches up to {own.newest} already; nothing was written: {self._cure}"
                 raise QueryFailedError(msg)
             if own.batch is not None and own.newest == marker.batch_id:
-                refusal = marker.refusal(own.batch, place, self._cure)
-                if refusal is not None:
-                    raise QueryFailedError(refusal)
+                marker.compare(own.batch, place, self._cure)
 
     def write_nothing(self, marker: BatchMarker, check: Callable[[], None] = lambda: None) -> None:
         """Refresh the markers now and then, since the brokers delete old ones; ``check`` refuses an old run."""

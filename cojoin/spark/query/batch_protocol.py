@@ -273,6 +273,7 @@ class BatchProtocol:
                 add_digests(*(each["digests"].get(output, 0) for each in statistics)),
                 offsets,
                 self._settings,
+                self._outputs[output].writer.upsert_rule,
             )
             for output in self._plan.outputs
         }

@@ -30,6 +30,7 @@ from cojoin.checkpoints.restoration import Restoration
 from cojoin.checkpoints.state_table import StateTable
 from cojoin.checkpoints.stored_state import StoredState
 from cojoin.engine import rescaling
+from cojoin.engine.upsert import spelled_rule
 from cojoin.engine.values.arguments import check_flag
 from cojoin.errors import CheckpointError, FunctionError
 from cojoin.session import spark_checkpoint
@@ -321,8 +322,8 @@ def _check_outputs(
         is_same = "delta" in written and output_tables.is_same_table(new.spark, written["delta"], sink.location)
         if is_same and not sink.has_rule_of(written):
             msg = (
-                f"restore_from: {name} goes to {sink.describe()}, which the old query has written by another rule "
-                f"of upserts, {written.get('upsert')}; give the same arguments, or name a new table"
+                f"restore_from: {name} goes to {sink.describe()}, which the old query has written "
+                f"{spelled_rule(written.get('upsert'))}; give the same arguments, or name a new table"
             )
             raise CheckpointError(msg)
         version = written["version"] if is_same else None

@@ -13,6 +13,9 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from cojoin.engine.upsert import is_same_rule, spelled_rule
+from cojoin.errors import QueryFailedError
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -26,7 +29,8 @@ class BatchMarker:
 
     ``rows_digest`` does not depend on the order of rows; None if only their number is known. ``offsets`` is the digest
     of the source offsets at which the batch was planned to end, and of the files to which these refer; None if it is
-    not known. ``settings`` determine which rows are emitted and when; only messages use them.
+    not known. ``settings`` determine which rows are emitted and when; only messages use them. ``upsert`` is the rule by
+    which the rows are written; None where they are appended.
     """
 
     batch_id: int
@@ -34,6 +38,7 @@ class BatchMarker:
     rows_digest: int | None
     offsets: str | None
     settings: Mapping[str, str] = field(default_factory=dict)
+    upsert: Mapping[str, Any] | None = None
 
     def to_json(self, user_metadata: str | None = None) -> str:
         """Return the marker as the ``userMetadata`` of a Delta commit, with the user's own metadata in it."""
@@ -45,6 +50,8 @@ class BatchMarker:
             "source_offsets": self.offsets,
             "settings": dict(self.settings),
         }
+        if self.upsert is not None:
+            content["upsert"] = dict(self.upsert)
         document = {_NAME: content} | ({} if user_metadata is None else {"user_metadata": user_metadata})
         return json.dumps(document)
 
@@ -53,7 +60,7 @@ class BatchMarker:
         """Return the marker of a commit, or None if the commit has none that this version can read.
 
         >>> BatchMarker.from_json(BatchMarker(7, 3, 255, "ab").to_json("nightly"))
-        BatchMarker(batch_id=7, rows=3, rows_digest=255, offsets='ab', settings={})
+        BatchMarker(batch_id=7, rows=3, rows_digest=255, offsets='ab', settings={}, upsert=None)
         >>> BatchMarker.from_json("nightly") is None
         True
         """
@@ -68,6 +75,7 @@ class BatchMarker:
                 None if digest is None else int(digest, 16),
                 content["source_offsets"],
                 dict(content["settings"]),
+                content.get("upsert"),
             )
         except (ValueError, TypeError, KeyError):
             return None
@@ -85,7 +93,28 @@ class BatchMarker:
             different.append(f"it had {stored.rows:,} rows then and has {self.rows:,} now")
         elif stored.rows_digest is not None and stored.rows_digest != self.rows_digest:
             different.append(f"its {self.rows:,} rows are different now")
+        if not is_same_rule(stored.upsert, self.upsert):
+            different.append(f"it was written {spelled_rule(stored.upsert)} then, now {spelled_rule(self.upsert)}")
         return different
+
+    def is_reached(self, newest: int, place: str) -> bool:
+        """Return whether ``newest``, the last of the query's batches that an output has, is this batch.
+
+        A QueryFailedError means that it is a later one. ``place`` is the output, such as ``"the table"``.
+        """
+        if newest > self.batch_id:
+            msg = (
+                f"{place} has the query's batches up to {newest} already, so another run has continued meanwhile; "
+                f"nothing was written"
+            )
+            raise QueryFailedError(msg)
+        return newest == self.batch_id
+
+    def compare(self, stored: BatchMarker, place: str, cure: str) -> None:
+        """Raise a QueryFailedError if the batch stored in an output is from another execution (``refusal``)."""
+        refusal = self.refusal(stored, place, cure)
+        if refusal is not None:
+            raise QueryFailedError(refusal)
 
     def refusal(self, stored: BatchMarker, place: str, cure: str) -> str | None:
         """Return why the batch stored in an output differs from this one, and what to do; None if they are the same.

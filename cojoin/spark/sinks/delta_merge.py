@@ -21,11 +21,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import functions as F  # noqa: N812
 
+from cojoin.engine.upsert import already_stored
 from cojoin.engine.values.rows import back_quoted
 from cojoin.errors import QueryFailedError
 from cojoin.session.delta_tables import table_in_sql
 from cojoin.session.sealed import for_workers
 from cojoin.session.sessions import adapter_of
+from cojoin.session.spark_errors import SPARK_ERRORS
 from cojoin.storage.locations import is_path
 
 if TYPE_CHECKING:
@@ -38,8 +40,19 @@ if TYPE_CHECKING:
 _STORED = "stored"
 """The column that marks rows of the table; the others are c0, c1, and so on."""
 
+_BY_ANOTHER = "a key of the batch that another writer has committed meanwhile"
+"""The key in the error where a MERGE by ``conflict="error"`` meets one, after a look at the table that met none."""
+
 _APP_ID, _APP_VERSION = "spark.databricks.delta.write.txnAppId", "spark.databricks.delta.write.txnVersion"
 _METADATA = "spark.databricks.delta.commitInfo.userMetadata"
+
+
+def no_merge(why: str) -> str:
+    """Return the message about upserts that a session of Spark Connect can't write; ``why`` is why Spark must write."""
+    return (
+        f"only Spark's MERGE can write these upserts ({why}), and with Spark Connect its settings would hold for all "
+        f"statements of the session: write to a plain table, or run the query in an ordinary session"
+    )
 
 
 @dataclass(frozen=True)
@@ -104,6 +117,10 @@ def merge(
     try:
         with adapter_of(session).with_settings(settings) as copy:
             copy.sql(_statement(table_in_sql(session, location), name, rule, safe))
+    except SPARK_ERRORS as error:
+        if _BY_ANOTHER in str(error):
+            raise QueryFailedError(already_stored(_BY_ANOTHER)) from error
+        raise
     finally:
         session.catalog.dropTempView(name)
     return null_keys
@@ -133,6 +150,8 @@ def _statement(table: str, rows: str, rule: Upsert, columns: Mapping[str, str]) 
         clauses.append(f"WHEN MATCHED{f' AND {_not_before(order)}' if order else ''} THEN {update}")
     elif order:
         clauses.append(f"WHEN MATCHED AND {_not_before([(two, one) for one, two in order])} THEN {update}")
+    elif rule.conflict == "error":
+        clauses.append(f"WHEN MATCHED THEN UPDATE SET {pairs[0][0]} = raise_error('{_BY_ANOTHER}')")
     new = "" if mark is None else f" AND NOT coalesce({mark}, false)"
     names, values = ", ".join(theirs.removeprefix("t.") for theirs, _ in pairs), ", ".join(own for _, own in pairs)
     # The names are quoted, and the location is the user's own, who could run such a statement as well.

@@ -28,11 +28,11 @@ batch that has rows, by Spark's writer. Where that is not possible, the start wa
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import (
     ArrayType,
@@ -55,6 +55,7 @@ from pyspark.sql.types import (
 from cojoin.checkpoints.output_tables import TableTransactions
 from cojoin.delta.table_writer import NewTable, unknown_properties
 from cojoin.engine.input_spec import REJECTED_SCHEMA, STAMPED_SCHEMA
+from cojoin.engine.upsert import is_same_rule
 from cojoin.engine.values.rows import back_quoted
 from cojoin.errors import CheckpointError, ConfigurationError, EnvironmentSetupError, QueryFailedError, did_you_mean
 from cojoin.session.arrow_types import spark_schema
@@ -65,16 +66,15 @@ from cojoin.spark.batch.direct_reader import why_by_columns
 from cojoin.spark.batch.written_files import FileTarget, check_seen
 from cojoin.spark.sinks.batch_marker import BatchMarker
 from cojoin.spark.sinks.batch_rows import BatchRows, FileRows, KeyWarnings, UnfitFileError
-from cojoin.spark.sinks.delta_merge import merge
+from cojoin.spark.sinks.delta_merge import merge, no_merge
 from cojoin.spark.sinks.delta_upsert import LeftToSparkError, TableUpsert, check_size
 from cojoin.spark.sinks.sink import OutputId, Position, Sink, SinkWriter
 from cojoin.spark.sources.delta_stream import has_delta
-from cojoin.storage.locations import is_path
+from cojoin.storage.locations import is_path, literally
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    import pyarrow as pa
     from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 
     from cojoin.delta.actions import DataFile
@@ -162,55 +162,6 @@ def _is_cast(table: DataType, output: DataType) -> bool:
     return isinstance(output, StringType) or (isinstance(table, _TIMES) and isinstance(output, _TIMES))
 
 
-class _StoredMarkers:
-    """The markers of one output of a query in a Delta table.
-
-    ``cure`` is the advice where a batch is from another execution, as the end of a sentence.
-    """
-
-    def __init__(self, transactions: TableTransactions) -> None:
-        self._transactions = transactions
-        self.cure = "start the query again"
-
-    def has_batch(self, newest: int, marker: BatchMarker) -> bool:
-        """Return whether the table has a batch from the same execution.
-
-        A QueryFailedError means that it has the batch from a different execution, or later batches.
-        """
-        if newest < marker.batch_id:
-            return False
-        if newest > marker.batch_id:
-            msg = (
-                f"the table has the query's batches up to {newest} already, so another run has gone on meanwhile; "
-                f"nothing was written"
-            )
-            raise QueryFailedError(msg)
-        self.compare(marker)
-        return True
-
-    def compare(self, marker: BatchMarker) -> None:
-        """Raise a QueryFailedError if the batch's rows in the table are not those of this execution."""
-        stored = self._stored(marker.batch_id)
-        if stored is None:
-            msg = (
-                f"the table has the query's batch {marker.batch_id} already, and its log no longer has the marker of "
-                f"that batch; nothing was written: {self.cure}"
-            )
-            raise QueryFailedError(msg)
-        refusal = marker.refusal(stored, "the table", self.cure)
-        if refusal is not None:
-            raise QueryFailedError(refusal)
-
-    def _stored(self, batch_id: int) -> BatchMarker | None:
-        """Return the marker of a batch in the table; None if the table's log no longer has it."""
-        commit = self._transactions.commit_of(batch_id)
-        if commit is None:
-            return None
-        # Release 0.5.0 wrote no markers, but Delta counted the rows.
-        legacy = None if commit.rows is None else BatchMarker(batch_id, commit.rows, None, None)
-        return BatchMarker.from_json(commit.user_metadata) or legacy
-
-
 _log = logging.getLogger("cojoin")
 
 _STAMPS = tuple(name for name in STAMPED_SCHEMA.names if name not in REJECTED_SCHEMA.names)
@@ -258,8 +209,8 @@ class DeltaSink(Sink):
         return {"delta": self.location, "version": None, **rule}
 
     def has_rule_of(self, written: Mapping[str, Any]) -> bool:
-        """Return whether a manifest's entry has this rule of upserts, whatever the case of names, or none as this."""
-        return json.dumps(written.get("upsert")).lower() == json.dumps(self.place().get("upsert")).lower()
+        """Return whether a manifest's entry has the same rule of upserts, or none as this; case is ignored."""
+        return is_same_rule(written.get("upsert"), self.place().get("upsert"))
 
     def check_order(self, schema: pa.Schema, order: Sequence[str] | None, role: str) -> None:
         """Check the rule of an upsert by the output's columns."""
@@ -285,10 +236,6 @@ class DeltaSink(Sink):
     def check_columns(self, schema: pa.Schema, role: str) -> None:
         """Check that the output has the columns of ``partition_by`` and at least one other.
 
-        Args:
-            schema: The output's columns.
-            role: The output, for the message.
-
         Raises:
             ConfigurationError: It does not.
         """
@@ -312,10 +259,14 @@ class DeltaSink(Sink):
 
         Raises:
             EnvironmentSetupError: It has none; the message has the reason why Spark writes.
+            ConfigurationError: With Spark Connect: an upsert that only Spark could write.
         """
         why = self.why_spark(session, schema, self.transactions(session, ""))
         if why is None:
             return
+        if self.upsert is not None and not adapter_of(session).copies_settings:
+            msg = f"{role}: {self.describe()}: {no_merge(why)}"
+            raise ConfigurationError(msg)
         try:
             adapter_of(session).check_delta()
         except EnvironmentSetupError as error:
@@ -323,13 +274,7 @@ class DeltaSink(Sink):
             raise EnvironmentSetupError(msg) from error
 
     def why_spark(self, session: SparkSession, schema: pa.Schema, transactions: TableTransactions) -> str | None:
-        """Return why Spark writes the rows and commits them; None where the workers write files of the table.
-
-        Args:
-            session: The session.
-            schema: The output's columns.
-            transactions: The commits to the table.
-        """
+        """Return why Spark writes the rows and commits them; None where the workers write files of the table."""
         if self.partition_by:
             return f"partition_by={list(self.partition_by)}"
         if self.options:
@@ -362,20 +307,14 @@ class DeltaSink(Sink):
             raise ConfigurationError(msg)
         name = table_in_sql(session, self.location)
         faults = list(misfits(columns, spark_schema(schema), name, casts=not is_path(self.location), merges=merges))
+        if self.upsert is not None:
+            # Values that are cast may be one value in the table, or none that equals the row's.
+            rule = self.upsert.within(schema, (), role)
+            compared = spark_schema(pa.schema([schema.field(each) for each in (*rule.key, *rule.order_by)]))
+            faults = faults or list(misfits(columns, compared, name, casts=False, merges=merges))
         if faults:
             msg = f"{role}: {self.describe()}: the output does not fit the existing table: {'; '.join(faults)}"
             raise ConfigurationError(msg)
-
-
-def _spelled(rule: Mapping[str, Any] | None) -> str:
-    """Return the rule of a manifest's entry as the arguments of ``sinks.delta``.
-
-    >>> _spelled({"key": ["id"], "conflict": "last"}), _spelled(None)
-    ("with upsert=['id'], conflict='last'", 'without upsert=')
-    """
-    if rule is None:
-        return "without upsert="
-    return "with " + ", ".join(f"{'upsert' if name == 'key' else name}={value!r}" for name, value in rule.items())
 
 
 class DeltaWriter(SinkWriter):
@@ -384,11 +323,11 @@ class DeltaWriter(SinkWriter):
     def __init__(self, session: SparkSession, sink: DeltaSink, output: OutputId) -> None:
         self._session, self._sink, self._output = session, sink, output
         self._transactions = sink.transactions(session, output.app_id, output.epoch)
-        self._markers = _StoredMarkers(self._transactions)
-        self._newest = -1
+        self._newest, self._cure = -1, "start the query again"
         self._folder: str | None = None
         rule, schema = sink.upsert, output.schema
         self._rule = None if rule is None or schema is None else rule.within(schema, output.order, output.name)
+        self.upsert_rule = None if self._rule is None else self._rule.as_dict()
         label = f"{output.name} to {sink.describe()}"
         self._warnings = KeyWarnings(label, () if self._rule is None else self._rule.key)
         # The columns that an older table of rejected rows gets with its next rows, and those that it can't get. A batch
@@ -405,18 +344,12 @@ class DeltaWriter(SinkWriter):
         table_id, self._newest = self._transactions.look()
         if table_id is not None and self._output.schema == STAMPED_SCHEMA:
             self._compare_columns()
-        self._markers.cure = position.cure()
+        self._cure = position.cure()
         where = f"checkpoint {position.checkpoint}: output {self._output.name!r}, Delta table {self._sink.location}"
-        if self._newest > position.next_batch:
-            msg = (
-                f"{where}: it has the query's batches up to {self._newest}, and the checkpoint continues with batch "
-                f"{position.next_batch}: the checkpoint is older than its output, as one that was put back from a "
-                f"backup. Going on would write rows twice or leave some out; {self._markers.cure}"
-            )
-            raise CheckpointError(msg)
+        position.check_not_behind(where, self._newest, self._cure)
         known = written.get("batch_id")
-        if position.last_batch is not None and "delta" in position.written:
-            self._check_rule(where, position)
+        if "delta" in position.written:
+            position.check_rule(where, self.upsert_rule)
         if known is None:
             return
         difference = self._difference(known, table_id, written.get("id"))
@@ -428,21 +361,6 @@ class DeltaWriter(SinkWriter):
                 f"restore_from=cojoin.Snapshot({position.checkpoint!r}) and a new output"
             )
             raise CheckpointError(msg)
-
-    def _check_rule(self, where: str, position: Position) -> None:
-        """Raise a CheckpointError unless the table was written by the same rule of upserts, or by appends as now."""
-        rule, former = self._place_of_rule.get("upsert"), position.written.get("upsert")
-        if not self._sink.has_rule_of(position.written):
-            msg = (
-                f"{where}: the query has written it {_spelled(former)} and would now write it {_spelled(rule)}, so "
-                f"that its rows would not be those of one rule. Start with the arguments of then; or restore into a "
-                f"new checkpoint, with restore_from=cojoin.Snapshot({position.checkpoint!r}) and a new output"
-            )
-            raise CheckpointError(msg)
-
-    @property
-    def _place_of_rule(self) -> dict[str, Any]:
-        return {} if self._rule is None else {"upsert": self._rule.as_dict()}
 
     def _compare_columns(self) -> None:
         """Set which of the columns of the batch an existing table lacks, and which of them it can't get."""
@@ -497,7 +415,7 @@ class DeltaWriter(SinkWriter):
         """Append or upsert a batch's rows in a transaction that takes effect once; return the manifest's entry."""
         self.upserts = None
         _, newest = self._transactions.look()
-        if not self._markers.has_batch(newest, marker):
+        if not self._has_batch(newest, marker):
             if self._rule is not None:
                 self._merge(self._rule, frame, marker)
                 return self._place(self._transactions.table())
@@ -519,11 +437,36 @@ class DeltaWriter(SinkWriter):
                 raise
             # Delta silently skips a batch that another driver has committed in the meantime.
             self._transactions.look()
-            self._markers.compare(marker)
+            self._compare(marker)
         return self._place(self._transactions.table())
+
+    def _has_batch(self, newest: int, marker: BatchMarker) -> bool:
+        """Return whether the table has a batch, by the newest that it has; QueryFailedError: from another execution."""
+        has_it = marker.is_reached(newest, "the table")
+        if has_it:
+            self._compare(marker)
+        return has_it
+
+    def _compare(self, marker: BatchMarker) -> None:
+        """Raise a QueryFailedError if the batch's rows in the table are not those of this execution."""
+        commit = self._transactions.commit_of(marker.batch_id)
+        # Release 0.5.0 wrote no markers, but Delta counted the rows.
+        counted = (
+            None if commit is None or commit.rows is None else BatchMarker(marker.batch_id, commit.rows, None, None)
+        )
+        stored = counted if commit is None else BatchMarker.from_json(commit.user_metadata) or counted
+        if stored is None:
+            msg = (
+                f"the table has the query's batch {marker.batch_id} already, and its log no longer has the marker of "
+                f"that batch; nothing was written: {self._cure}"
+            )
+            raise QueryFailedError(msg)
+        marker.compare(stored, "the table", self._cure)
 
     def _merge(self, rule: Upsert, frame: DataFrame, marker: BatchMarker) -> None:
         """Upsert a batch by Spark's MERGE; set its counts."""
+        if not adapter_of(self._session).copies_settings:
+            raise QueryFailedError(no_merge(str(self.why_spark)))
         options = {name.lower(): value for name, value in self._sink.options}
         metadata = marker.to_json(options.get("usermetadata") or self._session_metadata())
         frame = self._with_valid_folders(frame)
@@ -531,7 +474,8 @@ class DeltaWriter(SinkWriter):
         table = self._transactions.table()
         columns = None if table is None else columns_of(table)
         names = set() if columns is None else {name.lower() for name in columns.names}
-        if table is None or (self._sink.merges("false") and {name.lower() for name in stored.columns} - names):
+        merges = self._sink.merges(str(self._session.conf.get(_MERGES, "false")))
+        if table is None or (merges and {name.lower() for name in stored.columns} - names):
             # The table without rows, or the columns that it lacks; a MERGE makes neither.
             self._save(stored.write.format("delta").mode("append").options(**dict(self._sink.options)))
         null_keys = 0
@@ -547,7 +491,7 @@ class DeltaWriter(SinkWriter):
                 if "DELTA_CONCURRENT" not in str(error) or number == _TRIES - 1:
                     raise
         self._transactions.look()
-        self._markers.compare(marker)
+        self._compare(marker)
         commit = self._transactions.commit_of(marker.batch_id)
         metrics = {} if commit is None else commit.info.get("operationMetrics") or {}
         counts = {
@@ -613,7 +557,7 @@ class DeltaWriter(SinkWriter):
             marker.batch_id,
             query_id=self._output.query_id,
             metadata=marker.to_json(self._session_metadata()),
-            is_done=lambda newest: self._markers.has_batch(newest, marker),
+            is_done=lambda newest: self._has_batch(newest, marker),
         )
         return self._place(committed)
 
@@ -625,7 +569,8 @@ class DeltaWriter(SinkWriter):
         assert store is not None
         if target is None:
             return self._merge_files(store, schema, files, marker, str(self.why_spark))
-        source, may_leave = FileRows(store), has_delta(self._session)
+        source = FileRows(store)
+        may_leave = has_delta(self._session) and adapter_of(self._session).copies_settings
         try:
             if may_leave:
                 check_size("the batch", (file.size for file in files))
@@ -646,7 +591,7 @@ class DeltaWriter(SinkWriter):
         """Upsert files in the table's folder by Spark's MERGE, and delete them."""
         _log.info("batch %s: %s: Spark merges it: %s", marker.batch_id, self._sink.describe(), why)
         reader = self._session.read.schema(spark_schema(schema))
-        place = self.write(reader.parquet(*(store.path(file.name) for file in files)), marker)
+        place = self.write(reader.parquet(*(literally(store.path(file.name)) for file in files)), marker)
         for file in files:
             with contextlib.suppress(Exception):
                 store.delete(file.name)
@@ -668,14 +613,14 @@ class DeltaWriter(SinkWriter):
             marker.batch_id,
             query_id=self._output.query_id,
             metadata=marker.to_json(self._session_metadata()),
-            is_done=lambda newest: self._markers.has_batch(newest, marker),
+            is_done=lambda newest: self._has_batch(newest, marker),
         )
         return committed, added
 
     def compare(self, marker: BatchMarker) -> None:
         """Raise a QueryFailedError if the table has this batch from a different execution, or later batches."""
         # The batches listed at the start suffice: those that another driver writes since then are of the same plan.
-        self._markers.has_batch(self._newest, marker)
+        self._has_batch(self._newest, marker)
 
     def prepare(self) -> None:
         """Read the table's transactions in advance."""
@@ -700,4 +645,5 @@ class DeltaWriter(SinkWriter):
         if table is None:
             msg = "the table is gone right after it was written; nothing else was lost: start the query again"
             raise QueryFailedError(msg)
-        return {**self._sink.place(), **self._place_of_rule, "version": table.version, "id": table.table_id}
+        rule = {} if self.upsert_rule is None else {"upsert": self.upsert_rule}
+        return {**self._sink.place(), **rule, "version": table.version, "id": table.table_id}

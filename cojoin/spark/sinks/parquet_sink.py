@@ -67,10 +67,6 @@ class ParquetSink(Sink):
     def check_columns(self, schema: pa.Schema, role: str) -> None:
         """Check that no column is called ``batch_id``, since readers derive a column of that name from the folders.
 
-        Args:
-            schema: The output's columns.
-            role: The output, for the message.
-
         Raises:
             ConfigurationError: There is such a column.
         """
@@ -107,14 +103,9 @@ class ParquetWriter(SinkWriter):
                 f"and would replace; name a new folder"
             )
             raise CheckpointError(msg)
-        if batches and max(batches) > position.next_batch:
-            msg = (
-                f"{where}: it has the query's batches up to {max(batches)}, and the checkpoint continues with batch "
-                f"{position.next_batch}: the checkpoint is older than its output, as one that was put back from a "
-                f"backup. Going on would write rows twice; delete the folders from {_BATCH}={position.next_batch} on "
-                f"and start again, or put back the newest copy of the checkpoint"
-            )
-            raise CheckpointError(msg)
+        folders = f"delete the folders from {_BATCH}={position.next_batch} on and start again"
+        cure = f"{folders}, or put back the newest copy of the checkpoint"
+        position.check_not_behind(where, max(batches, default=-1), cure)
         self._left_over = {each for each in batches if each >= position.next_batch}
         self._is_ours = owner == self._output.query_id
 

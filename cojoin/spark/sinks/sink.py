@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from cojoin.engine.upsert import is_same_rule, spelled_rule
 from cojoin.errors import CheckpointError, ConfigurationError
 from cojoin.session.sessions import check_full, open_store
 
@@ -68,6 +69,28 @@ class Position:
         batch_id = self.written.get("batch_id")
         return None if batch_id is None else int(batch_id)
 
+    def check_not_behind(self, where: str, newest: int, cure: str) -> None:
+        """Raise a CheckpointError if an output has later batches than the next one; ``cure`` is the advice."""
+        if newest > self.next_batch:
+            msg = (
+                f"{where}: it has the query's batches up to {newest}, and the checkpoint continues with batch "
+                f"{self.next_batch}: the checkpoint is older than its output, as one that was put back from a backup. "
+                f"Going on would write rows twice or leave some out; {cure}"
+            )
+            raise CheckpointError(msg)
+
+    def check_rule(self, where: str, rule: Mapping[str, Any] | None) -> None:
+        """Raise a CheckpointError unless the output was written by the rule of upserts, or by appends as now."""
+        former = self.written.get("upsert")
+        if self.last_batch is not None and not is_same_rule(former, rule):
+            msg = (
+                f"{where}: the query has written it {spelled_rule(former)} and would now write it "
+                f"{spelled_rule(rule)}, so that its rows would not be those of one rule. Start with the arguments of "
+                f"then; or restore into a new checkpoint, with restore_from=cojoin.Snapshot({self.checkpoint!r}) and a "
+                f"new output"
+            )
+            raise CheckpointError(msg)
+
     def cure(self) -> str:
         """Return the advice for an output that is ahead of the checkpoint, as the end of a message."""
         return (
@@ -85,10 +108,6 @@ class Sink(ABC):
 
     def check_place(self, session: SparkSession, output: str) -> None:
         """Check, before the query starts, that the directory exists or can be created.
-
-        Args:
-            session: The session.
-            output: The output's name, for messages.
 
         Raises:
             ConfigurationError: The file system does not exist, or the directory can't be created or written; or, with
@@ -121,22 +140,12 @@ class Sink(ABC):
     def check_inputs(self, sources: Sequence[Source], output: str) -> None:  # noqa: B027 - directories are compared
         """Check that the place is not one that the query reads, where it is not a directory.
 
-        Args:
-            sources: The inputs that are sources of cojoin's.
-            output: The output, for the message.
-
         Raises:
             ConfigurationError: It is.
         """
 
     def continues_output_of(self, written: Mapping[str, Any], former: OutputId, *, successor: str, ends: bool) -> bool:
         """Return whether a restored query continues in the place of the query whose snapshot it begins with.
-
-        Args:
-            written: The snapshot's entry for the output.
-            former: The output of that query.
-            successor: The checkpoint of the new query.
-            ends: Whether that query is ended by now; then this call fences it off.
 
         Raises:
             CheckpointError: It would, and something was written to it after the snapshot.
@@ -147,21 +156,12 @@ class Sink(ABC):
     def check_columns(self, schema: pa.Schema, role: str) -> None:  # noqa: B027 - most take all columns
         """Check that an output's columns can be written.
 
-        Args:
-            schema: The output's columns.
-            role: The output, for the message.
-
         Raises:
             ConfigurationError: They can't be written.
         """
 
     def check_order(self, schema: pa.Schema, order: Sequence[str] | None, role: str) -> None:  # noqa: B027
         """Check that rows can be compared, where of the rows of a key one stays.
-
-        Args:
-            schema: The output's columns.
-            order: The columns by which its rows are emitted in order over all batches; None where they are not.
-            role: The output, for the message.
 
         Raises:
             ConfigurationError: They can't be compared.
@@ -170,22 +170,12 @@ class Sink(ABC):
     def check_writer(self, session: SparkSession, schema: pa.Schema, role: str) -> None:  # noqa: B027 - most need none
         """Check, before the query starts, that the session has the classes that write the output.
 
-        Args:
-            session: The session.
-            schema: The output's columns.
-            role: The output, for the message.
-
         Raises:
             EnvironmentSetupError: It lacks something; the message names it.
         """
 
     def check_table(self, session: SparkSession, schema: pa.Schema, role: str) -> None:  # noqa: B027 - most have none
         """Check that an output's columns fit those of a table that exists, before the query starts.
-
-        Args:
-            session: The session.
-            schema: The output's columns.
-            role: The output, for the message.
 
         Raises:
             ConfigurationError: They do not fit; the message names each column.
@@ -199,6 +189,9 @@ class SinkWriter(ABC):
     workers do, and for other outputs. ``upserts`` has the counts of the last batch, as ``BatchReport`` has them; None
     where its rows were appended, or the output had them already.
     """
+
+    upsert_rule: Mapping[str, Any] | None = None
+    """The rule by which it upserts; None where it appends."""
 
     why_spark: str | None = None
     upserts: Mapping[str, int] | None = None

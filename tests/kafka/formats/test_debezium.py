@@ -578,6 +578,10 @@ def test_known_times_of_changes(spark: SparkSession) -> None:
     assert read(ChangeReading(("id",), "Valid_At", snapshot_first=True)) == ([0, 1, 2, 3], {6: moved})
     assert read(ChangeReading(("id",), "valid_at")) == ([], {6: moved})
     assert read(BY_ID) == ([], {})
+    # A row far ahead of the clock was rejected, so its correction moves nothing back.
+    events[:] = [event("u", {"id": 1, "valid_at": "2999-01-01T00:00:00Z"}, row(9)), event("u", row(10), row(9))]
+    assert read(ChangeReading(("id",), "valid_at", max_ahead_ms=60_000))[1] == {1: moved}
+    assert list(read(ChangeReading(("id",), "valid_at"))[1]) == [0, 1]
 
 
 @pytest.mark.spark

@@ -10,6 +10,8 @@ import pytest
 from pyspark.sql import functions as F  # noqa: N812
 
 import cojoin as cj
+from cojoin.engine.upsert import Upsert
+from cojoin.spark.sinks import delta_merge
 from tests.seeds import SEED, drawn
 from tests.spark.data import Folders, asof, connect, customers, cut, generate, table, trades
 from tests.spark.saved import DRAIN, PAUSE
@@ -258,6 +260,15 @@ def test_what_no_rule_can_decide_is_refused_before_the_start(spark: SparkSession
     asof(pair).start(output=upsert, checkpoint=checkpoint, trigger=DRAIN).await_termination()
     assert table(spark, tmp_path / "out").count() == 3
 
+    # A timestamp that becomes a date may be one key with others in the table, and equals none of them in the join.
+    spark.sql("CREATE TABLE days_of_trades (trade_id bigint, event_time date) USING delta")
+    try:
+        days = cj.sinks.delta("days_of_trades", upsert="event_time", options={"mergeSchema": "true"})
+        with pytest.raises(cj.ConfigurationError, match=r"'event_time' is date in the table"):
+            asof(pair).start(output=days, checkpoint=f"{tmp_path}/third", trigger=DRAIN)
+    finally:
+        spark.sql("DROP TABLE days_of_trades")
+
     out = f"{tmp_path}/appended"
     spark.sql(f"CREATE TABLE delta.`{out}` (a int) USING delta TBLPROPERTIES ('delta.appendOnly' = 'true')")
     message = "output: Delta .*: it takes no upserts, by its property delta.appendOnly"
@@ -287,6 +298,21 @@ def test_a_key_that_comes_twice_ends_the_query_and_nothing_is_written(
     with pytest.raises(cj.QueryFailedError, match=r"a key must not come twice, by conflict='error', and the table has"):
         run(DRAIN)
     assert sorted(row.trade_id for row in table(spark, tmp_path / "out").collect()) == [1, 2]
+
+
+@pytest.mark.slow
+def test_a_key_that_another_writer_commits_after_the_look_is_not_dropped_in_silence(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = spark.sql("SELECT 1L id, 'a''b' note UNION ALL SELECT 2L, 'c'")
+    rows.limit(1).write.format("delta").save(f"{tmp_path}/t")
+    monkeypatch.setattr(delta_merge, "_check_unique", lambda *_: None)
+    with pytest.raises(cj.QueryFailedError, match="has a key of the batch that another writer has committed meanwhile"):
+        delta_merge.merge(rows, f"{tmp_path}/t", Upsert(("id",), "error"), (), ("app", 1), "metadata")
+    assert table(spark, tmp_path / "t").count() == 1
+    new = spark.sql("SELECT 3L id, 'd' note")
+    delta_merge.merge(new, f"{tmp_path}/t", Upsert(("id",), "error"), (), ("app", 1), "metadata")
+    assert table(spark, tmp_path / "t").count() == 2
 
 
 @pytest.mark.slow
