@@ -36,15 +36,14 @@ from cojoin.storage.local_store import LocalStore
 from cojoin.storage.locations import is_path
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-    from cojoin.delta.actions import Commit, DataFile
+    from cojoin.delta.actions import Commit
     from cojoin.delta.table_log import TableVersion
-    from cojoin.delta.table_writer import Committed, NewTable
-    from cojoin.storage.parquet_files import WrittenFile
+    from cojoin.delta.table_writer import NewTable
     from cojoin.storage.store import Store
 
 
@@ -225,35 +224,8 @@ class TableTransactions:
         batches = self._opened()
         return None if batches is None else batches.store
 
-    def append(
-        self,
-        schema: pa.Schema,
-        files: Sequence[WrittenFile],
-        batch_id: int,
-        *,
-        query_id: str,
-        metadata: str | None = None,
-        is_done: Callable[[int], bool],
-    ) -> Committed:
-        """Append files in the table's folder as a batch; see ``TableBatches.append``. The name must have a table."""
-        batches = self._expected()
-        return batches.append(schema, files, batch_id, query_id=query_id, metadata=metadata, is_done=is_done)
-
-    def replace(
-        self,
-        schema: pa.Schema,
-        plan: Callable[[Sequence[DataFile]], tuple[Sequence[WrittenFile], Sequence[DataFile]]],
-        batch_id: int,
-        *,
-        query_id: str,
-        metadata: str | None = None,
-        is_done: Callable[[int], bool],
-    ) -> Committed:
-        """Replace files of the table as a batch; see ``TableBatches.replace``. The name must have a table."""
-        batches = self._expected()
-        return batches.replace(schema, plan, batch_id, query_id=query_id, metadata=metadata, is_done=is_done)
-
-    def _expected(self) -> TableBatches:
+    def batches(self) -> TableBatches:
+        """Return the table's batches, by which files are committed; QueryFailedError: no table has the name."""
         batches = self._opened()
         if batches is None:
             msg = f"Delta table {self._location}: expected the table that the batch was written for, found none"

@@ -237,7 +237,7 @@ class ProgressTable:
 
         # For a few rows, a file and a commit take a small part of the time of a Spark job.
         files = [self._write_file(rows)]
-        transactions.append(PROGRESS_SCHEMA, files, last.batch_id, query_id=last.query_id, is_done=is_done)
+        transactions.batches().append(PROGRESS_SCHEMA, files, last.batch_id, query_id=last.query_id, is_done=is_done)
         return versions[-1] == newest
 
     def _write_file(self, rows: pa.Table) -> WrittenFile:

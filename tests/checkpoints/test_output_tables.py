@@ -230,9 +230,13 @@ def append(transactions: TableTransactions, folder: Path, batch_id: int) -> int:
     folder.mkdir(exist_ok=True)
     pq.write_table(pa.table({"id": [batch_id]}, schema=SCHEMA), folder / name)
     file = WrittenFile(name, 1, (folder / name).stat().st_size, 0, '{"numRecords": 1}')
-    return transactions.append(
-        SCHEMA, [file], batch_id, query_id="0b8e", metadata=f"batch {batch_id}", is_done=lambda now: now >= batch_id
-    ).version
+    return (
+        transactions.batches()
+        .append(
+            SCHEMA, [file], batch_id, query_id="0b8e", metadata=f"batch {batch_id}", is_done=lambda now: now >= batch_id
+        )
+        .version
+    )
 
 
 @pytest.fixture

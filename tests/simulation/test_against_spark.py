@@ -57,7 +57,7 @@ class Tables:
         name = f"part-{driver}-{batch_id}.parquet"
         self._put(f"{self._location}/{name}")
         files, told = [WrittenFile(name, 1, 1, 0, "{}")], {"query_id": _QUERY, "metadata": f"{driver}"}
-        made = self._drivers[driver].append(_SCHEMA, files, batch_id, **told, is_done=is_done)
+        made = self._drivers[driver].batches().append(_SCHEMA, files, batch_id, **told, is_done=is_done)
         return made.version, made.is_new
 
     def do(self, operation: str, driver: int, batch_id: int) -> Any:

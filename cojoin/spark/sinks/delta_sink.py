@@ -551,7 +551,7 @@ class DeltaWriter(SinkWriter):
             check_seen(self._folder, files)
         if self._rule is not None:
             return self._upsert(self._rule, schema, files, marker)
-        committed = self._transactions.append(
+        committed = self._transactions.batches().append(
             schema,
             files,
             marker.batch_id,
@@ -607,7 +607,7 @@ class DeltaWriter(SinkWriter):
             added[:] = planned
             return planned, removed
 
-        committed = self._transactions.replace(
+        committed = self._transactions.batches().replace(
             schema,
             plan,
             marker.batch_id,

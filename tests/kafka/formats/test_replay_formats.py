@@ -194,6 +194,16 @@ CUSTOMER = "customer_id long, tier string"
 OF_CUSTOMER = ["tier", "_source_timestamp", "topic_customer", "partition_customer", "offset_customer"]
 
 
+def sales_input(servers: str, topic: str) -> cj.Input:
+    return cj.Input(
+        cj.kafka.source(servers, topic, schema="sale long, customer_id long, at long"),
+        key="customer_id",
+        event_time=F.timestamp_millis("at").alias("sold"),
+        name="sales",
+        watermark=WATERMARK,
+    )
+
+
 def change(op: str, at: int, before: Any = None, after: Any = None, *, wrapped: bool = False) -> bytes:
     event = {"before": before, "after": after, "op": op, "source": {"ts_ms": at, "db": "shop"}, "ts_ms": at + 5}
     return json.dumps({"schema": {"type": "struct"}, "payload": event} if wrapped else event).encode()
@@ -266,13 +276,7 @@ def test_debezium_is_versions_and_deletes(
     )
     query = (
         cj.connect(
-            cj.Input(
-                cj.kafka.source(servers, sold, schema="sale long, customer_id long, at long"),
-                key="customer_id",
-                event_time=F.timestamp_millis("at").alias("sold"),
-                name="sales",
-                watermark=WATERMARK,
-            ),
+            sales_input(servers, sold),
             cj.Input(
                 cj.kafka.source(servers, topic, value=cj.kafka.debezium(value, unavailable=unavailable)),
                 key="customer_id",
@@ -348,13 +352,7 @@ def test_changes_of_a_database_are_known_when_they_were_made(
     )
     value = cj.kafka.debezium(cj.kafka.json("customer_id long, tier string, valid_at timestamp"))
     pair = cj.connect(
-        cj.Input(
-            cj.kafka.source(servers, sold, schema="sale long, customer_id long, at long"),
-            key="customer_id",
-            event_time=F.timestamp_millis("at").alias("sold"),
-            name="sales",
-            watermark=WATERMARK,
-        ),
+        sales_input(servers, sold),
         cj.Input(
             cj.kafka.source(servers, topic, value=value),
             key="customer_id",
