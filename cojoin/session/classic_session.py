@@ -99,9 +99,8 @@ class ClassicSession(SessionAdapter):
         if self.application_id in _WITH_DELTA:
             return
         catalog, version = DELTA_SETTINGS["spark.sql.catalog.spark_catalog"], self.spark.version
-        loader = java_class(self.spark, "java.lang.Thread").currentThread().getContextClassLoader()
         try:
-            source = loader.loadClass(catalog).getProtectionDomain().getCodeSource()
+            source = self._loader().loadClass(catalog).getProtectionDomain().getCodeSource()
         except Py4JJavaError:
             if not has_delta(version):
                 raise no_delta(version) from None
@@ -168,13 +167,24 @@ class ClassicSession(SessionAdapter):
 
     def local_path(self, location: str) -> str | None:
         """Return a location as a path of the local file system; None if its scheme is not ``file``."""
+        if _PLAIN_FILE.fullmatch(location) is not None:
+            return location.removeprefix(FILE)
         path = java_class(self.spark, "org.apache.hadoop.fs.Path")(location)
         uri = path.getFileSystem(self._hadoop()).makeQualified(path).toUri()
         return str(uri.getPath()) if uri.getScheme() == "file" else None
 
+    def local_file_manager(self) -> str | None:
+        """Return the class, if this version of Spark has it."""
+        name = f"{_LOGS}.FileSystemBasedCheckpointFileManager"
+        try:
+            self._loader().loadClass(name)
+        except Py4JJavaError:
+            return None
+        return name
+
     def encrypts_files(self) -> bool:
         """Return whether Spark encrypts the parquet files that it writes."""
-        return self._hadoop().get(_ENCRYPTION) is not None
+        return bool(self.hadoop_setting(_ENCRYPTION) or self.spark.conf.get(_ENCRYPTION, None))
 
     def table_location(self, table: str) -> str | None:
         """Return the folder of a table, which need not exist; None where the catalog can't resolve its name."""
@@ -236,6 +246,10 @@ class ClassicSession(SessionAdapter):
     def _context(self) -> Any:
         """The JVM's ``SparkContext``."""
         return self._java.sparkContext()
+
+    def _loader(self) -> Any:
+        """Return the class loader that has Spark's classes and those of its packages."""
+        return java_class(self.spark, "java.lang.Thread").currentThread().getContextClassLoader()
 
     def _hadoop(self) -> Any:
         """Return Hadoop's configuration with the session's own settings."""

@@ -191,6 +191,10 @@ class ConnectSession(SessionAdapter):
         del location
         return None
 
+    def local_file_manager(self) -> str | None:
+        """Return None: the classes of the server are not known."""
+        return None
+
     def encrypts_files(self) -> bool:
         """Return whether Spark encrypts the parquet files that it writes, by its own configuration."""
         return any(self.spark.conf.get(name, None) for name in (_ENCRYPTION, f"spark.hadoop.{_ENCRYPTION}"))

@@ -36,7 +36,10 @@ from cojoin.session.launch_settings import find_spark_home
 from cojoin.session.sealed import for_workers
 from cojoin.session.spark_checkpoint import (
     BATCH_ID_PROPERTY,
+    FILE_MANAGER,
+    INITIALIZING,
     STATE_COLUMNS,
+    await_sources,
     committed_batches,
     load_states,
     planned_lines,
@@ -200,6 +203,19 @@ def _listeners(sample: Sample) -> bool:
     return observed == {"probe": {"rows": 3}}
 
 
+def _file_manager(sample: Sample) -> bool:
+    manager = sample.adapter.local_file_manager()
+    assert manager is not None
+    with sample.adapter.with_settings({FILE_MANAGER: manager}) as copy:
+        stream = copy.readStream.format("rate").load().writeStream.format("memory").queryName("cojoin_probe")
+        query = stream.option("checkpointLocation", f"{sample.folder}/managed").start()
+        try:
+            await_sources(query)
+            return query.isActive and not str(query.status["message"]).startswith(INITIALIZING)
+        finally:
+            query.stop()
+
+
 def _metadata(sample: Sample) -> bool:
     files, _ = sample.query
     lines = planned_lines(files, 0)[1], sample.adapter.planned_metadata(files)
@@ -275,6 +291,13 @@ PROBES = (
         _ALL,
         "no warning",
         _listeners,
+    ),
+    Probe(
+        "FileSystemBasedCheckpointFileManager, StreamingQuery.status",
+        "local checkpoints that are written without programs",
+        _ALL,
+        "28 milliseconds a file more",
+        _file_manager,
     ),
     Probe("OffsetSeqMetadata", "planning a restored query's first batch", _ALL, "a query that shows it", _metadata),
     Probe("logs: offsets, commits, sources", "manifests, restore, drain", _ALL, "", _logs),

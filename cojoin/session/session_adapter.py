@@ -137,6 +137,10 @@ class SessionAdapter(ABC):
         """Return a location as a local path that every worker reaches; None where it is not local."""
 
     @abstractmethod
+    def local_file_manager(self) -> str | None:
+        """Return Spark's class that writes a checkpoint's local files without starting programs; None if unknown."""
+
+    @abstractmethod
     def encrypts_files(self) -> bool:
         """Return whether Spark encrypts the parquet files that it writes."""
 

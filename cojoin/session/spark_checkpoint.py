@@ -23,16 +23,19 @@ import contextlib
 import hashlib
 import json
 import re
+import time
 import uuid
 from typing import TYPE_CHECKING, Any
 
 from cojoin.errors import CheckpointError
 from cojoin.session.sessions import adapter_of
+from cojoin.storage.local_store import LocalStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
 
     from cojoin.storage.store import Store
 
@@ -76,6 +79,15 @@ _MISSING_STATE = (
 )
 """Spark's errors where a file of the state store does not exist; its others mean that one is damaged, for example."""
 
+_POLLING_DELAY, _POLLING = "spark.sql.streaming.pollingDelay", "30ms"
+INITIALIZING = "Initializing"
+"""How the status of a query begins that has not opened its sources."""
+
+_SOURCES_SECONDS, _PAUSE_SECONDS = 2.0, 0.005
+
+FILE_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
+"""The setting of the class by which Spark writes the files of a checkpoint."""
+
 _COMPACT = ".compact"
 _INTERVAL, _USUAL_INTERVAL = "spark.sql.streaming.fileSource.log.compactInterval", 10
 _FIELDS = ("path", "timestamp", "batchId")
@@ -112,6 +124,11 @@ def log_lines(files: Store, name: str) -> list[str]:
 def source_offsets(files: Store, batch_id: int) -> list[str]:
     """Return each source's end offset of a batch; empty where it has no entry. Raises an error for a damaged entry."""
     return planned_lines(files, batch_id)[2:] if files.exists(f"{OFFSETS}/{batch_id}") else []
+
+
+def logged_time(files: Store, batch_id: int) -> int:
+    """Return the time of a planned batch, in epoch milliseconds: its ``current_timestamp``, also if it is repeated."""
+    return int(json.loads(planned_lines(files, batch_id)[1]).get("batchTimestampMs", 0))
 
 
 def planned_entry(spark: SparkSession, files: Store) -> str:
@@ -238,6 +255,33 @@ def newest_id(files: Store, directory: str) -> int | None:
     """Return the greatest number that names a file or folder in a directory; None without one."""
     ids = [int(name) for name in files.names(directory) if name.isdigit()]
     return max(ids, default=None)
+
+
+def stream_settings(spark: SparkSession, files: Store) -> dict[str, str]:
+    """Return the settings that a query is started with; those that the user has set are left out.
+
+    A checkpoint on a local disk gets another way of writing Spark's files. By default, Spark starts ``chmod`` and
+    ``readlink`` several times for each, which takes 37 milliseconds instead of 9, and a batch has four to six files.
+    A source keeps the way with which it was opened, so the session must have the settings until ``await_sources``
+    returns.
+
+    Without new rows, Spark looks for some every 10 milliseconds, which takes a third of a core.
+    """
+    settings = {_POLLING_DELAY: _POLLING}
+    manager = adapter_of(spark).local_file_manager() if isinstance(files, LocalStore) else None
+    if manager is not None:
+        settings[FILE_MANAGER] = manager
+    return {name: value for name, value in settings.items() if spark.conf.get(name, None) is None}
+
+
+def await_sources(stream: StreamingQuery) -> None:
+    """Wait until a new query has opened its sources, with the settings of its session; two seconds at most.
+
+    Later, a source keeps what it has opened, such as its log.
+    """
+    end = time.monotonic() + _SOURCES_SECONDS
+    while time.monotonic() < end and stream.isActive and str(stream.status["message"]).startswith(INITIALIZING):
+        time.sleep(_PAUSE_SECONDS)
 
 
 def compact_interval(spark: SparkSession) -> int:

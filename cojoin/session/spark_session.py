@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -97,6 +98,7 @@ def spark_session(
     }
     if sys.platform == "linux" and str(master or "").startswith("local"):
         settings["spark.python.daemon.module"] = "cojoin.session.daemon"
+        settings["spark.executorEnv.PYTHONPATH"] = str(Path(__file__).with_name("site"))
     builder: Any = SparkSession.builder.appName(app_name)
     if master is not None:
         builder = builder.master(master)

@@ -410,14 +410,19 @@ class BoundInput:
             former.spec = replace(spec, reading="the batch was planned before columns were added")
         return former
 
-    def packed(self, key_groups: int) -> DataFrame:
-        """Return the input's rows and watermarks as ``(key_group, tag, payload)``."""
+    def packed(self, key_groups: int, *, has_clock: bool = True) -> DataFrame:
+        """Return the input's rows and watermarks as ``(key_group, tag, payload)``.
+
+        With ``has_clock`` the rows carry the time, where the workers need it. Spark replaces it in a stream by the
+        batch's logged time: a repeated batch has the same. Its generated code contains the number, so each batch
+        compiles the code of its sources again, four times 10 milliseconds. Without, jobs have it (``logged_time``).
+        """
         spreading = self.spec.spreading if self.spec.null_key == "unmatched" else ()
         grouping = Grouping(self.spec.source_schema, self.spec.key, key_groups, spreading)
         frame, others = self.frame, self._marker_columns
         if self.source is not None and self.spec.reading == DIRECT:
             if _is_parquet(self.source) or _is_table(self.source):
-                return self._packed_directly(self.source, grouping)
+                return self._packed_directly(self.source, grouping, has_clock=has_clock)
             frame, others = self.source.open_packed(grouping), [*others, *READY_COLUMNS]
         keys = [frame[back_quoted(name)] for name in self.spec.key]
         spread = [frame[back_quoted(name)] for name in spreading]
@@ -429,8 +434,7 @@ class BoundInput:
         if self._marker_columns and self.source is not None and self.spec.partition != self.source.partition:
             # The source's marks are per source partition; if the user names other partitions, only the rows count.
             frame = frame.where(frame[MARK_COLUMN].isNull() & frame[NEWEST_COLUMN].isNull())
-        if self.spec.max_ahead_ms is not None:
-            columns.append(_clock())
+        columns += self._clock() if has_clock else []
         apart = None if self.source is None else self.source.max_apart_ms
         packer = Packer(self.spec, self.tag, group_labels(key_groups), apart)
         return frame.select(*columns, group).mapInArrow(for_workers(packer), PACKED_DDL)
@@ -441,7 +445,7 @@ class BoundInput:
         is_direct = _is_table(self.source) and self.spec.reading == DIRECT
         return is_direct or (self.source is not None and self.source.is_in_python)
 
-    def packed_empty(self, key_groups: int) -> DataFrame:
+    def packed_empty(self, key_groups: int, *, has_clock: bool = True) -> DataFrame:
         """Return a stream like ``packed`` for a planned batch that reads no rows of this input.
 
         Spark does not read the source of such an input. One of Spark's own takes the place of a source in Python, for
@@ -449,11 +453,11 @@ class BoundInput:
         error if it had to.
         """
         if not self.reads_by_python:
-            return self.packed(key_groups)
+            return self.packed(key_groups, has_clock=has_clock)
         empty = self.frame.sparkSession.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
         return empty.selectExpr(*_NOTHING_PACKED)
 
-    def _packed_directly(self, source: Source, grouping: Grouping) -> DataFrame:
+    def _packed_directly(self, source: Source, grouping: Grouping, *, has_clock: bool) -> DataFrame:
         """Return the same for parquet files that the workers read, of a folder or of a Delta table."""
         session = self.frame.sparkSession
         if _is_parquet(source):
@@ -462,18 +466,16 @@ class BoundInput:
         else:
             ranges, places, stored = delta_stream.open_ranges(session, source, grouping.schema)
             reader = DirectReader(self._label, None, grouping, places, "spark.cojoin.delta", stored)
-        clock = () if self.spec.max_ahead_ms is None else (_clock(),)
         packer = Packer(self.spec, self.tag, group_labels(grouping.key_groups))
 
         def pack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             return packer(reader(batches))
 
-        return ranges.select("*", *clock).mapInArrow(for_workers(pack), PACKED_DDL)
+        return ranges.select("*", *(self._clock() if has_clock else ())).mapInArrow(for_workers(pack), PACKED_DDL)
 
-
-def _clock() -> Column:
-    """Return the time, which Spark replaces in a stream by the batch's logged time: a repeated batch has the same."""
-    return F.unix_millis(F.current_timestamp()).alias(NOW_COLUMN)
+    def _clock(self) -> list[Column]:
+        unneeded = self.spec.max_ahead_ms is None
+        return [] if unneeded else [F.unix_millis(F.current_timestamp()).alias(NOW_COLUMN)]
 
 
 def _open(source: Any, label: str) -> DataFrame:

@@ -248,7 +248,9 @@ class SparkExecution:
 
         timeout = GroupStateTimeout.ProcessingTimeTimeout if plan.has_timeouts else GroupStateTimeout.NoTimeout
         execution = self._without_end() if phase == "live" else self
-        inputs = execution._packed(plan, is_planned=phase == "planned")  # noqa: SLF001 - its own class
+        # The jobs of a query have the time of their batch as a local property.
+        has_clock = control is None or facts_setting is not None
+        inputs = execution._packed(plan, is_planned=phase == "planned", has_clock=has_clock)  # noqa: SLF001 - its own class
         packed = inputs if control is None else inputs.unionByName(control)
         return packed.groupBy("key_group").applyInPandasWithState(run, EMITTED_DDL, STATE_DDL, "append", timeout)
 
@@ -271,9 +273,10 @@ class SparkExecution:
         """Whether the right input is a static side of a stream, whose rows come through the control input."""
         return self._left.is_streaming and self._right.spec.static
 
-    def _packed(self, plan: Plan, *, is_planned: bool = False) -> DataFrame:
+    def _packed(self, plan: Plan, *, is_planned: bool = False, has_clock: bool = True) -> DataFrame:
         sides, groups = (self._left,) if self._has_static_side else (self._left, self._right), plan.key_groups
-        frames = (each.packed_empty(groups) if is_planned else each.packed(groups) for each in sides)
+        packs = (each.packed_empty if is_planned else each.packed for each in sides)
+        frames = (pack(groups, has_clock=has_clock) for pack in packs)
         packed = reduce(lambda one, two: one.union(two), frames)
         return packed.select("key_group", F.col("tag"), "payload")
 

@@ -11,8 +11,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import cojoin as cj
+from cojoin.session.hadoop_store import HadoopStore
 from cojoin.session.sessions import open_store
-from cojoin.session.spark_checkpoint import compact_interval, planned_lines, source_entries, write_source_log
+from cojoin.session.spark_checkpoint import (
+    FILE_MANAGER,
+    compact_interval,
+    logged_time,
+    planned_lines,
+    source_entries,
+    stream_settings,
+    write_source_log,
+)
 from cojoin.storage.local_store import LocalStore
 from tests.spark.refused import refused
 
@@ -142,3 +151,31 @@ def test_a_log_of_another_form_is_refused(files: Store, text: str, said: str) ->
     files.write("spark/sources/0/0", text)
     with refused("spark/sources/0/0", said, kind=cj.CheckpointError):
         source_entries(files, 0)
+
+
+def test_the_logged_time_of_a_batch_is_its_current_timestamp(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "0.json").write_text('{"trade_id": 1}')
+    times: list[int] = []
+    stream = spark.readStream.schema("trade_id long").json(f"{tmp_path}/in")
+    timed = stream.selectExpr("unix_millis(current_timestamp()) AS now")
+    writer = timed.writeStream.foreachBatch(lambda frame, _: times.extend(row.now for row in frame.collect()))
+    writer.option("checkpointLocation", f"{tmp_path}/spark").trigger(availableNow=True).start().awaitTermination()
+    assert times == [logged_time(LocalStore(str(tmp_path)), 0)]
+
+
+def test_only_local_checkpoints_are_written_in_another_way_and_a_users_settings_stay(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    local, elsewhere = LocalStore(str(tmp_path)), HadoopStore(spark, f"file:{tmp_path}")
+    polling = "spark.sql.streaming.pollingDelay"
+    assert stream_settings(spark, local).keys() == {FILE_MANAGER, polling}
+    assert stream_settings(spark, elsewhere).keys() == {polling}
+    try:
+        spark.conf.set(FILE_MANAGER, "of.the.User")
+        assert stream_settings(spark, local).keys() == {polling}
+        spark.conf.set(polling, "5ms")
+        assert stream_settings(spark, local) == {}
+    finally:
+        spark.conf.unset(FILE_MANAGER)
+        spark.conf.unset(polling)

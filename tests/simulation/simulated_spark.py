@@ -63,6 +63,9 @@ class _Settings:
     def set(self, name: str, value: Any) -> None:
         self._values[name] = value
 
+    def unset(self, name: str) -> None:
+        self._values.pop(name, None)
+
 
 class Session:
     """A Spark session of one process."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 import cojoin as cj
 from cojoin.engine.input_spec import DIRECT
+from cojoin.spark.batch.packing import NOW_COLUMN
 from cojoin.spark.bound_input import BoundInput
 from tests.spark.data import MORNING, Folders, Streams, cut
 from tests.spark.refused import refused
@@ -53,6 +55,16 @@ def test_ordinary_files_are_read_directly(folder: Path) -> None:
     assert reading(folder, format="PARQUET", options={"maxFilesPerTrigger": 1, "latestFirst": True}) == DIRECT
     assert reading(folder, f"{DDL}, tags array<string>") == DIRECT
     assert reading(folder, format="json") is None
+
+
+def test_a_stream_s_code_has_no_time_in_it_so_that_no_batch_compiles_it_again(
+    folder: Path, spark: SparkSession, capsys: pytest.CaptureFixture[str]
+) -> None:
+    by_workers = cj.Input(cj.sources.files(folder, "parquet", schema=DDL), "id", "at")
+    by_spark = cj.Input(spark.readStream.schema(DDL).parquet(str(folder)), "id", "at")
+    for declared, has_clock in itertools.product((by_workers, by_spark), (True, False)):
+        BoundInput(declared, "left", 1).packed(2, has_clock=has_clock).explain(extended=True)
+        assert (NOW_COLUMN in capsys.readouterr().out) == has_clock
 
 
 def test_what_is_unusual_is_read_by_spark_and_why_is_told(folder: Path, spark: SparkSession) -> None:

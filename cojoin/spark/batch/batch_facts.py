@@ -20,6 +20,9 @@ from cojoin.storage.place_tokens import Tokens, described_faults
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+CLOCK_PROPERTY = "cojoin.clock"
+"""The local property with the batch's logged time in epoch milliseconds (``spark_checkpoint.logged_time``)."""
+
 FILES_PROPERTY = "cojoin.files"
 """The local property with the places where calls may write the rows of outputs (``written_files``)."""
 
@@ -109,6 +112,12 @@ def batch_facts(setting: str | None) -> BatchFacts:
     holds, state, loads, files = (json.loads(_property(name) or "{}") for name in names)
     places = {int(kind): place for kind, place in files.items()}
     return BatchFacts(-1 if batch_id is None else int(batch_id), _holds(holds), state, Loads.read(loads), places)
+
+
+def logged_time() -> int | None:
+    """Return the logged time of the task's batch, in epoch milliseconds; None where it is not a local property."""
+    time = _property(CLOCK_PROPERTY)
+    return None if time is None else int(time)
 
 
 def check_places(text: str | None = None) -> None:

@@ -39,10 +39,11 @@ from cojoin.engine.time.control_rows import REPEATED, UNAVAILABLE, CompleteReadi
 from cojoin.engine.time.watermarks import NONE
 from cojoin.engine.values.codec import binary_column, read_message, write_messages
 from cojoin.engine.values.rows import decode_column, decode_rows, dump_json, free_name
+from cojoin.errors import QueryFailedError
 from cojoin.session.arrow_types import spark_schema
 from cojoin.session.sealed import for_workers
 from cojoin.session.sessions import adapter_of
-from cojoin.spark.batch.batch_facts import check_places
+from cojoin.spark.batch.batch_facts import check_places, logged_time
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -179,10 +180,13 @@ class Packer:
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield a task's rows and control rows as ``(key_group, tag, payload)``."""
         check_places()
-        seen = _Seen()
+        seen = _Seen(logged_time() or 0)
         for chunk in chunks(batches):
             if NOW_COLUMN in chunk.column_names:
                 seen.processing_time = int(chunk.column(NOW_COLUMN)[0].as_py())
+            elif self.spec.max_ahead_ms is not None and not seen.processing_time:
+                msg = "the time of the micro-batch did not reach the workers; start the query again"
+                raise QueryFailedError(msg)
             ready, others = _ready_or_not(chunk)
             if ready is not None:
                 yield self._passed_on(ready, seen)
@@ -285,7 +289,8 @@ class Packer:
 class _Seen:
     """The times, markers and row counts that a map task has seen."""
 
-    def __init__(self) -> None:
+    def __init__(self, processing_time: int) -> None:
+        self.processing_time = processing_time
         self.times = ObservedTimes()
         self.source_watermarks: dict[str, int] = {}
         self.newest: dict[str, int] = {}
@@ -295,7 +300,6 @@ class _Seen:
         self.unavailable: Counter[int] = Counter()
         self.rows: Counter[int] = Counter()
         self.any_row = False
-        self.processing_time = 0
 
     def agreement(self, max_apart_ms: int) -> bool | None:
         """Return whether the record timestamps are near the rows' event times; None if no partition has both."""

@@ -37,8 +37,9 @@ from cojoin.errors import ConfigurationError
 from cojoin.session.delta_tables import keep_checksums_small
 from cojoin.session.sealed import pickling_error
 from cojoin.session.sessions import adapter_of, open_store
+from cojoin.session.spark_checkpoint import logged_time
 from cojoin.session.workers import begun
-from cojoin.spark.batch.batch_facts import FILES_PROPERTY, PLACES_PROPERTY, STATE_PROPERTY, BatchFacts
+from cojoin.spark.batch.batch_facts import CLOCK_PROPERTY, FILES_PROPERTY, PLACES_PROPERTY, STATE_PROPERTY, BatchFacts
 from cojoin.spark.batch.call import STATISTICS
 from cojoin.spark.batch.packing import RowSizes, counted_by_rows, unpack
 from cojoin.spark.batch.written_files import write_files
@@ -95,10 +96,11 @@ class BatchWriter(BatchProtocol):
     def __call__(self, emitted: DataFrame, batch_id: int) -> None:
         """Write a micro-batch; Spark commits it afterwards."""
         if adapter_of(emitted.sparkSession).has_local_properties:
-            known = json.dumps(self.state_before(batch_id))
-            emitted.sparkSession.sparkContext.setLocalProperty(STATE_PROPERTY, known)
+            context = emitted.sparkSession.sparkContext
+            context.setLocalProperty(CLOCK_PROPERTY, str(logged_time(self._files, batch_id)))
+            context.setLocalProperty(STATE_PROPERTY, json.dumps(self.state_before(batch_id)))
             if self._places is not None:
-                emitted.sparkSession.sparkContext.setLocalProperty(PLACES_PROPERTY, self._places.as_text())
+                context.setLocalProperty(PLACES_PROPERTY, self._places.as_text())
         if self._places is not None:
             self._places.before_batch(emitted.sparkSession)
         of_query = self._row_sizes, self._row_limit_only, self._due, len(self._outputs), self._places

@@ -23,13 +23,20 @@ from cojoin.checkpoints.savepoint import take_savepoint
 from cojoin.engine.display import display_of
 from cojoin.errors import ConfigurationError, QueryFailedError
 from cojoin.session.sessions import adapter_of
-from cojoin.session.spark_checkpoint import committed_batches, compact_interval, plan_look_at_the_clock
+from cojoin.session.spark_checkpoint import (
+    FILE_MANAGER,
+    await_sources,
+    committed_batches,
+    compact_interval,
+    plan_look_at_the_clock,
+    stream_settings,
+)
 from cojoin.session.spark_errors import JAVA_ERRORS, explain, has_own_class, names_other_run
 from cojoin.spark.query.progress import ProgressLine, query_display
 from cojoin.spark.query.triggers import with_trigger
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
@@ -59,12 +66,14 @@ class Streams:
     """The streams of a query's phases, without triggers.
 
     ``without_inputs`` is for a planned batch that reads nothing of the inputs, and may be the same as ``main``;
-    ``live`` is for the phase without an end that follows a bounded one, and None if there is none.
+    ``live`` is for the phase without an end that follows a bounded one, and None if there is none. ``have_logs`` is
+    whether Spark writes a log for an input's source, as for files.
     """
 
     main: DataStreamWriter
     without_inputs: DataStreamWriter
-    live: DataStreamWriter | None = None
+    live: DataStreamWriter | None
+    have_logs: bool
 
 
 class Query:
@@ -91,6 +100,7 @@ class Query:
         # By its timeouts Spark calls key groups without rows; calls that need no clock have dropped them.
         self._has_timeouts = plan.has_timeouts and not resumes_clock
         self._end: RunEnd | None = None
+        self._have_logs = False
         self._batches = 0
         self._error: BaseException | None = None
         self._stopping = False
@@ -240,7 +250,7 @@ class Query:
         ``end`` is that of a bounded run, and None where nothing depends on it. The functions ``at_end`` are called at
         the end, such as one that waits for work in other threads.
         """
-        self._end = end
+        self._end, self._have_logs = end, streams.have_logs
         if drain_is_promised(self._files) and self._plan_drain():
             # A crash interrupted a drain: the drain is finished first, and reads nothing newer.
             self._begin(streams.without_inputs.trigger(once=True))
@@ -250,8 +260,7 @@ class Query:
             phases = []
         else:
             # If the query needs the clock, Spark's empty batches would never end: one is planned at the end instead.
-            with _empty_batches(self._spark, run=False):
-                self._begin(with_trigger(streams.main, self._trigger))
+            self._begin(with_trigger(streams.main, self._trigger), empty_batches=False)
             phases = [partial(self._begin_last_batch, streams.without_inputs)]
             if self._trigger.then is not None:
                 assert streams.live is not None
@@ -297,15 +306,21 @@ class Query:
         if self._plan.needs_clock and not self._has_timeouts:
             self._plan_clock_message(int(1000 * time.time()))
         # Without need of the clock, a state with timeouts is that of an earlier run of the query.
-        with _empty_batches(self._spark, run=self._plan.needs_clock):
-            self._begin(with_trigger(stream, trigger))
+        self._begin(with_trigger(stream, trigger), empty_batches=self._plan.needs_clock)
         return True
 
-    def _begin(self, stream: DataStreamWriter) -> None:
+    def _begin(self, stream: DataStreamWriter, *, empty_batches: bool | None = None) -> None:
+        """Start Spark's query; ``empty_batches`` is whether batches without rows run, or None as in the session."""
+        settings = stream_settings(self._spark, self._files)
+        if empty_batches is not None:
+            settings[_EMPTY_BATCHES] = str(empty_batches).lower()
         try:
-            with self._lock:
-                if not self._stopping:
-                    self._stream = stream.start()
+            with _settings(self._spark, settings):
+                with self._lock:
+                    if not self._stopping:
+                        self._stream = stream.start()
+                if self._have_logs and FILE_MANAGER in settings and self._stream is not None:
+                    await_sources(self._stream)
         except JAVA_ERRORS as error:
             # Spark writes to the checkpoint before the query runs; a store may refuse that. With Spark Connect, PySpark
             # has a class for each error of the server's.
@@ -398,12 +413,17 @@ class Query:
 
 
 @contextlib.contextmanager
-def _empty_batches(spark: SparkSession, *, run: bool) -> Iterator[None]:
-    """Set whether a query that is started in the block runs batches without rows; a query keeps its settings."""
+def _settings(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+    """Give the session settings during the block; a query that is started in it keeps them."""
     with _STARTING:
-        before = spark.conf.get(_EMPTY_BATCHES)
-        spark.conf.set(_EMPTY_BATCHES, str(run).lower())
+        before = {name: spark.conf.get(name, None) for name in settings}
+        for name, value in settings.items():
+            spark.conf.set(name, value)
         try:
             yield
         finally:
-            spark.conf.set(_EMPTY_BATCHES, before)
+            for name, value in before.items():
+                if value is None:
+                    spark.conf.unset(name)
+                else:
+                    spark.conf.set(name, value)

@@ -427,9 +427,9 @@ def _run(start: _Start, restoration: Restoration | None, held_back: Sequence[boo
         at_end.append(partial(start.places.remove, of_workers=True))
     fixes_end = options.trigger.is_bounded and not options.trigger.drain
     run_end = RunEnd.fix(new.spark, inputs, start.streams, held_back) if fixes_end else None
-    start.query._run(  # noqa: SLF001 - its own layer
-        Streams(named(stream), named(without_inputs), None if live is None else named(live)), run_end, at_end
-    )
+    have_logs = any(each.is_streaming and not each.reads_by_python for each in inputs)
+    streams = Streams(named(stream), named(without_inputs), None if live is None else named(live), have_logs)
+    start.query._run(streams, run_end, at_end)  # noqa: SLF001 - its own layer
 
 
 def _run_alone(stream: DataStreamWriter) -> None:

@@ -261,7 +261,7 @@ class DeltaSink(Sink):
             EnvironmentSetupError: It has none; the message has the reason why Spark writes.
             ConfigurationError: With Spark Connect: an upsert that only Spark could write.
         """
-        why = self.why_spark(session, schema, self.transactions(session, ""))
+        _, why = self.target(session, schema, self.transactions(session, ""))
         if why is None:
             return
         if self.upsert is not None and not adapter_of(session).copies_settings:
@@ -273,8 +273,18 @@ class DeltaSink(Sink):
             msg = f"{role}: {self.describe()}: only Spark writes it ({why}), and {error}"
             raise EnvironmentSetupError(msg) from error
 
-    def why_spark(self, session: SparkSession, schema: pa.Schema, transactions: TableTransactions) -> str | None:
-        """Return why Spark writes the rows and commits them; None where the workers write files of the table."""
+    def target(
+        self, session: SparkSession, schema: pa.Schema, transactions: TableTransactions
+    ) -> tuple[FileTarget | None, str | None]:
+        """Return the target of the files that the workers write; None where Spark writes the rows, and the reason."""
+        why = self._why_spark(session, schema, transactions)
+        store = None if why else transactions.store()
+        target = None if store is None else FileTarget.at(session, store.path(""), schema, store)
+        if store is not None and target is None:
+            why = "the workers can't write its files: a type, a codec, encryption, or a path outside of file systems"
+        return target, why
+
+    def _why_spark(self, session: SparkSession, schema: pa.Schema, transactions: TableTransactions) -> str | None:
         if self.partition_by:
             return f"partition_by={list(self.partition_by)}"
         if self.options:
@@ -282,12 +292,7 @@ class DeltaSink(Sink):
         if str(session.conf.get(_AUTO_COMPACT, "false")).lower() != "false":
             return f"the session's setting {_AUTO_COMPACT}"
         why = transactions.why_spark(self.stored(schema))
-        if why is None and self.upsert is not None:
-            why = why_by_columns(schema, ())
-        store = None if why else transactions.store()
-        if store is not None and FileTarget.at(session, store.path(""), schema, store) is None:
-            return "the workers can't write its files: a type, a codec, encryption, or a path outside of file systems"
-        return why
+        return why_by_columns(schema, ()) if why is None and self.upsert is not None else why
 
     def check_table(self, session: SparkSession, schema: pa.Schema, role: str) -> None:
         """Check that an output's columns fit those of the table, if it exists."""
@@ -535,13 +540,10 @@ class DeltaWriter(SinkWriter):
         return target
 
     def _plain_target(self, schema: pa.Schema) -> FileTarget | None:
-        self.why_spark = self._sink.why_spark(self._session, schema, self._transactions)
+        target, self.why_spark = self._sink.target(self._session, schema, self._transactions)
         if self._added or self._left_out:
             self.why_spark = f"the table lacks the columns {', '.join((*self._added, *self._left_out))}"
-        if self.why_spark is not None:
-            return None
-        store = self._transactions.store()
-        return None if store is None else FileTarget.at(self._session, store.path(""), schema, store)
+        return target if self.why_spark is None else None
 
     def commit(self, schema: pa.Schema, files: Sequence[WrittenFile], marker: BatchMarker) -> dict[str, Any]:
         """Append or upsert files in the table's folder in a transaction that takes effect once; return the entry."""

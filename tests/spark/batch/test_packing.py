@@ -15,6 +15,7 @@ from cojoin.engine.input_spec import InputSpec
 from cojoin.engine.time.control_rows import REPEATED, UNAVAILABLE
 from cojoin.engine.time.watermark_strategies import WatermarkStrategy
 from cojoin.engine.values.codec import read_message
+from cojoin.errors import QueryFailedError
 from cojoin.spark.batch import packing
 from cojoin.spark.batch.packing import (
     CONTROL_TAG,
@@ -30,6 +31,7 @@ from cojoin.spark.batch.packing import (
     read_control,
     runs_python,
 )
+from tests.spark.refused import refused
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -140,6 +142,11 @@ def test_a_row_whose_time_is_at_fault_moves_no_watermark_but_is_sent_and_counted
     assert controls[0].rows == 1
     assert controls[0].processing_time == NOW
     assert dict(controls[0].partitions) == ({'["a"]': row[1] // 1000} if moves else {})
+
+
+def test_without_the_batch_s_time_no_row_is_taken_for_one_that_is_too_far_ahead() -> None:
+    with refused("the time of the micro-batch did not reach the workers", kind=QueryFailedError):
+        packed(Packer(spec(max_ahead_ms=500), 1, (0,)), batch([(1, NOW * 1000, "a", 0)]))
 
 
 def test_a_task_without_rows_says_nothing() -> None:

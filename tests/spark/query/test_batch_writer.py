@@ -15,6 +15,7 @@ from cojoin.checkpoints.progress_table import ProgressTable
 from cojoin.checkpoints.snapshots import SnapshotIndex, Snapshots
 from cojoin.engine.batch_report import BatchReport
 from cojoin.session.sessions import open_store
+from cojoin.session.spark_checkpoint import OFFSETS
 from cojoin.spark.batch.call import EMITTED_DDL
 from cojoin.spark.query.batch_protocol import OpenOutput
 from cojoin.spark.query.batch_writer import BatchWriter
@@ -43,6 +44,7 @@ def test_what_a_successor_wrote_stays_where_the_batch_had_no_rows(
     positioned = (each.selectExpr("*", "1L position") for each in two_frames)
     plan = asof(connect(*positioned))._plan
     files = open_store(spark, f"{tmp_path}/checkpoint")
+    files.write(f"{OFFSETS}/{BATCH}", "v1\n{}\n-\n-\n-")
     folder = tmp_path / "output" / f"batch_id={BATCH}"
     if left_over == "a folder":
         folder.mkdir(parents=True)

@@ -15,6 +15,7 @@ import cojoin as cj
 from cojoin.checkpoints.manifest import Manifests
 from cojoin.checkpoints.snapshots import Snapshots
 from cojoin.session.sessions import open_store
+from cojoin.session.spark_checkpoint import FILE_MANAGER
 from cojoin.spark.batch.packing import counted_by_rows
 from cojoin.spark.query import batch_writer
 from tests.spark.data import (
@@ -130,6 +131,23 @@ def test_five_scheduled_runs_give_what_one_run_gives(spark: SparkSession, tmp_pa
     job.assert_conserved()
     with refused("was drained after batch", "so it is over; start a new query", kind=cj.CheckpointError):
         job.start(DRAIN)
+
+
+def test_a_local_checkpoint_is_written_without_programs_and_the_session_keeps_its_settings(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    names = FILE_MANAGER, "spark.sql.streaming.pollingDelay", "spark.sql.streaming.noDataMicroBatches.enabled"
+    before, within = [spark.conf.get(name, None) for name in names], []
+    folders = Folders(tmp_path)
+    folders.add_trades(trades([(1, 1, 10)]))
+    folders.add_customers(customers([(1, 1, 5)]))
+    job = Job(spark, tmp_path, folders)
+    job.output = lambda frame, _: within.append([frame.sparkSession.conf.get(name, None) for name in names])
+    job.run(DRAIN)
+    ((manager, delay, _),) = within
+    assert str(manager).endswith(".FileSystemBasedCheckpointFileManager")
+    assert delay == "30ms"
+    assert [spark.conf.get(name, None) for name in names] == before
 
 
 def test_a_batch_that_fails_after_its_output_gives_each_row_once(spark: SparkSession, tmp_path: Path) -> None:
