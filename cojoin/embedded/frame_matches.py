@@ -22,14 +22,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from cojoin.embedded.embedded_execution import EmbeddedExecution
 from cojoin.embedded.frames import check_size, narrowed, read_arrow, read_as_is, specify, with_spark_types, with_types
 from cojoin.embedded.libraries import is_pandas, is_polars, library_of
 from cojoin.engine.input import TimeMeaning, check_names, check_pair
 from cojoin.engine.input_spec import split_admitted
 from cojoin.engine.joins import AsofJoin, IntervalJoin, TemporalJoin
+from cojoin.engine.local.local_run import LocalRun
+from cojoin.engine.operator import OUTPUT
 from cojoin.engine.ordering import stable_argsort
 from cojoin.engine.plan import Plan
+from cojoin.engine.time.control_rows import Control
 from cojoin.engine.values.tables import as_spark_column
 from cojoin.installed_packages import check_pandas
 
@@ -82,24 +84,25 @@ class _Side:
         """Return a declared frame as a side; its rows have the named columns alone, or with None all of them."""
         label, source = f"input {declared.name!r}", declared.source
         frame = source if is_pandas(source) or is_polars(source) else read_arrow(source, label)
-        rows = frame
+        rows, chosen = frame, None
         if is_pandas(frame):
             check_pandas(label)
             from cojoin.embedded.pandas_frames import level_names, with_levels  # noqa: PLC0415 - it imports pandas
 
             names = level_names(frame, label)
-            if columns is None or not set(columns) <= set(frame.columns):
-                rows = with_levels(frame, label)
-            frame = rows if columns is None else frame
+            if columns is None:
+                frame = rows = with_levels(frame, label)
+            elif set(columns) <= set(names):
+                chosen = columns
         else:
             names = list(frame.columns if is_polars(frame) else frame.column_names)
             check_names(names, label)
-        if columns is not None:
-            rows = narrowed(rows, columns)
+            rows = frame if columns is None else narrowed(frame, columns)
         # Advice for a table names places of columns, and a relation has types that its table does not show. Polars'
         # own types are refused where they are converted.
         library = library_of(rows if is_polars(frame) else source, label)
-        typed = with_spark_types(exported := read_as_is(rows, label, library), label, library)
+        exported = read_as_is(rows, label, library, chosen, shared=True)
+        typed = with_spark_types(exported, label, library)
         return cls(declared, frame, library, names, exported, typed)
 
 
@@ -134,7 +137,10 @@ def join_frames(
     keyed = sides[0].typed.select(list(dict.fromkeys([*one.key, str(one.event_time)])))
     (one, lefts), (two, rights) = _numbered(one, keyed), _numbered(two, sides[1].typed)
     (lefts, left_out), (rights, right_out) = split_admitted(lefts, one, 0), split_admitted(rights, two, 0)
-    pairs = EmbeddedExecution((one, two), (lefts, rights)).run(Plan(join, one, two, 1)).output
+    controls = [Control(1, rows=lefts.num_rows), Control(2, rows=rights.num_rows)]
+    with LocalRun(Plan(join, one, two, 1), keeps_operators=True) as run:
+        # No watermark is needed before the end of input.
+        pairs = run.process((lefts, rights), controls, end_of_input=True).tables()[OUTPUT]
     places, matches = _in_order(pairs, keyed.num_rows, join)
     own = len(sides[0].names)
     joined = _assembled(sides[0], names[:own], places, sides[1], _Added(payload, names[own:], matches))
@@ -254,7 +260,7 @@ def _assembled(left: _Side, names: Sequence[str], places: NDArray[np.int64] | No
         from cojoin.embedded.pandas_frames import append_columns, as_pandas, pick  # noqa: PLC0415 - it imports pandas
 
         if is_pandas(right.frame):
-            columns = pick(right.frame[list(added.names)], added.matches)
+            columns = pick(right.frame, added.names, added.matches)
         else:
             columns = as_pandas(_picked(right.rows.select(list(added.names)), added.matches))
         return append_columns(frame if places is None else frame.take(places), names, columns, added.renamed)

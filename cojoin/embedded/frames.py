@@ -131,8 +131,12 @@ def read_frame(source: Any, label: str) -> pa.Table:
     return with_spark_types(read_as_is(source, label, library), label, library)
 
 
-def read_as_is(source: Any, label: str, library: Library) -> pa.Table:
+def read_as_is(
+    source: Any, label: str, library: Library, names: Sequence[str] | None = None, *, shared: bool = False
+) -> pa.Table:
     """Return rows in memory as an Arrow table with the types of their library.
+
+    Of a frame of pandas only the columns in ``names``, if any are named, and with ``shared`` in its own memory.
 
     Raises:
         ConfigurationError: A reader was read before, or its rows do not fit into memory.
@@ -142,7 +146,7 @@ def read_as_is(source: Any, label: str, library: Library) -> pa.Table:
         check_pandas(label)
         from cojoin.embedded.pandas_frames import pandas_columns  # noqa: PLC0415 - it imports pandas
 
-        columns = dict(pandas_columns(source, label, library))
+        columns = dict(pandas_columns(source, label, library, names, shared=shared))
         return pa.Table.from_arrays(list(columns.values()), names=list(columns))
     table = read_arrow(source, label)
     check_names(table.column_names, label)

@@ -89,12 +89,18 @@ _NULLABLE = {
 _NAT = -(1 << 63)
 
 
-def pandas_columns(frame: pd.DataFrame, label: str, library: Library) -> Iterator[tuple[str, pa.ChunkedArray]]:
-    """Yield a DataFrame's columns, by their names."""
-    # A copy, since the frame may be changed after the inputs are connected, and some columns would share its memory.
-    frame = with_levels(frame, label).copy()
-    for name in frame.columns:
-        yield name, _pandas_column(frame[name], f"{label}: column {name!r}", library)
+def pandas_columns(
+    frame: pd.DataFrame, label: str, library: Library, names: Sequence[str] | None = None, *, shared: bool = False
+) -> Iterator[tuple[str, pa.ChunkedArray]]:
+    """Yield a DataFrame's columns by their names; all of them, or only those in ``names``.
+
+    With ``shared`` some columns share the frame's memory, so it must not be changed while they are in use.
+    """
+    if names is None or not set(names) <= set(frame.columns):
+        frame = with_levels(frame, label)
+    for name in frame.columns if names is None else names:
+        column = frame[name] if shared else frame[name].copy()
+        yield name, _pandas_column(column, f"{label}: column {name!r}", library)
 
 
 def with_levels(frame: pd.DataFrame, label: str) -> pd.DataFrame:
@@ -170,11 +176,14 @@ def as_pandas(table: pa.Table) -> pd.DataFrame:
     return frame
 
 
-def pick(frame: pd.DataFrame, places: NDArray[np.int64]) -> pd.DataFrame:
-    """Return rows by their places, missing ones for -1: then integers and booleans become pandas' nullable ones."""
+def pick(frame: pd.DataFrame, names: Sequence[str], places: NDArray[np.int64]) -> pd.DataFrame:
+    """Return columns of rows by their places, missing rows for -1.
+
+    Where some are missing, integers and booleans become pandas' nullable ones.
+    """
     has_gaps = bool((places < 0).any())
     columns = {}
-    for name in frame.columns:
+    for name in names:
         values, dtype = frame[name].array, frame[name].dtype
         if has_gaps and isinstance(dtype, np.dtype) and dtype.kind in "iub":
             values = pd.array(values, dtype=_nullable(dtype))
@@ -199,7 +208,9 @@ def append_columns(
         added: The other columns, in the same order of rows.
         renamed: Their new names.
     """
-    joined: pd.DataFrame = pd.concat([rows, added.set_axis(rows.index, axis="index")], axis="columns")
+    # In place: ``set_axis`` copies the columns, which were made for this.
+    added.index = rows.index
+    joined: pd.DataFrame = pd.concat([rows, added], axis="columns")
     left = iter(names)
     levels = [name if name is None else next(left) for name in rows.index.names]
     joined.columns = pd.Index([*left, *renamed])

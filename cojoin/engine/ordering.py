@@ -46,10 +46,12 @@ def stable_argsort(*columns: NDArray[np.int64], settled: int = 0) -> NDArray[np.
     place_bits = max(count - 1, 0).bit_length()
     order: NDArray[np.int64] | None = None
     for word in _words(columns, _WORD_BITS - place_bits):
-        values = word if order is None else word[order]
-        if is_sorted(values):
+        packed = word if order is None else word[order]
+        if is_sorted(packed):
             continue
-        packed = (values << np.uint64(place_bits)) | positions
+        # In place: a new array costs as much as the operation.
+        packed <<= np.uint64(place_bits)
+        packed |= positions
         if settled:
             for run in (packed[:settled], packed[settled:]):
                 if not is_sorted(run):
@@ -58,7 +60,8 @@ def stable_argsort(*columns: NDArray[np.int64], settled: int = 0) -> NDArray[np.
             packed.sort(kind="stable")
         else:
             packed.sort()
-        step = (packed & np.uint64((1 << place_bits) - 1)).view(np.int64)
+        packed &= np.uint64((1 << place_bits) - 1)
+        step = packed.view(np.int64)
         order = step if order is None else order[step]
     return positions.view(np.int64) if order is None else order
 
@@ -103,7 +106,7 @@ def combine(*parts: tuple[NDArray[np.int64], NDArray[np.int64]]) -> list[NDArray
     low, high = min(int(values.min()) for _, values in full), max(int(values.max()) for _, values in full)
     most = max(int(codes.max()) for codes, _ in full) + 1
     if (high - low + 1) * most < 1 << (_WORD_BITS - 1):
-        return [codes * (high - low + 1) + (values - low) for codes, values in parts]
+        return [_combined(codes, high - low + 1, values, low) for codes, values in parts]
     # The values need too many bits; their ranks sort in the same order and are dense.
     ranks = np.unique(np.concatenate([values for _, values in parts]), return_inverse=True)[1].reshape(-1)
     bounds = np.cumsum([len(codes) for codes, _ in parts])[:-1]
@@ -111,6 +114,12 @@ def combine(*parts: tuple[NDArray[np.int64], NDArray[np.int64]]) -> list[NDArray
         codes * (int(ranks.max()) + 1) + part_ranks
         for (codes, _), part_ranks in zip(parts, np.split(ranks, bounds), strict=True)
     ]
+
+
+def _combined(codes: NDArray[np.int64], width: int, values: NDArray[np.int64], low: int) -> NDArray[np.int64]:
+    combined: NDArray[np.int64] = values - low
+    combined += codes * width
+    return combined
 
 
 Ranks: TypeAlias = Callable[[pa.Table], tuple[NDArray[Any], NDArray[Any]]]

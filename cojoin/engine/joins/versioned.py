@@ -161,7 +161,8 @@ class VersionedJoinOperator(Operator):
         places, codes = np.arange(len(rows)), rows.codes
         if not chosen.all():
             places, codes, matches, times = places[chosen], codes[chosen], matches[chosen], times[chosen]
-        if not ((times[1:] >= times[:-1]) | (codes[1:] != codes[:-1])).all():
+        # Rows that do not wait are emitted at their own times, by which they are sorted.
+        if self._waits and not ((times[1:] >= times[:-1]) | (codes[1:] != codes[:-1])).all():
             in_order = stable_argsort(codes, times)
             places, matches = places[in_order], matches[in_order]
         return self._columns.take((rows, versions), places, matches)
