@@ -7,7 +7,7 @@ the floor. Both inputs of the join, an as-of join by four key groups, are small 
 * ``empty``: batches without rows, which run one after the other since the inputs may become idle. Plain Spark has none.
 * ``idle``: a live query without idle inputs, and nothing arrives, so no batch runs; Spark looks for files all the time.
 
-Seconds are the medians of Spark's own ``triggerExecution`` after the first quarter, while the JVM still compiles. CPU
+Seconds are the medians of Spark's own ``triggerExecution``, without the first quarter, in which the JVM compiles. CPU
 is that of the process and all its children in the same time, for each batch; of an idle query, for each second.
 """
 

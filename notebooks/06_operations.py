@@ -1152,7 +1152,8 @@ assert cojoin(["checkpoints", "list", "backup/newer"]) == 0
 # session's Python processes also import PySpark from where pip has installed it (`spark.python.daemon.module`, and
 # `spark.executorEnv.PYTHONPATH`; the variable `PYTHONPATH` counts as well): half a second for each stream of Python's.
 #
-# `start()` gives two settings to its own query, unless the session has them. `spark.sql.streaming.pollingDelay` is 30 ms
+# `start()` gives two settings to its own query, unless the session has them. For the moment of the start, up to two
+# seconds, the session itself has them. `spark.sql.streaming.pollingDelay` is 30 ms
 # between two looks for new rows: at Spark's 10 ms an idle query takes a third of a core. For a checkpoint on a local disk
 # `spark.sql.streaming.checkpointFileManagerClass` is Spark's class that starts no program but `chmod`: its usual one takes
 # 28 ms more for each file, and a batch writes four to six.

@@ -44,7 +44,8 @@ os.chdir(tempfile.mkdtemp())  # all paths below are in here
 # splits them, and the workers read their parts with pyarrow. `query.progress.inputs[0].reading` is then `"direct"`, and
 # else the reason for which Spark reads them, such as an option, or a file with dates of the Julian calendar. With `spark.cojoin.parquet=spark` in the session Spark reads all files; checkpoints go on either way. `connect`
 # decides it. A file that comes later, and that the workers do not read as Spark does, stops the query with an error that
-# names it and this setting.
+# names it and this setting. The files of a static DataFrame are read in this way, too, where it is nothing but
+# `spark.read.parquet(...)` and some of its columns: without filters, other expressions, partitions or a cache.
 #
 # Delta tables, and their changes, are read in the same way on Spark 4.2 and later: cojoin chooses the files of a batch by
 # the table's log, by the offsets of Delta's own source. `"direct"` is then their reading, too; else it has the reason for
@@ -184,8 +185,8 @@ plt.show()
 #   into Delta, and does 2.5 times as many trades a second as Flink in Java.
 # * Where Spark reads the files (`spark.cojoin.parquet=spark`), `asof_join` into Delta takes 0.15 of the floor's time
 #   more.
-# * A `static` join of 20 million rows takes 1.3 to 1.5 times what Spark takes to shuffle, sort and copy them, and up to 7
-#   GB: a key group's rows are in a worker's memory at once, where Spark's sort spills.
+# * A `static` join of 20 million rows of files takes 1.2 times what Spark takes to shuffle, sort and copy them, and up to
+#   7 GB: a key group's rows are in a worker's memory at once, where Spark's sort spills.
 # * Without Spark, rows go through a function that sets a timer for each and updates a state at 145,000 to 196,000 a
 #   second and core (`python -m benchmarks.join.row_path`).
 #
@@ -281,7 +282,10 @@ pd.DataFrame(measured, columns=["round", "plain Spark, rows a second", "asof_joi
 # | + 49 ms | a million keys in the state |
 # | nothing more | one key that has 90 % of the rows |
 #
-# The formula is off by 6 % in the middle, and by 19 % at most. The hundredth batch takes what the fifth takes. So two
+# Since these lines were fitted, a batch's own cost has become less: one of a few rows takes 0.45 s, where plain Spark's
+# copy takes 0.83, and an empty one 0.32 s (`python -m benchmarks.batch`). So the formula gives some 0.2 s too much.
+#
+# The formula was off by 6 % in the middle, and by 19 % at most. The hundredth batch takes what the fifth takes. So two
 # things decide: how many rows share a batch's fixed cost, and how many key groups each batch calls. The picture draws
 # the formula.
 
@@ -409,9 +413,10 @@ pd.DataFrame(
 #
 # ## How long does a live row take?
 #
-# At 2,000 rows a second in both of two Kafka topics, a trade is in the Delta table 2.2 seconds (median; 99th percentile
-# 4.8 s) after the watermarks have passed it (`python -m benchmarks.replay.latency`). Before that it waits for the
-# watermarks: the out-of-orderness bound and the lag of the slower input. So a row's whole delay is *bound + lag + half
+# At 2,000 rows a second in both of two Kafka topics, a trade is in the Delta table 0.9 seconds (median; 99th percentile
+# 1.4 s) after the watermarks have passed it, 0.6 and 0.5 of what plain Spark's stateless copy takes beside it (`python -m
+# benchmarks.replay.latency`). Before that it waits for the watermarks: the out-of-orderness bound and the lag of the
+# slower input. So a row's whole delay is *bound + lag + half
 # a trigger + a batch*. To make it shorter: a smaller bound (more rows will be late), `with_idleness`, a trigger of 0
 # seconds, few key groups, few columns.
 #

@@ -53,8 +53,8 @@ def _drained(arguments: tuple[Any, ...], _: int) -> bool:
     return bool(arguments[1].report.drained)
 
 
-def _named(name: str, content: str = "") -> Condition:
-    return lambda arguments, _: arguments[1] == name and content.encode() in _bytes(arguments[2])
+def _created(name: str) -> Condition:
+    return lambda arguments, _: _new_file(arguments)[0] == name and not arguments[0].exists(name)
 
 
 def _replaced(name: str, content: str = "") -> Condition:
@@ -81,10 +81,6 @@ def _new_file(arguments: tuple[Any, ...]) -> tuple[str, bytes]:
     return arguments[1], arguments[2]
 
 
-def _bytes(content: str | bytes) -> bytes:
-    return content.encode() if isinstance(content, str) else content
-
-
 _SINK_NAMES = ("delta_sink:DeltaWriter", "parquet_sink:ParquetWriter")
 _BATCHES, _STATE = "cojoin.spark.query.batch_writer:BatchWriter", "cojoin.checkpoints.state_table:StateTable"
 _SQL = "cojoin.sql.sql_sink:SqlWriter"
@@ -96,7 +92,6 @@ _PROGRESS = "cojoin.checkpoints.progress_table:ProgressTable"
 _LOCAL, _OBJECTS = "cojoin.storage.local_store:LocalStore", "cojoin.storage.object_store:ObjectStore"
 # A file is replaced in one step: on a local disk by a rename, on an object store by the write itself.
 _REPLACES = (f"{_LOCAL}._put_in_place", f"{_OBJECTS}.write_bytes", f"{_OBJECTS}.replace")
-_WRITES = (f"{_LOCAL}.write", f"{_OBJECTS}.write")
 _DELETES = (f"{_LOCAL}.delete", f"{_OBJECTS}.delete")
 _CONTROL, _RESTORE, _START = "cojoin.checkpoints.control", "cojoin.spark.savepoints.restore", "cojoin.spark.query.start"
 _RESTORATION = "cojoin.spark.savepoints.restore:Restoration.write"
@@ -164,7 +159,7 @@ POINTS: tuple[Point, ...] = (
     _restoration("begun", _RESTORATION, condition=_stage("begun")),
     _restoration("state's rows written", f"{_RESTORE}:register_messages", enters=True),
     _restoration("state's rows registered", f"{_RESTORE}:register_messages"),
-    _restoration("before offsets/0", *_WRITES, enters=True, condition=_named("spark/offsets/0")),
+    _restoration("before offsets/0", *_REPLACES, enters=True, condition=_created("spark/offsets/0")),
     _restoration("offsets/0 written", f"{_RESTORE}:plan_first_batch"),
     _restoration("before 'written'", *_REPLACES, enters=True, condition=_replaced("restored.json", "written")),
     _restoration("'written'", _RESTORATION, condition=_stage("written")),
@@ -172,7 +167,7 @@ POINTS: tuple[Point, ...] = (
     _restoration("first batch: manifest written", f"{_MANIFESTS}.write", condition=_first_batch),
     _restoration("first batch committed", f"{_START}:finish_restoration", enters=True),
     _restoration("before offsets/0 is replaced", *_REPLACES, enters=True, condition=_replaced("spark/offsets/0")),
-    _restoration("offsets/0 replaced", *_WRITES, enters=True, condition=_named("spark/offsets/1")),
+    _restoration("offsets/0 replaced", *_REPLACES, enters=True, condition=_created("spark/offsets/1")),
     _restoration("offsets/1 written", _RESTORATION, enters=True, condition=_stage("ready")),
     _restoration("before 'ready'", *_REPLACES, enters=True, condition=_replaced("restored.json", "ready")),
     _restoration("'ready'", _RESTORATION, condition=_stage("ready")),

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from cojoin.errors import ConfigurationError, EnvironmentSetupError
 from cojoin.session.hadoop_store import HadoopStore, qualified
 from cojoin.session.jvm import ExecutionListener, java_class, java_session
-from cojoin.session.session_adapter import SessionAdapter, StreamSource
+from cojoin.session.session_adapter import FILE_MANAGER, SessionAdapter, StreamSource
 from cojoin.session.spark_errors import SPARK_ERRORS
 from cojoin.session.versions import DELTA_SETTINGS, delta_package, has_delta, java_fault, no_delta, spark_version
 from cojoin.storage.file_systems import FILE, direct_store
@@ -39,9 +39,22 @@ _BUILD = re.compile(r"delta-spark_(\d+\.\d+)_2\.\d+-")
 """The version of Spark in the name of Delta's jar."""
 
 _PLAIN_FILE = re.compile(r"file:(/(?!\.{1,2}(/|$))[^/]+)+")
+_LOCAL_FILES = "fs.file.impl"
 _LOCAL_CLASSES = frozenset({"LocalFileSystem", "RawLocalFileSystem"})
 _ENCRYPTION = "parquet.crypto.factory.class"
 """The Hadoop setting by which Spark encrypts the parquet files that it writes."""
+
+_LISTING_OPTIONS = frozenset({"path", "paths", "pathglobfilter", "modifiedbefore", "modifiedafter"})
+"""Options of a reader of parquet files, in lower case, that decide which files are read, and not how."""
+
+_PROJECT, _COLUMN = (
+    f"org.apache.spark.sql.catalyst.{name}" for name in ("plans.logical.Project", "expressions.AttributeReference")
+)
+_RELATION, _FILES, _PARQUET = (
+    f"org.apache.spark.sql.execution.datasources.{name}"
+    for name in ("LogicalRelation", "HadoopFsRelation", "parquet.ParquetFileFormat")
+)
+"""The classes in the plan of a DataFrame of parquet files."""
 
 # Spark 4.1 moved the classes of its offset and commit logs.
 _LOGS = "org.apache.spark.sql.execution.streaming" + ("" if pyspark.__version__[:4] == "4.0." else ".checkpointing")
@@ -160,7 +173,7 @@ class ClassicSession(SessionAdapter):
         """Return the files below a directory, which Spark resolves first, unless it is a plain ``file:`` path."""
         if _PLAIN_FILE.fullmatch(root) is None:
             root = qualified(self.spark, root, label)
-        local = self.hadoop_setting("fs.file.impl")
+        local = self.hadoop_setting(_LOCAL_FILES)
         is_direct = not root.startswith(FILE) or local is None or local.rpartition(".")[2] in _LOCAL_CLASSES
         store = direct_store(root, self.object_store_settings, label) if is_direct else None
         return store or HadoopStore(self.spark, root, label)
@@ -174,8 +187,10 @@ class ClassicSession(SessionAdapter):
         return str(uri.getPath()) if uri.getScheme() == "file" else None
 
     def local_file_manager(self) -> str | None:
-        """Return the class, if this version of Spark has it."""
+        """Return the class, if this version of Spark has it, and Hadoop's settings choose nothing of their own."""
         name = f"{_LOGS}.FileSystemBasedCheckpointFileManager"
+        if any(self.hadoop_setting(each) is not None for each in (FILE_MANAGER, _LOCAL_FILES)):
+            return None
         try:
             self._loader().loadClass(name)
         except Py4JJavaError:
@@ -212,6 +227,36 @@ class ClassicSession(SessionAdapter):
         """Return whether the plan of a DataFrame contains a Python function."""
         pattern = java_class(self.spark, "org.apache.spark.sql.catalyst.trees.TreePattern").PYTHON_UDF()
         return bool(_plans(frame).analyzed().containsPattern(pattern))
+
+    def parquet_files(self, frame: DataFrame, most: int) -> list[str] | None:
+        """Return the files, if the plan is a relation of Spark's parquet reader, and columns of it are selected."""
+        local = self.hadoop_setting(_LOCAL_FILES)
+        if local is not None and local.rpartition(".")[2] not in _LOCAL_CLASSES:
+            return None
+        try:
+            plan = _plans(frame).analyzed()
+            while _class_of(plan) == _PROJECT:
+                columns = plan.projectList()
+                if any(_class_of(columns.apply(at)) != _COLUMN for at in range(columns.size())):
+                    return None
+                plan = plan.child()
+            if _class_of(plan) != _RELATION or _class_of(plan.relation()) != _FILES:
+                return None
+            relation = plan.relation()
+            options = str(relation.options().keySet().mkString("\n")).lower().splitlines()
+            is_plain = relation.partitionSchema().isEmpty() and set(options) <= _LISTING_OPTIONS
+            columns_of_files = json.loads(relation.dataSchema().json())["fields"]
+            if not is_plain or _class_of(relation.fileFormat()) != _PARQUET:
+                return None
+            # A plan that is made of a cached one has none.
+            files = frame._jdf.inputFiles()  # noqa: SLF001 - all names at once may take many seconds
+            names = [str(files[at]) for at in range(len(files))] if len(files) <= most else None
+        except Py4JError:
+            return None
+        level = frame.storageLevel
+        is_cached = level.useMemory or level.useDisk
+        has_own = any(column["name"].lower() == "_metadata" for column in columns_of_files)
+        return None if is_cached or has_own else names
 
     def stream_sources(self, frame: DataFrame) -> list[StreamSource | None]:
         """Return the sources of the streams that the plan of a DataFrame reads, in order."""
@@ -258,6 +303,10 @@ class ClassicSession(SessionAdapter):
 
 def _plans(frame: DataFrame) -> Any:
     return frame._jdf.queryExecution()  # noqa: SLF001 - PySpark has no public way to a plan
+
+
+def _class_of(thing: Any) -> str:
+    return str(thing.getClass().getName())
 
 
 def _stream_source(leaf: Any) -> StreamSource | None:

@@ -221,6 +221,11 @@ class ConnectSession(SessionAdapter):
         del frame
         return True
 
+    def parquet_files(self, frame: DataFrame, most: int) -> list[str] | None:
+        """Return None: the workers may be where the server is."""
+        del frame, most
+        return None
+
     def stream_sources(self, frame: DataFrame) -> list[StreamSource | None]:
         """Return None for each stream in the text of the plan."""
         text = plan_text(frame, "extended")

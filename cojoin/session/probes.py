@@ -34,9 +34,9 @@ from cojoin.session.hadoop_store import HadoopStore
 from cojoin.session.jvm import java_class, java_session
 from cojoin.session.launch_settings import find_spark_home
 from cojoin.session.sealed import for_workers
+from cojoin.session.session_adapter import FILE_MANAGER
 from cojoin.session.spark_checkpoint import (
     BATCH_ID_PROPERTY,
-    FILE_MANAGER,
     INITIALIZING,
     STATE_COLUMNS,
     await_sources,
@@ -163,6 +163,13 @@ def _leaves(sample: Sample) -> bool:
     return source is not None and source.options["path"] == f"{sample.folder}/rows"
 
 
+def _relations(sample: Sample) -> bool:
+    sample.spark.range(4).write.parquet(f"{sample.folder}/static")
+    rows = sample.spark.read.parquet(f"{sample.folder}/static")
+    files, none = (sample.adapter.parquet_files(each, 99) for each in (rows.select("id"), rows.where("id > 1")))
+    return files is not None and len(files) > 0 and none is None
+
+
 def _plan_texts(sample: Sample) -> bool:
     # The texts of plans are the same in both kinds of sessions.
     texts = ConnectSession(sample.spark)
@@ -280,6 +287,13 @@ PROBES = (
     Probe("DataFrame._jdf, QueryExecution", "the size of static inputs", _ALL, "the text of explain", _sizes),
     Probe("catalyst.trees.TreePattern", "limits of Arrow batches by rows alone", _ALL, "to limit by bytes", _patterns),
     Probe("leaves of plans: sourceName, dataSource", "a user's own stream of a Delta table", _ALL, "", _leaves),
+    Probe(
+        "plans: Project, LogicalRelation, HadoopFsRelation",
+        "static files read by workers",
+        _ALL,
+        "Spark reads them",
+        _relations,
+    ),
     Probe("the text of explain", "the same with Spark Connect", _ALL, "", _plan_texts),
     Probe("SparkSession.conf of the JVM", "whether a setting is the user's", _ALL, "conf.getAll, slower", _settings),
     Probe("SessionState: sqlParser, catalog", "where a new table will lie", _ALL, "", _catalog),
@@ -294,7 +308,7 @@ PROBES = (
     ),
     Probe(
         "FileSystemBasedCheckpointFileManager, StreamingQuery.status",
-        "local checkpoints that are written without programs",
+        "local checkpoints that are written with fewer programs",
         _ALL,
         "28 milliseconds a file more",
         _file_manager,

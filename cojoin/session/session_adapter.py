@@ -35,6 +35,10 @@ class StreamSource(NamedTuple):
     options: Mapping[str, str]
 
 
+FILE_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
+"""The setting of the class by which Spark writes the files of a checkpoint."""
+
+
 class SessionAdapter(ABC):
     """A Spark session, of either kind."""
 
@@ -138,7 +142,7 @@ class SessionAdapter(ABC):
 
     @abstractmethod
     def local_file_manager(self) -> str | None:
-        """Return Spark's class that writes a checkpoint's local files without starting programs; None if unknown."""
+        """Return Spark's class that writes a checkpoint's local files with fewer programs; None for its usual one."""
 
     @abstractmethod
     def encrypts_files(self) -> bool:
@@ -158,6 +162,13 @@ class SessionAdapter(ABC):
     @abstractmethod
     def runs_python(self, frame: DataFrame) -> bool:
         """Return whether the plan of a DataFrame may contain a Python function."""
+
+    @abstractmethod
+    def parquet_files(self, frame: DataFrame, most: int) -> list[str] | None:
+        """Return the URIs of the parquet files whose rows a static DataFrame has as they are, at most so many; or None.
+
+        It may have fewer columns than the files, and it is not cached. None with Spark Connect.
+        """
 
     @abstractmethod
     def stream_sources(self, frame: DataFrame) -> list[StreamSource | None]:

@@ -28,6 +28,7 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 from cojoin.errors import CheckpointError
+from cojoin.session.session_adapter import FILE_MANAGER
 from cojoin.session.sessions import adapter_of
 from cojoin.storage.local_store import LocalStore
 
@@ -84,9 +85,6 @@ INITIALIZING = "Initializing"
 """How the status of a query begins that has not opened its sources."""
 
 _SOURCES_SECONDS, _PAUSE_SECONDS = 2.0, 0.005
-
-FILE_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
-"""The setting of the class by which Spark writes the files of a checkpoint."""
 
 _COMPACT = ".compact"
 _INTERVAL, _USUAL_INTERVAL = "spark.sql.streaming.fileSource.log.compactInterval", 10
@@ -258,17 +256,18 @@ def newest_id(files: Store, directory: str) -> int | None:
 
 
 def stream_settings(spark: SparkSession, files: Store) -> dict[str, str]:
-    """Return the settings that a query is started with; those that the user has set are left out.
+    """Return the settings that a query is started with, without those that the user has set; none with Spark Connect.
 
     A checkpoint on a local disk gets another way of writing Spark's files. By default, Spark starts ``chmod`` and
     ``readlink`` several times for each, which takes 37 milliseconds instead of 9, and a batch has four to six files.
     A source keeps the way with which it was opened, so the session must have the settings until ``await_sources``
-    returns.
+    returns. Meanwhile they hold for other queries that this session starts, too.
 
     Without new rows, Spark looks for some every 10 milliseconds, which takes a third of a core.
     """
-    settings = {_POLLING_DELAY: _POLLING}
-    manager = adapter_of(spark).local_file_manager() if isinstance(files, LocalStore) else None
+    adapter = adapter_of(spark)
+    settings = {_POLLING_DELAY: _POLLING} if adapter.runs_batches else {}
+    manager = adapter.local_file_manager() if isinstance(files, LocalStore) else None
     if manager is not None:
         settings[FILE_MANAGER] = manager
     return {name: value for name, value in settings.items() if spark.conf.get(name, None) is None}

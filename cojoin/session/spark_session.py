@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from cojoin.errors import EnvironmentSetupError
 from cojoin.installed_packages import missing_packages
 from cojoin.session.jars import gets_delta, jar_settings
-from cojoin.session.launch_settings import jvm_settings, without_jars
+from cojoin.session.launch_settings import jvm_settings, settings_of, without_jars
 from cojoin.session.versions import check_java
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _CONNECT_PORT, _ANSWER_SECONDS = 15002, 10.0
+_PYTHONPATH = "spark.executorEnv.PYTHONPATH"
 
 
 def spark_session(
@@ -96,9 +97,10 @@ def spark_session(
         "spark.sql.execution.arrow.pythonUDF.columnarInput.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
     }
-    if sys.platform == "linux" and str(master or "").startswith("local"):
+    if sys.platform == "linux" and (master == "local" or str(master or "").startswith("local[")):
         settings["spark.python.daemon.module"] = "cojoin.session.daemon"
-        settings["spark.executorEnv.PYTHONPATH"] = str(Path(__file__).with_name("site"))
+        own = settings_of(user).get(_PYTHONPATH)
+        user[_PYTHONPATH] = os.pathsep.join([str(Path(__file__).with_name("site")), *([own] if own else [])])
     builder: Any = SparkSession.builder.appName(app_name)
     if master is not None:
         builder = builder.master(master)

@@ -3,17 +3,22 @@
 The workers read parquet files themselves (``batch.direct_reader``) where that gives the same rows as Spark's reader,
 which is decided before the start: for ``cojoin.sources.files(..., "parquet")`` of a local or mounted folder, with
 columns of the usual types, and with options and settings that do not change how a file is read. A few of the present
-files are checked, too. Both ways have the same offsets, so a checkpoint continues with either.
+files are checked, too. Both ways have the same offsets, so a checkpoint continues with either. They also read the files
+of a static DataFrame that is nothing but ``spark.read.parquet(...)`` and some of its columns, if each file fits.
 """
 
 from __future__ import annotations
 
 import copy
 import itertools
+import json
 import os
 import re
 from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
@@ -85,6 +90,8 @@ _OF_STREAMS = {
 
 _PATTERN = re.compile(r"[\[\]{}*?\\]")
 _SAMPLES, _LISTED = 3, 10_000
+_MOST_FOOTERS = 1_000
+"""The most files of a static DataFrame that workers read: each is looked at before the join, in half a millisecond."""
 
 
 def _is_parquet(source: Any) -> bool:
@@ -124,6 +131,21 @@ def why_through_spark(source: Source, frame: DataFrame, spec: InputSpec, *, is_c
     )
 
 
+def _is_read_by_workers(frame: DataFrame, spec: InputSpec) -> bool:
+    """Return whether the workers read the same rows as Spark from the files of a static DataFrame."""
+    session, schema = frame.sparkSession, spec.source_schema
+    if is_left_to_spark(session, "spark.cojoin.parquet") or why_by_settings(session) is not None:
+        return False
+    # Spark's reader takes defaults of columns that a file lacks, and their ids in files, from there.
+    if why_by_columns(schema, spec.key) is not None or '"metadata": {"' in json.dumps(frame.schema.jsonValue()):
+        return False
+    files = adapter_of(session).parquet_files(frame, _MOST_FOOTERS)
+    if not files or not all(file.startswith("file:/") for file in files):
+        return False
+    places = sorted(unquote(urlsplit(file).path) for file in files)
+    return _why_by_footers([(Path(place).name, place) for place in places], schema, len(places)) is None
+
+
 def _why_by_options(source: Source) -> str | None:
     others = [name for name in source.options if name.lower() not in _OF_STREAMS]
     return f"it has the option {others[0]}" if others else None
@@ -151,14 +173,19 @@ def _why_by_files(root: str | None, schema: pa.Schema) -> str | None:
     if named:
         return f"its folder {named[0]!r} is a Spark partition"
     files = [entry for entry in entries if entry.is_file() and not entry.name.startswith(("_", "."))]
-    for file in files[:: max(1, -(-len(files) // _SAMPLES))] + files[-1:]:
+    return _why_by_footers([(file.name, file.path) for file in files], schema)
+
+
+def _why_by_footers(files: Sequence[tuple[str, str]], schema: pa.Schema, samples: int = _SAMPLES) -> str | None:
+    """Check some files, of which each has a name and a path."""
+    for name, place in [*files[:: max(1, -(-len(files) // samples))], *files[-1:]]:
         try:
-            with pa.OSFile(file.path) as stored:
+            with pa.OSFile(place) as stored:
                 why = misfit(read_footer(stored), schema)
         except (OSError, pa.ArrowException) as error:
             why = f"it can't be opened: {str(error).partition(chr(10))[0]}"
         if why is not None:
-            return f"of its file {file.name}: {why}"
+            return f"of its file {name}: {why}"
     return None
 
 
@@ -251,6 +278,12 @@ class BoundInput:
             self.spec = replace(self.spec, reading=why or DIRECT)
         elif self.source is not None and self.is_streaming:
             self.spec = replace(self.spec, reading=self.source.how_packed(self.spec))
+
+    @cached_property
+    def reads_files(self) -> bool:
+        """Whether the workers read the files of a static DataFrame."""
+        is_plain = self.source is None and not self.is_streaming and not isinstance(self._event_time, Column)
+        return is_plain and _is_read_by_workers(self.frame, self.spec)
 
     def _open_table(self, declared: Input) -> OpenTable | None:
         """Return a table that the workers may read as a stream; None where Spark reads the source."""
@@ -415,11 +448,15 @@ class BoundInput:
 
         With ``has_clock`` the rows carry the time, where the workers need it. Spark replaces it in a stream by the
         batch's logged time: a repeated batch has the same. Its generated code contains the number, so each batch
-        compiles the code of its sources again, four times 10 milliseconds. Without, jobs have it (``logged_time``).
+        compiles the code of its sources again, which takes some 40 milliseconds. Without it, the workers take the time
+        from the job's properties (``batch_time``).
         """
         spreading = self.spec.spreading if self.spec.null_key == "unmatched" else ()
         grouping = Grouping(self.spec.source_schema, self.spec.key, key_groups, spreading)
         frame, others = self.frame, self._marker_columns
+        if self.reads_files:
+            reader = DirectReader(self._label, None, grouping, {}, "spark.cojoin.parquet", is_static=True)
+            return self._packed_ranges(file_ranges(frame), reader, has_clock=has_clock)
         if self.source is not None and self.spec.reading == DIRECT:
             if _is_parquet(self.source) or _is_table(self.source):
                 return self._packed_directly(self.source, grouping, has_clock=has_clock)
@@ -466,7 +503,10 @@ class BoundInput:
         else:
             ranges, places, stored = delta_stream.open_ranges(session, source, grouping.schema)
             reader = DirectReader(self._label, None, grouping, places, "spark.cojoin.delta", stored)
-        packer = Packer(self.spec, self.tag, group_labels(grouping.key_groups))
+        return self._packed_ranges(ranges, reader, has_clock=has_clock)
+
+    def _packed_ranges(self, ranges: DataFrame, reader: DirectReader, *, has_clock: bool) -> DataFrame:
+        packer = Packer(self.spec, self.tag, group_labels(reader.grouping.key_groups))
 
         def pack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             return packer(reader(batches))

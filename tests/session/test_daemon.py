@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -44,11 +45,12 @@ main()
 _ARCHIVE = Path(pyspark.__file__).parent / "python" / "lib" / "pyspark.zip"
 """The archive that Spark names in the import path of its processes."""
 
+_SITE = Path(daemon.__file__).with_name("site")
+
 
 def _answer_of_process(name: str, user_paths: list[Path], archive: Path = _ARCHIVE) -> list[str]:
     """Return the answer of a Python process with the import path that Spark gives to one of this name."""
-    site = Path(daemon.__file__).with_name("site")
-    paths = os.pathsep.join(map(str, [archive, site, *user_paths]))
+    paths = os.pathsep.join(map(str, [archive, _SITE, *user_paths]))
     script = """
 import os, sys
 print("pyspark" in sys.modules, os.environ.get("COJOIN_OF_USER"))
@@ -89,10 +91,12 @@ def test_an_archive_without_an_installed_pyspark_is_used_as_it_is(tmp_path: Path
 @pytest.mark.parametrize("name", ["pyspark.daemon", "a_job"])
 def test_the_users_module_for_the_start_of_python_still_runs(tmp_path: Path, name: str) -> None:
     (tmp_path / "sitecustomize.py").write_text(
-        "import os, sys\nos.environ['COJOIN_OF_USER'] = __name__ + str(__name__ in sys.modules)\n"
+        "import os, sys\nos.environ['COJOIN_OF_USER'] = str(sys.modules[__name__].__file__ == __file__)\n"
     )
-    imported, _ = _answer_of_process(name, [tmp_path])
-    assert imported.endswith(" sitecustomizeTrue")
+    # Another installation's folder is in the path of a process that a worker starts.
+    shutil.copytree(_SITE, tmp_path / "other" / "site")
+    imported, _ = _answer_of_process(name, [tmp_path / "other" / "site", tmp_path])
+    assert imported.endswith(" True")
 
 
 _SOURCE_SCRIPT = """

@@ -12,9 +12,9 @@ import pytest
 
 import cojoin as cj
 from cojoin.session.hadoop_store import HadoopStore
+from cojoin.session.session_adapter import FILE_MANAGER
 from cojoin.session.sessions import open_store
 from cojoin.session.spark_checkpoint import (
-    FILE_MANAGER,
     compact_interval,
     logged_time,
     planned_lines,

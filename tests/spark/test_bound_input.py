@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark.errors import PythonException
 from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import StructType
 
 import cojoin as cj
 from cojoin.engine.input_spec import DIRECT
+from cojoin.session.spark_errors import explain
 from cojoin.spark.batch.packing import NOW_COLUMN
 from cojoin.spark.bound_input import BoundInput
 from tests.spark.data import MORNING, Folders, Streams, cut
@@ -65,6 +69,63 @@ def test_a_stream_s_code_has_no_time_in_it_so_that_no_batch_compiles_it_again(
     for declared, has_clock in itertools.product((by_workers, by_spark), (True, False)):
         BoundInput(declared, "left", 1).packed(2, has_clock=has_clock).explain(extended=True)
         assert (NOW_COLUMN in capsys.readouterr().out) == has_clock
+
+
+def test_files_of_a_static_frame_are_read_by_workers_where_spark_gives_the_same_rows(
+    folder: Path, spark: SparkSession, tmp_path: Path
+) -> None:
+    def reads_files(frame: DataFrame, event_time: Any = "at") -> bool:
+        bound = BoundInput(cj.Input(frame, "id", event_time), "left", 1)
+        rows = bound.packed(2).count()
+        assert rows > 0, "rows and the control rows of the key groups"
+        return bound.reads_files
+
+    rows = spark.read.parquet(str(folder))
+    assert reads_files(rows)
+    assert reads_files(rows.select("at", "id").select("id", "at"))
+    assert reads_files(spark.read.option("pathGlobFilter", "*.parquet").schema(DDL).parquet(str(folder)))
+    assert not reads_files(rows.where("id = 1"))
+    assert not reads_files(rows.withColumn("id", F.col("id") + 1))
+    assert not reads_files(rows.withColumnRenamed("day", "date"))
+    assert not reads_files(rows, F.col("at").alias("t"))
+    assert not reads_files(spark.read.option("mergeSchema", True).parquet(str(folder)))
+    rows.write.partitionBy("day").parquet(f"{tmp_path}/parts")
+    assert not reads_files(spark.read.parquet(f"{tmp_path}/parts"))
+    with_default = StructType.fromJson(json.loads(rows.schema.json()))
+    with_default.add("added", "integer", metadata={"EXISTS_DEFAULT": "5", "CURRENT_DEFAULT": "5"})
+    older = spark.read.schema(with_default).parquet(str(folder))
+    assert [row.added for row in older.collect()] == [5], "the default of a column that the file lacks"
+    assert not reads_files(older)
+    both = spark.read.parquet(str(folder), str(folder))
+    assert reads_files(both)
+    rows.write.json(f"{tmp_path}/texts")
+    assert not reads_files(spark.read.schema(DDL).json(f"{tmp_path}/texts"))
+    pq.write_table(ROWS.set_column(0, "id", pa.array(["1"])), folder / "1.parquet")
+    assert not BoundInput(cj.Input(spark.read.schema(DDL).parquet(str(folder)), "id", "at"), "left", 1).reads_files
+    (folder / "1.parquet").unlink()
+    spark.conf.set("spark.cojoin.parquet", "spark")
+    try:
+        assert not reads_files(rows)
+    finally:
+        spark.conf.unset("spark.cojoin.parquet")
+    rows.cache().count()
+    try:
+        assert not reads_files(rows)
+        assert not reads_files(rows.select("at", "id")), "made of a cached one"
+    finally:
+        rows.unpersist(blocking=True)
+
+
+def test_a_file_of_a_static_frame_that_is_replaced_is_an_error_without_a_word_of_checkpoints(
+    folder: Path, spark: SparkSession
+) -> None:
+    bound = BoundInput(cj.Input(spark.read.parquet(str(folder)), "id", "at"), "left", 1)
+    pq.write_table(pa.concat_tables([ROWS] * 999), folder / "0.parquet")
+    with pytest.raises(PythonException) as error:
+        bound.packed(2).collect()
+    told = explain(error.value)
+    assert "put it back as it was, and run the join again; otherwise set spark.cojoin.parquet=spark" in told
+    assert "checkpoint" not in told
 
 
 def test_what_is_unusual_is_read_by_spark_and_why_is_told(folder: Path, spark: SparkSession) -> None:

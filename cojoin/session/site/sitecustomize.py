@@ -3,7 +3,7 @@
 Spark names an archive in front of it, without compiled modules, which takes half a second more: for the daemon of the
 workers, and for each streaming source in Python. ``spark_session`` names this folder in the import path of these
 processes, where Python looks for a module of this name at its start. Other processes import nothing here. The next
-module of this name in the import path, one of the user's, say, runs afterwards.
+module of this name in the import path, such as one of the user's, runs afterwards and takes this one's place.
 """
 
 from __future__ import annotations
@@ -32,10 +32,12 @@ def _import_installed() -> None:
 
 def _run_next() -> None:
     """Run the module that Python would have run without this folder."""
-    folders = [path for path in sys.path if Path(path or ".").resolve() != Path(__file__).resolve().parent]
+    own = str(Path(__file__).parent)
+    folders = sys.path[sys.path.index(own) + 1 :] if own in sys.path else []
     spec = PathFinder.find_spec("sitecustomize", folders)
     if spec is not None and spec.loader is not None:
-        spec.loader.exec_module(module_from_spec(spec))
+        module = sys.modules["sitecustomize"] = module_from_spec(spec)
+        spec.loader.exec_module(module)
 
 
 if any(argument.startswith("pyspark.") for argument in sys.orig_argv):

@@ -114,7 +114,7 @@ def batch_facts(setting: str | None) -> BatchFacts:
     return BatchFacts(-1 if batch_id is None else int(batch_id), _holds(holds), state, Loads.read(loads), places)
 
 
-def logged_time() -> int | None:
+def batch_time() -> int | None:
     """Return the logged time of the task's batch, in epoch milliseconds; None where it is not a local property."""
     time = _property(CLOCK_PROPERTY)
     return None if time is None else int(time)

@@ -131,7 +131,8 @@ class DirectReader:
 
     ``label`` names the input in messages. ``root`` is the folder of the files; None where their folders' names mean
     nothing. ``places`` are those of ``open_stored``. ``setting`` is the one that leaves the files to Spark. ``stored``
-    is the schema of the rows with the names that the files have; None where they are the same.
+    is the schema of the rows with the names that the files have; None where they are the same. ``is_static`` is whether
+    they are rows of a static DataFrame, whose join has no checkpoint.
     """
 
     label: str
@@ -140,6 +141,7 @@ class DirectReader:
     places: Mapping[str, Settings]
     setting: str
     stored: pa.Schema | None = None
+    is_static: bool = False
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a task's ranges, with their key groups; a file that does not fit is an error."""
@@ -165,16 +167,15 @@ class DirectReader:
                     reason = str(error).strip().partition("\n")[0]
                     msg = (
                         f"{self.label}: {place} can't be read: {reason}; if it is gone, changed or damaged, put it "
-                        f"back as it was, and start the query again; otherwise {self._cure}"
+                        f"back as it was, and {'run the join' if self.is_static else 'start the query'} again; "
+                        f"otherwise {self._cure}"
                     )
                     raise QueryFailedError(msg) from error
 
     @property
     def _cure(self) -> str:
-        return (
-            f"set {self.setting}=spark in the session and connect the inputs again: Spark then reads the files, and "
-            f"the query continues from the same checkpoint"
-        )
+        cure = f"set {self.setting}=spark in the session and connect the inputs again: Spark then reads the files"
+        return cure if self.is_static else f"{cure}, and the query continues from the same checkpoint"
 
     def _without(self, constants: Mapping[str, pa.Scalar]) -> tuple[pa.Schema, pa.Schema]:
         """Return the schema of a file's own columns, as the rows have them and with the file's names."""
@@ -191,7 +192,7 @@ class DirectReader:
         if why is not None:
             msg = (
                 f"{self.label}: {place}: {why}, which the workers do not read as Spark does; the files that were "
-                f"looked at before the start were not so; {self._cure}, if it can read this one"
+                f"looked at before were not so; {self._cure}, if it can read this one"
             )
             raise QueryFailedError(msg)
 

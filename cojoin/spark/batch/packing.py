@@ -43,7 +43,7 @@ from cojoin.errors import QueryFailedError
 from cojoin.session.arrow_types import spark_schema
 from cojoin.session.sealed import for_workers
 from cojoin.session.sessions import adapter_of
-from cojoin.spark.batch.batch_facts import check_places, logged_time
+from cojoin.spark.batch.batch_facts import batch_time, check_places
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -180,11 +180,12 @@ class Packer:
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield a task's rows and control rows as ``(key_group, tag, payload)``."""
         check_places()
-        seen = _Seen(logged_time() or 0)
+        time = None if self.spec.max_ahead_ms is None else batch_time()
+        seen = _Seen(time or 0)
         for chunk in chunks(batches):
             if NOW_COLUMN in chunk.column_names:
                 seen.processing_time = int(chunk.column(NOW_COLUMN)[0].as_py())
-            elif self.spec.max_ahead_ms is not None and not seen.processing_time:
+            elif self.spec.max_ahead_ms is not None and time is None:
                 msg = "the time of the micro-batch did not reach the workers; start the query again"
                 raise QueryFailedError(msg)
             ready, others = _ready_or_not(chunk)

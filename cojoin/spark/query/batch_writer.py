@@ -97,7 +97,8 @@ class BatchWriter(BatchProtocol):
         """Write a micro-batch; Spark commits it afterwards."""
         if adapter_of(emitted.sparkSession).has_local_properties:
             context = emitted.sparkSession.sparkContext
-            context.setLocalProperty(CLOCK_PROPERTY, str(logged_time(self._files, batch_id)))
+            if any(spec.max_ahead_ms is not None for spec in self._plan.inputs):
+                context.setLocalProperty(CLOCK_PROPERTY, str(logged_time(self._files, batch_id)))
             context.setLocalProperty(STATE_PROPERTY, json.dumps(self.state_before(batch_id)))
             if self._places is not None:
                 context.setLocalProperty(PLACES_PROPERTY, self._places.as_text())

@@ -22,9 +22,9 @@ from cojoin.checkpoints.control import drain_is_promised, plan_clock_message, pl
 from cojoin.checkpoints.savepoint import take_savepoint
 from cojoin.engine.display import display_of
 from cojoin.errors import ConfigurationError, QueryFailedError
+from cojoin.session.session_adapter import FILE_MANAGER
 from cojoin.session.sessions import adapter_of
 from cojoin.session.spark_checkpoint import (
-    FILE_MANAGER,
     await_sources,
     committed_batches,
     compact_interval,
@@ -315,12 +315,19 @@ class Query:
         if empty_batches is not None:
             settings[_EMPTY_BATCHES] = str(empty_batches).lower()
         try:
-            with _settings(self._spark, settings):
-                with self._lock:
-                    if not self._stopping:
-                        self._stream = stream.start()
-                if self._have_logs and FILE_MANAGER in settings and self._stream is not None:
-                    await_sources(self._stream)
+            try:
+                with _settings(self._spark, settings):
+                    with self._lock:
+                        if not self._stopping:
+                            self._stream = stream.start()
+                    if self._have_logs and FILE_MANAGER in settings and self._stream is not None:
+                        await_sources(self._stream)
+            except BaseException:
+                # The caller gets no query that could stop it.
+                if self._stream is not None:
+                    with contextlib.suppress(Exception):
+                        self._stream.stop()
+                raise
         except JAVA_ERRORS as error:
             # Spark writes to the checkpoint before the query runs; a store may refuse that. With Spark Connect, PySpark
             # has a class for each error of the server's.
@@ -417,9 +424,9 @@ def _settings(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None
     """Give the session settings during the block; a query that is started in it keeps them."""
     with _STARTING:
         before = {name: spark.conf.get(name, None) for name in settings}
-        for name, value in settings.items():
-            spark.conf.set(name, value)
         try:
+            for name, value in settings.items():
+                spark.conf.set(name, value)
             yield
         finally:
             for name, value in before.items():

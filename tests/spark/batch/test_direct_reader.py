@@ -157,6 +157,9 @@ def check_drawn(spark: SparkSession, folder: Path, seed: int) -> None:
     ddl, key = drawn_input(rng, folder)
     direct, general = both(spark, lambda: bound(spark, folder, ddl, key))
     note = f"seed {seed}: key {key} of {ddl}"
+    static = BoundInput(cj.Input(spark.read.schema(ddl).parquet(str(folder)), key, "at", "trades"), "left", 1)
+    assert static.reads_files, note
+    assert static.packed(GROUPS).toArrow().equals(direct), note
     assert direct.drop_columns("payload").equals(general.drop_columns("payload")), note
     if LEAVES_VALUES_BEHIND_NULLS:
         assert pc.binary_length(direct["payload"]).equals(pc.binary_length(general["payload"])), note

@@ -14,10 +14,12 @@ import pytest
 import cojoin as cj
 from cojoin.checkpoints.manifest import Manifests
 from cojoin.checkpoints.snapshots import Snapshots
+from cojoin.session.session_adapter import FILE_MANAGER
 from cojoin.session.sessions import open_store
-from cojoin.session.spark_checkpoint import FILE_MANAGER
+from cojoin.session.spark_checkpoint import logged_time
+from cojoin.spark.batch.batch_facts import CLOCK_PROPERTY
 from cojoin.spark.batch.packing import counted_by_rows
-from cojoin.spark.query import batch_writer
+from cojoin.spark.query import batch_writer, query
 from tests.spark.data import (
     Folders,
     asof,
@@ -133,7 +135,7 @@ def test_five_scheduled_runs_give_what_one_run_gives(spark: SparkSession, tmp_pa
         job.start(DRAIN)
 
 
-def test_a_local_checkpoint_is_written_without_programs_and_the_session_keeps_its_settings(
+def test_a_query_has_settings_and_times_of_its_own_and_the_session_keeps_its_settings(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     names = FILE_MANAGER, "spark.sql.streaming.pollingDelay", "spark.sql.streaming.noDataMicroBatches.enabled"
@@ -142,12 +144,38 @@ def test_a_local_checkpoint_is_written_without_programs_and_the_session_keeps_it
     folders.add_trades(trades([(1, 1, 10)]))
     folders.add_customers(customers([(1, 1, 5)]))
     job = Job(spark, tmp_path, folders)
-    job.output = lambda frame, _: within.append([frame.sparkSession.conf.get(name, None) for name in names])
+
+    def note(frame: DataFrame, batch_id: int) -> None:
+        settings = [frame.sparkSession.conf.get(name, None) for name in names[:2]]
+        within.append((batch_id, settings, spark.sparkContext.getLocalProperty(CLOCK_PROPERTY)))
+
+    job.output = note
     job.run(DRAIN)
-    ((manager, delay, _),) = within
+    ((batch_id, (manager, delay), time_of_batch),) = within
     assert str(manager).endswith(".FileSystemBasedCheckpointFileManager")
     assert delay == "30ms"
+    # A repeated batch has the same offset log, and so the same time.
+    assert time_of_batch == str(logged_time(open_store(spark, job.checkpoint), batch_id))
     assert [spark.conf.get(name, None) for name in names] == before
+
+
+def test_a_start_that_fails_leaves_the_session_and_no_stream(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folders = Folders(tmp_path)
+    folders.add_trades(trades([(1, 1, 10)]))
+    folders.add_customers(customers([(1, 1, 5)]))
+    before = {each.id for each in spark.streams.active}
+
+    def interrupted(stream: Any) -> None:
+        del stream
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(query, "await_sources", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        Job(spark, tmp_path, folders).start()
+    assert {each.id for each in spark.streams.active} == before
+    assert spark.conf.get(FILE_MANAGER, None) is None
 
 
 def test_a_batch_that_fails_after_its_output_gives_each_row_once(spark: SparkSession, tmp_path: Path) -> None:
