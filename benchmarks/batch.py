@@ -1,4 +1,4 @@
-"""What a batch costs that holds little or nothing, and an idle query: ``python -m benchmarks.batch [--rounds 3]``.
+"""The cost of a batch that holds little or nothing, and of an idle query: ``python -m benchmarks.batch [--rounds 3]``.
 
 Each run has a process and a session of its own. Plain Spark's stream that copies the left input into a Delta table is
 the floor. Both inputs of the join, an as-of join by four key groups, are small parquet files.

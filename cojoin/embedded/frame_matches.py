@@ -31,7 +31,6 @@ from cojoin.engine.local.local_run import LocalRun
 from cojoin.engine.operator import OUTPUT
 from cojoin.engine.ordering import stable_argsort
 from cojoin.engine.plan import Plan
-from cojoin.engine.time.control_rows import Control
 from cojoin.engine.values.tables import as_spark_column
 from cojoin.installed_packages import check_pandas
 
@@ -137,10 +136,9 @@ def join_frames(
     keyed = sides[0].typed.select(list(dict.fromkeys([*one.key, str(one.event_time)])))
     (one, lefts), (two, rights) = _numbered(one, keyed), _numbered(two, sides[1].typed)
     (lefts, left_out), (rights, right_out) = split_admitted(lefts, one, 0), split_admitted(rights, two, 0)
-    controls = [Control(1, rows=lefts.num_rows), Control(2, rows=rights.num_rows)]
     with LocalRun(Plan(join, one, two, 1), keeps_operators=True) as run:
         # No watermark is needed before the end of input.
-        pairs = run.process((lefts, rights), controls, end_of_input=True).tables()[OUTPUT]
+        pairs = run.process((lefts, rights), end_of_input=True).tables()[OUTPUT]
     places, matches = _in_order(pairs, keyed.num_rows, join)
     own = len(sides[0].names)
     joined = _assembled(sides[0], names[:own], places, sides[1], _Added(payload, names[own:], matches))

@@ -173,8 +173,7 @@ class ClassicSession(SessionAdapter):
         """Return the files below a directory, which Spark resolves first, unless it is a plain ``file:`` path."""
         if _PLAIN_FILE.fullmatch(root) is None:
             root = qualified(self.spark, root, label)
-        local = self.hadoop_setting(_LOCAL_FILES)
-        is_direct = not root.startswith(FILE) or local is None or local.rpartition(".")[2] in _LOCAL_CLASSES
+        is_direct = not root.startswith(FILE) or self._has_usual_files()
         store = direct_store(root, self.object_store_settings, label) if is_direct else None
         return store or HadoopStore(self.spark, root, label)
 
@@ -230,8 +229,8 @@ class ClassicSession(SessionAdapter):
 
     def parquet_files(self, frame: DataFrame, most: int) -> list[str] | None:
         """Return the files, if the plan is a relation of Spark's parquet reader, and columns of it are selected."""
-        local = self.hadoop_setting(_LOCAL_FILES)
-        if local is not None and local.rpartition(".")[2] not in _LOCAL_CLASSES:
+        level = frame.storageLevel
+        if level.useMemory or level.useDisk or not self._has_usual_files():
             return None
         try:
             plan = _plans(frame).analyzed()
@@ -245,18 +244,15 @@ class ClassicSession(SessionAdapter):
             relation = plan.relation()
             options = str(relation.options().keySet().mkString("\n")).lower().splitlines()
             is_plain = relation.partitionSchema().isEmpty() and set(options) <= _LISTING_OPTIONS
-            columns_of_files = json.loads(relation.dataSchema().json())["fields"]
-            if not is_plain or _class_of(relation.fileFormat()) != _PARQUET:
+            stored = json.loads(relation.dataSchema().json())["fields"]
+            has_own_metadata = any(column["name"].lower() == "_metadata" for column in stored)
+            if not is_plain or has_own_metadata or _class_of(relation.fileFormat()) != _PARQUET:
                 return None
             # A plan that is made of a cached one has none.
             files = frame._jdf.inputFiles()  # noqa: SLF001 - all names at once may take many seconds
-            names = [str(files[at]) for at in range(len(files))] if len(files) <= most else None
+            return [str(files[at]) for at in range(len(files))] if len(files) <= most else None
         except Py4JError:
             return None
-        level = frame.storageLevel
-        is_cached = level.useMemory or level.useDisk
-        has_own = any(column["name"].lower() == "_metadata" for column in columns_of_files)
-        return None if is_cached or has_own else names
 
     def stream_sources(self, frame: DataFrame) -> list[StreamSource | None]:
         """Return the sources of the streams that the plan of a DataFrame reads, in order."""
@@ -291,6 +287,11 @@ class ClassicSession(SessionAdapter):
     def _context(self) -> Any:
         """The JVM's ``SparkContext``."""
         return self._java.sparkContext()
+
+    def _has_usual_files(self) -> bool:
+        """Return whether one of the classes of Hadoop itself reads local files."""
+        local = self.hadoop_setting(_LOCAL_FILES)
+        return local is None or local.rpartition(".")[2] in _LOCAL_CLASSES
 
     def _loader(self) -> Any:
         """Return the class loader that has Spark's classes and those of its packages."""

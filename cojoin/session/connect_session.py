@@ -20,7 +20,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from cojoin.errors import CheckpointError, ConfigurationError
 from cojoin.session.classic_session import stopped
-from cojoin.session.session_adapter import SessionAdapter
+from cojoin.session.session_adapter import SessionAdapter, changed_settings
 from cojoin.session.spark_errors import first_line
 from cojoin.storage.file_systems import direct_store
 from cojoin.storage.locations import is_path, literally, without_login
@@ -145,17 +145,8 @@ class ConnectSession(SessionAdapter):
     @contextlib.contextmanager
     def with_settings(self, settings: Mapping[str, str]) -> Iterator[SparkSession]:
         """Yield the session itself with the settings, which are put back afterwards."""
-        before = {name: self.spark.conf.get(name, None) for name in settings}
-        try:
-            for name, value in settings.items():
-                self.spark.conf.set(name, value)
+        with changed_settings(self.spark, settings):
             yield self.spark
-        finally:
-            for name, former in before.items():
-                if former is None:
-                    self.spark.conf.unset(name)
-                else:
-                    self.spark.conf.set(name, former)
 
     def parallel_tasks(self) -> int:
         """Return how many tasks run at the same time."""

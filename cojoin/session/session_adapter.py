@@ -6,6 +6,7 @@ and methods, which both kinds implement, for everything else. No other code chec
 
 from __future__ import annotations
 
+import contextlib
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -14,7 +15,7 @@ from cojoin.storage.locations import without_login
 from cojoin.storage.object_store_settings import settings_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from pyspark.sql import DataFrame, SparkSession
@@ -37,6 +38,22 @@ class StreamSource(NamedTuple):
 
 FILE_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
 """The setting of the class by which Spark writes the files of a checkpoint."""
+
+
+@contextlib.contextmanager
+def changed_settings(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+    """Set settings of a session itself during the block; a query that is started in it keeps them."""
+    before = {name: spark.conf.get(name, None) for name in settings}
+    try:
+        for name, value in settings.items():
+            spark.conf.set(name, value)
+        yield
+    finally:
+        for name, former in before.items():
+            if former is None:
+                spark.conf.unset(name)
+            else:
+                spark.conf.set(name, former)
 
 
 class SessionAdapter(ABC):

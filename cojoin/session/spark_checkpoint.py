@@ -82,7 +82,7 @@ _MISSING_STATE = (
 
 _POLLING_DELAY, _POLLING = "spark.sql.streaming.pollingDelay", "30ms"
 INITIALIZING = "Initializing"
-"""How the status of a query begins that has not opened its sources."""
+"""The beginning of the status of a query that has not opened its sources."""
 
 _SOURCES_SECONDS, _PAUSE_SECONDS = 2.0, 0.005
 

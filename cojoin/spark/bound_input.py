@@ -143,7 +143,7 @@ def _is_read_by_workers(frame: DataFrame, spec: InputSpec) -> bool:
     if not files or not all(file.startswith("file:/") for file in files):
         return False
     places = sorted(unquote(urlsplit(file).path) for file in files)
-    return _why_by_footers([(Path(place).name, place) for place in places], schema, len(places)) is None
+    return _why_by_footers([(Path(place).name, place) for place in places], schema) is None
 
 
 def _why_by_options(source: Source) -> str | None:
@@ -173,12 +173,13 @@ def _why_by_files(root: str | None, schema: pa.Schema) -> str | None:
     if named:
         return f"its folder {named[0]!r} is a Spark partition"
     files = [entry for entry in entries if entry.is_file() and not entry.name.startswith(("_", "."))]
-    return _why_by_footers([(file.name, file.path) for file in files], schema)
+    samples = files[:: max(1, -(-len(files) // _SAMPLES))] + files[-1:]
+    return _why_by_footers([(file.name, file.path) for file in samples], schema)
 
 
-def _why_by_footers(files: Sequence[tuple[str, str]], schema: pa.Schema, samples: int = _SAMPLES) -> str | None:
-    """Check some files, of which each has a name and a path."""
-    for name, place in [*files[:: max(1, -(-len(files) // samples))], *files[-1:]]:
+def _why_by_footers(files: Sequence[tuple[str, str]], schema: pa.Schema) -> str | None:
+    """Check files, of which each has a name and a path."""
+    for name, place in files:
         try:
             with pa.OSFile(place) as stored:
                 why = misfit(read_footer(stored), schema)
@@ -471,7 +472,7 @@ class BoundInput:
         if self._marker_columns and self.source is not None and self.spec.partition != self.source.partition:
             # The source's marks are per source partition; if the user names other partitions, only the rows count.
             frame = frame.where(frame[MARK_COLUMN].isNull() & frame[NEWEST_COLUMN].isNull())
-        columns += self._clock() if has_clock else []
+        columns += self._clock(has_clock=has_clock)
         apart = None if self.source is None else self.source.max_apart_ms
         packer = Packer(self.spec, self.tag, group_labels(key_groups), apart)
         return frame.select(*columns, group).mapInArrow(for_workers(packer), PACKED_DDL)
@@ -511,11 +512,11 @@ class BoundInput:
         def pack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             return packer(reader(batches))
 
-        return ranges.select("*", *(self._clock() if has_clock else ())).mapInArrow(for_workers(pack), PACKED_DDL)
+        return ranges.select("*", *self._clock(has_clock=has_clock)).mapInArrow(for_workers(pack), PACKED_DDL)
 
-    def _clock(self) -> list[Column]:
-        unneeded = self.spec.max_ahead_ms is None
-        return [] if unneeded else [F.unix_millis(F.current_timestamp()).alias(NOW_COLUMN)]
+    def _clock(self, *, has_clock: bool) -> list[Column]:
+        is_needed = has_clock and self.spec.max_ahead_ms is not None
+        return [F.unix_millis(F.current_timestamp()).alias(NOW_COLUMN)] if is_needed else []
 
 
 def _open(source: Any, label: str) -> DataFrame:

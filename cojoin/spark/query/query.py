@@ -22,7 +22,7 @@ from cojoin.checkpoints.control import drain_is_promised, plan_clock_message, pl
 from cojoin.checkpoints.savepoint import take_savepoint
 from cojoin.engine.display import display_of
 from cojoin.errors import ConfigurationError, QueryFailedError
-from cojoin.session.session_adapter import FILE_MANAGER
+from cojoin.session.session_adapter import FILE_MANAGER, changed_settings
 from cojoin.session.sessions import adapter_of
 from cojoin.session.spark_checkpoint import (
     await_sources,
@@ -36,7 +36,7 @@ from cojoin.spark.query.progress import ProgressLine, query_display
 from cojoin.spark.query.triggers import with_trigger
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
@@ -316,7 +316,7 @@ class Query:
             settings[_EMPTY_BATCHES] = str(empty_batches).lower()
         try:
             try:
-                with _settings(self._spark, settings):
+                with _STARTING, changed_settings(self._spark, settings):
                     with self._lock:
                         if not self._stopping:
                             self._stream = stream.start()
@@ -417,20 +417,3 @@ class Query:
             self._progress_table.flush_early()
         else:
             self._progress_table.flush()
-
-
-@contextlib.contextmanager
-def _settings(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
-    """Give the session settings during the block; a query that is started in it keeps them."""
-    with _STARTING:
-        before = {name: spark.conf.get(name, None) for name in settings}
-        try:
-            for name, value in settings.items():
-                spark.conf.set(name, value)
-            yield
-        finally:
-            for name, value in before.items():
-                if value is None:
-                    spark.conf.unset(name)
-                else:
-                    spark.conf.set(name, value)
