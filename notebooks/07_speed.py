@@ -404,8 +404,11 @@ pd.DataFrame(
 # | 10 MB of state | 1.33 s |
 # | 1,120 MB of state | 1.85 s |
 #
-# Not in segments are rows that wait for the watermark, what an `interval_join` keeps, left rows of a forward or nearest
-# as-of join, and timers: some 10 MB of these a key group are sensible. Segments need a file system that tasks reach
+# Rows that wait for the watermark lie in such files from 8 MB on, for each input and key group, sorted by event time: a
+# batch reads those that are due, in slices, and leaves the others alone. Rows of a table's changes are the exception.
+#
+# Not in files are what an `interval_join` keeps, left rows of a forward or nearest as-of join, and timers: some 10 MB of
+# these a key group are sensible. Segments need a file system that tasks reach
 # without the JVM (local and shared paths, object stores, HDFS); where they do not, all state stays in Spark's store.
 #
 # Slower by nature: `asof_join` forward and nearest, and `interval_join`, which merge new rows into all the waiting rows

@@ -224,6 +224,10 @@ class Outcome:
         return sum(report["details"][detail] for report in self.reports)
 
 
+SLICES = 1 << 11
+"""The memory of operators with segments, in bytes: due rows in files are taken a few at a time."""
+
+
 def run(
     create: Callable[[InputSpec, InputSpec], Operator],
     streams: Streams,
@@ -235,7 +239,7 @@ def run(
     """Run operators over a delivery as Spark would, and assert conservation after every batch."""
     operators = [create(*streams.inputs) for _ in range(delivery.key_groups)]
     store, limit = MemoryStore(), delivery.segment_bytes
-    options = None if limit is None else SegmentOptions(limit)
+    options = None if limit is None else SegmentOptions(limit, memory_bytes=SLICES)
     outcome = Outcome()
     batches: list[tuple[Rows, Rows]] = [*delivery.batches, *([([], [])] if delivery.drains_apart else [])]
     for number, rows in enumerate(batches):

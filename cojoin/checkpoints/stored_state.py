@@ -25,6 +25,7 @@ from cojoin.checkpoints.snapshot_row import STATE_SCHEMA, read_content, snapshot
 from cojoin.engine.key_groups import group_labels
 from cojoin.engine.state.segmented_table import whole_tables
 from cojoin.engine.state.segments import Segment
+from cojoin.engine.state.waiting_rows import run_files, with_runs
 from cojoin.engine.values import codec
 from cojoin.engine.values.schema_evolution import evolve, widest
 from cojoin.engine.values.types import parse_schema
@@ -60,6 +61,7 @@ def read_value(content: bytes, segments: SegmentStore) -> tuple[dict[str, Any], 
     header, tables = codec.decode(content)
     # The writer of the value is not a part of the state.
     header.pop("written", None)
+    tables = with_runs(header.pop(codec.RUNS, {}), tables, segments)
     return header, whole_tables(header.pop("segments", {}), tables, segments)
 
 
@@ -301,5 +303,7 @@ def _check(content: bytes, segments: SegmentFolder) -> dict[str, Any]:
     header, _ = codec.decode(content)
     for table in header.get("segments", {}).values():
         for segment in table["segments"]:
-            Segment(*segment).open(segments)
+            Segment(*segment).content(segments)
+    for file in run_files(header.get(codec.RUNS, {})):
+        file.content(segments)
     return {"written": header.get("written")}

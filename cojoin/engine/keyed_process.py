@@ -168,6 +168,9 @@ class KeyedCoProcessOperator(Operator):
 
     shows_rows = True
 
+    # A drain counts the timers that it leaves, by the keys of one ``advance``.
+    _drains_in_slices = False
+
     def __init__(
         self, process: KeyedCoProcess, left: InputSpec, right: InputSpec, time: TimePolicy | None = None
     ) -> None:
@@ -203,6 +206,8 @@ class KeyedCoProcessOperator(Operator):
     def advance(self, due: Sides, before: int, after: int, last_event: int | None) -> Iterator[Emission]:
         """Call the function for the due rows and timers of every touched key."""
         clock = END_OF_TIME if self.watermark.status() == "finished" else self.processing_time
+        if self._is_partial:
+            clock = NONE
         service = self._state_backend.timer_service
         service.processing_time = self.processing_time
         own_before, self._own_watermarks = self._own_watermarks, self._input_watermarks()

@@ -1,7 +1,8 @@
 """The operator over two keyed inputs on which every join and every function runs; each key group has one instance.
 
-It buffers the rows that wait for the watermark, as one Arrow table for each input. It keeps each source partition's
-largest timestamp, and the counters. It removes a row from its buffer once it passes the row to the subclass.
+It buffers the rows that wait for the watermark, as one Arrow table for each input, and beyond a limit in files
+(``waiting_rows``). It keeps each source partition's largest timestamp, and the counters. It removes a row from its
+buffer once it passes the row to the subclass.
 
 It processes a micro-batch's rows and control rows. It folds the watermarks first, so all key groups agree on the
 watermark before the batch, which decides what is late, and on the watermark after it, which decides what is due. It
@@ -24,33 +25,42 @@ A snapshot has the buffers, the watermarks, the counters and the subclass's tabl
 is half read, also its rejected versions (``row_changes``). The header names the operator's class, so that a query never
 continues another operator's state.
 
-It costs a comparison of each buffered row's time in each batch, and a copy of the buffered and the due rows where some
-are due and others are not.
+Due rows of files are passed to the subclass in slices of event time, one after the other, as if they had become due in
+several batches.
+
+It costs a comparison of the time of each row that is buffered in memory in each batch, and a copy of these and of the
+due rows where some are due and others are not.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import numpy as np
 import pyarrow as pa
 
 from cojoin.engine.batch_report import InputCounts
 from cojoin.engine.input_spec import fault_table, has_null_key, rejected_table, split_admitted
 from cojoin.engine.state.segmented_table import attach, flush, without_shadowed
+from cojoin.engine.state.segments import SegmentOptions
+from cojoin.engine.state.waiting_rows import WaitingRows, slice_bounds
 from cojoin.engine.time.control_rows import ONE_PARTITION
 from cojoin.engine.time.operator_watermark import OperatorWatermark
 from cojoin.engine.time.watermarks import END_OF_TIME, NONE
 from cojoin.engine.values import codec
 from cojoin.engine.values.rows import beyond_python
 from cojoin.engine.values.schema_evolution import evolve
-from cojoin.engine.values.tables import concat, up_to_millis
+from cojoin.engine.values.tables import concat, take_rows, up_to_millis
 from cojoin.errors import CheckpointError, ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from numpy.typing import NDArray
 
     from cojoin.engine.input_spec import InputSpec, LatePolicy
     from cojoin.engine.state.segmented_table import SegmentedTable
@@ -167,6 +177,12 @@ class Operator(ABC):
     output_delay_ms: int = 0
     """How far an output row's event time may be behind the watermark when the row is emitted, in milliseconds."""
 
+    _drains_in_slices: bool = True
+    """Whether due rows may come in slices at the end of input, too."""
+
+    _is_partial: bool = False
+    """Whether this batch has another slice of due rows. What the clock makes due is due with the last one."""
+
     shows_rows: bool = False
     """Whether a user's function sees the rows, as Python's values; those with a time that has none are rejected."""
 
@@ -185,7 +201,7 @@ class Operator(ABC):
         self.rows_out = 0
         self._late = tuple(spec.late or default for spec, default in zip(inputs, late, strict=True))
         self._holds_rows = holds_rows
-        self._held = tuple(spec.schema.empty_table() for spec in inputs)
+        self._held = (self._buffer(0, None), self._buffer(1, None))
         self._rejected = [self._rejected_rows(spec, None) for spec in inputs]
 
     @abstractmethod
@@ -234,7 +250,7 @@ class Operator(ABC):
             )
             yield from rejections
             is_within = side + 1 in batch.holds and not batch.end_of_input
-            present, moved_back = self._without_moved_back(side, concat([self._held[side], fresh]), limit)
+            present, moved_back = self._without_moved_back(side, concat([self._held[side].memory, fresh]), limit)
             yield from moved_back
             kept, open_ = self._without_superseded(side, present, is_within=is_within)
             waiting.append(kept)
@@ -242,10 +258,12 @@ class Operator(ABC):
         last_event = self.watermark.max_timestamp()
         ends = after == END_OF_TIME
         yield from self._advance_to((waiting[0], waiting[1]), before, after, last_event if ends else None)
-        self._held = (concat([self._held[0], undecided[0]]), concat([self._held[1], undecided[1]]))
+        for held, rows in zip(self._held, undecided, strict=True):
+            held.memory = concat([held.memory, rows])
         if batch.end_of_input and not ends:
             self.watermark.finish()
-            yield from self._advance_to((self._held[0], self._held[1]), after, self.watermark.current(), last_event)
+            in_memory = (self._held[0].memory, self._held[1].memory)
+            yield from self._advance_to(in_memory, after, self.watermark.current(), last_event)
 
     def _take_load(self, load: TableLoad) -> None:
         """Finish the right input, and forget its rows before a refresh."""
@@ -255,8 +273,8 @@ class Operator(ABC):
         right.set_status(None, "finished")
         self.counts[1].rows_in += load.rows
         if self.table is not None:
-            self.counts[1].done += self._held[1].num_rows
-            self._held = (self._held[0], self.inputs[1].schema.empty_table())
+            self.counts[1].done += self._held[1].rows
+            self._held[1].forget()
             self.forget_table()
         self.table = load.as_dict(self.processing_time)
 
@@ -352,20 +370,34 @@ class Operator(ABC):
         ]
 
     def _advance_to(self, waiting: Sides, before: int, after: int, last_event: int | None) -> Iterator[Emission]:
-        """Select the due rows, buffer the others, run ``advance``, and count the output."""
-        due, held = [], []
-        for spec, table in zip(self.inputs, waiting, strict=True):
+        """Process all due rows, in slices if some are in files, and buffer the other rows in memory."""
+        due = []
+        for spec, table, held in zip(self.inputs, waiting, self._held, strict=True):
             is_due = up_to_millis(spec.micros(table), max(after, self._due_at_once(spec)))
-            if not self._holds_rows or spec.event_time is None or is_due.all():
-                due.append(table)
-                held.append(table.slice(0, 0))
-            elif not is_due.any():
-                due.append(table.slice(0, 0))
-                held.append(table)
-            else:
-                due.append(table.filter(pa.array(is_due)))
-                held.append(table.filter(pa.array(~is_due)))
-        self._held = (held[0], held[1])
+            if not self._holds_rows or spec.event_time is None:
+                is_due[:] = True
+            rows, held.memory = _parted(table, is_due)
+            due.append(rows)
+        if not any(held.has_due(after) for held in self._held):
+            yield from self._advance((due[0], due[1]), before, after, last_event)
+            return
+        slice_bytes = ((self.segmenting and self.segmenting.options) or SegmentOptions()).slice_bytes
+        is_whole = last_event is not None and not self._drains_in_slices
+        samples = [] if is_whole else [each for held in self._held for each in held.samples(after, slice_bytes)]
+        in_memory = [_by_time(rows, spec.millis(rows)) for rows, spec in zip(due, self.inputs, strict=True)]
+        starts = [0, 0]
+        for until in slice_bounds(samples, after, slice_bytes):
+            self._is_partial, part = until < after, []
+            for side, (held, (rows, times)) in enumerate(zip(self._held, in_memory, strict=True)):
+                stop = int(np.searchsorted(times, until, "right")) if self._is_partial else rows.num_rows
+                part.append(concat([held.take(until), rows.slice(starts[side], stop - starts[side])]))
+                starts[side] = stop
+            yield from self._advance((part[0], part[1]), before, until, last_event)
+            before = until
+
+    def _advance(self, rows: Sides, before: int, after: int, last_event: int | None) -> Iterator[Emission]:
+        """Take the rows apart that the subclass does not get, run ``advance`` for the others, and count the output."""
+        due = list(rows)
         apart = [self._take_null_keys(side, due) + self._take_beyond_python(side, due, before) for side in (0, 1)]
         for emission in chain(*apart, self.advance((due[0], due[1]), before, after, last_event)):
             if emission.table.num_rows:
@@ -400,7 +432,14 @@ class Operator(ABC):
 
     def held_rows(self) -> Sides:
         """Return the buffered rows of both inputs, which wait for the watermark."""
-        return self._held[0], self._held[1]
+        return self._held[0].read_all(), self._held[1].read_all()
+
+    def _buffer(self, side: int, rows: pa.Table | None) -> WaitingRows:
+        return WaitingRows(self.input_rows(side, rows), self.inputs[side].millis, partial(self.input_rows, side))
+
+    def _spills(self, side: int) -> bool:
+        """Return whether an input's waiting rows may lie in files; those of changes are looked at in each batch."""
+        return self.inputs[side].changes is None
 
     def close(self) -> None:  # noqa: B027 - joins hold no resources
         """Release the operator's resources; called once, also after an error."""
@@ -409,7 +448,7 @@ class Operator(ABC):
         """Return the counters, buffers and watermarks after the batch, as JSON values."""
         return {
             "inputs": [
-                counts.as_dict() | {"buffered": held.num_rows + waiting}
+                counts.as_dict() | {"buffered": held.rows + waiting}
                 for counts, held, waiting in zip(self.counts, self._held, self.waiting_rows(), strict=True)
             ],
             "rows_out": self.rows_out,
@@ -458,25 +497,31 @@ class Operator(ABC):
 
     def parts(self) -> tuple[dict[str, Any], dict[str, pa.Table]]:
         """Return all that the operator keeps, in segments too: JSON values, and tables whose rows carry their keys."""
-        tables = self._tables()
-        return self._header(), tables | {name: rows.read_all() for name, rows in self.segmented_tables().items()}
+        whole = {name: rows.read_all() for name, rows in self.segmented_tables().items()}
+        return self._header(), self._tables() | self._buffers(WaitingRows.read_all) | whole
 
     def snapshot(self) -> bytes:
         """Return all that the operator keeps, as versioned bytes."""
         return codec.encode(*self.parts())
 
     def flush(self) -> tuple[dict[str, Any], dict[str, pa.Table], int]:
-        """Write memtables that are too large as segments, and return the content of the state value.
+        """Write memtables and waiting rows that are too large as files, and return the content of the state value.
 
         It is as ``parts``, but with the segments' names in place of their rows; and the number of bytes written.
         """
-        tables = self._tables()
-        flushed = flush(self.segmented_tables(), self.segmenting)
-        return {**self._header(), "segments": flushed.described}, {**tables, **flushed.tables}, flushed.written
+        flushed, written = flush(self.segmented_tables(), self.segmenting), 0
+        if self.segmenting is not None:
+            written = sum(held.flush(self.segmenting) for side, held in enumerate(self._held) if self._spills(side))
+        runs = {name: held.describe() for name, held in self._named() if held.runs}
+        header = {**self._header(), "segments": flushed.described, **({codec.RUNS: runs} if runs else {})}
+        return header, {**self._tables(), **flushed.tables}, flushed.written + written
 
     def segments(self) -> list[Segment]:
-        """Return the segments that the state names."""
-        return [segment for rows in self.segmented_tables().values() for segment in rows.segments]
+        """Return the segments and the files of runs that the state names."""
+        segments = [segment for rows in self.segmented_tables().values() for segment in rows.segments]
+        segments += [run.file for held in self._held for run in held.runs]
+        # Equal rows of both inputs are one file.
+        return list({segment.name: segment for segment in segments}.values())
 
     def _header(self) -> dict[str, Any]:
         return {
@@ -490,11 +535,16 @@ class Operator(ABC):
         }
 
     def _tables(self) -> dict[str, pa.Table]:
-        held = {f"held{number}": table for number, table in enumerate(self._held, start=1)}
         rejected = {
             f"rejected{number}": table for number, table in enumerate(self._rejected, start=1) if table.num_rows
         }
-        return {**held, **rejected, **self.state_tables()}
+        return {**self._buffers(lambda held: held.memory), **rejected, **self.state_tables()}
+
+    def _named(self) -> list[tuple[str, WaitingRows]]:
+        return [(f"held{number}", held) for number, held in enumerate(self._held, start=1)]
+
+    def _buffers(self, rows_of: Callable[[WaitingRows], pa.Table]) -> dict[str, pa.Table]:
+        return {name: rows_of(held) for name, held in self._named()}
 
     def restore(self, data: bytes) -> None:
         """Restore what ``snapshot`` returned, or the encoded result of ``flush``."""
@@ -511,7 +561,9 @@ class Operator(ABC):
                 f"run the query that wrote it, or start with a new checkpoint"
             )
             raise CheckpointError(msg)
-        held = (self.input_rows(0, tables.get("held1")), self.input_rows(1, tables.get("held2")))
+        held = (self._buffer(0, tables.get("held1")), self._buffer(1, tables.get("held2")))
+        for name, rows in zip(("held1", "held2"), held, strict=True):
+            rows.attach(header.get(codec.RUNS, {}).get(name, ()), self.segmenting)
         described = header.get("segments", {})
         own = without_shadowed(described, tables)
         self._rejected = [
@@ -539,7 +591,7 @@ class Operator(ABC):
         if not keeps_counts:
             self.counts, self.rows_out = (InputCounts(), InputCounts()), 0
         for counts, held, waiting in zip(self.counts, self._held, self.waiting_rows(), strict=True):
-            counts.rows_in = counts.done + held.num_rows + waiting + counts.rejected.total()
+            counts.rows_in = counts.done + held.rows + waiting + counts.rejected.total()
 
     def input_rows(self, side: int, table: pa.Table | None) -> pa.Table:
         """Return stored rows in an input's present columns; the key, whose hash is fixed, keeps its types."""
@@ -556,6 +608,21 @@ class Operator(ABC):
 
     def check_states(self) -> None:  # noqa: B027 - joins declare no states
         """Check that the restored states fit the declared ones, before any row is processed."""
+
+
+def _by_time(rows: pa.Table, millis: NDArray[np.int64]) -> tuple[pa.Table, NDArray[np.int64]]:
+    """Return rows sorted by their timestamps, and these."""
+    order = np.argsort(millis, kind="stable")
+    return take_rows(rows, order), millis[order]
+
+
+def _parted(rows: pa.Table, chosen: NDArray[np.bool_]) -> tuple[pa.Table, pa.Table]:
+    """Return the rows that are chosen, and the others, without a copy where one part is empty."""
+    if chosen.all():
+        return rows, rows.slice(0, 0)
+    if not chosen.any():
+        return rows.slice(0, 0), rows
+    return rows.filter(pa.array(chosen)), rows.filter(pa.array(~chosen))
 
 
 def _stored_rows(spec: InputSpec, schema: pa.Schema, table: pa.Table | None) -> pa.Table:

@@ -37,7 +37,7 @@ def test_the_pieces_of_what_waits_do_not_add_up() -> None:
         feed(operator, [], [])
     again = Recorder()
     again.restore(operator.snapshot())
-    assert again._held[0].column("at").num_chunks == 1
+    assert again.held_rows()[0].column("at").num_chunks == 1
 
 
 def test_a_restore_needs_the_inputs_columns() -> None:

@@ -15,7 +15,7 @@ from cojoin.engine.state.segments import SegmentContext, SegmentOptions
 from cojoin.engine.values import codec
 from cojoin.engine.values.tables import concat
 from tests.segments import MemoryStore
-from tests.streams import SCHEMAS, Delivery, Streams, assert_conserved, deliveries, map_side, streams
+from tests.streams import SCHEMAS, SLICES, Delivery, Streams, assert_conserved, deliveries, map_side, streams
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -54,7 +54,7 @@ def wider(batch: Batch, number: int | None) -> Batch:
 def of_group(operation: Any, batches: Sequence[Batch], inputs: Any, since: int, limit: int | None) -> list[Any]:
     """Run a key group's batches, which have the new columns from one on."""
     store, found = MemoryStore(), []
-    options = None if limit is None else SegmentOptions(limit)
+    options = None if limit is None else SegmentOptions(limit, memory_bytes=SLICES)
     operator = operation.create_operator(*inputs)
     for number, batch in enumerate(batches):
         if number == since:

@@ -17,7 +17,8 @@ counted until they are read or compacted.
 
 Without segments the memtable is decoded and returned whole in each batch. With segments it costs 0.1 ms for each
 segment that a batch opens, and a binary search for each segment and touched key (``SegmentOptions``: writing).
-Timers, and rows that wait or are buffered, are not such tables: they stay in the state value.
+Timers, and rows that wait for matches, are not such tables: they stay in the state value. Rows that wait for the
+watermark have files of their own (``waiting_rows``).
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ class SegmentStore(Protocol):
 
 @dataclass(frozen=True)
 class SegmentOptions:
-    """The limits above which memtables are flushed and segments are merged.
+    """The limits above which memtables are flushed, segments are merged, and waiting rows are written as runs.
 
     Attributes:
         limit_bytes: How large a memtable may grow in a key group's state value. A megabyte of state costs 10 ms a
@@ -63,10 +63,22 @@ class SegmentOptions:
         ratio: A segment is merged with the newer ones once it is less than this many times as large as they are. A
             larger ratio makes fewer segments and writes each row more often: with 4 a row is written some 4 times a
             level, and there are 3 levels between half a megabyte and 32.
+        memory_bytes: What a task may use for waiting rows that it reads from runs and merges, in bytes of memory.
     """
 
     limit_bytes: int = 512 * 1024
     ratio: float = 4.0
+    memory_bytes: int = 1 << 30
+
+    @property
+    def waiting_bytes(self) -> int:
+        """The limit for an input's rows that wait in a key group's state value; with more, all are written as a run."""
+        return min(16 * self.limit_bytes, self.slice_bytes)
+
+    @property
+    def slice_bytes(self) -> int:
+        """The bytes of rows that are processed at a time, or merged into one file; each is copied several times."""
+        return self.memory_bytes // 16
 
     def ratio_of(self, key_group: int) -> float:
         """Return a key group's own ratio, from 3/4 to 5/4 of it, so that largest merges fall into different batches.
@@ -89,7 +101,10 @@ class SegmentContext:
 
 @dataclass(frozen=True)
 class Segment:
-    """The record of a segment in the state value; ``rows`` counts superseded ones, and the digest is BLAKE2b."""
+    """The record of a file in the state value; ``rows`` counts superseded ones, and the digest is BLAKE2b.
+
+    The file is a segment, or a run of waiting rows (``waiting_rows``).
+    """
 
     name: str
     rows: int
@@ -102,7 +117,11 @@ class Segment:
         return [self.name, self.rows, self.tombstones, self.bytes, self.digest]
 
     def open(self, store: SegmentStore) -> OpenSegment:
-        """Return the segment's content, after comparing its length, and its digest the first time."""
+        """Return the segment, opened; see ``content``."""
+        return OpenSegment(self.content(store))
+
+    def content(self, store: SegmentStore) -> pa.Buffer:
+        """Return the file's bytes, after comparing their length, and their digest the first time."""
         where = f"segment {store.place}/{self.name}"
         try:
             stamp, content = store.stamp(self.name), store.open(self.name)
@@ -122,7 +141,7 @@ class Segment:
                 msg = f"{where}: expected content with the digest {self.digest}, got {digest}: it was changed; {_FIXES}"
                 raise CodecError(msg)
             _note(known, stamp)
-        return OpenSegment(content)
+        return content
 
 
 class OpenSegment:
@@ -159,11 +178,17 @@ def write_segment(
         nothing = [pa.nulls(len(tombstones), field.type) for field in rows.schema]
         writer.write_batch(pa.RecordBatch.from_arrays([pa.array(tombstones), *nothing], schema=schema))
     content = sink.getvalue()
+    name, digest = write_file(segmenting, content)
+    return Segment(name, rows.num_rows, len(tombstones), content.size, digest)
+
+
+def write_file(segmenting: SegmentContext, content: pa.Buffer) -> tuple[str, str]:
+    """Write a file, and return its name and digest."""
     digest = _digest(content)
     name = f"{segmenting.batch_id:012d}-{segmenting.key_group:05d}-{digest}.arrow"
     segmenting.store.write(name, content)
     _note((segmenting.store.place, name), segmenting.store.stamp(name))
-    return Segment(name, rows.num_rows, len(tombstones), content.size, digest)
+    return name, digest
 
 
 def _one_piece(column: pa.ChunkedArray) -> pa.Array:
