@@ -64,8 +64,8 @@ def connect(
         key_groups: The number of key groups into which keys are hashed, from 1 to 32,768. A key group is the unit of
             parallelism and of state. Each costs some milliseconds per micro-batch even without rows, so use a few
             per core. Results do not depend on the number. For streams None is 32, and the number can't change while a
-            checkpoint is in use, except with ``restore_from``. For static inputs it is an upper bound: fewer are used
-            if the inputs are small.
+            checkpoint is in use, except with ``restore_from``. For static inputs it is a hint: fewer are used if the
+            inputs are small, and more if a key group of so many rows would take much memory.
         when_all_idle: The operator's watermark when every input that is not finished is idle. ``"hold"`` keeps it;
             ``"max"`` advances it to the larger of the inputs' watermarks, as in Flink, which releases the last rows.
         hold_left_until: A datetime with a time zone. The operator's watermark does not advance until the right input's

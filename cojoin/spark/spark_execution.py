@@ -32,12 +32,13 @@ from cojoin.engine.input import check_pair
 from cojoin.engine.input_spec import Reason
 from cojoin.engine.operator import REJECTED
 from cojoin.engine.values.arguments import milliseconds
+from cojoin.engine.values.rows import free_name
 from cojoin.errors import ConfigurationError, MissingRowsWarning, SchemaError
-from cojoin.session.arrow_types import arrow_schema
+from cojoin.session.arrow_types import arrow_schema, spark_schema
 from cojoin.session.sealed import check_picklable, for_workers
 from cojoin.session.sessions import active_session, adapter_of, is_left_to_spark, pipeline_refusals
 from cojoin.session.workers import warm_up, warm_up_planning
-from cojoin.spark.batch.call import EMITTED_DDL, STATE_DDL, STATISTICS, StaticCall, StreamingCall
+from cojoin.spark.batch.call import EMITTED_DDL, STATE_DDL, STATISTICS, StaticCall, StaticRows, StreamingCall
 from cojoin.spark.batch.packing import unpack
 from cojoin.spark.batch.written_files import OUTPUT_SETTING
 from cojoin.spark.bound_input import BoundInput, SparkAdvice
@@ -101,11 +102,12 @@ class _Warner:
 _WARNERS: WeakKeyDictionary[SparkSession, _Warner] = WeakKeyDictionary()
 
 
-def _with_rejection_warnings(emitted: DataFrame, names: Sequence[str], depth: int) -> DataFrame:
+def _with_rejection_warnings(emitted: DataFrame, text: Column, names: Sequence[str], depth: int) -> DataFrame:
     """Return the emitted rows such that the first action on them warns of the rows that it has rejected.
 
-    With Spark Connect it does not warn: its ``toPandas`` attaches what is observed to the user's DataFrame. ``depth``
-    is the number of calls between this one and the user's line.
+    ``text`` has the statistics of calls, and is otherwise null. ``depth`` is the number of calls between this one and
+    the user's line. With Spark Connect it does not warn: its ``toPandas`` attaches what is observed to the user's
+    DataFrame.
     """
     session = emitted.sparkSession
     if not adapter_of(session).has_listeners:
@@ -117,7 +119,7 @@ def _with_rejection_warnings(emitted: DataFrame, names: Sequence[str], depth: in
         "registry": frame.f_globals.setdefault("__warningregistry__", {}),
         "module": frame.f_globals.get("__name__"),
     }
-    return emitted.observe(_warner(session).add(_Waiting(tuple(names), line)), *_sums())
+    return emitted.observe(_warner(session).add(_Waiting(tuple(names), line)), *_sums(text))
 
 
 def _warner(session: SparkSession) -> _Warner:
@@ -128,9 +130,8 @@ def _warner(session: SparkSession) -> _Warner:
     return _WARNERS[session]
 
 
-def _sums() -> list[Column]:
+def _sums(text: Column) -> list[Column]:
     """Return the sums that Spark makes of the calls' statistics."""
-    text = F.when(F.col("kind") == F.lit(STATISTICS), F.col("payload").cast("string"))
     names = ["rows_in", *(f"rejected.{reason}" for reason in get_args(Reason))]
     places = [f"inputs[{side}].{name}" for side in (0, 1) for name in names]
     return [F.sum(F.get_json_object(text, f"$.{place}").cast("bigint")).alias(place) for place in places]
@@ -210,10 +211,9 @@ class SparkExecution:
                 raise ConfigurationError(msg)
         with pipeline_refusals("to_dataframe()"):
             check_present_validity(self.bound)
-            emitted = self.emitted(plan) if self.is_streaming else self._emitted_once(plan)
-            if not self.is_streaming and name != REJECTED:
-                emitted = _with_rejection_warnings(emitted, [spec.name for spec in plan.inputs], depth)
-            return unpack(emitted, *plan.outputs[name])
+            if not self.is_streaming:
+                return self._rows_once(plan, name, depth)
+            return unpack(self.emitted(plan), *plan.outputs[name])
 
     def start(self, plan: Plan, options: QueryOptions) -> Query:
         """Start a plan as a query; see ``Joined.start``."""
@@ -254,9 +254,27 @@ class SparkExecution:
         packed = inputs if control is None else inputs.unionByName(control)
         return packed.groupBy("key_group").applyInPandasWithState(run, EMITTED_DDL, STATE_DDL, "append", timeout)
 
-    def _emitted_once(self, plan: Plan) -> DataFrame:
-        run = for_workers(StaticCall(plan), _function_of(plan))
-        return self._packed(plan).groupBy("key_group").applyInArrow(run, EMITTED_DDL)
+    def _rows_once(self, plan: Plan, name: str, depth: int) -> DataFrame:
+        """Return an output of static inputs; where Spark takes its columns as they are, the calls return its rows."""
+        schema = plan.outputs[name][1]
+        declared = spark_schema(schema)
+        is_direct = schema.types == arrow_schema(declared).types and all(field.nullable for field in schema)
+        column = free_name("statistics", schema.names)
+        call, columns, text = (
+            StaticCall(plan),
+            EMITTED_DDL,
+            F.when(F.col("kind") == F.lit(STATISTICS), F.col("payload")),
+        )
+        if is_direct:
+            call, columns, text = StaticRows(plan, name, column), declared.add(column, "string"), F.col(f"`{column}`")
+        run = for_workers(call, _function_of(plan))
+        emitted = self._packed(plan).groupBy("key_group").applyInArrow(run, columns)
+        if name != REJECTED:
+            names = [spec.name for spec in plan.inputs]
+            emitted = _with_rejection_warnings(emitted, text.cast("string"), names, depth + 1)
+        if is_direct:
+            return emitted.where(text.isNull()).drop(column)
+        return unpack(emitted, *plan.outputs[name])
 
     def _without_end(self) -> SparkExecution:
         """Return the execution over the same inputs as a run without an end reads them."""
@@ -287,10 +305,16 @@ def _function_of(plan: Plan) -> object:
 
 
 _KEY_GROUPS = 32
-"""The number of key groups if the user names none; for static inputs the largest."""
+"""The number of key groups if the user names none."""
 
 _BYTES_FOR_GROUP = 256 << 10
 """The bytes of static inputs that make a key group worth its cost; with fewer, one call is quicker than two."""
+
+_BYTES_OF_GROUP, _MOST_STATIC_GROUPS = 4 << 20, 512
+"""The bytes of files for which static inputs get another key group, and the most that they get so.
+
+A call has all rows of its key group in memory, where they are many times as large as in a file.
+"""
 
 _CALL_MS = 1.5, 4.0
 """The lower and the usual upper bound of what a key group costs per micro-batch, in milliseconds, even without rows."""
@@ -322,9 +346,21 @@ def bind_inputs(left: Input, right: Input, key_groups: int | None) -> tuple[Spar
         raise ConfigurationError(msg)
     groups = (_KEY_GROUPS if first.spec.key else 1) if key_groups is None else key_groups
     if not first.is_streaming:
-        groups = min(groups, 1 + sum(_size(each) for each in (first, second)) // _BYTES_FOR_GROUP)
+        groups = _static_groups(groups, (first, second))
     padded = [f"key: {message.format('only texts that fill it match')}" for message, _ in _padded(first, second)]
     return SparkExecution(first, second), groups, [*_changed_columns(first, second), *padded, *_cost(groups, first)]
+
+
+def _static_groups(groups: int, inputs: Sequence[BoundInput]) -> int:
+    """Return the number of key groups of static inputs; for streams it would be ``groups``.
+
+    Of a plan Spark only estimates the size, and of a join that is the product of its sides; so only files count for
+    more key groups.
+    """
+    sizes = [_size(each) for each in inputs]
+    of_files = sum(size for size, each in zip(sizes, inputs, strict=True) if each.reads_files)
+    needed = min(of_files // _BYTES_OF_GROUP, _MOST_STATIC_GROUPS) if inputs[0].spec.key else 1
+    return max(min(groups, 1 + sum(sizes) // _BYTES_FOR_GROUP), needed)
 
 
 def _size(bound: BoundInput) -> int:

@@ -43,7 +43,7 @@ from cojoin.spark.batch.packing import CONTROL_TAG, LOADED_TAG, read_control
 from cojoin.spark.batch.written_files import CallFiles, FileTarget
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from cojoin.engine.operator import Emission
     from cojoin.engine.plan import Plan
@@ -60,6 +60,8 @@ STATISTICS = 0
 
 _WRITTEN = "written"
 """The header's entry about who wrote a state value: the key group, the batch and the query."""
+
+_ROWS_OF_PIECE, _BYTES_OF_PIECE = 1 << 16, 16 << 20
 
 _EMITTED_SCHEMA = pa.schema([("kind", pa.int8()), ("payload", pa.binary())])
 
@@ -225,23 +227,46 @@ class StaticCall:
 
     def __call__(self, packed: pa.Table) -> pa.Table:
         """Run the operator over all packed rows of a key group; return rows of ``(kind, payload)``."""
-        with UserFrames(), without_garbage_collection():
-            emitted = self._run(packed)
+        tags, payloads = packed.column("tag").to_pylist(), packed.column("payload")
+        with UserFrames(), without_garbage_collection(), KeyGroup(self._plan) as running:
+            batch, _ = _unpack_batch(self._plan, zip(tags, payloads, strict=True), RestoredState())
+            emissions = running.process(Batch(batch.rows, batch.controls, end_of_input=True))
+            return self._result(emissions, lambda: json.dumps({"inputs": running.operator.report()["inputs"]}))
+
+    def _result(self, emissions: Iterable[Emission], statistics: Callable[[], str]) -> pa.Table:
+        """Return what the call returns; ``statistics`` are there once all emissions were taken."""
+        emitted = [
+            (self._kinds[emission.kind], payload)
+            for emission in emissions
+            for payload in write_messages(emission.table)
+        ]
+        emitted.append((STATISTICS, pa.py_buffer(statistics().encode())))
         kinds, outputs = [kind for kind, _ in emitted], [payload for _, payload in emitted]
         return pa.Table.from_arrays([pa.array(kinds, pa.int8()), binary_column(outputs)], schema=_EMITTED_SCHEMA)
 
-    def _run(self, packed: pa.Table) -> list[tuple[int, pa.Buffer]]:
-        tags, payloads = packed.column("tag").to_pylist(), packed.column("payload")
-        with KeyGroup(self._plan) as running:
-            batch, _ = _unpack_batch(self._plan, zip(tags, payloads, strict=True), RestoredState())
-            to_the_end = Batch(batch.rows, batch.controls, end_of_input=True)
-            emitted = [
-                (self._kinds[emission.kind], payload)
-                for emission in running.process(to_the_end)
-                for payload in write_messages(emission.table)
-            ]
-            counts = {"inputs": running.operator.report()["inputs"]}
-            return [*emitted, (STATISTICS, pa.py_buffer(json.dumps(counts).encode()))]
+
+class StaticRows(StaticCall):
+    """As ``StaticCall``, but returns the rows of one output in its columns, and a last row with the statistics alone.
+
+    ``statistics`` is the name of their column, the last one, of texts.
+    """
+
+    def __init__(self, plan: Plan, name: str, statistics: str) -> None:
+        super().__init__(plan)
+        self._name, self._own = name, plan.outputs[name][1]
+        self._schema = pa.schema([*self._own, pa.field(statistics, pa.string())])
+
+    def _result(self, emissions: Iterable[Emission], statistics: Callable[[], str]) -> pa.Table:
+        pieces: list[pa.RecordBatch] = []
+        for emission in emissions:
+            if emission.kind == self._name:
+                rows = emission.table.combine_chunks()
+                table = pa.Table.from_arrays([*rows.columns, pa.nulls(rows.num_rows, pa.string())], schema=self._schema)
+                # Each piece crosses to the JVM as one Arrow batch.
+                most = max(1, rows.num_rows * _BYTES_OF_PIECE // max(1, rows.nbytes))
+                pieces += table.to_batches(max_chunksize=min(most, _ROWS_OF_PIECE))
+        last = [*(pa.nulls(1, field.type) for field in self._own), pa.array([statistics()], pa.string())]
+        return pa.Table.from_batches([*pieces, pa.RecordBatch.from_arrays(last, schema=self._schema)])
 
 
 def _unpack_batch(
