@@ -236,8 +236,7 @@ decoded.open(streaming=False).toPandas()
 #
 # Topics that are created later and match the pattern, and partitions that are added, are read from their beginning
 # within a micro-batch. From one start to the next, topics may be added to the list or by the pattern. A topic that the
-# query has read can't be left out: what is written there from then on would be missing, so such a start is refused. On
-# the command line these are `kafka:HOST:PORT/TOPIC,TOPIC` and `'kafka:HOST:PORT/^PATTERN'`.
+# query has read can't be left out: what is written there from then on would be missing, so such a start is refused.
 #
 # Records of aborted transactions never come out. A run over what is there ends before a transaction that is still open,
 # and a warning says which partition holds how many offsets back. Topics may be compacted, their records may be
@@ -498,7 +497,7 @@ assert written.count() == written.select("trade_id").distinct().count() == len(r
 # * A topic can't be cut back. A query that is restored from another one's snapshot goes on in its topic only if nothing
 #   was written there after the snapshot, as after a savepoint of a stopped query; otherwise name a new topic.
 #
-# On the command line it is `--output kafka:HOST:PORT/TOPIC`, with `--output-key` and `--output-option`.
+# For the command line, write `NAME = cj.sinks.kafka(...)` into the job's file, and give `--output NAME`.
 
 # %% [markdown]
 # ## What if Kafka no longer has the older records?

@@ -73,7 +73,7 @@ pair.asof_join().to_pandas()
 # | no key is needed | `key=()` joins by time alone; `process` needs a key |
 # | any number can be the time | a time, a date, or a whole number with `time_unit=` |
 # | rows without a time are refused, or come out unmatched | they are rejected, as rows without a key: `run()` counts them |
-# | of versions of one time, the last in the frame | the last by `sequence=`, a column of the input; else by their content |
+# | of versions of one time, the last in the frame (looking forward the first) | the last by `sequence=`, a column of the input; else by their content |
 # | at equal distance Polars' nearest takes the later version | the earlier one, as pandas |
 
 # %%

@@ -71,8 +71,8 @@ def asof_join(
 
     By default that is the newest right row that is not later than the left row. Frames need not be sorted. If several
     right rows have the same event time and key, they are sorted by their columns, nulls first, and the last one
-    matches (pandas takes the last one in the frame). ``connect`` and ``ConnectedInputs.asof_join`` are the same
-    join with more settings, and also run it as a stream.
+    matches (pandas takes the last one in the frame, and looking forward the first). ``connect`` and
+    ``ConnectedInputs.asof_join`` are the same join with more settings, and also run it as a stream.
 
     Args:
         left: A frame: a pandas or Polars DataFrame, a pyarrow Table, a DuckDB relation, anything else with

@@ -298,7 +298,9 @@ def enriched(spark):
 '''
 
 _FILES_ABOUT = "Folders of parquet files; each run reads the files that are new. The demo makes folders to try it with."
-_DELTA_ABOUT = "Delta tables; each run reads the commits that are new. changes=True reads updates and deletes, too."
+_DELTA_ABOUT = """\
+Delta tables; each run reads the commits that are new. For a table whose rows are updated or deleted, set its property
+# delta.enableChangeDataFeed, give its source changes=True, and join with temporal_join."""
 
 _TOPICS = '''
 # The columns of the values, which are JSON; value=cj.kafka.avro(...) reads Avro by a schema registry.
@@ -313,7 +315,7 @@ OPTIONS = {{
     # "sasl.password": os.environ["KAFKA_PASSWORD"],
 }}
 
-# For `--output enriched_topic`: JSON records, exactly once.
+# For `--output enriched_topic`: JSON records, exactly once, into a topic that exists.
 enriched_topic = cj.sinks.kafka(SERVERS, "enriched", key="customer_id", options=OPTIONS)
 
 
@@ -364,7 +366,7 @@ def job_text(kind: str, file: str) -> str:
     if kind == "kafka":
         head = _HEAD.format(
             file=file,
-            idle="A partition without rows for a minute no longer holds time back.",
+            idle="A partition without rows for a minute no longer holds time back (if none has any: when_all_idle=).",
             idleness='.with_idleness("1 minute")',
         )
         return head + _TOPICS.format(trades=TRADES_DDL, customers=CUSTOMERS_DDL)

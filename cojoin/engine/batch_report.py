@@ -359,9 +359,8 @@ class BatchReport:
         """Return the one unset setting that would release waiting rows, as the end of a sentence; empty if none."""
         holder = self._holder()
         if holder is None:
-            open_ = [each for each in self.inputs if each.status != "finished"]
-            furthest = max(mark for each in open_ for mark in (each.watermark, *each.partitions.values()))
-            if furthest > self.watermark:
+            furthest = furthest_of_idle(self)
+            if furthest is not None:
                 setting = "With when_all_idle='max' in connect(...) the watermark advances"
                 return f". {setting} to {format_time(furthest)} while all are idle"
         elif holder.promise is not None and holder.promise["watermark"] >= holder.watermark:
@@ -377,7 +376,8 @@ class BatchReport:
                 if holder.reads_changes
                 else f"The {holder.holder or 'only partition'} of {holder.name!r} has no newer rows"
             )
-            return f". {who}: with_idleness(...) in its watermark strategy lets the watermark advance without it"
+            live = "; a query that runs on needs the idleness from its checkpoint's first run" if goes_on else ""
+            return f". {who}: with_idleness(...) in its watermark strategy lets the watermark advance without it{live}"
         if goes_on:
             return ""
         return (
@@ -387,9 +387,9 @@ class BatchReport:
 
     def _idle(self) -> list[str]:
         """Return a sentence for each input that is idle since complete readings found no row of it."""
+        idle = "{!r} is idle" if self._holder() is None else "The watermark advances without {!r}, which is idle"
         return [
-            f"The watermark advances without {report.name!r}, which is idle: no row since "
-            f"{format_time(report.quiet_since)} UTC"
+            f"{idle.format(report.name)}: no row since {format_time(report.quiet_since)} UTC"
             for report in self.inputs
             if report.quiet_since is not None and not self.drained
         ]
@@ -543,6 +543,15 @@ def _upserted(counts: Mapping[str, int]) -> str:
 
 def _rows(count: int) -> str:
     return f"{count:,} row{'' if count == 1 else 's'}"
+
+
+def furthest_of_idle(report: BatchReport) -> int | None:
+    """Return a partition's largest watermark, if it is above the operator's and no input is active; else None."""
+    marks: list[int] = []
+    for counts in report.inputs:
+        if counts.status != "finished":
+            marks += [counts.watermark, *counts.partitions.values()]
+    return max(marks) if report.holding_input is None and marks and max(marks) > report.watermark else None
 
 
 def _exceptions(inputs: Sequence[InputReport]) -> str:

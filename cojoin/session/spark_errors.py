@@ -89,6 +89,11 @@ def names_other_run(error: BaseException) -> bool:
     return "CONCURRENT_STREAM_LOG_UPDATE" in str(error)
 
 
+def names_silent_python(error: BaseException) -> bool:
+    """Return whether an error means that a Python process of Spark's did not answer in time."""
+    return _NO_PYTHON in str(error)
+
+
 def names_missing_file(error: BaseException) -> bool:
     """Return whether an error means that a file to read is gone."""
     return any(each in str(error) for each in ("FILE_NOT_EXIST", "FileNotFound", "does not exist"))
@@ -159,9 +164,10 @@ def _with_cure(message: str, text: str) -> str:
         message = message if cause is None else f"{message.rstrip('.')}: {cause}"
     if _NO_PYTHON in message:
         remedy = (
-            "see that the Python of spark.pyspark.python starts within ten seconds on all hosts, and start the query"
+            "start the query again; if that does not help, see that the Python of spark.pyspark.python starts within "
+            "ten seconds on all hosts"
         )
-        return f"{message.rstrip('.')}: Spark has started a Python process, which gave no answer; {remedy} again"
+        return f"{message.rstrip('.')}: Spark has started a Python process, which gave no answer in time; {remedy}"
     is_of_store = any(sign in message for sign in _OF_STORES) or any(each in text for each in _CONNECTORS)
     cure = cure_of(message) if is_of_store else None
     return message if cure is None else f"{without_login(message).rstrip('.')}; {cure}"

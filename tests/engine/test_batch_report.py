@@ -6,7 +6,7 @@ from typing import Any, get_args
 
 import pytest
 
-from cojoin.engine.batch_report import BatchReport, merge_reports, parse_report
+from cojoin.engine.batch_report import BatchReport, furthest_of_idle, merge_reports, parse_report
 from cojoin.engine.display import text_table
 from cojoin.engine.input_spec import Reason
 from cojoin.engine.joins import AsofJoin
@@ -270,6 +270,22 @@ def test_the_last_line_says_when_an_input_goes_idle_and_when_it_has() -> None:
         ". The watermark advances without 'customers', which is idle: no row since 1970-01-01 00:00:01.000 UTC"
         in idle.ending()
     )
+
+
+def test_where_all_inputs_are_idle_the_last_line_says_that_rows_wait_for_them() -> None:
+    idle = replace(customers_of(quiet_since=1_000, status="idle"), holding_input=None)
+    told = idle.ending()
+    assert "wait while all source partitions are idle" in told
+    assert "With when_all_idle='max' in connect(...) the watermark advances to" in told
+    assert ". 'customers' is idle: no row since 1970-01-01 00:00:01.000 UTC" in told
+    assert "advances without" not in told
+    assert furthest_of_idle(idle) == 8
+    assert furthest_of_idle(report()) is None
+
+
+def test_a_query_that_runs_on_is_told_from_when_it_must_know_idleness() -> None:
+    advice = "advance without it; a query that runs on needs the idleness from its checkpoint's first run"
+    assert advice in customers_of(reads_changes=True).ending(goes_on=True)
 
 
 def test_the_last_line_names_a_tables_promise_and_the_commits_that_broke_it() -> None:

@@ -191,9 +191,9 @@ CLIENT_ERROR = (
         (
             PySparkException("Python worker failed to connect back.\n\nJVM stacktrace:\norg.apache.spark.Spark"),
             (
-                "Python worker failed to connect back: Spark has started a Python process, which gave no answer; see "
-                "that the Python of spark.pyspark.python starts within ten seconds on all hosts, and start the query "
-                "again"
+                "Python worker failed to connect back: Spark has started a Python process, which gave no answer in "
+                "time; start the query again; if that does not help, see that the Python of spark.pyspark.python "
+                "starts within ten seconds on all hosts"
             ),
         ),
         (

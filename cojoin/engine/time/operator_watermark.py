@@ -257,9 +257,13 @@ class InputWatermark:
         return self._merge.statuses()
 
     def quiet_since(self) -> int | None:
-        """Return the complete reading's moment since which an idle input has had no row; None where that is unknown."""
-        known = [timer.quiet_since for timer in self._known_timers() if timer.quiet_since is not None]
-        return max(known) if known and self.status() == "idle" else None
+        """Return the complete reading's moment since which an idle input has had no row; None where that is unknown.
+
+        It is unknown where a partition has had rows since the last complete reading, as in a live run.
+        """
+        timers = list(self._timers.values()) or self._known_timers()
+        known = [timer.quiet_since for timer in timers if timer.quiet_since is not None]
+        return max(known) if known and len(known) == len(timers) and self.status() == "idle" else None
 
     def _known_timers(self) -> list[IdlenessTimer]:
         return [*self._timers.values(), *([self._silence] if self._silence else [])]

@@ -159,7 +159,7 @@ def _check_clock(checkpoint: str, plan: Plan, trigger: Trigger) -> None:
     msg = (
         f"{checkpoint}: {'; '.join(needs)}: a query that runs on needs micro-batches while no rows come for this, "
         f"and a checkpoint has them only where the query that began it needed them. Run it with "
-        f"Trigger.available_now() without then=, whose runs end with a look at the clock, or take the state into a new "
-        f"checkpoint with restore_from="
+        f"Trigger.available_now() without then= (`cojoin run` without --then-live and --every), whose runs end with a "
+        f"look at the clock, or take the state into a new checkpoint with restore_from= (--restore-from)"
     )
     raise CheckpointError(msg)

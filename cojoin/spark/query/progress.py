@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 from tqdm import tqdm
 from tqdm.utils import disp_len
 
+from cojoin.engine.batch_report import furthest_of_idle
 from cojoin.engine.display import Display, format_span, format_time
 from cojoin.engine.plan import describe_operation
 from cojoin.engine.time.watermarks import END_OF_TIME, NONE
@@ -174,8 +175,11 @@ def _inputs(report: BatchReport) -> list[str]:
 def _held(report: BatchReport, *, is_live: bool) -> list[str]:
     """Return a part that names the input that holds the watermark back, and the setting that causes it.
 
-    It is empty where both inputs have the same watermark, except where a silent partition holds a live run back.
+    It is empty where both inputs have the same watermark, except where a silent partition holds a live run back, or
+    rows wait while all inputs are idle.
     """
+    if furthest_of_idle(report) is not None and any(each.buffered for each in report.inputs):
+        return [", held while all are idle (when_all_idle)"]
     holding = next((each for each in report.inputs if each.name == report.holding_input), None)
     if holding is None or not (len({each.watermark for each in report.inputs}) > 1 or (is_live and holding.held_by)):
         return []

@@ -160,6 +160,23 @@ def test_an_input_that_never_spoke_is_quiet_only_if_its_strategy_says_so(even_if
     assert read(watermark, 2 * DAY, a=7).status() == "active"
 
 
+def test_since_when_an_input_is_quiet_is_unknown_once_a_partition_had_rows_in_a_live_run() -> None:
+    watermark = read(InputWatermark(PLAIN.with_idleness("10 ms")), 0, a=0, b=0)
+    watermark = read(watermark, 100)
+    assert (watermark.status(), watermark.quiet_since()) == ("idle", 0)
+    # The query runs on: one partition gets a row, and then both are silent by the clock.
+    watermark.fold([Control(1, {"b": 5})])
+    for moment in (200, 211, 222):
+        watermark.tick(moment)
+    assert (watermark.status(), watermark.quiet_since()) == ("idle", None)
+
+
+def test_since_when_an_input_is_quiet_is_known_where_it_may_be_silent_and_was_not() -> None:
+    watermark = read(InputWatermark(PLAIN.with_idleness("10 ms", even_if_silent=True)), 0, a=0)
+    watermark = read(watermark, 100)
+    assert (watermark.status(), watermark.quiet_since()) == ("idle", 0)
+
+
 def test_a_promise_is_a_sign_of_life_and_live_silence_counts_from_then_on() -> None:
     watermark = read(InputWatermark(PLAIN.with_idleness("10 ms")), 0, a=0)
     watermark = read(watermark, 100)

@@ -228,6 +228,15 @@ def test_who_holds_who_is_idle_who_has_not_spoken_and_who_is_at_the_end():
     assert inputs(END_OF_TIME) == "trades at the end, customers at the end, 2.00 rows/s, buffered 0"
 
 
+def test_rows_that_wait_while_all_are_idle_are_shown_with_the_setting():
+    def shown(buffered):
+        last = replace(report(1_000, 100, NOON, NOON + 1, buffered=buffered), holding_input=None, watermark=NOON)
+        return postfix(Run().batch(5, last))
+
+    assert ", held while all are idle (when_all_idle), " in shown(7)
+    assert "held" not in shown(0)
+
+
 def test_a_partition_that_holds_is_named_and_why():
     def held(*, other=NOON, span=None, **more):
         last = report(1_000, 100, NOON, other)
