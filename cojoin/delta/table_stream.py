@@ -93,6 +93,11 @@ class Position:
         """Whether it is the position of a stream that has chosen nothing yet (``TableStream.first``)."""
         return self.version < 0
 
+    @property
+    def begins_snapshot(self) -> bool:
+        """Whether nothing of a snapshot is before it."""
+        return self.in_snapshot and self.index < 0
+
 
 class Limits(NamedTuple):
     """The largest number of files and of bytes of a batch, None for no limit; a batch has one file in any case."""
@@ -272,11 +277,12 @@ class TableStream:
     def next(self, begin: Position, until: int, limits: Limits) -> Position:
         """Return the end of the batch that begins at a position; the position itself where there is nothing to read.
 
-        ``until`` is the last version that it may read.
+        ``until`` is the last version that it may read. The batch that begins a snapshot has nothing else, so its end
+        shows of which version the snapshot is.
         """
         begun = replace(begin, version=until) if begin.is_first else begin
         end, files, size = begin, 0, 0
-        for entry in self._entries(begun, until):
+        for entry in self._entries(begun, begun.version if begun.begins_snapshot else until):
             if entry.file is not None:
                 is_full = (limits.files is not None and files >= limits.files) or (
                     limits.size is not None and size >= limits.size
@@ -290,7 +296,8 @@ class TableStream:
 
     def files(self, begin: Position, end: Position) -> list[StreamFile]:
         """Return the files between two positions, in order."""
-        if begin.is_first:
+        if begin.begins_snapshot:
+            # Another start may have planned the batch, with a snapshot of another version.
             begin = replace(begin, version=end.version if end.in_snapshot else end.version - 1)
         until = end.version if end.index >= 0 else end.version - 1
         files: list[StreamFile] = []

@@ -346,6 +346,14 @@ class BoundInput:
         other.frame, _ = self._with_event_time(_open(source, self._label), self._event_time)
         return other
 
+    def begun_with(self, known: Mapping[str, Any] | None) -> tuple[BoundInput, list[str]]:
+        """Return this input as a query without a batch reads it, and warnings; see ``Source.begun_with``."""
+        if self.source is None or not self.source.begins_with_snapshot:
+            return self, []
+        other, is_direct = copy.copy(self), self.spec.reading == DIRECT
+        other.source, told = self.source.begun_with(self.frame.sparkSession, known, is_direct=is_direct)
+        return other, [] if told is None else [f"{self._label}: {told}"]
+
     def present_rows(self) -> DataFrame | None:
         """Return the present rows as a static DataFrame; None for a stream of which they are not known."""
         if not self.is_streaming:

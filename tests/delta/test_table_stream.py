@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -94,6 +95,19 @@ def test_a_first_batch_that_is_repeated_has_the_files_that_its_end_names(tmp_pat
     append(tmp_path, 5)
     # A later start finds more commits, and repeats the batch by its end.
     assert [len(stream_of(tmp_path).files(first, end)) for end in ends] == [2, 5]
+
+
+def test_the_first_batch_of_an_earlier_snapshot_ends_with_it_and_its_end_shows_the_version(tmp_path: Path) -> None:
+    for number in range(3):
+        append(tmp_path, number)
+    stream = stream_of(tmp_path)
+    first = replace(stream.first(), version=1)
+    ends = [stream.next(first, 2, ALL), stream.next(first, 2, Limits(1))]
+    assert ends == [Position(first.table_id, 2), Position(first.table_id, 1, 0, in_snapshot=True)]
+    # Whichever version a start has taken for the first, the planned batch has its own.
+    for begin in (first, stream.first(), replace(first, version=2)):
+        assert [len(stream_of(tmp_path).files(begin, end)) for end in ends] == [2, 1]
+    assert [paths for _, paths in batches(tmp_path, ends[1], ALL)] != []
 
 
 def test_a_table_without_rows_is_read_to_its_end_and_then_its_first_rows(tmp_path: Path) -> None:

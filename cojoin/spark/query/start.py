@@ -41,7 +41,7 @@ from cojoin.errors import CheckpointError, ConfigurationError, MissingRowsWarnin
 from cojoin.session.sealed import for_workers
 from cojoin.session.sessions import adapter_of, open_store
 from cojoin.session.spark_checkpoint import OFFSETS, check_offsets, check_source_logs, committed_batches
-from cojoin.session.spark_errors import explain
+from cojoin.session.spark_errors import explain, names_silent_python
 from cojoin.session.workers import begun
 from cojoin.spark.batch.packing import CONTROL_TAG, runs_python
 from cojoin.spark.query.batch_writer import BatchWriter, RemoteWriter, setting_of
@@ -93,7 +93,7 @@ def start_query(plan: Plan, inputs: Inputs, emit: Emit, options: QueryOptions) -
     can't run, as configured or with this checkpoint; a QueryFailedError that a restored query's first batch failed, or
     that another query has taken the checkpoint over meanwhile.
     """
-    spark, sources = inputs[0].frame.sparkSession, [each.source for each in inputs]
+    spark = inputs[0].frame.sparkSession
     files = open_store(spark, options.checkpoint)
     files.check_place()
     files.check_swaps()
@@ -102,20 +102,20 @@ def start_query(plan: Plan, inputs: Inputs, emit: Emit, options: QueryOptions) -
     _check_outputs(plan, files, sinks, inputs, evolve=options.evolve)
     places = shared_places(spark, files, sinks, inputs, is_client=not adapter_of(spark).runs_batches)
     with begun(places, spark):
-        new = NewQuery(spark, files, plan, description, sources, sinks, options.restore)
+        new = NewQuery(spark, files, plan, description, _sources(inputs), sinks, options.restore)
         restoration = seen = unfinished(spark, files, options.restore_from)
         if options.restore_from is not None and (restoration is None or restoration.stage == "begun"):
             restoration = check_restore(new, options.restore_from, restoration)
         is_new = not files.exists(OFFSETS)
         check_source_columns(inputs)
         if restoration is None:
-            _check_sources(new, inputs, is_new=is_new)
-        span, held_back = _looked_ahead(sources, options.trigger)
+            new, inputs = _with_checked_sources(new, inputs, is_new=is_new)
+        span, held_back = _looked_ahead(new.sources, options.trigger)
         # A query that has planned no batch has read nothing yet, so it may still change its sources.
         known = (None, None) if is_new else known_sources(files)
         described = [
             None if source is None else source.recognised(spark, f"input {spec.name!r}", of_old)
-            for spec, source, of_old in zip(plan.inputs, sources, known, strict=True)
+            for spec, source, of_old in zip(plan.inputs, new.sources, known, strict=True)
         ]
         adapter_of(spark).check_checkpoint(files)
         claim_checkpoint(files, description, described, settings=plan_settings(plan), evolve=options.evolve)
@@ -135,7 +135,7 @@ def start_query(plan: Plan, inputs: Inputs, emit: Emit, options: QueryOptions) -
             checkpoint = _open_checkpoint(new, query_id, lease, restoration)
             streams = InputStreams.of(inputs)
             observers = Observers(
-                options.name or query_id, plan, checkpoint, sources, streams.lines, options.on_progress
+                options.name or query_id, plan, checkpoint, new.sources, streams.lines, options.on_progress
             )
             query = Query(
                 spark,
@@ -156,9 +156,24 @@ def start_query(plan: Plan, inputs: Inputs, emit: Emit, options: QueryOptions) -
             if cause is not error:
                 raise cause from error
             if isinstance(error, PySparkException):
-                raise ConfigurationError(explain(error)) from error
+                # A busy machine is not a matter of the query's configuration.
+                kind = QueryFailedError if names_silent_python(error) else ConfigurationError
+                raise kind(explain(error)) from error
             raise
     return query
+
+
+def _sources(inputs: Inputs) -> list[Source | None]:
+    return [each.source for each in inputs]
+
+
+def _begun(files: Store, inputs: Inputs) -> tuple[Inputs, list[str]]:
+    """Return the inputs as a query without a batch reads them, and warnings (``Source.begun_with``)."""
+    if not any(each.source is not None and each.source.begins_with_snapshot for each in inputs):
+        return inputs, []
+    of_left, of_right = known_sources(files)
+    (left, told), (right, also) = inputs[0].begun_with(of_left), inputs[1].begun_with(of_right)
+    return (left, right), told + also
 
 
 def _written(new: NewQuery, restoration: Restoration, lease: Lease) -> Restoration:
@@ -206,14 +221,23 @@ def _check_tables(spark: SparkSession, files: Store, plan: Plan, sinks: Mapping[
             sink.check_table(spark, plan.outputs[name][1], name)
 
 
-def _check_sources(new: NewQuery, inputs: Sequence[BoundInput], *, is_new: bool) -> None:
-    """Check the sources of a query that is not restored, and of a new one the rows that they have now."""
+def _with_checked_sources(new: NewQuery, inputs: Inputs, *, is_new: bool) -> tuple[NewQuery, Inputs]:
+    """Check the sources of a query that is not restored, and of one without a batch the rows that they have now.
+
+    Return the query and its inputs as they are read: without a batch, as its first start has found them.
+    """
+    if is_new:
+        inputs, told = _begun(new.files, inputs)
+        new = replace(new, sources=_sources(inputs))
+        for warning in told:
+            warnings.warn(warning, MissingRowsWarning, stacklevel=5)
     for source in new.opened_sources:
         source.check(is_new=is_new)
     if is_new:
         check_present_validity(inputs)
     else:
         check_feeds(new.files, inputs)
+    return new, inputs
 
 
 def _looked_ahead(
@@ -228,7 +252,7 @@ def _looked_ahead(
         return None, (False, False)
     held_back = [[] if source is None else source.held_back() for source in sources]
     for warning in itertools.chain(*held_back):
-        warnings.warn(warning, stacklevel=4)
+        warnings.warn(warning, stacklevel=5)
     known = [span for source in sources if source is not None and (span := source.span()) is not None]
     span = (min(begin for begin, _ in known), max(end for _, end in known)) if known else None
     return span, tuple(map(bool, held_back))

@@ -20,7 +20,7 @@ So a binary search finds which files are gone; a file that something else has de
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyspark.sql import functions as F  # noqa: N812
@@ -166,6 +166,57 @@ class DeltaChanges(Source):
             )
             raise ConfigurationError(msg)
 
+    def begun_with(
+        self, spark: SparkSession, known: Mapping[str, Any] | None, *, is_direct: bool
+    ) -> tuple[DeltaChanges, str | None]:
+        """Return this source with the version of its snapshot: the newest one at the query's first start.
+
+        So a start that fails before its first batch does not lose the versions that the table replaces until the next
+        one. Where that version can't be read any more, or only Delta's own source reads the table, it is the newest
+        version now; the second value says so if rows changed in between.
+        """
+        log = table_log(spark, str(self.location))
+        table = None if log is None else log.newest()
+        if log is None or table is None:
+            return self, None
+        version, told = table.version, None
+        if known is not None and "snapshot" in known and self.is_known_as(spark, known):
+            table_id, earlier = known["snapshot"]
+            if table_id == table.table_id and earlier < version:
+                why = self._why_not_from(spark, log, table, earlier, is_direct=is_direct)
+                if why is None:
+                    version = earlier
+                elif any(_changes_rows(log, each) for each in range(earlier + 1, version + 1)):
+                    told = (
+                        f"the first start of this query, which read nothing, found version {earlier} of {self.title}. "
+                        f"This one begins with version {version}, without the rows that were replaced or deleted "
+                        f"between the two: {why}"
+                    )
+        return replace(self, snapshot_version=version), told
+
+    def _why_not_from(
+        self, spark: SparkSession, log: TableLog, table: TableVersion, version: int, *, is_direct: bool
+    ) -> str | None:
+        """Return why the snapshot of a version, and the changes after it, can't be read; None if they can."""
+        if not is_direct:
+            return "Delta's own source, which reads this table, always begins with the newest version"
+        position = {"reservoirId": table.table_id, "reservoirVersion": version, "index": -1, "isStartingVersion": True}
+        try:
+            why = _why_unreadable_since(log, version, table)
+            if why is None:
+                self.lost_since(spark, "", json.dumps(position))
+        except CheckpointError:
+            return f"files or commits of version {version}, or of a later one, are gone"
+        return why
+
+    def recognised(self, spark: SparkSession, label: str, known: Mapping[str, Any] | None) -> dict[str, Any]:
+        """Return what the checkpoint stores of the source; before the first batch also the version of the snapshot."""
+        described = super().recognised(spark, label, known)
+        if self.snapshot_version is None:
+            return described
+        table = read_table(spark, str(self.location))
+        return described | {"snapshot": ["" if table is None else table.table_id, self.snapshot_version]}
+
     def newest_commit(self, spark: SparkSession, event_time: str | None) -> NewestCommit | None:
         """Return the newest version and its time, if that is the event time; None where the table can't be asked."""
         if event_time != COMMITTED_AT:
@@ -268,6 +319,11 @@ class DeltaChanges(Source):
                 f"files; {_CURE}"
             )
             raise CheckpointError(msg)
+
+
+def _changes_rows(log: TableLog, version: int) -> bool:
+    """Return whether a commit changes rows; True where it is gone."""
+    return version not in log.versions() or _count_files(log.commit(version), is_feed=True) > 0
 
 
 _SHOWN = 10

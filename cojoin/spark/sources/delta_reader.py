@@ -8,7 +8,7 @@ which reads the row groups that begin in its part of the rows.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -38,8 +38,8 @@ class TableReading:
     """The description of a table that its reader needs; it is sent to a process on the driver, and has no connections.
 
     ``root`` is the table's folder, ``settings`` are those of its object store, or None. ``columns`` are those that its
-    rows are read with. ``begin`` is the version whose commit is read first; None reads the whole table first. ``tasks``
-    is the number of a batch's tasks.
+    rows are read with. ``begin`` is the version whose commit is read first; None reads the whole table first, at
+    version ``snapshot``, or at its newest one. ``tasks`` is the number of a batch's tasks.
     """
 
     root: str
@@ -50,6 +50,7 @@ class TableReading:
     removals: Removals | None = "fail"
     begin: int | None = None
     tasks: int = 1
+    snapshot: int | None = None
 
     @property
     def store(self) -> Store:
@@ -57,6 +58,13 @@ class TableReading:
         store = direct_store(self.root, lambda _: self.settings, "Delta table")
         assert store is not None
         return store
+
+    def first(self, stream: TableStream) -> Position:
+        """Return the position of a query that has read nothing."""
+        if self.begin is not None:
+            return Position(self.table_id, self.begin)
+        first = stream.first()
+        return first if self.snapshot is None else replace(first, version=self.snapshot)
 
     def stream(self) -> TableStream:
         """Return the stream of the table."""
@@ -133,8 +141,7 @@ def _reader(reading: TableReading) -> DataSourceStreamReader:
             return sealed_call(_reader, reading)
 
         def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-            first = self._stream.first()
-            return (first if reading.begin is None else Position(reading.table_id, reading.begin)).as_offset()
+            return reading.first(self._stream).as_offset()
 
         def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
             self._until = self._stream.newest()

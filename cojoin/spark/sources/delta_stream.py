@@ -287,7 +287,9 @@ def open_ranges(session: SparkSession, source: Source, schema: pa.Schema) -> Ope
     store, table, _ = open_table(session, source)
     tasks = adapter_of(session).parallel_tasks()
     columns = Columns.of(table.metadata)
-    reading = TableReading(store.root, store.for_tasks(), table.table_id, columns, *_options(source), tasks)
+    reading = TableReading(
+        store.root, store.for_tasks(), table.table_id, columns, *_options(source), tasks, source.snapshot_version
+    )
     name = f"{_FORMAT}-{uuid4().hex[:8]}"
     session.dataSource.register(data_source(name, reading))
     frame = session.readStream.format(name).load()

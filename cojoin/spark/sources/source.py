@@ -191,6 +191,7 @@ class Source:
         options: Spark's options for the format. They may contain secrets, so they are never shown.
         partition: The source's columns that identify a row's source partition.
         sequence: The source's columns that order the rows of one partition.
+        snapshot_version: The version of a table with which its changes begin; None is the newest at the first batch.
     """
 
     format: str
@@ -199,6 +200,7 @@ class Source:
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
     partition: tuple[str, ...] = ()
     sequence: tuple[str, ...] = ()
+    snapshot_version: int | None = None
 
     is_in_python: ClassVar[bool] = False
     """Whether its reader is Python's, for which Spark starts a process whenever a query starts."""
@@ -245,6 +247,17 @@ class Source:
         """
         del label, known
         return dict(self.identity(spark))
+
+    def begun_with(
+        self, spark: SparkSession, known: Mapping[str, Any] | None, *, is_direct: bool
+    ) -> tuple[Source, str | None]:
+        """Return this source as a query without a batch reads it, and a warning; most sources do not change.
+
+        ``known`` is what an earlier start of the query has stored of its source, None at the first one. With
+        ``is_direct`` cojoin reads the source, and not Spark's own one.
+        """
+        del spark, known, is_direct
+        return self, None
 
     def together_with(self, other: Source) -> Source:
         """Return this source as it is read together with the other input's; most sources do not change."""

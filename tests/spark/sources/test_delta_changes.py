@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import cojoin as cj
+from cojoin.spark.query import start
 from tests.seeds import SEED, drawn
 from tests.spark.refused import refused
 from tests.spark.sources.changed_tables import A_DAY, FEED, MINUTE, READERS, ChangedTable
@@ -95,6 +96,61 @@ def test_a_row_that_is_updated_to_no_time_or_one_too_far_ahead_keeps_its_former_
     assert dict(customers.rejected) == {"null_event_time": 4, "too_far_ahead": 2}
     # Those of the overwrite replace rows that were rejected themselves.
     assert customers.unchanged == 6
+
+
+def test_a_start_that_fails_before_its_first_batch_keeps_the_snapshot_of_its_time(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = ChangedTable(spark, tmp_path, random.Random(SEED))
+    for key in range(3):
+        table.insert(key)
+    table.trade(table.begin - 1_000 * MINUTE)
+    table.starts()
+
+    def fail(*arguments: object) -> None:
+        raise OSError(len(arguments))
+
+    for _ in range(2):
+        with monkeypatch.context() as patched:
+            patched.setattr(start, "_run", fail)
+            with pytest.raises(OSError, match="3"):
+                table.run(table.joined(COMMITTED, 2), "late", drain=False)
+        table.change()
+    table.trade(*moments(table))
+    table.run(table.joined(COMMITTED, 2), "late", drain=True)
+    assert table.rows("late") == table.expected(COMMITTED), f"seed {SEED}"
+
+
+def test_a_snapshot_that_is_gone_before_the_first_batch_is_the_present_one_with_a_warning(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    table = ChangedTable(spark, tmp_path, random.Random(SEED))
+    table.insert(0, 1)
+    source = cj.sources.delta(f"{tmp_path}/customers", changes=True)
+    begun, told = source.begun_with(spark, None, is_direct=True)
+    assert told is None
+    known = begun.recognised(spark, "input 'customers'", None)
+
+    def again(*, is_direct: bool = True) -> tuple[int | None, str | None]:
+        found, told = source.begun_with(spark, known, is_direct=is_direct)
+        return found.snapshot_version, told
+
+    assert again() == (1, None)
+    spark.sql(f"optimize {table.customers}")
+    assert again(is_direct=False)[1] is None
+    table.insert(2)
+    assert again() == (1, None)
+    _, told = again(is_direct=False)
+    assert str(told).startswith(
+        "the first start of this query, which read nothing, found version 1 of changes of delta"
+    )
+    assert ", without the rows that were replaced or deleted between the two: Delta's own source" in str(told)
+    spark.sql(f"delete from {table.customers}")
+    for file in (tmp_path / "customers").glob("*.parquet"):
+        file.unlink()
+    version, told = again()
+    assert version != 1
+    assert str(told).endswith("files or commits of version 1, or of a later one, are gone")
 
 
 def test_a_table_without_its_feed_is_refused_with_the_statement(spark: SparkSession, tmp_path: Path) -> None:
