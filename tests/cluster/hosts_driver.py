@@ -1,7 +1,7 @@
-"""A driver on a cluster of separate hosts: ``python hosts_driver.py MASTER JOBS``, jobs as JSON.
+"""A driver on one of separate hosts: ``python hosts_driver.py MASTER JOBS [ENDPOINT]``, jobs as JSON.
 
-A job names the places: ``inputs``, ``output``, ``checkpoint``. It prints a line of JSON for each: the error with which
-the query was refused or ended, or what it counted.
+A job names the places: ``inputs``, ``output``, ``checkpoint``; with an endpoint some are on a server of S3's protocol.
+It prints a line of JSON for each: the error with which the query was refused or ended, or what it counted.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import cojoin as cj
+from tests.servers.jars import s3_jars
+from tests.servers.s3 import settings_for
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -80,11 +82,16 @@ def run(spark: SparkSession, job: dict[str, Any]) -> dict[str, Any]:
 
 
 def run_live(job: dict[str, Any]) -> None:
-    """Run the query while files come, one a second, until all are there and read; say when the first batch is done."""
+    """Run the query while files come, one a second, until all are there and read; say when the first batch is done.
+
+    With ``seconds`` all files are there, and it runs so long.
+    """
     query = start(job, cj.Trigger.processing_time("1 second"))
-    coming = sorted(Path(job["inputs"], "coming").iterdir())
-    while query.is_active and coming:
-        coming[0].rename(Path(job["inputs"], "trades", coming.pop(0).name))
+    coming = sorted(Path(job["inputs"], "coming").glob("*"))
+    end = time.monotonic() + job.get("seconds", 0)
+    while query.is_active and (coming or time.monotonic() < end):
+        if coming:
+            coming[0].rename(Path(job["inputs"], "trades", coming.pop(0).name))
         time.sleep(1)
         if query.batches:
             tell("running")
@@ -100,8 +107,10 @@ def tell(what: str) -> None:
     sys.stdout.flush()
 
 
-def main(master: str, text: str) -> None:
-    spark = session(master)
+def main(master: str, text: str, endpoint: str = "") -> None:
+    of_s3 = {"spark.jars": ",".join(map(str, s3_jars()))} if endpoint else {}
+    of_s3 |= {f"spark.hadoop.{name}": value for name, value in settings_for(endpoint).items()} if endpoint else {}
+    spark = session(master, 0 if master.startswith("local") else 2, of_s3)
     for job in json.loads(text):
         spark.conf.set("spark.cojoin.output", "spark" if job.get("by_spark") else "direct")
         if job.get("kind") == "delta":

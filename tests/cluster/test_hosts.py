@@ -14,7 +14,8 @@ import pytest
 
 from tests.cluster import hosts_driver
 from tests.cluster.data import by_trade, make_rows, read, write
-from tests.servers.hosts import PRIVATE, SHARED, HostsCluster, why_not
+from tests.servers.hosts import PRIVATE, SHARED, Hosts, HostsCluster, why_not
+from tests.servers.s3 import BUCKET
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -216,3 +217,58 @@ def test_killed_executors_and_workers_and_a_host_cut_off_change_no_row(cluster: 
     said = ended(cluster, driver, 400)
     assert said.get("drained"), said
     check_rows(cluster, "kills/written/out", "kills/inputs")
+
+
+_COPY = """
+import sys
+import deltalake, pyarrow.parquet
+from tests.servers.s3 import SETTINGS
+names = {"access.key": "access_key_id", "secret.key": "secret_access_key", "endpoint.region": "region"}
+options = {f"aws_{name}": SETTINGS[f"fs.s3a.{key}"] for key, name in names.items()}
+options |= {"aws_endpoint": sys.argv[2], "aws_allow_http": "true"}
+table = deltalake.DeltaTable(sys.argv[1], storage_options=options).to_pyarrow_table()
+pyarrow.parquet.write_table(table, sys.argv[3])
+"""
+
+
+def test_a_driver_that_was_cut_off_from_its_store_writes_nothing_after_another_has_taken_over() -> None:
+    if why_not():
+        pytest.skip(str(why_not()))
+    with Hosts("store", "first", "second") as hosts:
+        make_inputs(hosts.shared / "inputs", coming=40)
+        (hosts.shared / "inputs" / "trades").rmdir()
+        (hosts.shared / "inputs" / "coming").rename(hosts.shared / "inputs" / "trades")
+        file = hosts.shared / "endpoint"
+        serving = [sys.executable, "-m", "tests.servers.s3", f"{SHARED}/{file.name}", hosts.address("store")]
+        store = hosts.server("store", "store", serving)
+        store.wait_until(file.exists, 60)
+        endpoint = file.read_text()
+        job = {
+            "inputs": f"{SHARED}/inputs",
+            "checkpoint": f"s3a://{BUCKET}/checkpoint",
+            "output": f"delta:s3a://{BUCKET}/out",
+        }
+        command = [sys.executable, hosts_driver.__file__, "local[1]"]
+        live_job = json.dumps([job | {"live": True, "seconds": 600}])
+        first = hosts.server("first", "first", [*command, live_job, endpoint])
+        log = hosts.folder / "first.log"
+        first.wait_until(lambda: "running\n" in log.read_text(), 300)
+        hosts.cut("first")
+        done = hosts.run("second", *command, json.dumps([job]), endpoint, seconds=600)
+        said = json.loads(done.stdout.splitlines()[-1])
+        assert said.get("drained"), said
+        hosts.join("first")
+        deadline = time.monotonic() + 300
+        while not (lines := [line for line in log.read_text().splitlines() if line.startswith("{")]):
+            assert time.monotonic() < deadline, first.report("goes on")
+            time.sleep(0.5)
+        first.stop()
+        copy = [sys.executable, "-c", _COPY, f"s3://{BUCKET}/out", endpoint, f"{SHARED}/copy.parquet"]
+        hosts.run("second", *copy)
+        store.stop()
+        expected = pd.read_pickle(hosts.shared / "inputs" / "expected")
+        found = read(hosts.shared / "copy.parquet")
+    pd.testing.assert_frame_equal(found[expected.columns], expected)
+    # It has ended by itself since its store did not answer, or after another has taken over.
+    cut_off = json.loads(lines[-1])
+    assert cut_off["error"] in {"QueryFailedError", "CheckpointError"}, cut_off

@@ -5,7 +5,7 @@ are exact, which those of s3s-fs are not: it looks whether the file exists, and 
 
 A server can be told to refuse: some or all requests, from any moment on, with any of S3's errors (``Refusal``), or
 without an answer (``HANG_UP``).
-``python -m tests.servers.s3 FILE`` runs one alone, and writes its endpoint to a file. It counts its requests
+``python -m tests.servers.s3 FILE [ADDRESS]`` runs one alone, and writes its endpoint to a file. It counts its requests
 (``requests_of``).
 """
 
@@ -101,6 +101,7 @@ class S3Server:
 
     Args:
         bucket: The bucket's name.
+        address: The address at which it answers.
 
     Attributes:
         refuses: Returns the refusal of a request, by its method and path, or None to have it answered.
@@ -109,21 +110,21 @@ class S3Server:
         requests: How many requests came, by method and object; numbers and the like in names are left out.
     """
 
-    def __init__(self, bucket: str = BUCKET) -> None:
-        self.bucket = bucket
+    def __init__(self, bucket: str = BUCKET, address: str = "127.0.0.1") -> None:
+        self.bucket, self._address = bucket, address
         self.refuses: Callable[[str, str], Refusal | None] = lambda _method, _path: None
         self.ignores_conditions, self.requests = False, Counter[str]()
         self.refuses_conditions: Refusal | None = None
         self._application, self._lock = create_backend_app("s3"), threading.Lock()
         logging.getLogger("werkzeug").setLevel(logging.ERROR)
-        self._server = make_server("127.0.0.1", 0, self._answer, threaded=True, request_handler=_Handler)
+        self._server = make_server(address, 0, self._answer, threaded=True, request_handler=_Handler)
         self._server.daemon_threads = True  # type: ignore[attr-defined]
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
 
     @property
     def endpoint(self) -> str:
         """The endpoint's URL."""
-        return f"http://127.0.0.1:{self._server.server_port}"
+        return f"http://{self._address}:{self._server.server_port}"
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -232,9 +233,9 @@ def _kind(environ: Any) -> str:
     return f"{method} {'/'.join(parts)}"
 
 
-def main(file: Path) -> None:
+def main(file: Path, address: str = "127.0.0.1") -> None:
     """Run a server until this process is ended."""
-    with S3Server() as server:
+    with S3Server(address=address) as server:
         hidden = file.with_suffix(".tmp")
         hidden.write_text(server.endpoint)
         hidden.rename(file)
@@ -242,4 +243,4 @@ def main(file: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), *sys.argv[2:])
