@@ -497,8 +497,9 @@ class Operator(ABC):
 
     def parts(self) -> tuple[dict[str, Any], dict[str, pa.Table]]:
         """Return all that the operator keeps, in segments too: JSON values, and tables whose rows carry their keys."""
-        whole = {name: rows.read_all() for name, rows in self.segmented_tables().items()}
-        return self._header(), self._tables() | self._buffers(WaitingRows.read_all) | whole
+        # The subclass removes what has expired when it makes its tables.
+        tables = self._tables() | self._buffers(WaitingRows.read_all)
+        return self._header(), tables | {name: rows.read_all() for name, rows in self.segmented_tables().items()}
 
     def snapshot(self) -> bytes:
         """Return all that the operator keeps, as versioned bytes."""
@@ -509,12 +510,14 @@ class Operator(ABC):
 
         It is as ``parts``, but with the segments' names in place of their rows; and the number of bytes written.
         """
-        flushed, written = flush(self.segmented_tables(), self.segmenting), 0
+        written = 0
         if self.segmenting is not None:
             written = sum(held.flush(self.segmenting) for side, held in enumerate(self._held) if self._spills(side))
+        tables = self._tables()
+        flushed = flush(self.segmented_tables(), self.segmenting)
         runs = {name: held.describe() for name, held in self._named() if held.runs}
         header = {**self._header(), "segments": flushed.described, **({codec.RUNS: runs} if runs else {})}
-        return header, {**self._tables(), **flushed.tables}, flushed.written + written
+        return header, {**tables, **flushed.tables}, flushed.written + written
 
     def segments(self) -> list[Segment]:
         """Return the segments and the files of runs that the state names."""

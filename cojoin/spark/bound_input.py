@@ -351,8 +351,8 @@ class BoundInput:
         if self.source is None or not self.source.begins_with_snapshot:
             return self, []
         other, is_direct = copy.copy(self), self.spec.reading == DIRECT
-        other.source, told = self.source.begun_with(self.frame.sparkSession, known, is_direct=is_direct)
-        return other, [] if told is None else [f"{self._label}: {told}"]
+        other.source, warning = self.source.begun_with(self.frame.sparkSession, known, is_direct=is_direct)
+        return other, [] if warning is None else [f"{self._label}: {warning}"]
 
     def present_rows(self) -> DataFrame | None:
         """Return the present rows as a static DataFrame; None for a stream of which they are not known."""

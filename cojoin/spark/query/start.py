@@ -172,8 +172,8 @@ def _begun(files: Store, inputs: Inputs) -> tuple[Inputs, list[str]]:
     if not any(each.source is not None and each.source.begins_with_snapshot for each in inputs):
         return inputs, []
     of_left, of_right = known_sources(files)
-    (left, told), (right, also) = inputs[0].begun_with(of_left), inputs[1].begun_with(of_right)
-    return (left, right), told + also
+    (left, warned), (right, also) = inputs[0].begun_with(of_left), inputs[1].begun_with(of_right)
+    return (left, right), warned + also
 
 
 def _written(new: NewQuery, restoration: Restoration, lease: Lease) -> Restoration:
@@ -227,9 +227,9 @@ def _with_checked_sources(new: NewQuery, inputs: Inputs, *, is_new: bool) -> tup
     Return the query and its inputs as they are read: without a batch, as its first start has found them.
     """
     if is_new:
-        inputs, told = _begun(new.files, inputs)
+        inputs, warned = _begun(new.files, inputs)
         new = replace(new, sources=_sources(inputs))
-        for warning in told:
+        for warning in warned:
             warnings.warn(warning, MissingRowsWarning, stacklevel=5)
     for source in new.opened_sources:
         source.check(is_new=is_new)

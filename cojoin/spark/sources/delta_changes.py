@@ -179,7 +179,7 @@ class DeltaChanges(Source):
         table = None if log is None else log.newest()
         if log is None or table is None:
             return self, None
-        version, told = table.version, None
+        version, warning = table.version, None
         if known is not None and "snapshot" in known and self.is_known_as(spark, known):
             table_id, earlier = known["snapshot"]
             if table_id == table.table_id and earlier < version:
@@ -187,12 +187,12 @@ class DeltaChanges(Source):
                 if why is None:
                     version = earlier
                 elif any(_changes_rows(log, each) for each in range(earlier + 1, version + 1)):
-                    told = (
+                    warning = (
                         f"the first start of this query, which read nothing, found version {earlier} of {self.title}. "
                         f"This one begins with version {version}, without the rows that were replaced or deleted "
                         f"between the two: {why}"
                     )
-        return replace(self, snapshot_version=version), told
+        return replace(self, snapshot_version=version), warning
 
     def _why_not_from(
         self, spark: SparkSession, log: TableLog, table: TableVersion, version: int, *, is_direct: bool
