@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Any
 
 import cojoin as cj
@@ -35,6 +36,17 @@ class CountCalls(cj.KeyedCoProcessFunction):
 
     def process_element1(self, trade: Any, ctx: cj.Context) -> Any:
         ctx.timer_service().register_event_time_timer(ctx.timestamp() + 86_400_000)
+        yield (trade.trade_id,)
+
+
+class Deletes(cj.KeyedCoProcessFunction):
+    """Deletes a file at each trade."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def process_element1(self, trade: Any, ctx: cj.Context) -> Any:
+        Path(self.path).unlink(missing_ok=True)
         yield (trade.trade_id,)
 
 

@@ -188,7 +188,7 @@ class BatchProtocol:
             report = self._report(batch_id, statistics)
             if self._preparing is not None:
                 self._preparing.join()
-            planned = source_offsets(self._files, batch_id)
+            planned = self._planned(batch_id)
             written = self._write_outputs(batch, report, self._markers(report, statistics, planned), files, durations)
             upserts = {name: counts for name in written if (counts := self._outputs[name].writer.upserts) is not None}
             report = replace(report, upserts=upserts)
@@ -369,6 +369,18 @@ class BatchProtocol:
         except Exception as error:
             msg = f"batch {batch_id}: {output} to {self._outputs[output].sink.describe()}: {explain(error)}"
             raise QueryFailedError(msg) from error
+
+    def _planned(self, batch_id: int) -> list[str]:
+        """Return the sources' end offsets of a batch, without which a restart would plan the batch again."""
+        planned = source_offsets(self._files, batch_id)
+        if not planned:
+            msg = (
+                f"{self._files.named}: spark/offsets/{batch_id} is missing, and Spark runs this batch: the file was "
+                f"deleted, or not written, which Spark's AbortableStreamBasedCheckpointFileManager only logs; start "
+                f"the query again, with Spark's usual spark.sql.streaming.checkpointFileManagerClass"
+            )
+            raise QueryFailedError(msg)
+        return planned
 
     def _report(self, batch_id: int, statistics: list[dict[str, Any]]) -> BatchReport:
         left, right = self._plan.inputs

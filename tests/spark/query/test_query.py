@@ -32,7 +32,7 @@ from tests.spark.data import (
     table,
     trades,
 )
-from tests.spark.functions import CountCalls, Mendable
+from tests.spark.functions import CountCalls, Deletes, Mendable
 from tests.spark.refused import refused
 
 if TYPE_CHECKING:
@@ -102,6 +102,19 @@ class Job:
             for each, expected in zip(row.inputs, report.inputs, strict=True):
                 assert each.rows_in == each.done + each.buffered + sum(each.rejected.values())
                 assert (each.rows_in, each.done, each.rejected) == (expected.rows_in, expected.done, expected.rejected)
+
+
+def test_a_batch_whose_entry_is_not_in_sparks_log_writes_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    folders = Folders(tmp_path)
+    folders.add_trades(trades([(1, 1, 10), (2, 2, 10)]))
+    folders.add_customers(customers([(1, 1, 5)]))
+    job = Job(spark, tmp_path, folders)
+    function = Deletes(f"{tmp_path}/checkpoint/spark/offsets/0")
+    joined = folders.connect(spark, key_groups=2).process(function, "trade_id long", order="arrival")
+    message = job.fails(PAUSE, joined)
+    assert "spark/offsets/0 is missing, and Spark runs this batch: the file was deleted, or not written" in message
+    assert not (tmp_path / "out" / "_delta_log").exists()
+    assert job.manifests().batch_ids() == []
 
 
 @pytest.mark.slow  # Six starts; other tests go on from a checkpoint once.
