@@ -232,7 +232,7 @@ def test_idleness_may_come_to_a_checkpoint_and_go(shop: Shop) -> None:
     with refused(
         "input 'orders': watermark=for_bounded_out_of_orderness('5 seconds').with_idleness('1 millisecond', "
         "even_if_silent=True)",
-        "Trigger.available_now() without then=, whose runs end with a look at the clock",
+        "Trigger.available_now() without then= (`cojoin run` without --then-live and --every), whose runs",
         kind=cj.CheckpointError,
     ):
         shop.run(watermark=idle, options={"trigger": cj.Trigger.processing_time("1 second")})
