@@ -260,18 +260,16 @@ class SparkExecution:
         declared = spark_schema(schema)
         is_direct = schema.types == arrow_schema(declared).types and all(field.nullable for field in schema)
         column = free_name("statistics", schema.names)
-        call, columns, text = (
-            StaticCall(plan),
-            EMITTED_DDL,
-            F.when(F.col("kind") == F.lit(STATISTICS), F.col("payload")),
-        )
         if is_direct:
-            call, columns, text = StaticRows(plan, name, column), declared.add(column, "string"), F.col(f"`{column}`")
+            call: StaticCall = StaticRows(plan, name, column)
+            columns, text = declared.add(column, "string"), F.col(f"`{column}`")
+        else:
+            call, columns = StaticCall(plan), EMITTED_DDL
+            text = F.when(F.col("kind") == F.lit(STATISTICS), F.col("payload").cast("string"))
         run = for_workers(call, _function_of(plan))
         emitted = self._packed(plan).groupBy("key_group").applyInArrow(run, columns)
         if name != REJECTED:
-            names = [spec.name for spec in plan.inputs]
-            emitted = _with_rejection_warnings(emitted, text.cast("string"), names, depth + 1)
+            emitted = _with_rejection_warnings(emitted, text, [spec.name for spec in plan.inputs], depth + 1)
         if is_direct:
             return emitted.where(text.isNull()).drop(column)
         return unpack(emitted, *plan.outputs[name])

@@ -3,7 +3,7 @@
 Rows in memory are part of the state value. Once they exceed a limit (``SegmentOptions``), they become a run: an
 immutable file next to the checkpoint's segments, whose rows are sorted by timestamp. The state value has each run's
 name, and how many of its rows were taken. A batch takes from each run the rows that the watermark has passed; they are
-the next ones in the file. A run without further rows is no longer named, and its file is deleted as that of a segment.
+the next ones in the file. The state value drops a run without further rows; its file is deleted as that of a segment.
 
 Due rows are taken in slices of time of some megabytes each. All rows of one millisecond are in one slice. When there
 are many small runs, they are merged into larger ones. A snapshot reads all runs into memory.
