@@ -839,7 +839,7 @@ progress | Delta: a row a batch
 state, snapshots | Delta: a row a key group and snapshot, with the content of those that changed; the index of each
   snapshot, which makes it count
 snapshots_removed | the index of snapshots that are being removed
-segments | Arrow files with state that rarely changes; removed once the last ten manifests no longer name them
+segments | Arrow files with state that rarely changes; removed once neither the last ten manifests nor a snapshot names them
 rejected, side_outputs | Delta: the rows that were not admitted; a table for each side output of a function
 """)
 
@@ -863,7 +863,8 @@ rejected, side_outputs | Delta: the rows that were not admitted; a table for eac
 #
 # Nothing in it is to be deleted by hand: `cojoin checkpoints clean` removes snapshots, and the whole directory can go
 # once the query is over for good. A query takes a **snapshot** of its state every `checkpoint_interval` (`"10 minutes"`
-# of the batches' clock by default, a number of batches, or `None`) and keeps the newest `retained_checkpoints` (3). A
+# of the batches' clock by default, a number of batches, or `None`) and keeps the newest `retained_checkpoints` (3). It
+# costs what a state value does: rows in segments are not copied, and their files stay as long as a snapshot names them. A
 # **savepoint** is taken when you ask for it, and kept until you remove it: `query.savepoint()`,
 # `query.stop(savepoint=True)`, or `cojoin checkpoints savepoint PATH`, also of a query that rests or was killed.
 # Ordinary restarts need neither: they go by Spark's own checkpoint.

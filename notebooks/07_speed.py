@@ -394,8 +394,8 @@ pd.DataFrame(
 # ## What does a large state cost?
 #
 # A key group's state value is written whole in each batch. So what is large and rarely changes lies beside it: the
-# versions of an as-of or temporal join and the states of a function, as soon as they are more than half a megabyte a
-# table and key group. They go into **segments**, immutable Arrow files in the checkpoint, sorted by the key's hash, of
+# versions of an as-of or temporal join, the rows of an interval join and the states of a function, as soon as they are
+# more than half a megabyte a table and key group. They go into **segments**, immutable Arrow files in the checkpoint, sorted by the key's hash, of
 # which a batch reads the rows of its own keys; small segments are merged into larger ones, as in an LSM tree. A batch
 # then costs by the keys that it touches:
 #
@@ -407,12 +407,21 @@ pd.DataFrame(
 # Rows that wait for the watermark lie in such files from 8 MB on, for each input and key group, sorted by event time: a
 # batch reads those that are due, in slices, and leaves the others alone. Rows of a table's changes are the exception.
 #
-# Not in files are what an `interval_join` keeps, left rows of a forward or nearest as-of join, and timers: some 10 MB of
-# these a key group are sensible. Segments need a file system that tasks reach
+# **Memory.** A task reads from these files, and merges them, within a budget of 1 GB, so that a key group's state may be
+# larger than the memory: `spark.cojoin.memory` in the session (`128m`), by default half of what
+# `spark.executor.pyspark.memory` leaves to each core. The batch's own rows come on top, as does one key with all its
+# versions. A snapshot names the files and copies none of their rows.
+#
+# | an as-of join, one key group (`python -m benchmarks.state.memory`) | peak above an idle worker |
+# |---|---|
+# | a budget of 134 MB, 1.3 GB of state | 126 MB |
+#
+# Not in files are the rows of an outer `interval_join` that have no match yet, left rows of a forward or nearest as-of
+# join, and timers: some 10 MB of these a key group are sensible. Segments need a file system that tasks reach
 # without the JVM (local and shared paths, object stores, HDFS); where they do not, all state stays in Spark's store.
 #
-# Slower by nature: `asof_join` forward and nearest, and `interval_join`, which merge new rows into all the waiting rows
-# that they keep, in each batch that has due rows.
+# Slower by nature: `asof_join` forward and nearest, which merge new rows into all the waiting rows that they keep, in
+# each batch that has due rows.
 #
 # ## How long does a live row take?
 #
@@ -455,6 +464,7 @@ pd.DataFrame(
 # | `python -m benchmarks.guards` | each way beside plain Spark, small, and a bound for each |
 # | `python -m benchmarks.growth` | how a batch's time grows with rows, keys, key groups, columns, skew, batches |
 # | `python -m benchmarks.state.sizes` | a batch beside states of 10 MB to 1 GB |
+# | `python -m benchmarks.state.memory` | the memory of a worker whose state is ten times its budget |
 # | `python -m benchmarks.stores` | the same join and plain Spark's copy on local files and on S3's protocol |
 # | `python -m benchmarks.state.checkpoint_cost` | snapshots, manifests, and a silent query |
 # | `python -m benchmarks.replay` | weeks of two topics; `--kills 10` kills the replay and starts it again |

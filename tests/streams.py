@@ -205,7 +205,7 @@ class Outcome:
     beside: dict[str, list[pa.Table]] = field(default_factory=lambda: defaultdict(list))
     reports: list[dict[str, Any]] = field(default_factory=list)
     kept: dict[str, int] = field(default_factory=lambda: defaultdict(int))
-    """How many rows each table at rest has in the end, without those that have expired in segments."""
+    """How many rows each table at rest and each input's buffer has in the end, without those expired in segments."""
 
     def take(self, emission: Emission) -> None:
         tables = {"output": self.output, "rejected": self.rejected}.get(emission.kind)
@@ -263,6 +263,8 @@ def run(
     for operator in operators:
         for name, kept in operator.segmented_tables().items():
             outcome.kept[name] += kept.read_all().num_rows
+        for side, rows in enumerate(operator.held_rows(), start=1):
+            outcome.kept[f"held{side}"] += rows.num_rows
         operator.close()
     return outcome
 

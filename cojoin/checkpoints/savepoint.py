@@ -2,7 +2,7 @@
 
 A savepoint is read from Spark's own state store, so it does not wait for a batch or delay one. Its state is that after
 the newest batch that Spark has committed. Batches after the last manifest had no content, and changed nothing that a
-manifest records.
+manifest records. Files that the state names are not copied; from the savepoint's note or index on they stay.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from cojoin.checkpoints.checkpoint import Snapshot
 from cojoin.checkpoints.identity import read_query
 from cojoin.checkpoints.lease import read_lease
 from cojoin.checkpoints.manifest import Manifests
+from cojoin.checkpoints.segment_files import are_kept
 from cojoin.checkpoints.snapshots import BeingRemovedError, Snapshots
 from cojoin.checkpoints.state_commits import StateCommits
 from cojoin.checkpoints.state_table import STATE_LOCK, StateCleaner, StateTable
@@ -90,18 +91,24 @@ def _write(spark: SparkSession, files: Store, manifest: Manifest, key_groups: in
         return False
     holders: set[tuple[int, int]] = set()
     # Rows of this batch without a savepoint may be those to which the query's own state points.
-    if snapshots.is_begun(batch_id) or not table.has_rows_of(batch_id):
+    is_noted = snapshots.is_begun(batch_id) or not table.has_rows_of(batch_id)
+    if is_noted:
         # A failed attempt may have left rows of this batch, which are replaced: no row may point to them.
         holders = {each for each in snapshots.holders() if each[0] != batch_id}
         snapshots.begin(manifest, key_groups, holders)
         # From here on they stay. Some may be gone since they were listed.
         holders &= snapshots.holders()
+        if not are_kept(Manifests(files), batch_id):
+            return False
     check_segments(spark, files, committed)
     rows = snapshot_rows(spark, files, committed, batch_id, key_groups, holders)
     try:
         taken = table.write(rows, manifest, "savepoint", key_groups, remembered=False, claim=claim)
     except BeingRemovedError:
         # A cleaning has taken it for interrupted, or another savepoint was taken.
+        return False
+    if taken is not None and not is_noted and not are_kept(Manifests(files), batch_id):
+        snapshots.remove(batch_id, written_by=taken)
         return False
     return taken is not None and _make_final(spark, files, batch_id)
 

@@ -6,14 +6,16 @@ HDFS, pyarrow does. For non-local files, each process caches those that it read 
 read a file before the start; if that fails, or Hadoop alone reaches the object store, all state stays in Spark's state
 store.
 
-A segment is deleted once a restart, a repeated batch or a savepoint can't need it. That is when the manifests of the
-last ten batches do not name it, and it was written at least two batches before the last one. (Two manifests are enough
-for a restart; a savepoint in another process reads the state while batches continue.) A crash before the deletion may
-leave files behind, which a later run deletes. It never loses a file that is needed.
+A segment is deleted once a restart, a repeated batch or a snapshot can't need it. That is when neither the manifests of
+the last ten batches nor those in the index of a snapshot name it (``Snapshots.segments``), and it was written at least
+two batches before the last one. (Two manifests are enough for a restart. A savepoint in another process is noted while
+its batch is one of the last ten, so that the files that it names stay however long it takes.) A crash before the
+deletion may leave files behind, which a later run deletes. It never loses a file that is needed.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import uuid
@@ -29,7 +31,7 @@ from cojoin.storage.file_systems import file_system
 from cojoin.storage.object_store_settings import SCHEMES
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection
 
     from cojoin.checkpoints.manifest import Manifest, Manifests
     from cojoin.storage.object_store import ObjectStore
@@ -81,8 +83,17 @@ class SegmentFolder:
         system, path = file_system(f"{self.uri}/{name}", "segments")
         if system.type_name == "local":
             partial = Path(path).with_name(f".{name}.{uuid.uuid4().hex}.tmp")
-            partial.write_bytes(memoryview(content))
-            os.replace(partial, path)  # noqa: PTH105 - the one call that is atomic wherever Python runs
+            try:
+                partial.write_bytes(memoryview(content))
+                os.replace(partial, path)  # noqa: PTH105 - the one call that is atomic wherever Python runs
+            except OSError as error:
+                with contextlib.suppress(OSError):
+                    partial.unlink(missing_ok=True)
+                msg = (
+                    f"segment {path} of {content.size:,} bytes can't be written: {error.strerror}; see to the "
+                    f"checkpoint's disk and start the query again: the batch is run again, and nothing is lost"
+                )
+                raise CheckpointError(msg) from error
         else:
             partial_path = f"{path.removesuffix(name)}.{name}.{uuid.uuid4().hex}.tmp"
             with system.open_output_stream(partial_path) as stream:
@@ -166,7 +177,7 @@ def open_segments(files: Store) -> SegmentFolder | None:
 
 
 def obsolete(names: Collection[str], last_batch_id: int, needed: Collection[str]) -> list[str]:
-    """Return the files that can be deleted: old ones that the manifests of the last batches do not name.
+    """Return the files that no manifest of the last batches names, and that are old.
 
     >>> obsolete(["000000000003-00000-ab.arrow", "000000000005-00000-cd.arrow"], 5, [])
     ['000000000003-00000-ab.arrow']
@@ -179,6 +190,11 @@ def _batch_id(name: str) -> int:
     return int(digits) if digits.isdigit() else -1
 
 
+def are_kept(manifests: Manifests, batch_id: int) -> bool:
+    """Return whether all files that the manifest of a batch names still exist: it is one of the last ones."""
+    return batch_id in manifests.batch_ids()[-KEPT_MANIFESTS:]
+
+
 class SegmentCleaner:
     """Deletes the segments of one checkpoint that are no longer needed."""
 
@@ -186,10 +202,11 @@ class SegmentCleaner:
         self._files = files
         self._recent = deque(manifests.read_all(manifests.batch_ids()[-KEPT_MANIFESTS:]), maxlen=KEPT_MANIFESTS)
         self._names: set[str] = set()
+        self._of_snapshots: set[str] = set()
         self._until_listed = 0
 
     def take(self, manifest: Manifest) -> list[str]:
-        """Register the manifest of a finished batch, and return the files that can now be deleted.
+        """Register the manifest of a finished batch, and return the files that it and the last ones do not name.
 
         The directory is listed at the first and then at every 100th batch, to find files that crashes and lost tasks
         have left behind.
@@ -208,7 +225,10 @@ class SegmentCleaner:
         self._names.difference_update(outlived)
         return outlived
 
-    def remove(self, names: Collection[str]) -> None:
-        """Delete the files that ``take`` returned."""
-        for name in names:
+    def remove(self, names: Collection[str], of_snapshots: Callable[[], Collection[str]]) -> None:
+        """Delete the files that ``take`` returned, except those of snapshots, which a later call deletes."""
+        names = {*names, *self._of_snapshots}
+        if names:
+            self._of_snapshots = names.intersection(of_snapshots())
+        for name in sorted(names - self._of_snapshots):
             self._files.delete(f"{FOLDER}/{name}")

@@ -1,8 +1,10 @@
 """One key group's part of a snapshot, as a row of the ``state`` table; the row is made in the task that has the state.
 
-The *content* of a row is the tables of the key group's state. It is written only if it changed since the previous
-snapshot, by its fingerprint; otherwise the row points to the snapshot that has it. The *header*, with the watermarks
-and the counters, is small and always changes, so every row has it.
+The *content* of a row is the tables of the key group's state. Rows that the state value has in files are not copied:
+the content names their files, as the state value does, and they are kept as long as the snapshot (``segment_files``).
+So a snapshot costs as much as a state value, however large the state is. The content is written only if it changed
+since the previous snapshot, by its fingerprint; otherwise the row points to the snapshot that has it. The *header*,
+with the watermarks and the counters, is small and always changes, so every row has it.
 
 The calls decide whether a batch ends with a snapshot, each from its key group's state (``SnapshotCadence``). The driver
 foresees it (``DueSnapshots``).
@@ -17,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from cojoin.engine.state.named_files import SEGMENTS, NamedFiles
 from cojoin.engine.values import codec
 from cojoin.engine.values.arguments import Duration, milliseconds
 from cojoin.engine.values.types import schema_to_ddl
@@ -57,9 +60,13 @@ STATE_SCHEMA = pa.schema(
   size in bytes.
 - *seal*: the BLAKE2b of header, fingerprint and the description of the tables; the snapshot's index file has a BLAKE2b
   of all seals.
-- *content*: the tables, in the format of ``cojoin.engine.values.codec``.
-- *tables*: the tables' names, rows, bytes in memory, and columns as DDL.
+- *content*: the tables, in the format of ``cojoin.engine.values.codec``; its header names the files with other rows.
+- *tables*: the tables' names, rows, bytes (in memory, and of the files), and columns as DDL.
 """
+
+
+_NOT_OF_HEADERS = ("saved", SEGMENTS, codec.RUNS)
+"""The entries of a state value's header that a row's header lacks: the content has the names of files."""
 
 
 @dataclass(frozen=True)
@@ -107,17 +114,16 @@ def snapshot_row(
 ) -> tuple[pa.Table, dict[str, Any]]:
     """Return a key group's row after a batch, and the ``"saved"`` entry for the header of its state.
 
-    The ``"saved"`` in ``header`` is the entry that the last snapshot returned.
+    ``header`` and ``tables`` are those of the state value; the former's ``"saved"`` is the entry that the last snapshot
+    returned.
     """
-    saved = header.get("saved") or {}
-    content = codec.encode({}, tables)
+    saved, files = header.get("saved") or {}, NamedFiles.of(header)
+    # Release 0.6 and earlier ones read a content without files, and refuse one that names files.
+    content = codec.encode(files.header(), tables)
     fingerprint = _digest(content)
     is_new = saved.get("fingerprint") != fingerprint
-    text = json.dumps({name: value for name, value in header.items() if name != "saved"})
-    described = [
-        {"name": name, "rows": table.num_rows, "bytes": table.nbytes, "columns": schema_to_ddl(table.schema)}
-        for name, table in tables.items()
-    ]
+    text = json.dumps({name: value for name, value in header.items() if name not in _NOT_OF_HEADERS})
+    described = describe_content(files, tables)
     row = {
         "batch_id": batch_id,
         "key_group": key_group,
@@ -137,6 +143,14 @@ def snapshot_row(
         "fingerprint": fingerprint,
     }
     return pa.Table.from_pylist([row], schema=STATE_SCHEMA), remembered
+
+
+def describe_content(files: NamedFiles, tables: Mapping[str, pa.Table]) -> list[dict[str, Any]]:
+    """Return the description of a content's tables, as a row has it; ``files`` has those of their rows in files."""
+    return [
+        {"name": size.name, "rows": size.rows, "bytes": size.bytes, "columns": schema_to_ddl(size.schema)}
+        for size in files.sizes(tables)
+    ]
 
 
 def are_whole(rows: Sequence[Any], snapshot: SnapshotIndex) -> bool:
@@ -181,8 +195,8 @@ def _digest(content: bytes) -> str:
     return hashlib.blake2b(content, digest_size=16).hexdigest()
 
 
-def read_content(content: bytes | None, fingerprint: str, where: str) -> dict[str, pa.Table]:
-    """Return the tables of a row's content, checked by their fingerprint.
+def open_content(content: bytes | None, fingerprint: str, where: str) -> tuple[NamedFiles, dict[str, pa.Table]]:
+    """Return the files that a row's content names, and its tables, checked by their fingerprint.
 
     Raises ``CodecError`` where the content is missing, was changed, or has a newer version; its message begins with
     ``where``.
@@ -193,7 +207,7 @@ def read_content(content: bytes | None, fingerprint: str, where: str) -> dict[st
     actual = _digest(content)
     try:
         # Decoded before the comparison: an error about a newer version helps more than a differing fingerprint.
-        _, tables = codec.decode(content)
+        header, tables = codec.decode(content)
     except CodecError as error:
         msg = f"{where}: {error}; restore another snapshot"
         raise CodecError(msg) from None
@@ -203,7 +217,7 @@ def read_content(content: bytes | None, fingerprint: str, where: str) -> dict[st
             f"restore another snapshot"
         )
         raise CodecError(msg)
-    return tables
+    return NamedFiles.of(header), tables
 
 
 class DueSnapshots:

@@ -82,10 +82,11 @@ class SnapshotIndex:
     """A query's state, offsets and outputs after a batch, which can be restored.
 
     ``rows`` and ``state_bytes`` are of its whole state; ``written_bytes`` were written for it, the rest is in earlier
-    snapshots. ``content_batch_ids`` has for each batch the key groups whose content its snapshot has; a batch without
-    key groups had some for an earlier attempt, and is looked at when the snapshot is removed. ``seal`` is the BLAKE2b
-    of the seals of all its rows. ``remembered``: the query's own state points to it; the next snapshot builds on the
-    newest of these. ``claim`` is the number of the savepoint's claim (``state_commits.Claim``); 0 for a run's snapshot.
+    snapshots and in segments. ``content_batch_ids`` has for each batch the key groups whose content its snapshot has; a
+    batch without key groups had some for an earlier attempt, and is looked at when the snapshot is removed. ``seal`` is
+    the BLAKE2b of the seals of all its rows. ``remembered``: the query's own state points to it; the next snapshot
+    builds on the newest of these. ``claim`` is the number of the savepoint's claim (``state_commits.Claim``); 0 for a
+    run's snapshot.
     """
 
     manifest: Manifest
@@ -272,6 +273,28 @@ class Snapshots:
         still count.
         """
         return named(each for each in self._noted() if each.is_begun and each.batch_id not in barred)
+
+    def listed(self, known: int | None) -> list[SnapshotIndex]:
+        """Return all snapshots, oldest first; ``CheckpointError`` where the listing lacks that of a ``known`` batch."""
+        snapshots = self.all()
+        if known is not None and known not in {each.batch_id for each in snapshots}:
+            msg = (
+                f"{self._files.named}: the listing of its snapshots lacks that of batch {known}, which was "
+                f"written before; nothing was deleted, the next cleaning looks again"
+            )
+            raise CheckpointError(msg)
+        return snapshots
+
+    def segments(self, newest: int | None) -> set[str]:
+        """Return the names of the files with rows of snapshots, also of savepoints that are being taken.
+
+        Raises ``CheckpointError`` where the snapshot of the ``newest`` batch exists and is not listed.
+        """
+        # The notes come first, as a savepoint's note is deleted once its index exists.
+        begun, snapshots = [each for each in self._noted() if each.is_begun], self.all()
+        if newest is not None and newest not in {each.batch_id for each in snapshots} and self.read(newest) is not None:
+            snapshots = self.listed(newest)
+        return {name for each in [*begun, *snapshots] for name in each.manifest.segments}
 
     def remove(
         self,

@@ -27,12 +27,12 @@ import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812
 
 from cojoin.checkpoints.lease import holder
-from cojoin.checkpoints.snapshot_row import STATE_SCHEMA, are_whole, read_content, seal_of
+from cojoin.checkpoints.segment_files import SegmentFolder
+from cojoin.checkpoints.snapshot_row import STATE_SCHEMA, are_whole, describe_content, open_content, seal_of
 from cojoin.checkpoints.snapshots import BeingRemovedError, SnapshotIndex, SnapshotKind, Snapshots, named
 from cojoin.checkpoints.state_commits import PARTITIONS, STATE_TABLE, ClaimGoneError, StateCommits, partition_folder
 from cojoin.delta.table_checks import why_not_plain
 from cojoin.delta.table_log import TableLog, UnreadableLogError
-from cojoin.engine.values.types import schema_to_ddl
 from cojoin.errors import CheckpointError, CodecError, QueryFailedError
 from cojoin.session.arrow_types import spark_schema
 from cojoin.session.sealed import for_workers
@@ -81,6 +81,11 @@ class StateTable:
         self._spark, self._files, self._version, self._commits = spark, files, version, commits
         self._path, self._log = files.path(STATE_TABLE), TableLog(files, STATE_TABLE)
         self._snapshots = Snapshots(files)
+
+    @property
+    def segments(self) -> SegmentFolder:
+        """The folder of the files that contents name."""
+        return SegmentFolder.of(self._files)
 
     def pinned(self, snapshot: SnapshotIndex) -> StateTable:
         """Return the table at its present version, which has a snapshot's rows whatever a query cleans meanwhile.
@@ -146,12 +151,13 @@ class StateTable:
         holders: dict[str, list[int]] = {}
         for row in index:
             holders.setdefault(str(row["content_batch_id"]), []).append(row["key_group"])
+        of_contents = sum(row["content_bytes"] for row in index)
         snapshot = SnapshotIndex(
             manifest,
             kind,
             key_groups,
             rows=sum(row["rows"] for row in index),
-            state_bytes=sum(row["content_bytes"] for row in index),
+            state_bytes=manifest.report.state_bytes if manifest.segments else of_contents,
             written_bytes=sum(row["content_bytes"] for row in index if row["content_batch_id"] == manifest.batch_id),
             content_batch_ids=holders,
             seal=seal_of(*(row["seal"] for row in index)),
@@ -199,7 +205,7 @@ class StateTable:
 
     def check(self, snapshot: SnapshotIndex) -> None:
         """Check all of a snapshot's content against its fingerprints."""
-        label = self._label(snapshot)
+        label, segments = self._label(snapshot), self.segments
         expected = {
             row.key_group: (row.fingerprint, [(each.name, each.rows, each.columns) for each in row.tables])
             for row in self.headers(snapshot)
@@ -209,7 +215,7 @@ class StateTable:
             for batch in batches:
                 groups = batch.column("key_group").to_pylist()
                 texts = [
-                    _fault(content.as_py(), expected[group], f"{label}, key group {group}")
+                    _fault(content.as_py(), expected[group], f"{label}, key group {group}", segments)
                     for group, content in zip(groups, batch.column("content"), strict=True)
                 ]
                 columns = [pa.array(groups, pa.int32()), pa.array(texts, pa.string())]
@@ -301,13 +307,14 @@ class StateTable:
         return f"{self._files.named}: snapshot of batch {snapshot.batch_id}"
 
 
-def _fault(content: bytes | None, expected: _Expected, where: str) -> str | None:
+def _fault(content: bytes | None, expected: _Expected, where: str, segments: SegmentFolder) -> str | None:
     fingerprint, described = expected
     try:
-        tables = read_content(content, fingerprint, where)
-    except CodecError as error:
+        files, tables = open_content(content, fingerprint, where)
+        files.check(segments)
+    except (CheckpointError, CodecError) as error:
         return str(error)
-    if described != [(name, table.num_rows, schema_to_ddl(table.schema)) for name, table in tables.items()]:
+    if described != [(each["name"], each["rows"], each["columns"]) for each in describe_content(files, tables)]:
         return (
             f"{where}: its row in the table {STATE_TABLE} describes other tables than it has; restore another snapshot"
         )
@@ -447,15 +454,8 @@ class StateCleaner:
 
     def _needed(self, known: int | None) -> set[tuple[int, int | None]]:
         """Return the partitions (batch and segment) that snapshots have or point to; a ``known`` one must be listed."""
-        kept = self._snapshots.all()
-        alive = {snapshot.batch_id for snapshot in kept}
-        if known is not None and known not in alive:
-            msg = (
-                f"{self._files.named}: the listing of its snapshots lacks that of batch {known}, which was "
-                f"written before; nothing was deleted, the next cleaning looks again"
-            )
-            raise CheckpointError(msg)
-        return {*named(kept), *((batch_id, None) for batch_id in alive)}
+        kept = self._snapshots.listed(known)
+        return {*named(kept), *((snapshot.batch_id, None) for snapshot in kept)}
 
     def _unneeded(
         self, removed: Sequence[SnapshotIndex], needed: Collection[tuple[int, int | None]]

@@ -21,11 +21,9 @@ import pyarrow as pa
 
 from cojoin.checkpoints.manifest import Manifests
 from cojoin.checkpoints.segment_files import SegmentFolder
-from cojoin.checkpoints.snapshot_row import STATE_SCHEMA, read_content, snapshot_row
+from cojoin.checkpoints.snapshot_row import STATE_SCHEMA, describe_content, open_content, snapshot_row
 from cojoin.engine.key_groups import group_labels
-from cojoin.engine.state.segmented_table import whole_tables
-from cojoin.engine.state.segments import Segment
-from cojoin.engine.state.waiting_rows import run_files, with_runs
+from cojoin.engine.state.named_files import SEGMENTS, NamedFiles
 from cojoin.engine.values import codec
 from cojoin.engine.values.schema_evolution import evolve, widest
 from cojoin.engine.values.types import parse_schema
@@ -53,21 +51,9 @@ if TYPE_CHECKING:
     from cojoin.storage.store import Store
 
 
-def read_value(content: bytes, segments: SegmentStore) -> tuple[dict[str, Any], dict[str, pa.Table]]:
-    """Return a state value's header, and its tables with all their rows.
-
-    Raises ``CodecError`` where the value or a segment is damaged, ``CheckpointError`` where a segment does not exist.
-    """
-    header, tables = codec.decode(content)
-    # The writer of the value is not a part of the state.
-    header.pop("written", None)
-    tables = with_runs(header.pop(codec.RUNS, {}), tables, segments)
-    return header, whole_tables(header.pop("segments", {}), tables, segments)
-
-
 @dataclass(frozen=True)
 class StoredTable:
-    """The columns of one table of the state, and its rows and their bytes in memory, over all key groups."""
+    """The columns of one table of the state, and its rows and bytes over all key groups (``TableSize``)."""
 
     schema: pa.Schema
     rows: int
@@ -80,15 +66,15 @@ class StoredState:
 
     ``headers`` has each key group's watermarks and counters, ``contents`` its tables (``key_group int, content
     binary``), and ``fingerprints`` the fingerprint of its content; None where the state is from Spark's state store.
-    ``segments`` is the folder of the segments with the other rows of Spark's state; None for a snapshot.
+    ``segments`` is the folder of the files with the state's other rows.
     """
 
     batch_id: int
     headers: Sequence[Mapping[str, Any]]
     tables: Mapping[str, StoredTable]
     contents: DataFrame
+    segments: SegmentFolder
     fingerprints: Mapping[int, str] | None = None
-    segments: SegmentFolder | None = None
 
     @classmethod
     def of_snapshot(cls, table: StateTable, snapshot: SnapshotIndex) -> StoredState:
@@ -97,7 +83,7 @@ class StoredState:
         headers = [json.loads(row.header) for row in rows]
         tables = describe_tables([row.tables for row in rows], f"snapshot of batch {snapshot.batch_id}")
         fingerprints = {row.key_group: row.fingerprint for row in rows}
-        return cls(snapshot.batch_id, headers, tables, table.contents(snapshot), fingerprints)
+        return cls(snapshot.batch_id, headers, tables, table.contents(snapshot), table.segments, fingerprints)
 
     def rows(self, name: str) -> DataFrame:
         """Return the rows of a table."""
@@ -107,16 +93,15 @@ class StoredState:
         schema, opener = self.tables[name].schema, self.opener
 
         def decoded(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            for tables in opener(batches):
-                if name in tables and tables[name].num_rows:
-                    yield from evolve(tables[name], schema, f"table {name!r}").combine_chunks().to_batches()
+            for piece in opener.pieces(batches, name):
+                yield from evolve(piece, schema, f"table {name!r}").combine_chunks().to_batches()
 
         return self.contents.mapInArrow(for_workers(decoded), spark_schema(schema))
 
     @property
     def opener(self) -> ContentOpener:
         """The function with which tasks read the contents."""
-        return ContentOpener(self.fingerprints, f"snapshot of batch {self.batch_id}", self.segments)
+        return ContentOpener(self.segments, self.fingerprints, f"snapshot of batch {self.batch_id}")
 
 
 @dataclass(frozen=True)
@@ -126,19 +111,31 @@ class ContentOpener:
     ``where`` names the state in messages; the other attributes are those of ``StoredState``.
     """
 
+    segments: SegmentFolder
     fingerprints: Mapping[int, str] | None
     where: str
-    segments: SegmentFolder | None = None
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[dict[str, pa.Table]]:
-        """Yield each key group's tables; errors are those of ``read_value``."""
+        """Yield each key group's tables.
+
+        Raises ``CodecError`` where a content or a segment is damaged, ``CheckpointError`` where a segment is missing.
+        """
+        return (files.whole(tables, self.segments) for files, tables in self._opened(batches))
+
+    def pieces(self, batches: Iterable[pa.RecordBatch], name: str) -> Iterator[pa.Table]:
+        """Yield the rows of one table, file by file."""
+        for files, tables in self._opened(batches):
+            if name in tables:
+                yield from (piece for piece in files.pieces(name, tables, self.segments) if piece.num_rows)
+
+    def _opened(self, batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[NamedFiles, dict[str, pa.Table]]]:
         for batch in batches:
             for group, content in zip(batch.column(0).to_pylist(), batch.column(1), strict=True):
                 if self.fingerprints is None:
-                    assert self.segments is not None
-                    yield read_value(content.as_py(), self.segments)[1]
+                    header, tables = codec.decode(content.as_py())
+                    yield NamedFiles.of(header), tables
                 else:
-                    yield read_content(content.as_py(), self.fingerprints[group], f"{self.where}, key group {group}")
+                    yield open_content(content.as_py(), self.fingerprints[group], f"{self.where}, key group {group}")
 
 
 def describe_tables(groups: Sequence[Sequence[Any]], label: str) -> dict[str, StoredTable]:
@@ -169,7 +166,7 @@ def open_batch(spark: SparkSession, files: Store, batch_id: int) -> StoredState:
     _check_written([each["written"] for each in described], files, batch_id)
     tables = describe_tables([each["tables"] for each in described], f"state after batch {batch_id}")
     headers, contents = [each["header"] for each in described], values.selectExpr("label AS key_group", "content")
-    return StoredState(batch_id, headers, tables, contents, segments=segments)
+    return StoredState(batch_id, headers, tables, contents, segments)
 
 
 def check_segments(spark: SparkSession, files: Store, batch_id: int) -> None:
@@ -222,13 +219,27 @@ def snapshot_rows(
     def rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for label, content in zip(batch.column("label").to_pylist(), batch.column("content"), strict=True):
-                header, tables = read_value(content.as_buffer().to_pybytes(), segments)
+                header, tables = lasting(content.as_buffer().to_pybytes(), segments)
                 number = numbers[label]
                 if ((header["saved"] or {}).get("content_batch_id"), number) not in with_content:
                     header["saved"] = None
                 yield from snapshot_row(number, as_of, header, tables)[0].to_batches()
 
     return _load(spark, files, batch_id).mapInArrow(for_workers(rows), spark_schema(STATE_SCHEMA))
+
+
+def lasting(content: bytes, segments: SegmentStore) -> tuple[dict[str, Any], dict[str, pa.Table]]:
+    """Return a state value's header and tables for a snapshot, naming only files that are kept as long as that.
+
+    Release 0.6 deletes files that only snapshots name, so the rows of a value that it has written are copied.
+    """
+    header, tables = codec.decode(content)
+    header.pop(codec.WRITTEN, None)
+    if codec.RUNS in header:
+        return header, tables
+    files = NamedFiles.of(header)
+    header.pop(SEGMENTS, None)
+    return header, files.whole(tables, segments)
 
 
 def _load(spark: SparkSession, files: Store, batch_id: int) -> DataFrame:
@@ -293,17 +304,14 @@ def _read_values(
 
 
 def _describe(content: bytes, segments: SegmentFolder) -> dict[str, Any]:
-    header, tables = read_value(content, segments)
-    row, _ = snapshot_row(0, 0, header, tables)
-    written = codec.decode(content)[0].get("written")
-    return {"header": header, "tables": row.column("tables")[0].as_py(), "written": written}
+    header, tables = codec.decode(content)
+    files = NamedFiles.of(header)
+    files.check(segments)
+    own = {name: value for name, value in header.items() if name not in (codec.WRITTEN, SEGMENTS, codec.RUNS)}
+    return {"header": own, "tables": describe_content(files, tables), "written": header.get(codec.WRITTEN)}
 
 
 def _check(content: bytes, segments: SegmentFolder) -> dict[str, Any]:
     header, _ = codec.decode(content)
-    for table in header.get("segments", {}).values():
-        for segment in table["segments"]:
-            Segment(*segment).content(segments)
-    for file in run_files(header.get(codec.RUNS, {})):
-        file.content(segments)
-    return {"written": header.get("written")}
+    NamedFiles.of(header).check(segments)
+    return {"written": header.get(codec.WRITTEN)}

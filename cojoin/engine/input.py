@@ -17,7 +17,7 @@ from cojoin.engine.display import Display, display_of
 from cojoin.engine.input_spec import InputSpec, LatePolicy, NullKeyPolicy, check_late, check_null_key
 from cojoin.engine.plan import describe_source, describe_watermark
 from cojoin.engine.row_changes import DELETED, DELTA_FEED, VALID_AT, RowChanges
-from cojoin.engine.state.segments import HASH
+from cojoin.engine.state.segments import HASH, MATCHED
 from cojoin.engine.time.known_time import KnownTime, SnapshotKnown
 from cojoin.engine.time.time_axis import ClockChange, TimeAxis, TimeUnit, is_local, is_moment, is_whole
 from cojoin.engine.time.watermark_strategies import WatermarkStrategy
@@ -588,7 +588,7 @@ def check_names(names: Sequence[str], label: str) -> None:
             msg = f"{label} has {apart}{why}; rename or drop one"
             raise SchemaError(msg)
         seen[name.lower()] = name
-        if name == HASH:
+        if name in (HASH, MATCHED):
             msg = f"{label}: column {name!r}: the state's own tables have one of this name; rename it"
             raise SchemaError(msg)
 

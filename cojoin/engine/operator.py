@@ -45,6 +45,7 @@ import pyarrow as pa
 
 from cojoin.engine.batch_report import InputCounts
 from cojoin.engine.input_spec import fault_table, has_null_key, rejected_table, split_admitted
+from cojoin.engine.state.named_files import SEGMENTS
 from cojoin.engine.state.segmented_table import attach, flush, without_shadowed
 from cojoin.engine.state.segments import SegmentOptions
 from cojoin.engine.state.waiting_rows import WaitingRows, slice_bounds
@@ -513,10 +514,15 @@ class Operator(ABC):
         written = 0
         if self.segmenting is not None:
             written = sum(held.flush(self.segmenting) for side, held in enumerate(self._held) if self._spills(side))
-        tables = self._tables()
+        tables, before = self._tables(), self.waiting_rows()
         flushed = flush(self.segmented_tables(), self.segmenting)
+        for counts, were, are in zip(self.counts, before, self.waiting_rows(), strict=True):
+            # Rows that have expired are done when a compaction removes them.
+            counts.done += were - are
         runs = {name: held.describe() for name, held in self._named() if held.runs}
-        header = {**self._header(), "segments": flushed.described, **({codec.RUNS: runs} if runs else {})}
+        # Release 0.6, which deletes files that only snapshots name, refuses a state that has the entry.
+        names_files = runs or flushed.described
+        header = {**self._header(), SEGMENTS: flushed.described, **({codec.RUNS: runs} if names_files else {})}
         return header, {**tables, **flushed.tables}, flushed.written + written
 
     def segments(self) -> list[Segment]:
@@ -567,7 +573,7 @@ class Operator(ABC):
         held = (self._buffer(0, tables.get("held1")), self._buffer(1, tables.get("held2")))
         for name, rows in zip(("held1", "held2"), held, strict=True):
             rows.attach(header.get(codec.RUNS, {}).get(name, ()), self.segmenting)
-        described = header.get("segments", {})
+        described = header.get(SEGMENTS, {})
         own = without_shadowed(described, tables)
         self._rejected = [
             self._rejected_rows(spec, tables.get(f"rejected{number}"))

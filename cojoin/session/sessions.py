@@ -11,6 +11,7 @@ it. With ``spark.cojoin.storage=hadoop`` in the session's configuration, Hadoop 
 
 from __future__ import annotations
 
+import re
 import sys
 from contextlib import contextmanager
 from functools import wraps
@@ -39,6 +40,10 @@ if TYPE_CHECKING:
 
 Arguments = ParamSpec("Arguments")
 Returned_co = TypeVar("Returned_co", covariant=True)
+
+MEMORY_SETTING = "spark.cojoin.memory"
+_LEAST_MEMORY = 1 << 20
+_SIZE = re.compile(r"(\d+)\s*(?:([bkmgt])b?)?")
 
 _CONNECT = "pyspark.sql.connect"
 _IN_PIPELINE = "ATTEMPT_ANALYSIS_IN_PIPELINE_QUERY_FUNCTION"
@@ -196,3 +201,34 @@ def is_left_to_spark(session: SparkSession, name: str) -> bool:
         )
         raise ConfigurationError(msg)
     return value == "spark"
+
+
+def task_memory(session: SparkSession) -> int | None:
+    """Return the bytes that a task may use for rows that it reads from its state's files and merges; None: the default.
+
+    It is the session's setting ``spark.cojoin.memory``, such as ``512m``, or half of what
+    ``spark.executor.pyspark.memory`` leaves to each core. Raises ``ConfigurationError`` for a setting that is not a
+    size, or below a megabyte.
+    """
+    value = session.conf.get(MEMORY_SETTING, "")
+    if not value:
+        of_workers = _size(str(session.conf.get("spark.executor.pyspark.memory", "")), "m")
+        cores = int(session.conf.get("spark.executor.cores", "1") or 1)
+        return None if of_workers is None else max(_LEAST_MEMORY, of_workers // (2 * cores))
+    size = _size(str(value), "b")
+    if size is None or size < _LEAST_MEMORY:
+        msg = f"the session's setting {MEMORY_SETTING} is {value!r}; expected a size of at least 1m, such as '512m'"
+        raise ConfigurationError(msg)
+    return size
+
+
+def _size(text: str, unit: str) -> int | None:
+    """Return a size as Spark's settings have it, in bytes; None where the text is none. ``unit`` is that of a number.
+
+    >>> _size("512m", "b"), _size("2 GB", "b"), _size("1", "m"), _size("much", "b")
+    (536870912, 2147483648, 1048576, None)
+    """
+    matched = _SIZE.fullmatch(text.strip().lower())
+    if matched is None:
+        return None
+    return int(matched[1]) << 10 * "bkmgt".index(matched[2] or unit)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from unittest import mock
@@ -13,6 +14,7 @@ from pyarrow import fs
 from cojoin.checkpoints import segment_files
 from cojoin.checkpoints.segment_files import SegmentCleaner, SegmentFolder, open_segments
 from cojoin.storage.local_store import LocalStore
+from tests.spark.refused import refused
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -28,6 +30,18 @@ def test_a_file_is_written_whole_and_mapped(tmp_path: Path) -> None:
     assert folder.open("a.arrow").to_pybytes() == b"content"
     with pytest.raises(FileNotFoundError):
         folder.open("b.arrow")
+
+
+def test_a_file_that_can_not_be_written_is_named_and_nothing_is_left(tmp_path: Path) -> None:
+    folder = SegmentFolder(tmp_path.as_uri())
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1_000, hard))
+        with refused(f"segment {tmp_path}/a.arrow of 2,000 bytes can't be written: File too large; see to the"):
+            folder.write("a.arrow", pa.py_buffer(b"x" * 2_000))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.fixture
@@ -143,9 +157,9 @@ def segment(batch_id: int, text: str = "x") -> str:
     return f"{batch_id:012d}-00000-{text}.arrow"
 
 
-def cleaned(cleaner: SegmentCleaner, batch: Batch) -> list[str]:
+def cleaned(cleaner: SegmentCleaner, batch: Batch, of_snapshots: tuple[str, ...] = ()) -> list[str]:
     found = cleaner.take(batch)  # type: ignore[arg-type]
-    cleaner.remove(found)
+    cleaner.remove(found, lambda: of_snapshots)
     return found
 
 
@@ -161,6 +175,17 @@ def test_a_file_goes_once_three_batches_have_not_named_it() -> None:
     # Batch 4 counts again, run after a crash, and is one batch all the same.
     assert cleaned(cleaner, Batch(4, (segment(4),))) == []
     assert files.listed == 1
+
+
+def test_a_file_of_a_snapshot_stays_as_long_as_the_snapshot() -> None:
+    files: Any = Files({segment(each) for each in range(2)})
+    cleaner = SegmentCleaner(files, Manifests([]))  # type: ignore[arg-type]
+    assert cleaned(cleaner, Batch(4, ()), (segment(1),)) == [segment(0), segment(1)]
+    assert files.there == {segment(1)}
+    assert cleaned(cleaner, Batch(5, ()), (segment(1),)) == []
+    assert files.there == {segment(1)}
+    assert cleaned(cleaner, Batch(6, ())) == []
+    assert files.there == set()
 
 
 def test_what_a_crash_left_is_found_by_the_next_run_and_what_is_needed_stays() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from typing import Any
 
@@ -9,8 +10,13 @@ import pyarrow as pa
 import pytest
 
 import cojoin as cj
-from cojoin.checkpoints.snapshot_row import STATE_SCHEMA, DueSnapshots, SnapshotCadence, read_content, snapshot_row
+from cojoin.checkpoints.snapshot_row import STATE_SCHEMA, DueSnapshots, SnapshotCadence, open_content, snapshot_row
+from cojoin.engine.state.named_files import NamedFiles
+from cojoin.engine.state.segmented_table import SegmentedTable, flush
+from cojoin.engine.state.segments import SegmentContext, SegmentOptions
+from cojoin.engine.state.waiting_rows import WaitingRows
 from tests.seeds import SEED
+from tests.segments import MemoryStore
 
 HEADER: dict[str, Any] = {"watermark": 5, "processing_time": 1_000, "saved": None}
 TABLES = {"held1": pa.table({"id": pa.array([1, 2]), "@value": ["a", None]}), "held2": pa.table({"id": pa.array([3])})}
@@ -32,7 +38,7 @@ def test_a_row_holds_the_tables_and_describes_them() -> None:
         ("held2", 1, "id bigint"),
     ]
     assert saved == {"batch_id": 7, "time": 1_000, "content_batch_id": 7, "fingerprint": values["fingerprint"]}
-    assert read_content(values["content"], values["fingerprint"], "here") == TABLES
+    assert open_content(values["content"], values["fingerprint"], "here") == (NamedFiles(), TABLES)
 
 
 def test_what_did_not_change_is_not_written_again() -> None:
@@ -52,14 +58,49 @@ def test_content_that_is_not_what_was_written_is_refused() -> None:
     row, saved = snapshot_row(0, 1, HEADER, TABLES)
     content, fingerprint = content_of(row), saved["fingerprint"]
     with pytest.raises(cj.CodecError, match=r"here: .*truncated.*; restore another snapshot"):
-        read_content(content[:-1], fingerprint, "here")
+        open_content(content[:-1], fingerprint, "here")
     with pytest.raises(cj.CodecError, match=r"here: .*got 9; upgrade cojoin"):
-        read_content(content[:6] + b"\x09" + content[7:], fingerprint, "here")
+        open_content(content[:6] + b"\x09" + content[7:], fingerprint, "here")
     other, _ = snapshot_row(0, 1, HEADER, {"held1": TABLES["held1"].slice(1)})
     with pytest.raises(cj.CodecError, match="here: expected content with the fingerprint"):
-        read_content(content_of(other), fingerprint, "here")
+        open_content(content_of(other), fingerprint, "here")
     with pytest.raises(cj.CodecError, match="here: its content is missing"):
-        read_content(None, fingerprint, "here")
+        open_content(None, fingerprint, "here")
+
+
+def test_rows_in_files_are_named_and_not_copied() -> None:
+    store = MemoryStore()
+    context = SegmentContext(store, SegmentOptions(limit_bytes=0), 3, 6)
+    kept = SegmentedTable(pa.table({"id": [1, 2], "tier": ["gold", "none"]}), ["id"], "versions")
+    kept.flush(context)
+    kept.memtable = pa.table({"id": [7], "tier": ["iron"]})
+    kept.rows += 1
+    flushed = flush({"versions": kept}, None)
+    waiting = WaitingRows(TABLES["held1"], lambda rows: rows.column(0).to_numpy())
+    waiting.flush(context)
+    header = {**HEADER, "segments": flushed.described, "runs": {"held1": waiting.describe()}}
+    row, saved = snapshot_row(3, 7, header, {**flushed.tables, "held1": waiting.memory})
+    (values,) = row.to_pylist()
+    assert [(each["name"], each["rows"]) for each in values["tables"]] == [("versions", 3), ("held1", 2)]
+    assert {"segments", "runs"}.isdisjoint(json.loads(values["header"]))
+    content, fingerprint = values["content"], values["fingerprint"]
+    assert values["content_bytes"] == len(content)
+    files, stored = open_content(content, fingerprint, "here")
+    tables = files.whole(stored, store)
+    assert sorted(tables["versions"].column("id").to_pylist()) == [1, 2, 7]
+    assert tables["held1"] == TABLES["held1"]
+    files.check(store)
+    # Nothing is written where only the time has gone on.
+    again, _ = snapshot_row(3, 9, {**header, "saved": saved}, {**flushed.tables, "held1": waiting.memory})
+    assert content_of(again) is None
+    # Release 0.6 and earlier ones read format 2, and take all rows of a snapshot to be in it.
+    assert content[6] == 3
+    gone, kept_content = store.files.popitem()
+    with pytest.raises(cj.CheckpointError, match=rf"segment memory:/{gone}: .* missing; restore a snapshot"):
+        files.check(store)
+    store.files[gone] = kept_content[:-1]
+    with pytest.raises(cj.CodecError, match=rf"segment memory:/{gone}: expected .* bytes"):
+        files.check(store)
 
 
 def test_a_snapshot_is_due_by_batches_or_by_the_batches_own_time() -> None:

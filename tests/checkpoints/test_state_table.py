@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import pytest
 
 from cojoin.checkpoints.lease import Lease
-from cojoin.checkpoints.snapshots import BeingRemovedError, Snapshots
+from cojoin.checkpoints.snapshots import SNAPSHOT_FORM, BeingRemovedError, Snapshots
 from cojoin.checkpoints.state_commits import Claim
 from cojoin.checkpoints.state_table import StateTable
 from cojoin.errors import CheckpointError, QueryFailedError
+from cojoin.storage.documents import numbered_name, write_document
 from tests.checkpoints.reports import manifest
 from tests.checkpoints.state_stand_ins import SnapshotWriter as Writer
 from tests.checkpoints.state_stand_ins import StandInSession, without_spark
@@ -310,3 +313,22 @@ def test_a_run_does_not_write_over_a_snapshot_of_its_successor(spark: Any, tmp_p
     assert writer.rows_of(4) == [(-1,), (0,), (1,), (4,)]
     writer.commits.fence_runs(2)
     writer.write(5, claim=Claim.of_run(2, 5))
+
+
+def test_the_files_of_snapshots_are_known_by_a_listing_that_has_the_newest_one(spark: Any, tmp_path: Path) -> None:
+    writer = Writer(spark, tmp_path)
+    snapshots, named = writer.snapshots, {}
+    for batch_id in (3, 5, 7):
+        index = writer.write(batch_id)
+        named[batch_id] = f"{batch_id:012d}-00000-x.arrow"
+        with_files = replace(index, manifest=replace(index.manifest, segments=(named[batch_id],)))
+        name = numbered_name("snapshots", batch_id)
+        write_document(writer.files, name, SNAPSHOT_FORM, asdict(with_files))
+    begun = replace(manifest(8), segments=("taken now",))
+    snapshots.begin(begun, 2)
+    assert snapshots.segments(7) == {*named.values(), "taken now"}
+    with mock.patch.object(Snapshots, "all", return_value=[snapshots.read(3), snapshots.read(5)]):
+        with pytest.raises(CheckpointError, match=r"lacks that of batch 7, .*nothing was deleted"):
+            snapshots.segments(7)
+        # Another process may have removed it.
+        assert snapshots.segments(9) == {named[3], named[5], "taken now"}

@@ -1,15 +1,21 @@
-"""Errors of Spark's own state: a missing one is told from a damaged one."""
+"""Spark's own state: a missing one is told from a damaged one, and what a snapshot takes of it."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 
-from cojoin.checkpoints.stored_state import _read_values
+from cojoin.checkpoints.stored_state import _read_values, lasting
+from cojoin.engine.state.named_files import SEGMENTS, NamedFiles
+from cojoin.engine.state.segmented_table import SegmentedTable, flush
+from cojoin.engine.state.segments import SegmentContext, SegmentOptions
+from cojoin.engine.values import codec
 from cojoin.errors import CheckpointError
 from cojoin.storage.local_store import LocalStore
+from tests.segments import MemoryStore
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -47,3 +53,17 @@ def test_another_error_of_spark_is_left_as_it_is(tmp_path: Path) -> None:
     values: Any = Unreadable("Connection refused")
     with pytest.raises(PySparkException, match="Connection refused"):
         _read_values(values, LocalStore(str(tmp_path)), 7, dict)
+
+
+def test_a_snapshot_copies_the_rows_whose_files_release_0_6_would_delete() -> None:
+    store = MemoryStore()
+    kept = SegmentedTable(pa.table({"id": [1, 2], "tier": ["gold", "none"]}), ["id"], "versions")
+    kept.flush(SegmentContext(store, SegmentOptions(0)))
+    flushed = flush({"versions": kept}, None)
+    header = {SEGMENTS: flushed.described, codec.WRITTEN: [0, 3, "query"], "watermark": 5}
+    before, copied = lasting(codec.encode(header, flushed.tables), store)
+    assert before == {"watermark": 5}
+    assert sorted(copied["versions"].column("id").to_pylist()) == [1, 2]
+    now, named = lasting(codec.encode({**header, codec.RUNS: {}}, flushed.tables), store)
+    assert NamedFiles.of(now).files() == list(kept.segments)
+    assert named["versions"].num_rows == 0

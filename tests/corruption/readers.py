@@ -14,7 +14,7 @@ from cojoin.checkpoints.identity import check_description, read_query
 from cojoin.checkpoints.lease import Lease
 from cojoin.checkpoints.manifest import Manifests
 from cojoin.checkpoints.segment_files import SegmentCleaner, SegmentFolder
-from cojoin.checkpoints.snapshot_row import are_whole, read_content
+from cojoin.checkpoints.snapshot_row import are_whole, open_content
 from cojoin.checkpoints.snapshots import Snapshots
 from cojoin.engine.state.segments import Segment
 from cojoin.engine.values import codec
@@ -158,7 +158,9 @@ def _snapshot(world: World) -> Any:
         msg = "its rows in the table state are not those that were written"
         raise CheckpointError(msg)
     for group, row in enumerate(rows):
-        tables = read_content(world.contents[f"values/content {group}"], row.fingerprint, f"key group {group}")
+        content, where = world.contents[f"values/content {group}"], f"key group {group}"
+        files, tables = open_content(content, row.fingerprint, where)
+        tables = files.whole(tables, SegmentFolder.of(world.files))
         described = [each.asDict() for each in row.tables]
         found.append(
             (row.header, described, row.content_bytes, {name: each.to_pydict() for name, each in tables.items()})

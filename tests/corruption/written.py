@@ -27,7 +27,8 @@ from cojoin.checkpoints.segment_files import FOLDER, SegmentFolder
 from cojoin.checkpoints.snapshot_row import seal_of, snapshot_row
 from cojoin.checkpoints.snapshots import SnapshotIndex, Snapshots
 from cojoin.engine.input_spec import InputSpec
-from cojoin.engine.state.segments import SegmentContext, write_segment
+from cojoin.engine.state.segmented_table import SHADOWED
+from cojoin.engine.state.segments import HASH, SegmentContext, write_segment
 from cojoin.engine.values import codec
 from cojoin.session.spark_checkpoint import LogDigests
 from cojoin.spark.sinks.parquet_sink import _FORM as _OWNER_FORM
@@ -188,17 +189,17 @@ def _write_batch(written: Written, files: LocalStore, lease: Lease, made: Manife
         segment = write_segment(context, hashes, rows, np.array([1_000], np.uint64))
         names.append(segment.name)
         header = {"processing_time": 5, "saved": None, "watermark": number, "counts": [{}, {}], "operator": "asof"}
-        described = {
-            "segments": {"held1": {"segments": [segment.as_list()]}},
-            "written": [group, made.batch_id, written.query_id],
-        }
-        written.note_value(f"values/state {group}", codec.encode(header | described, {"held1": rows.slice(0, 5)}))
-        row, _ = snapshot_row(group, made.batch_id, header, {"held1": rows})
+        described = {"rows": rows.num_rows + 5, "expired": None, "segments": [segment.as_list()]}
+        header = {**header, "segments": {"held1": described}}
+        tables = {"held1": rows.slice(0, 5), f"{SHADOWED}held1": pa.table({HASH: pa.array([], pa.uint64())})}
+        by = {"written": [group, made.batch_id, written.query_id]}
+        written.note_value(f"values/state {group}", codec.encode(header | by, tables))
+        row, _ = snapshot_row(group, made.batch_id, header, tables)
         values = row.to_pylist()[0]
         written.note_value(f"values/content {group}", values.pop("content"))
         written.note_value(f"values/row {group}", json.dumps(values).encode())
         seals.append(values["seal"])
-        rows_in_all += rows.num_rows
+        rows_in_all += rows.num_rows + 5
     made = replace(made, segments=tuple(sorted(names)))
     snapshot = SnapshotIndex(
         made,

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.sql import functions as F  # noqa: N812
 
 from cojoin.errors import ConfigurationError
-from cojoin.session.sessions import adapter_of, is_frame
+from cojoin.session.sessions import adapter_of, is_frame, task_memory
+from tests.spark.refused import refused
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -92,3 +94,27 @@ def test_a_table_has_a_folder_before_it_exists(spark: SparkSession) -> None:
     assert adapter.table_location("/lake/trades") == "/lake/trades"
     assert str(adapter.table_location("no_such_table")).endswith("/no_such_table")
     assert adapter.table_location("not a name") is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({}, None),
+        ({"spark.cojoin.memory": "128m"}, 128 << 20),
+        ({"spark.cojoin.memory": "2 GB"}, 2 << 30),
+        ({"spark.executor.pyspark.memory": "2048", "spark.executor.cores": "4"}, 256 << 20),
+        ({"spark.cojoin.memory": "3g", "spark.executor.pyspark.memory": "1g"}, 3 << 30),
+    ],
+)
+def test_a_tasks_memory_is_a_setting_or_by_that_of_the_executors(
+    settings: dict[str, str], expected: int | None
+) -> None:
+    session: Any = SimpleNamespace(conf=settings)
+    assert task_memory(session) == expected
+
+
+@pytest.mark.parametrize("value", ["much", "-1g", "1.5g", "100k", "0"])
+def test_a_memory_that_is_no_size_is_refused(value: str) -> None:
+    session: Any = SimpleNamespace(conf={"spark.cojoin.memory": value})
+    with refused(f"spark.cojoin.memory is '{value}'; expected a size of at least 1m"):
+        task_memory(session)

@@ -207,6 +207,9 @@ def _snapshots(world: World, place: Place, snapshots: list[Any]) -> Iterator[str
     except FileNotFoundError as error:
         yield f"unreadable: {error}"
     for snapshot in snapshots:
+        for name in snapshot.manifest.segments:
+            if f"{place.checkpoint}/segments/{name}" not in world.disk.files:
+                yield f"{place.checkpoint}: the snapshot of batch {snapshot.batch_id} names segment {name}, now removed"
         yield from _snapshot(world, place, snapshot)
 
 
@@ -296,7 +299,7 @@ def _left_over(world: World, place: Place, store: Store, manifests: list[Any], s
         # After a drain no run cleans any more.
         return
     last = manifests[-1].batch_id
-    needed = {name for each in manifests[-10:] for name in each.segments}
+    needed = {name for each in [*manifests[-10:], *(each.manifest for each in snapshots)] for name in each.segments}
     holders = {each.batch_id for each in snapshots} | {
         int(holder) for each in snapshots for holder in each.content_batch_ids
     }

@@ -105,6 +105,22 @@ MUTANTS = (
         is_rare=True,
     ),
     Mutant(
+        "cleaning does not keep the segments that snapshots name",
+        "cojoin.checkpoints.segment_files:SegmentCleaner.remove",
+        (("names.intersection(of_snapshots())", "set()"),),
+    ),
+    Mutant(
+        "a savepoint does not look whether a cleaning may have passed over the segments that it names",
+        "cojoin.checkpoints.savepoint:_write",
+        (
+            (
+                "if not are_kept(Manifests(files), batch_id):\n            return False",
+                "are_kept(Manifests(files), batch_id)",
+            ),
+        ),
+        is_rare=True,
+    ),
+    Mutant(
         "segments are deleted one batch too early",
         "cojoin.checkpoints.segment_files:SegmentCleaner.take",
         (("for each in self._recent for name", "for each in [manifest] for name"),),
@@ -192,8 +208,8 @@ MUTANTS = (
     ),
     Mutant(
         "cleaning believes a listing without the newest snapshot",
-        "cojoin.checkpoints.state_table:StateCleaner._needed",
-        (("if known is not None and known not in alive:", "if False:"),),
+        "cojoin.checkpoints.snapshots:Snapshots.listed",
+        (("if known is not None and known not in", "if False and known not in"),),
         is_rare=True,
     ),
     Mutant(

@@ -27,12 +27,16 @@ _SAVEPOINT_INTERRUPTED = (
     *(Action("rows", 9), Action("drive", 0), Action("await", 0), Action("rows", 5), Action("savepoint", 0)),
     *(Action("wait", 150), Action("rows", 12), Action("drive", 1), Action("await", 12), Action("wait", 40)),
 )
-_SAVEPOINT_OF_CONTENT = (
-    *(Action("rows", 12), Action("drive", 0), Action("await", 12), Action("rows", 6), Action("savepoint", 0)),
-    *(Action("drive", 1), Action("await", 12), Action("left rows", 12), Action("drive", 1), Action("await", 12)),
-    Action("wait", 260),
-)
-"""The savepoint's batch has content to which snapshots point, until there are left rows that wait."""
+
+
+def _savepoint_of_content(before: int) -> tuple[Action, ...]:
+    """Return actions whose savepoint's batch has content to which snapshots point, until there are left rows again."""
+    return (
+        *(Action("rows", before), Action("drive", 0), Action("await", 12), Action("rows", 4), Action("savepoint", 0)),
+        *(Action("drive", 1), Action("await", 12), Action("left rows", 4), Action("drive", 1), Action("await", 12)),
+        Action("wait", 260),
+    )
+
 
 FOUND = {
     # A start that stood still wrote its own id over that of the query that had begun: all rows again, or none any more.
@@ -165,8 +169,8 @@ FOUND = {
         22,
         switching=0.0,
         cadence=1,
-        actions=_SAVEPOINT_OF_CONTENT,
-        faults=(Fault("pause", "read", 2, 60, "savepoint"), Fault("pause", "list", 40, 100, "thread")),
+        actions=_savepoint_of_content(9),
+        faults=(Fault("pause", "read", 2, 60, "savepoint"), Fault("pause", "list", 32, 100, "thread")),
     ),
     # A driver that stood still replaced the rows of a snapshot that its successor had written, or removed again.
     "a run that was taken over writes over the rows of its successor's snapshot": Plan(
@@ -186,19 +190,32 @@ FOUND = {
         actions=(Action("rows", 6), Action("drain", 0), Action("wait", 8), Action("drive", 1), Action("await", 12)),
         faults=(Fault("pause", "read", 2, 200, "cojoin-query"),),
     ),
+    # A cleaning that stood still deleted a segment that it had seen no snapshot name; a savepoint named it meanwhile.
+    "a savepoint does not look whether a cleaning may have passed over the segments that it names": Plan(
+        7,
+        switching=0.0,
+        retained=1,
+        cadence=None,
+        actions=(
+            *(Action("left rows", 4), Action("rows", 6), Action("drive", 0), Action("await", 12)),
+            *(Action("left rows", 9), Action("savepoint", 0), Action("drive", 1), Action("await", 12)),
+            *(Action("rows", 11), Action("drive", 1), Action("await", 12), Action("wait", 150)),
+        ),
+        faults=(Fault("pause", "read", 1, 60, "savepoint"), Fault("pause", "delete", 0, 80, "thread")),
+    ),
     # A savepoint that stood still said that a segment was missing, which the query had meanwhile cleaned.
     "a savepoint is not taken again where the query has removed what it was reading": Plan(
-        365904599,
+        14,
         switching=0.0,
-        retained=2,
+        retained=3,
         actions=(
-            *(Action("rows", 6), Action("drive", 0), Action("await", 0), Action("left rows", 7), Action("drive", 6)),
-            Action("own savepoint", 6),
+            *(Action("rows", 5), Action("drive", 0), Action("await", 0), Action("left rows", 8), Action("drive", 7)),
+            Action("own savepoint", 7),
         ),
         faults=(
-            Fault("rival", "write segment", 0, 3),
-            Fault("pause", "read segment", 0, 252),
-            Fault("crash before", "read state", 0, 5),
+            Fault("rival", "write segment", 1, 2),
+            Fault("pause", "read segment", 0, 300),
+            Fault("crash before", "read state", 1, 5),
         ),
     ),
     # A restoration that stood still changed Spark's log after its successor had read it, so that no start went on.
@@ -236,11 +253,11 @@ FOUND = {
     # A savepoint began after the cleaning had ended all others, and wrote rows in the place of content that no snapshot
     # needed any more, before the cleaning had listed it (600006271).
     "cleaning does not look whether a savepoint was written since it has ended others": Plan(
-        22,
+        2,
         switching=0.0,
         cadence=1,
-        actions=_SAVEPOINT_OF_CONTENT,
-        faults=(Fault("pause", "read", 2, 60, "savepoint"), Fault("pause", "list", 46, 100, "thread")),
+        actions=_savepoint_of_content(6),
+        faults=(Fault("pause", "read", 3, 60, "savepoint"), Fault("pause", "list", 24, 100, "thread")),
     ),
     # A driver stood still before the manifest of its third batch, while its successor had already read those of the
     # first two (1700017358).
@@ -388,11 +405,11 @@ def test_a_restoration_says_that_the_first_query_has_replaced_what_it_was_readin
     begin = Action("rows", 11), Action("drive"), Action("await"), Action("rows", 12), Action("savepoint")
     actions = (*begin, Action("drive"), Action("await"), Action("restore"), Action("drive", 6), Action("savepoint"))
     faults = (
-        Fault("pause", "read", 11, 200, "restore", wakes=147),
+        Fault("pause", "read", 12, 200, "restore", wakes=167),
         Fault("fails", "write rows", 2, 5),
-        Fault("power", "size", 0, 2),
+        Fault("power", "size", 2, 2),
     )
-    plan = Plan(190121, loses_power=True, switching=0.02, cadence=1, actions=actions, faults=faults)
+    plan = Plan(20, loses_power=True, switching=0.02, cadence=1, actions=actions, faults=faults)
     with simulated():
         history, world = run(plan)
     assert not history.broken, str(history)

@@ -8,13 +8,14 @@ from unittest import mock
 
 import numpy as np
 import pytest
+from pyspark.errors import PythonException
 
 import cojoin as cj
 from cojoin.checkpoints import segment_files
 from cojoin.checkpoints.manifest import Manifest, Manifests
 from cojoin.checkpoints.segment_files import SegmentFolder
 from cojoin.engine.state.segments import SegmentOptions
-from tests.spark.data import Folders, generate
+from tests.spark.data import SECOND, Folders, connect, generate
 from tests.spark.refused import refused
 from tests.spark.saved import DRAIN, Saved
 
@@ -127,19 +128,83 @@ def test_through_a_crash_a_savepoint_and_a_restore_nothing_is_lost(spark: SparkS
 
 
 @pytest.mark.slow
-def test_a_functions_states_lie_in_segments_and_its_snapshots_need_none(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_functions_states_lie_in_segments_which_its_snapshots_name(spark: SparkSession, tmp_path: Path) -> None:
     streams = generate(trades=200, customers=100, seed=29)
     saved = Saved(spark, tmp_path / "function", streams.write(tmp_path, files=2), key_groups=2)
     saved.run(segmented(saved.function()), checkpoint_interval=2)
-    assert named_by(saved, 1)
-    for path in (saved.folder / "checkpoint" / "segments").iterdir():
-        path.unlink()
     snapshot = saved.snapshots.read(1)
     assert snapshot is not None
+    assert set(snapshot.manifest.segments) == named_by(saved, 1) <= files_of(saved)
     saved.state.check(snapshot)
     states = cj.read_state(spark, saved.checkpoint, at=1).states["customer"]
     known = streams.customers.customer_id.nunique()
     assert known // 2 < states.count() <= known
+    gone = min(named_by(saved, 1))
+    (saved.folder / "checkpoint" / "segments" / gone).unlink()
+    with refused(gone, "missing", "restore a snapshot", kind=cj.CheckpointError):
+        saved.state.check(snapshot)
+    state = cj.read_state(spark, saved.checkpoint, at=1)
+    with pytest.raises(PythonException, match=f"{gone}: the state names this file"):
+        sum(each.count() for each in [*state.states.values(), *state.buffered.values()])
+
+
+def test_the_files_of_a_savepoint_outlive_the_batches_after_it(spark: SparkSession, tmp_path: Path) -> None:
+    streams, folders = generate(seed=31), Folders(tmp_path)
+    pieces = list(zip(evenly(streams.trades), evenly(streams.customers), strict=True))
+    saved = Saved(spark, tmp_path / "old", folders, key_groups=2)
+    for number, (trades, customers) in enumerate(pieces):
+        folders.add_trades(trades)
+        folders.add_customers(customers)
+        query = saved.run(segmented(saved.join()), checkpoint_interval=2, retained_checkpoints=1)
+        if not number:
+            savepoint, rows = query.savepoint(), saved.rows()
+    snapshot = saved.snapshots.read(savepoint.at)
+    last = saved.manifests.last()
+    assert snapshot is not None
+    assert last is not None
+    assert not {*snapshot.manifest.segments} & {*last.segments}
+    assert {*snapshot.manifest.segments, *last.segments} <= files_of(saved)
+    # The other snapshots' files are gone with them, and those of the last batches stay.
+    recent = [named_by(saved, each) for each in saved.manifests.batch_ids()[-3:]]
+    kept = {name for each in saved.snapshots.all() for name in each.manifest.segments}
+    assert files_of(saved) - kept - set.union(*recent) == set()
+    new = Saved(spark, tmp_path / "new", folders, key_groups=3)
+    new.run(new.join(), DRAIN, restore_from=savepoint)
+    assert sorted([*rows, *new.rows()], key=str) == sorted(streams.enriched(), key=str)
+
+
+def test_an_interval_joins_rows_in_segments_survive_restarts_and_rescaling(spark: SparkSession, tmp_path: Path) -> None:
+    streams, folders = generate(trades=120, customers=120, seed=37), Folders(tmp_path)
+    pieces = list(zip(evenly(streams.trades), evenly(streams.customers), strict=True))
+
+    def joined(saved: Saved) -> cj.Joined:
+        pair = connect(*folders.sources(), key_groups=saved.key_groups)
+        return segmented(pair.interval_join("-60 seconds", "30 seconds", how="left", suffixes=("", "_right")))
+
+    old, new = (Saved(spark, tmp_path / name, folders, key_groups=count) for name, count in (("old", 2), ("new", 3)))
+    for trades, customers in pieces[:3]:
+        folders.add_trades(trades)
+        folders.add_customers(customers)
+        query = old.run(joined(old), checkpoint_interval=None)
+    assert named_by(old, 2)
+    savepoint = query.savepoint()
+    for trades, customers in pieces[3:]:
+        folders.add_trades(trades)
+        folders.add_customers(customers)
+    new.run(joined(new), DRAIN, restore_from=savepoint, checkpoint_interval=1)
+    new.assert_conserved()
+    last = new.manifests.last()
+    assert last is not None
+    assert [each.rows_in for each in last.report.inputs] == [len(streams.trades), len(streams.customers)]
+    found = [row for each in (old, new) for row in each.output().select("trade_id", "version").collect()]
+    pairs = streams.trades.merge(streams.customers, on="customer_id", suffixes=("", "_right"))
+    apart = pairs.event_time_right - pairs.event_time
+    pairs = pairs[(apart >= -60 * SECOND) & (apart <= 30 * SECOND)]
+    alone = [(trade, None) for trade in streams.trades.trade_id if trade not in set(pairs.trade_id)]
+    expected = [*zip(pairs.trade_id, pairs.version, strict=True), *alone]
+    assert sorted(map(tuple, found), key=str) == sorted(expected, key=str)
+    assert alone
+    assert len(pairs) > len(alone)
 
 
 def test_where_pyarrow_can_not_write_all_state_stays_in_sparks_own(spark: SparkSession, tmp_path: Path) -> None:

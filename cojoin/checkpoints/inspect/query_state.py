@@ -176,7 +176,10 @@ class QueryState:
         return counted.orderBy(F.desc("rows"), *map(back_quoted, columns)).limit(limit)
 
     def tables(self) -> list[tuple[str, int, int]]:
-        """Return a readable name, the number of rows and their bytes in memory, for each table."""
+        """Return a readable name, the number of rows and their bytes, for each table.
+
+        Rows of segments that have expired, and were neither read nor compacted since, are counted.
+        """
         return [(self.part_name(name), each.rows, each.bytes) for name, each in self.stored.tables.items()]
 
     def part_name(self, name: str) -> str:

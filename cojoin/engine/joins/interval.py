@@ -12,9 +12,12 @@ it has reached both x and x - ``lower``. No ties need breaking: every row pairs 
 to the microsecond. A late row is rejected by default. With ``late="apply"`` it is joined with the rows that are
 still kept, and forgotten at once if no later row can match it.
 
-Each batch costs a sort of the new rows as integers, a merge with the kept rows, a binary search for each new row, and
-the copies of the pairs; no Python for each row. After a restore, the kept rows are also sorted once, since they may be
-in any order. (Flink's ``IntervalJoin`` and ``TimeIntervalJoin``; here the output is in event-time order.)
+Each batch costs a sort of the new rows as integers, a merge with the kept rows in memory, a binary search for each new
+row, and the copies of the pairs; no Python for each row. After a restore, the kept rows are also sorted once, since
+they may be in any order. Kept rows in segments (``segmented_table``) are looked up by the keys of the new rows, and
+sorted with them. Rows that may still be emitted without a match are always in memory. A row in segments that has ended
+is counted until it is read or compacted. (Flink's ``IntervalJoin`` and ``TimeIntervalJoin``; here the output is in
+event-time order.)
 """
 
 from __future__ import annotations
@@ -31,6 +34,9 @@ from cojoin.engine.joins.output_columns import JoinedColumns, Suffixes, joined_s
 from cojoin.engine.joins.search import at, expand, ranges, shift, sort_alone, sort_sides
 from cojoin.engine.operator import OUTPUT, Emission, Operator, refuse_refresh
 from cojoin.engine.ordering import stable_argsort
+from cojoin.engine.state.segmented_table import Expired, SegmentedTable
+from cojoin.engine.state.segments import MATCHED
+from cojoin.engine.time.watermarks import END_OF_TIME
 from cojoin.engine.values.arguments import Duration, check_flag, check_word, microseconds
 from cojoin.engine.values.rows import free_name
 from cojoin.engine.values.tables import concat, event_millis, take_rows
@@ -150,10 +156,19 @@ class IntervalJoinOperator(Operator):
         self._pads = (join.how in {"left", "full"}, join.how in {"right", "full"})
         self._lower, self._upper = join.bounds
         self.output_delay_ms = -(-max(abs(self._lower), abs(self._upper)) // 1_000)
-        self._kept: Sides = (left.schema.empty_table(), right.schema.empty_table())
-        self._matched = (np.zeros(0, dtype=bool), np.zeros(0, dtype=bool))
-        # Whether the rows kept are in the total order within each key.
+        self._kept = (self._table(0, None), self._table(1, None))
+        # Whether the memtables are in the total order within each key.
         self._settled = True
+
+    def _table(self, side: int, stored: pa.Table | None) -> SegmentedTable:
+        """Return a side's rows, whose last column is the flag; that of stored rows may have another name."""
+        spec = self.inputs[side]
+        rows = self.input_rows(side, None if stored is None else stored.drop_columns([stored.column_names[-1]]))
+        flags = pa.array([], pa.bool_()) if stored is None else stored.column(stored.num_columns - 1)
+        # Rows of segments are dropped unseen when they have ended, so those that are to be emitted then stay.
+        stays = (lambda table: ~_flags_of(table)) if self._pads[side] else None
+        flagged = rows.append_column(pa.field(_flag_name(spec), pa.bool_()), flags)
+        return SegmentedTable(flagged, spec.key, f"input {spec.name!r}", stays)
 
     def unmatched(self, side: int, rows: pa.Table) -> pa.Table:
         """Return rows with a null key as rows without a match."""
@@ -162,15 +177,29 @@ class IntervalJoinOperator(Operator):
     def advance(self, due: Sides, before: int, after: int, last_event: int | None) -> Iterator[Emission]:
         """Join the due rows with the kept rows and with each other, then forget rows that can't match any more."""
         del before, last_event
-        if not due[0].num_rows and not due[1].num_rows and not self._any_ended(after):
-            return
-        rows = (concat([self._kept[0], due[0]]).combine_chunks(), concat([self._kept[1], due[1]]).combine_chunks())
-        sides = sort_sides(self.inputs, rows, self.waiting_rows() if self._settled else (0, 0))
-        fresh = [side.order >= kept.num_rows for side, kept in zip(sides, self._kept, strict=True)]
+        kept_before = self.waiting_rows()
+        if due[0].num_rows or due[1].num_rows or self._any_ended(after):
+            yield from self._join(due, after)
+        self._expire(after)
+        for counts, were, came, are in zip(self.counts, kept_before, due, self.waiting_rows(), strict=True):
+            counts.done += were + came.num_rows - are
+
+    def _join(self, due: Sides, after: int) -> Iterator[Emission]:
+        """Join the due rows, and keep those of all rows in memory that a later row may match."""
+        touched = [spec.keys(rows) for spec, rows in zip(self.inputs, due, strict=True)]
+        settled = [table.memtable.num_rows if self._settled else 0 for table in self._kept]
+        taken = [table.take(touched) for table in self._kept]
+        matched_before = [_flags_of(table) for table in taken]
+        left, right = (
+            concat([table.drop_columns([table.column_names[-1]]), rows]).combine_chunks()
+            for table, rows in zip(taken, due, strict=True)
+        )
+        sides = sort_sides(self.inputs, (left, right), (settled[0], settled[1]))
+        fresh = [side.order >= table.num_rows for side, table in zip(sides, taken, strict=True)]
         lefts, rights = self._pairs(sides, fresh)
         matched, ends, lonely = [], [], []
         for number, (side, positions) in enumerate(zip(sides, (lefts, rights), strict=True)):
-            flags = np.append(self._matched[number], np.zeros(due[number].num_rows, dtype=bool))[side.order]
+            flags = np.append(matched_before[number], np.zeros(due[number].num_rows, dtype=bool))[side.order]
             flags[positions] = True
             matched.append(flags)
             ends.append(self._ends(number, side.micros))
@@ -182,7 +211,9 @@ class IntervalJoinOperator(Operator):
         lefts = np.concatenate([lefts, lonely[0], no_left])
         rights = np.concatenate([rights, no_right, lonely[1]])
         in_order = stable_argsort(codes, releases, lefts, rights)
-        self._forget(sides, matched, [each > after for each in ends])
+        for number, (side, flags, before_) in enumerate(zip(sides, matched, matched_before, strict=True)):
+            self._keep(number, side, flags, before_, ends[number] > after)
+        self._settled = True
         for start in range(0, len(in_order), _ROWS_AT_ONCE):
             piece = in_order[start : start + _ROWS_AT_ONCE]
             yield Emission(OUTPUT, self._columns.take(sides, lefts[piece], rights[piece]))
@@ -199,7 +230,7 @@ class IntervalJoinOperator(Operator):
 
     def _any_ended(self, watermark: int) -> bool:
         return any(
-            bool((self._ends(side, self.inputs[side].micros(kept)) <= watermark).any())
+            bool((self._ends(side, self.inputs[side].micros(kept.memtable)) <= watermark).any())
             for side, kept in enumerate(self._kept)
         )
 
@@ -207,37 +238,58 @@ class IntervalJoinOperator(Operator):
         """Return the watermark from which each row of a side can't match any later row, in epoch milliseconds."""
         return event_millis(np.maximum(micros, shift(micros, -self._lower if side else self._upper)))
 
-    def _forget(
-        self, sides: tuple[SortedRows, SortedRows], matched: list[NDArray[np.bool_]], kept: list[NDArray[np.bool_]]
+    def _keep(
+        self,
+        side: int,
+        rows: SortedRows,
+        matched: NDArray[np.bool_],
+        matched_before: NDArray[np.bool_],
+        stays: NDArray[np.bool_],
     ) -> None:
-        for counts, stays in zip(self.counts, kept, strict=True):
-            counts.done += int((~stays).sum())
-        left, right = (take_rows(side.table, side.order[stays]) for side, stays in zip(sides, kept, strict=True))
-        self._kept, self._settled = (left, right), True
-        self._matched = (matched[0][kept[0]], matched[1][kept[1]])
+        """Put those rows of a side back that stay, with their flags."""
+        order, flags = rows.order[stays], matched[stays]
+        is_old = order < len(matched_before)
+        is_old[is_old] = matched_before[order[is_old]] == flags[is_old]
+        table = take_rows(rows.table, order).append_column(self._kept[side].memtable.schema.field(-1), pa.array(flags))
+        self._kept[side].put_back(table, np.where(is_old, order, -1))
+
+    def _expire(self, watermark: int) -> None:
+        """Remove the rows of segments that have ended; they are not emitted."""
+        for number, (spec, kept) in enumerate(zip(self.inputs, self._kept, strict=True)):
+            if kept.segments and watermark == END_OF_TIME:
+                kept.forget_segments()
+            elif kept.segments:
+                # As in ``_ends``: a row has ended once the watermark has reached its time plus this, in milliseconds.
+                later = max(0, -self._lower if number else self._upper)
+                kept.expire(Expired((watermark + 1) * 1_000 - later - 1, spec.event_time, spec.axis))
 
     def waiting_rows(self) -> tuple[int, int]:
-        """Return the number of rows of each side that a later row may match."""
-        return self._kept[0].num_rows, self._kept[1].num_rows
+        """Return the number of rows of each side that a later row may match; in segments, those that have ended too."""
+        return self._kept[0].rows, self._kept[1].rows
+
+    def segmented_tables(self) -> dict[str, SegmentedTable]:
+        """Return both sides' rows, of which a batch touches few keys."""
+        is_plain = all(
+            spec.event_time is not None and spec.changes is None and spec.known is None for spec in self.inputs
+        )
+        return dict(zip(("left", "right"), self._kept, strict=True)) if is_plain else {}
 
     def state_tables(self) -> dict[str, pa.Table]:
         """Return both sides' rows, each with a flag that says whether it has matched."""
-        return {
-            name: table.append_column(free_name("matched", table.schema.names), pa.array(matched))
-            for name, table, matched in zip(("left", "right"), self._kept, self._matched, strict=True)
-        }
+        return {name: kept.memtable for name, kept in zip(("left", "right"), self._kept, strict=True)}
 
     def load_state_tables(self, tables: dict[str, pa.Table]) -> None:
         """Restore both sides' rows; the last column is the flag, whatever its name."""
-        kept, matched = [], []
-        for side, name in enumerate(("left", "right")):
-            table = tables.get(name)
-            rows = None if table is None else table.drop_columns([table.column_names[-1]])
-            kept.append(self.input_rows(side, rows))
-            flags = [] if table is None else table.columns[-1].to_numpy()
-            matched.append(np.asarray(flags, dtype=bool))
-        self._kept, self._matched = (kept[0], kept[1]), (matched[0], matched[1])
+        self._kept = (self._table(0, tables.get("left")), self._table(1, tables.get("right")))
         self._settled = False
+
+
+def _flag_name(spec: InputSpec) -> str:
+    return free_name(MATCHED, spec.schema.names)
+
+
+def _flags_of(table: pa.Table) -> NDArray[np.bool_]:
+    return table.column(table.num_columns - 1).to_numpy()  # type: ignore[no-any-return]
 
 
 def _signed(duration: Duration, label: str) -> int:

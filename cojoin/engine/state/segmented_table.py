@@ -1,37 +1,40 @@
 """A key group's state table as an LSM tree: a memtable and segments, of which a batch reads few rows.
 
-It keeps the *memtable*, which is part of the state value, and *segments* (``segments``), newest first: immutable files,
-sorted by the hash of the key. The memtable *shadows* hashes: their rows in segments are superseded or deleted, whether
-or not the memtable has rows of them. It shadows the hashes of rows that a batch read from segments and that were
-changed, added, removed or expired; hashes whose rows were all put back unchanged are not shadowed. A read returns the
-rows of a hash from the newest piece that has or shadows it. Keys whose hashes are equal always move together, so a
-collision costs time and never a row.
+It keeps the *memtable*, which is part of the state value, and *segments* (``segments``), newest first: immutable,
+sorted by the hash of the key, and in several files where they are large. The memtable *shadows* hashes: their rows in
+segments are superseded or deleted, whether or not the memtable has rows of them. It shadows the hashes of rows that a
+batch read from segments and that were changed, added, removed or expired; hashes whose rows were all put back unchanged
+are not shadowed. A read returns the rows of a hash from the newest piece that has or shadows it. Keys whose hashes are
+equal always move together, so a collision costs time and never a row.
 
 A batch takes the memtable and the rows of its keys (``take``), and puts back what is to stay (``put_back``). A
 memtable that has outgrown its limit is flushed (``flush``): it becomes a segment, and is compacted with the newest
 segments while these are not much larger, so that sizes grow by a ratio (size-tiered compaction). The state value then
 has the memtable and the hashes that it shadows, and its header the segments' names.
 
-Compaction removes superseded and expired rows of segments. Expired rows are never returned; in segments they are
+Compaction removes superseded and expired rows of segments. It merges one range of hashes after another, so that it has
+some megabytes of rows in memory, however large the segments are. Expired rows are never returned; in segments they are
 counted until they are read or compacted.
 
 Without segments the memtable is decoded and returned whole in each batch. With segments it costs 0.1 ms for each
 segment that a batch opens, and a binary search for each segment and touched key (``SegmentOptions``: writing).
-Timers, and rows that wait for matches, are not such tables: they stay in the state value. Rows that wait for the
+Timers, and left rows that wait for a version, are not such tables: they stay in the state value. Rows that wait for the
 watermark have files of their own (``waiting_rows``).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from bisect import bisect_left
+from dataclasses import dataclass, replace
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from cojoin.engine.state.segments import HASH, OpenSegment, Segment, SegmentContext, write_segment
+from cojoin.engine.state.segments import HASH, OpenSegment, Segment, SegmentContext, SegmentOptions, write_segment
 from cojoin.engine.state.ttl import without_expired
-from cojoin.engine.time.time_axis import TimeAxis, micros_of
+from cojoin.engine.time.time_axis import TimeAxis, is_moment, micros_of
 from cojoin.engine.values.hashes import key_hashes
 from cojoin.engine.values.schema_evolution import evolve
 from cojoin.engine.values.tables import concat, take_rows
@@ -75,8 +78,8 @@ SHADOWED = "@owned:"
 MAX_CHUNKS = 16
 """The number of Arrow chunks (one per batch) above which a stored table is combined into one."""
 
-_LARGEST_BYTES = 1 << 30
-"""Segments that would become larger are not compacted: half of the 2 GB that an Arrow column of strings can hold."""
+_HASHES = 1 << 64
+"""The number of hashes. They are spread evenly, so ranges of equal width have about as many rows."""
 
 _MIN, _MAX = -(1 << 63), (1 << 63) - 1
 _NONE = np.empty(0, dtype=np.uint64)
@@ -94,6 +97,21 @@ class Expired:
     column: str | None = None
     axis: TimeAxis | None = None
 
+    def describe(self) -> list[Any]:
+        """Return the attributes as JSON values."""
+        return [self.cutoff, self.column, *([] if self.axis is None else [self.axis.describe()])]
+
+    @classmethod
+    def read(cls, described: Sequence[Any], schema: pa.Schema) -> Expired | None:
+        """Return what ``describe`` returned, for a table's columns.
+
+        Release 0.6 and earlier ones left out the axis: None where the column's times need one.
+        """
+        cutoff, column, *axis = described
+        if column is not None and not axis and not is_moment(schema.field(column).type):
+            return None
+        return cls(cutoff, column, TimeAxis.read(axis[0]) if axis else None)
+
     def filter(self, table: pa.Table) -> pa.Table:
         """Return a table without its expired rows; the same table where nothing has expired."""
         if self.column is None:
@@ -102,6 +120,13 @@ class Expired:
             return table
         young = micros_of(table, self.column, self.axis) > min(self.cutoff, _MAX)
         return table if young.all() else table.filter(pa.array(young))
+
+
+class _Surviving(NamedTuple):
+    """Rows of a file in a range that are neither hidden nor superseded, with their hashes; and its tombstones there."""
+
+    rows: pa.Table
+    tombstones: NDArray[np.uint64]
 
 
 @dataclass
@@ -115,13 +140,21 @@ class _Read:
 class SegmentedTable:
     """The rows of one table, in a memtable and in segments, newest first; the label names them in messages.
 
+    ``stays`` returns which rows stay in the memtable when it is flushed; None means none.
+
     >>> table = SegmentedTable(pa.table({"id": [1, 2], "tier": ["gold", "none"]}), ["id"], "state")
     >>> table.take([pa.table({"id": [1]})]).num_rows, table.rows
     (2, 2)
     """
 
-    def __init__(self, memtable: pa.Table, key: Sequence[str], label: str) -> None:
-        self.memtable, self.rows = memtable, memtable.num_rows
+    def __init__(
+        self,
+        memtable: pa.Table,
+        key: Sequence[str],
+        label: str,
+        stays: Callable[[pa.Table], NDArray[np.bool_]] | None = None,
+    ) -> None:
+        self.memtable, self.rows, self._stays = memtable, memtable.num_rows, stays
         self.segments: tuple[Segment, ...] = ()
         self._key, self._label = list(key), label
         self._shadowed = _NONE
@@ -141,22 +174,27 @@ class SegmentedTable:
     def take(self, keys: Sequence[pa.Table]) -> pa.Table:
         """Return the memtable's rows, then those of the keys' hashes in segments; ``put_back`` must follow.
 
-        The tables have the key columns in the order of the key, whatever their names.
+        Only rows of these keys may be added. The tables have the key columns in the order of the key, whatever their
+        names.
         """
         if not self.segments:
             return self.memtable
         wanted = np.unique(np.concatenate([key_hashes(each) for each in keys])) if keys else _NONE
         wanted = wanted[~among(wanted, self._shadowed)]
         pieces = [_none_of(self.memtable)]
-        for piece in self._open(self.segments):
-            if not len(wanted):
-                break
-            starts, stops = (np.searchsorted(piece.hashes, wanted, side) for side in ("left", "right"))
-            present = stops > starts
-            if present.any():
-                positions = ranges(starts[present], stops[present])
-                pieces.append(self._adapted(piece.table.take(pa.array(positions))))
-            wanted = wanted[~(present | among(wanted, piece.tombstones))]
+        for parts in _segments(self.segments):
+            done = [_NONE]
+            for part, own in zip(parts, _by_part(wanted, parts), strict=True):
+                if not len(own):
+                    continue
+                piece = self._open(part)
+                starts, stops = (np.searchsorted(piece.hashes, own, side) for side in ("left", "right"))
+                present = stops > starts
+                if present.any():
+                    positions = ranges(starts[present], stops[present])
+                    pieces.append(self._adapted(piece.table.take(pa.array(positions))))
+                done.append(own[present | among(own, piece.tombstones)])
+            wanted = wanted[~among(wanted, np.concatenate(done))]
         taken = concat(pieces)
         alive = taken if self._expired is None else self._expired.filter(taken)
         hashes, before = (_hashes_of(each) for each in (alive, taken))
@@ -208,34 +246,52 @@ class SegmentedTable:
 
         The newest segments are compacted with it while they are not larger by the ratio (``SegmentOptions``).
         """
-        options, size = segmenting.options, int(self.memtable.nbytes) + int(self._shadowed.nbytes)
+        options, flushed, kept = segmenting.options, self.memtable, _empty(self.memtable)
+        if self._stays is not None and flushed.num_rows:
+            stays = self._stays(flushed)
+            flushed, kept = flushed.filter(pa.array(~stays)), flushed.filter(pa.array(stays))
+        size = int(flushed.nbytes) + int(self._shadowed.nbytes)
         if options is None or size <= options.limit_bytes:
             return 0
-        ratio, merged = options.ratio_of(segmenting.key_group), 0
-        for segment in self.segments:
-            if segment.bytes >= ratio * size or segment.bytes + size > _LARGEST_BYTES:
+        ratio, segments, merged = options.ratio_of(segmenting.key_group), _segments(self.segments), 0
+        for parts in segments:
+            of_segment = sum(part.bytes for part in parts)
+            if of_segment >= ratio * size:
                 break
-            merged, size = merged + 1, size + segment.bytes
+            merged, size = merged + 1, size + of_segment
         self._store = segmenting.store
-        hashes = key_hashes(self.memtable.select(self._key))
-        pieces = [self.memtable.add_column(0, pa.field(HASH, pa.uint64()), pa.array(hashes))]
-        tombstones = [self._shadowed]
+        hashes = key_hashes(flushed.select(self._key))
+        order = np.argsort(hashes, kind="stable")
+        hashes = hashes[order]
         hidden = np.union1d(self._shadowed, hashes)
-        opened = list(self._open(self.segments[:merged]))
-        for rows in self._surviving(opened, hidden):
-            alive = rows if self._expired is None else self._expired.filter(rows)
-            pieces.append(alive)
-            if alive.num_rows < rows.num_rows:
-                # Older segments may still have rows of these hashes.
-                self.rows -= rows.num_rows - alive.num_rows
-                tombstones.append(_hashes_of(rows))
-        tombstones += [piece.tombstones for piece in opened]
-        written = self._write(segmenting, concat(pieces), tombstones, is_oldest=merged == len(self.segments))
-        self.segments = (*([written] if written else []), *self.segments[merged:])
-        self.memtable, self._shadowed = _empty(self.memtable), _NONE
+        written: list[Segment] = []
+        for first, last, older in self._by_range(segments[:merged], hidden, size, options.slice_bytes):
+            start, stop = _between(hashes, first, last)
+            rows = take_rows(flushed, order[start:stop])
+            pieces = [rows.add_column(0, pa.field(HASH, pa.uint64()), pa.array(hashes[start:stop]))]
+            tombstones = [_sliced(self._shadowed, first, last)]
+            for old in older:
+                alive = old.rows if self._expired is None else self._expired.filter(old.rows)
+                pieces.append(alive)
+                tombstones.append(old.tombstones)
+                if alive.num_rows < old.rows.num_rows:
+                    # Older segments may still have rows of these hashes.
+                    self.rows -= old.rows.num_rows - alive.num_rows
+                    tombstones.append(_hashes_of(old.rows))
+            part = self._write(segmenting, concat(pieces), tombstones, is_oldest=merged == len(segments))
+            written += [replace(part, last=None if last == _HASHES - 1 else last)] if part else []
+        if written:
+            written[-1] = replace(written[-1], last=None)
+        self.segments = (*written, *chain.from_iterable(segments[merged:]))
+        self.memtable, self._shadowed = kept, _NONE
         if not self.segments:
             self._expired = None
-        return written.bytes if written else 0
+        return sum(part.bytes for part in written)
+
+    def forget_segments(self) -> None:
+        """Forget all rows of segments."""
+        self.segments, self._shadowed, self._expired = (), _NONE, None
+        self.rows = self.memtable.num_rows
 
     def _write(
         self, segmenting: SegmentContext, rows: pa.Table, tombstones: Sequence[NDArray[np.uint64]], *, is_oldest: bool
@@ -250,24 +306,58 @@ class SegmentedTable:
 
     def read_all(self) -> pa.Table:
         """Return all rows; all segments are read."""
-        if not self.segments:
-            return self.memtable
-        pieces = [self.memtable]
-        for rows in self._surviving(self._open(self.segments), self._shadowed):
-            alive = rows if self._expired is None else self._expired.filter(rows)
-            pieces.append(alive.drop_columns([HASH]))
-        return concat(pieces)
+        return concat([*self.read_pieces()])
 
-    def _surviving(self, pieces: Iterator[OpenSegment] | Sequence[OpenSegment], hidden: Any) -> Iterator[pa.Table]:
-        """Yield each piece's rows, with their hashes, except those of hidden hashes and of hashes of a newer piece."""
-        for piece in pieces:
-            shown = ~among(piece.hashes, hidden)
-            yield self._adapted(piece.table if shown.all() else piece.table.filter(pa.array(shown)))
-            hidden = np.union1d(hidden, np.concatenate([piece.hashes, piece.tombstones]))
+    def read_pieces(self) -> Iterator[pa.Table]:
+        """Yield all rows: those of the memtable, then those of each segment."""
+        yield self.memtable
+        segments, size = _segments(self.segments), sum(part.bytes for part in self.segments)
+        for _, _, older in self._by_range(segments, self._shadowed, size, SegmentOptions().slice_bytes):
+            for old in older:
+                alive = old.rows if self._expired is None else self._expired.filter(old.rows)
+                yield alive.drop_columns([HASH])
 
-    def _open(self, segments: Sequence[Segment]) -> Iterator[OpenSegment]:
-        assert self._store is not None or not segments
-        return (segment.open(self._store) for segment in segments)  # type: ignore[arg-type]
+    def _by_range(
+        self, segments: Sequence[tuple[Segment, ...]], hidden: NDArray[np.uint64], size: int, range_bytes: int
+    ) -> Iterator[tuple[int, int, Iterator[_Surviving]]]:
+        """Yield ranges of hashes, each with its first and last hash, and the surviving rows of segments, newest first.
+
+        Hidden hashes and those of a newer segment have no surviving rows. A range has about ``range_bytes`` of a table
+        of ``size`` bytes.
+        """
+        count = max(1, -(-size // range_bytes))
+        bounds = [_HASHES * number // count for number in range(count + 1)]
+        opened: dict[Segment, OpenSegment] = {}
+        for first, after in pairwise(bounds):
+            within = [parts_between(parts, first, after - 1) for parts in segments]
+            # A file that several ranges need is opened once: elsewhere than on a local disk it is read as a whole.
+            opened = {part: opened.get(part) or self._open(part) for parts in within for part in parts}
+            hidden_within = _sliced(hidden, first, after - 1)
+            yield first, after - 1, self._surviving(within, opened, hidden_within, first, after - 1)
+
+    def _surviving(
+        self,
+        segments: Sequence[Sequence[Segment]],
+        opened: Mapping[Segment, OpenSegment],
+        hidden: NDArray[np.uint64],
+        first: int,
+        last: int,
+    ) -> Iterator[_Surviving]:
+        for parts in segments:
+            passed = [hidden]
+            for part in parts:
+                piece = opened[part]
+                start, stop = _between(piece.hashes, first, last)
+                hashes, rows = piece.hashes[start:stop], piece.table.slice(start, stop - start)
+                tombstones, shown = _sliced(piece.tombstones, first, last), ~among(hashes, hidden)
+                rows = self._adapted(rows if shown.all() else rows.filter(pa.array(shown)))
+                yield _Surviving(rows, tombstones)
+                passed += [hashes, tombstones]
+            hidden = np.unique(np.concatenate(passed))
+
+    def _open(self, part: Segment) -> OpenSegment:
+        assert self._store is not None
+        return part.open(self._store)
 
     def _adapted(self, rows: pa.Table) -> pa.Table:
         """Return rows of a segment, with their hashes, in the table's present columns."""
@@ -275,7 +365,7 @@ class SegmentedTable:
 
     def describe(self) -> dict[str, Any]:
         """Return the record of the segments for a state value's header, as JSON values."""
-        expired = self._expired and [self._expired.cutoff, self._expired.column]
+        expired = self._expired and self._expired.describe()
         return {"rows": self.rows, "expired": expired, "segments": [each.as_list() for each in self.segments]}
 
     def shadowed(self) -> pa.Table:
@@ -287,7 +377,8 @@ class SegmentedTable:
         self.rows, self._store = int(described["rows"]), store
         self.segments = tuple(Segment(*each) for each in described["segments"])
         self._shadowed = shadowed.column(0).to_numpy()
-        self._expired = Expired(*described["expired"]) if described["expired"] else None
+        expired = described["expired"]
+        self._expired = Expired.read(expired, self.memtable.schema) if expired else None
 
 
 def without_shadowed(described: Mapping[str, Any], tables: Mapping[str, pa.Table]) -> dict[str, pa.Table]:
@@ -299,16 +390,45 @@ def without_shadowed(described: Mapping[str, Any], tables: Mapping[str, pa.Table
     }
 
 
-def whole_tables(
-    described: Mapping[str, Any], tables: Mapping[str, pa.Table], store: SegmentStore
-) -> dict[str, pa.Table]:
-    """Return a state value's tables with all of their rows, for a reader without an operator."""
-    whole = without_shadowed(described, tables)
-    for name, description in described.items():
-        table = SegmentedTable(tables[name], (), f"table {name!r}")
-        table.attach(description, tables[SHADOWED + name], store)
-        whole[name] = table.read_all()
-    return whole
+def _segments(parts: Sequence[Segment]) -> list[tuple[Segment, ...]]:
+    """Return segments, each with its parts, of which the last has no last hash."""
+    segments: list[tuple[Segment, ...]] = []
+    start = 0
+    for number, part in enumerate(parts, start=1):
+        if part.last is None:
+            segments.append(tuple(parts[start:number]))
+            start = number
+    return segments
+
+
+def parts_between(parts: Sequence[Segment], first: int, last: int) -> Sequence[Segment]:
+    """Return a segment's parts that may have hashes of a range.
+
+    >>> from types import SimpleNamespace
+    >>> parts = [SimpleNamespace(last=last) for last in (10, 20, None)]
+    >>> [part.last for part in parts_between(parts, 10, 20)], [part.last for part in parts_between(parts, 21, 21)]
+    ([10, 20], [None])
+    """
+    ends = [_HASHES - 1 if part.last is None else part.last for part in parts]
+    return parts[bisect_left(ends, first) : bisect_left(ends, last) + 1]
+
+
+def _by_part(wanted: NDArray[np.uint64], parts: Sequence[Segment]) -> list[NDArray[np.uint64]]:
+    """Return sorted hashes by the part of a segment that may have them."""
+    ends = np.array([part.last for part in parts[:-1]], dtype=np.uint64)
+    return np.split(wanted, np.searchsorted(wanted, ends, "right"))
+
+
+def _between(hashes: NDArray[np.uint64], first: int, last: int) -> tuple[int, int]:
+    """Return the positions of a range in sorted hashes: that of its first, and the one after its last."""
+    if (first, last) == (0, _HASHES - 1):
+        return 0, len(hashes)
+    return int(np.searchsorted(hashes, np.uint64(first))), int(np.searchsorted(hashes, np.uint64(last), "right"))
+
+
+def _sliced(hashes: NDArray[np.uint64], first: int, last: int) -> NDArray[np.uint64]:
+    start, stop = _between(hashes, first, last)
+    return hashes[start:stop]
 
 
 def _hashes_of(rows: pa.Table) -> NDArray[np.uint64]:

@@ -1,8 +1,9 @@
 """Segments: immutable files of a table's rows, sorted by the hash of their key; the state value names them.
 
-A segment is an Arrow IPC file of two record batches. The first has the rows, with the hash as the first column. The
-second has the *tombstones*: hashes of which this segment has no row, and whose rows in older segments are deleted.
-Older rows of a hash that the segment does have are superseded likewise.
+A large segment is in several files, each for a range of hashes. A file is an Arrow IPC file of two record batches. The
+first has the rows, with the hash as the first column. The second has the *tombstones*: hashes of which this segment has
+no row, and whose rows in older segments are deleted. Older rows of a hash that the segment does have are superseded
+likewise.
 
 A file is written once. Its name is made of the batch, the key group and a digest of the content, so a task that is run
 again gives it the same name. Where the store maps files into memory, only the pages that a search touches are read.
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-HASH = "@hash"
-"""The name of the column of hashes; no column that a user writes begins like this."""
+HASH, MATCHED = "@hash", "@matched"
+"""The names of the column of hashes, and of that of an interval join's flags; an input has no column of these names."""
 
 _FIXES = "restore a snapshot that is whole (`cojoin checkpoints list` shows them)"
 _KNOWN = 100_000
@@ -63,7 +64,7 @@ class SegmentOptions:
         ratio: A segment is merged with the newer ones once it is less than this many times as large as they are. A
             larger ratio makes fewer segments and writes each row more often: with 4 a row is written some 4 times a
             level, and there are 3 levels between half a megabyte and 32.
-        memory_bytes: What a task may use for waiting rows that it reads from runs and merges, in bytes of memory.
+        memory_bytes: What a task may use for rows that it reads from runs and segments, and merges, in bytes of memory.
     """
 
     limit_bytes: int = 512 * 1024
@@ -73,7 +74,7 @@ class SegmentOptions:
     @property
     def waiting_bytes(self) -> int:
         """The limit for an input's rows that wait in a key group's state value; with more, all are written as a run."""
-        return min(16 * self.limit_bytes, self.slice_bytes)
+        return min(16 * self.limit_bytes, self.slice_bytes // 2)
 
     @property
     def slice_bytes(self) -> int:
@@ -103,7 +104,8 @@ class SegmentContext:
 class Segment:
     """The record of a file in the state value; ``rows`` counts superseded ones, and the digest is BLAKE2b.
 
-    The file is a segment, or a run of waiting rows (``waiting_rows``).
+    The file is a segment, a part of one, or a run of waiting rows (``waiting_rows``). ``last`` is the largest hash of a
+    part's range, which begins after that of the part before it; None for the last part.
     """
 
     name: str
@@ -111,10 +113,12 @@ class Segment:
     tombstones: int
     bytes: int
     digest: str
+    last: int | None = None
 
     def as_list(self) -> list[Any]:
         """Return the attributes as JSON values."""
-        return [self.name, self.rows, self.tombstones, self.bytes, self.digest]
+        values = [self.name, self.rows, self.tombstones, self.bytes, self.digest]
+        return values if self.last is None else [*values, self.last]
 
     def open(self, store: SegmentStore) -> OpenSegment:
         """Return the segment, opened; see ``content``."""

@@ -21,12 +21,11 @@ import numpy as np
 import pyarrow as pa
 
 from cojoin.engine.state.segments import Segment, write_file
-from cojoin.engine.values.schema_evolution import evolve
 from cojoin.engine.values.tables import concat, take_rows
 from cojoin.errors import CheckpointError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -219,23 +218,6 @@ def slice_bounds(samples: Sequence[tuple[int, int]], until: int, slice_bytes: in
             bounds.append(time)
             size = 0
     return [*bounds, until]
-
-
-def run_files(described: Mapping[str, Sequence[Any]]) -> list[Segment]:
-    """Return the files of the runs that a state value's header names (``WaitingRows.describe``, by table)."""
-    return [Run.of(values).file for runs in described.values() for values in runs]
-
-
-def with_runs(
-    described: Mapping[str, Sequence[Any]], tables: Mapping[str, pa.Table], store: SegmentStore
-) -> dict[str, pa.Table]:
-    """Return a state value's tables with the rows of their runs, for a reader without an operator."""
-    whole = dict(tables)
-    for name, runs in described.items():
-        schema, opened = tables[name].schema, map(Run.of, runs)
-        pieces = (evolve(run.rows_up_to(run.last, store)[0], schema, f"table {name!r}") for run in opened)
-        whole[name] = concat([tables[name], *pieces])
-    return whole
 
 
 def _write(segmenting: SegmentContext, rows: pa.Table, millis: NDArray[np.int64]) -> Run:

@@ -51,9 +51,15 @@ def binary_column(contents: Sequence[Any]) -> pa.Array:
     )
 
 
-VERSION, _VERSION_OF_RUNS = 2, 3
+VERSION, _VERSION_OF_FILES = 2, 3
 RUNS = "runs"
-"""The header's entry of rows that lie in runs; a state with it has a format that earlier releases refuse."""
+"""The header's entry of rows that lie in runs, which may be none.
+
+A state that names files has it, and so a format that earlier releases refuse by name.
+"""
+
+WRITTEN = "written"
+"""The header's entry about who wrote a state value, which is not a part of the state: key group, batch and query."""
 
 _MAGIC = b"cojoin"
 _PREFIX = struct.Struct("<6sBII")
@@ -72,7 +78,7 @@ def encode(header: Mapping[str, Any], tables: Mapping[str, pa.Table]) -> bytes:
         for name, body in zip(tables, bodies, strict=True)
     ]
     head = json.dumps({"header": dict(header), "tables": index}).encode()
-    prefix = _PREFIX.pack(_MAGIC, _VERSION_OF_RUNS if RUNS in header else VERSION, len(head), zlib.crc32(head))
+    prefix = _PREFIX.pack(_MAGIC, _VERSION_OF_FILES if RUNS in header else VERSION, len(head), zlib.crc32(head))
     return b"".join([prefix, head, *(memoryview(body) for body in bodies)])
 
 
@@ -90,10 +96,10 @@ def decode(data: bytes) -> tuple[dict[str, Any], dict[str, pa.Table]]:
     if magic != _MAGIC:
         msg = f"state bytes: expected them to begin with {_MAGIC!r}, got {magic!r}: this is not a state of cojoin"
         raise CodecError(msg)
-    if version not in (VERSION, _VERSION_OF_RUNS):
+    if version not in (VERSION, _VERSION_OF_FILES):
         older = "continue with the version of cojoin that wrote them, or start with a new checkpoint"
         action = "upgrade cojoin" if version > VERSION else older
-        known = f"{VERSION} or {_VERSION_OF_RUNS}"
+        known = f"{VERSION} or {_VERSION_OF_FILES}"
         msg = f"state bytes: expected format {known}, which this version of cojoin reads, got {version}; {action}"
         raise CodecError(msg)
     text = data[_PREFIX.size : _PREFIX.size + length]

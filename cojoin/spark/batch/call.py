@@ -58,9 +58,6 @@ SNAPSHOT = -1
 STATISTICS = 0
 """The kind of a call's statistics; the kinds of the outputs start at 1."""
 
-_WRITTEN = "written"
-"""The header's entry about who wrote a state value: the key group, the batch and the query."""
-
 _ROWS_OF_PIECE, _BYTES_OF_PIECE = 1 << 16, 16 << 20
 
 _EMITTED_SCHEMA = pa.schema([("kind", pa.int8()), ("payload", pa.binary())])
@@ -123,7 +120,7 @@ class StreamingCall:
         with running:
             if state.exists:
                 header, tables = codec.decode(state.get[0])
-                check_state(header.get(_WRITTEN), group, expected)
+                check_state(header.get(codec.WRITTEN), group, expected)
                 operator.load(header, tables)
             elif expected.get("called") is not None:
                 check_state(None, group, expected)
@@ -148,15 +145,14 @@ class StreamingCall:
             saved, content_batch_id = header["saved"], None
             # A drained query can't continue, so it needs no snapshot.
             is_due = operator.watermark.status() != "finished" and self._cadence.is_due(saved, batch_id, now)
-            whole = operator.parts() if restored or is_due else None
-        if whole is not None:
-            row, header["saved"] = snapshot_row(group, batch_id, *whole)
+        if restored or is_due:
+            row, header["saved"] = snapshot_row(group, batch_id, header, tables)
             content_batch_id = header["saved"]["content_batch_id"]
             yield _frame(SNAPSHOT, write_messages(row))
         elif saved is None:
             # Until the first snapshot, the interval counts from the batch that began the state.
             header["saved"] = {"batch_id": batch_id - 1, "time": now}
-        header[_WRITTEN] = [group, batch_id, expected.get("query_id")]
+        header[codec.WRITTEN] = [group, batch_id, expected.get("query_id")]
         encoded, segments = codec.encode(header, tables), operator.segments()
         state.update((encoded,))
         if self._plan.needs_clock and self._plan.has_timeouts and operator.watermark.status() != "finished":

@@ -24,6 +24,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from cojoin.checkpoints.control import CONTROL_DDL
 from cojoin.engine import rescaling
+from cojoin.engine.joins.interval import IntervalJoinOperator
 from cojoin.engine.key_groups import group_labels
 from cojoin.engine.operator import TableLoad
 from cojoin.engine.time.watermarks import NONE
@@ -118,12 +119,24 @@ def state_messages(
     """
     labels = group_labels(key_groups)
     columns = {name: table.schema for name, table in state.tables.items()}
-    header = _header_message(rescaling.merged_header(state.headers), columns, query_id)
+    header = _header_message(_with_ended(rescaling.merged_header(state.headers), state), columns, query_id)
     messages = spark.createDataFrame(pa.table([pa.array([None], pa.int32()), pa.array([header])], schema=_MESSAGE))
     for name, table in state.tables.items():
         if table.rows:
             messages = messages.unionByName(_pieces(state, name, inputs, labels, query_id))
     return messages
+
+
+def _with_ended(header: dict[str, Any], state: StoredState) -> dict[str, Any]:
+    """Return a whole state's header that counts rows as done which are in segments, and that no reader returns.
+
+    A join of versions counts a version as done when it comes; the rows of an interval join wait until they have ended.
+    """
+    if header["operator"] == IntervalJoinOperator.__name__:
+        for counts, name in zip(header["counts"], ("left", "right"), strict=True):
+            if (counted := state.tables[name].rows) > 0:
+                counts["done"] += counted - state.rows(name).count()
+    return header
 
 
 def _pieces(

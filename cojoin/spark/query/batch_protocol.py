@@ -93,14 +93,17 @@ class Cleaning:
             with STATE_LOCK:
                 # A run that was taken over would remove what its successor writes.
                 self._lease.check()
-                self._segments.remove(segments)
                 snapshots = Snapshots(self._files)
-                obsolete = snapshots.obsolete(self._retained)
-                # A crash may have left removals unfinished.
-                if obsolete or snapshots.removed():
-                    known = self._known(snapshots)
-                    cleaner = StateCleaner(session, self._files)
-                    cleaner.clean(obsolete, savepoints_too=False, known=known, check=self._lease.check)
+                try:
+                    obsolete = snapshots.obsolete(self._retained)
+                    # A crash may have left removals unfinished.
+                    if obsolete or snapshots.removed():
+                        known = self._known(snapshots)
+                        cleaner = StateCleaner(session, self._files)
+                        cleaner.clean(obsolete, savepoints_too=False, known=known, check=self._lease.check)
+                finally:
+                    self._lease.check()
+                    self._segments.remove(segments, lambda: snapshots.segments(self._newest))
         except Exception as error:  # noqa: BLE001 - the next cleaning tries again
             _LOG.warning("checkpoint %s: old snapshots could not be removed: %s", self._files.root, explain(error))
 

@@ -39,7 +39,7 @@ from cojoin.engine.plan import plan_settings
 from cojoin.engine.values.types import schema_to_ddl
 from cojoin.errors import CheckpointError, ConfigurationError, MissingRowsWarning, QueryFailedError
 from cojoin.session.sealed import for_workers
-from cojoin.session.sessions import adapter_of, open_store
+from cojoin.session.sessions import adapter_of, open_store, task_memory
 from cojoin.session.spark_checkpoint import OFFSETS, check_offsets, check_source_logs, committed_batches
 from cojoin.session.spark_errors import explain, names_silent_python
 from cojoin.session.workers import begun
@@ -94,9 +94,7 @@ def start_query(plan: Plan, inputs: Inputs, emit: Emit, options: QueryOptions) -
     that another query has taken the checkpoint over meanwhile.
     """
     spark = inputs[0].frame.sparkSession
-    files = open_store(spark, options.checkpoint)
-    files.check_place()
-    files.check_swaps()
+    files = _checked_place(spark, options.checkpoint)
     sinks = options.sinks(plan, files)
     description = _described(plan, files, options)
     _check_outputs(plan, files, sinks, inputs, evolve=options.evolve)
@@ -184,6 +182,15 @@ def _written(new: NewQuery, restoration: Restoration, lease: Lease) -> Restorati
     restoration = write_restoration(new, restoration, lease.check)
     restoration.write(new.files)
     return restoration
+
+
+def _checked_place(spark: SparkSession, checkpoint: str) -> Store:
+    """Return the checkpoint's directory, after checking it and the session's settings for a query on it."""
+    files = open_store(spark, checkpoint)
+    files.check_place()
+    files.check_swaps()
+    task_memory(spark)
+    return files
 
 
 def _described(plan: Plan, files: Store, options: QueryOptions) -> dict[str, Any]:
@@ -364,6 +371,9 @@ class _Start:
     def stream(self, batch: Any, control: DataFrame, phase: Phase = "main") -> DataStreamWriter:
         """Return the stream of a phase, without a trigger, whose micro-batches a function writes."""
         files, plan = self.new.files, self.new.plan
+        memory = task_memory(self.new.spark)
+        if memory is not None and plan.segments is not None:
+            plan = replace(plan, segments=replace(plan.segments, memory_bytes=memory))
         setting = None if adapter_of(self.new.spark).runs_batches else setting_of(self.checkpoint.query_id)
         resumed = self.starts if plan.follows_clock else frozenset()
         cadence, segments = SnapshotCadence.of(self.options.checkpoint_interval), open_segments(files)

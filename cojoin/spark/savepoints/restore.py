@@ -224,8 +224,8 @@ def _snapshot_of(origin: Store, checkpoint: Snapshot, begun: Restoration | None,
         msg = (
             f"restore_from: an earlier start has begun to restore batch {begun.batch_id} of {origin.named}, and "
             f"may have rolled the outputs back to it; since then, the snapshot was removed. Put it back from a backup "
-            f"of the checkpoint (snapshots/ and state/), or restore another snapshot into an empty directory, with "
-            f"new outputs"
+            f"of the checkpoint (snapshots/, state/ and segments/), or restore another snapshot into an empty "
+            f"directory, with new outputs"
         )
         raise CheckpointError(msg)
     return find_snapshot(origin, checkpoint.at)

@@ -10,10 +10,16 @@ import pytest
 
 from cojoin.engine.input_spec import InputSpec
 from cojoin.engine.joins import IntervalJoin, interval
+from cojoin.engine.local.key_group import check_conservation
+from cojoin.engine.operator import Batch
+from cojoin.engine.state.segments import SegmentContext, SegmentOptions
+from cojoin.engine.time.control_rows import Control
+from cojoin.engine.values import codec
 from cojoin.engine.values.types import parse_schema
 from cojoin.errors import ConfigurationError, SchemaError
 from tests.engine.joins.shop import SUFFIXES, customer, joined, take, trade
-from tests.streams import CUSTOMERS, Rows, Streams, map_side, run, specs, static
+from tests.segments import MemoryStore
+from tests.streams import CUSTOMERS, TRADES, Rows, Streams, map_side, run, specs, static
 
 
 def join(lower: str = "-2 us", upper: str = "3 us", how: Any = "inner", **options: Any) -> IntervalJoin:
@@ -144,7 +150,7 @@ def test_a_row_that_has_matched_is_not_padded_after_a_restart() -> None:
     again = join("-9 ms", "9 ms", "full").create_operator(*specs())
     again.restore(operator.snapshot())
     tables = again.state_tables()
-    assert [tables[side].column("matched").to_pylist() for side in ("left", "right")] == [[True], [True]]
+    assert [tables[side].column("@matched").to_pylist() for side in ("left", "right")] == [[True], [True]]
     assert tables["left"].column("customer").to_pylist() == ["a"]
     out = take(again, [trade(90_000, "z")], [customer(90_000, "z", "z")])
     assert ("a", 1.0, None) not in out
@@ -164,11 +170,11 @@ def test_a_row_keeps_whether_it_has_matched_when_others_come_between() -> None:
 
 
 def test_the_flag_in_the_state_has_a_name_of_its_own() -> None:
-    schema = parse_schema("k int, at timestamp, Matched boolean, _matched int")
+    schema = parse_schema("k int, at timestamp, `@Matched` boolean, `_@matched` int")
     left = InputSpec("l", schema, ("k",), "at")
     right = InputSpec("r", parse_schema("k int, at timestamp"), ("k",), "at")
     operator = join().create_operator(left, right)
-    assert operator.state_tables()["left"].column_names == [*schema.names, "__matched"]
+    assert operator.state_tables()["left"].column_names == [*schema.names, "__@matched"]
     again = join().create_operator(left, right)
     again.restore(operator.snapshot())
     assert again.waiting_rows() == (0, 0)
@@ -222,7 +228,7 @@ def test_an_input_may_be_empty_for_ever() -> None:
     assert pairs("full", [trade(10)], []) == [("a", 1.0, None)]
     operator = join(how="full").create_operator(*specs())
     assert take(operator, [], []) == []
-    assert operator.state_tables()["right"].schema.names == [*CUSTOMERS.names, "matched"]
+    assert operator.state_tables()["right"].schema.names == [*CUSTOMERS.names, "@matched"]
 
 
 @pytest.mark.parametrize(
@@ -265,3 +271,29 @@ def test_a_join_travels_to_the_workers_and_says_what_it_is() -> None:
     made = join("-5 ms", "1 s", "full", upper_inclusive=False)
     assert pickle.loads(pickle.dumps(made)) == made
     assert made.describe() == {"operator": "interval_join", "how": "full", "lower_us": -5_000, "upper_us": 999_999}
+
+
+def test_rows_that_end_in_segments_are_counted_as_done_at_a_drain_without_any_due_row() -> None:
+    operator, store = join("-9 ms", "9 ms").create_operator(*specs()), MemoryStore()
+    operator.segmenting = SegmentContext(store, SegmentOptions(0))
+    take(operator, [trade(1_000), trade(5_000, "b")], [customer(1_000, "x"), customer(5_000, "y", "c")])
+    none = TRADES.empty_table(), CUSTOMERS.empty_table()
+    # Another key group's rows move the watermark, and no row waits for it any more.
+    partitions = [each["partitions"] for each in operator.report()["input_watermarks"]]
+    later = [Control(1, dict.fromkeys(partitions[0], 7)), Control(2, dict.fromkeys(partitions[1], 7))]
+    for batch in (Batch(none, later), Batch(none), Batch(none, end_of_input=True)):
+        operator.flush()
+        assert not list(operator.process(batch))
+        check_conservation(operator)
+    assert operator.waiting_rows() == (0, 0)
+    assert [each["done"] for each in operator.report()["inputs"]] == [2, 2]
+
+
+def test_a_state_with_segments_is_refused_by_an_earlier_release() -> None:
+    operator, store = join("-9 ms", "9 ms").create_operator(*specs()), MemoryStore()
+    for limit, version in ((1 << 20, 2), (0, 3)):
+        operator.segmenting = SegmentContext(store, SegmentOptions(limit))
+        take(operator, [trade(1_000 + version)], [customer(1_000 + version, "x")])
+        # Release 0.6 reads format 2, and says of a newer one that it must be upgraded.
+        assert codec.encode(*operator.flush()[:2])[6] == version
+    assert store.files

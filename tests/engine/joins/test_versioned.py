@@ -3,10 +3,18 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
+from cojoin.engine.input_spec import InputSpec
 from cojoin.engine.joins import AsofJoin, IntervalJoin, TemporalJoin
+from cojoin.engine.operator import Batch
+from cojoin.engine.state.segments import SegmentContext, SegmentOptions
+from cojoin.engine.time.control_rows import ONE_PARTITION, Control
+from cojoin.engine.time.time_axis import TimeAxis
+from cojoin.engine.values import codec
 from tests.engine.joins.shop import SUFFIXES, customer, take, trade
+from tests.segments import MemoryStore
 from tests.streams import Delivery, Streams, run, specs
 
 
@@ -84,3 +92,52 @@ def test_a_batch_without_anything_changes_nothing() -> None:
     before = operator.snapshot()
     assert take(operator, [], []) == []
     assert operator.snapshot() == before
+
+
+@pytest.mark.parametrize(
+    ("dtype", "axis"),
+    [
+        (pa.timestamp("us", "UTC"), None),
+        (pa.int64(), TimeAxis(unit="ms")),
+        (pa.int64(), TimeAxis(unit="s")),
+        (pa.timestamp("us"), TimeAxis(zone="America/New_York")),
+    ],
+)
+def test_versions_in_segments_expire_by_their_times_whatever_these_are(dtype: Any, axis: TimeAxis | None) -> None:
+    """After a restart the times were taken for microseconds in UTC, so versions of numbers had all expired."""
+    first = 1_700_000_000
+
+    def at(second: int) -> Any:
+        if axis is not None and axis.unit is not None:
+            return (first + second) * (1_000 if axis.unit == "ms" else 1)
+        return (first + second) * 1_000_000
+
+    def table(rows: list[tuple[int, int]], spec: InputSpec) -> pa.Table:
+        columns = [pa.array([key for key, _ in rows]), pa.array([at(second) for _, second in rows], dtype)]
+        return pa.table([*columns, pa.array([second for _, second in rows])], schema=spec.schema)
+
+    schema = pa.schema([("id", pa.int64()), ("time", dtype), ("second", pa.int64())])
+    left, right = (InputSpec(name, schema, ("id",), "time", axis=axis) for name in ("trades", "customers"))
+    store, options, value, found = MemoryStore(), SegmentOptions(0), b"", []
+    batches = [
+        ([(3, 10)], [(1, 1), (2, 2), (3, 10)]),
+        ([(1, 20)], [(4, 30)]),
+        ([(2, 60)], [(4, 70)]),
+        ([(4, 75)], [(4, 80)]),
+    ]
+    for number, batch in enumerate(batches):
+        operator = AsofJoin(tolerance="30 seconds", suffixes=("", "_right")).create_operator(left, right)
+        operator.segmenting = SegmentContext(store, options, 0, number)
+        if value:
+            operator.restore(value)
+        rows = table(batch[0], left), table(batch[1], right)
+        controls = []
+        for side, (spec, each) in enumerate(zip((left, right), rows, strict=True), start=1):
+            if each.num_rows:
+                controls.append(Control(side, {ONE_PARTITION: int(spec.millis(each).max())}, each.num_rows))
+        emitted = [emission.table for emission in operator.process(Batch(rows, controls))]
+        found += [
+            row for piece in emitted for row in zip(*(piece.column(each).to_pylist() for each in (2, 4)), strict=True)
+        ]
+        value = codec.encode(*operator.flush()[:2])
+    assert found == [(10, 10), (20, 1), (60, None)]

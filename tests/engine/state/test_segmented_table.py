@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from cojoin.engine.state import StateTtlConfig
 from cojoin.engine.state import segmented_table as kept_module
 from cojoin.engine.state import segments as segments_module
+from cojoin.engine.state.named_files import NamedFiles
 from cojoin.engine.state.segmented_table import (
     SHADOWED,
     Expired,
@@ -25,7 +26,6 @@ from cojoin.engine.state.segmented_table import (
     attach,
     flush,
     ranges,
-    whole_tables,
     with_fewer,
 )
 from cojoin.engine.state.segments import SegmentContext, SegmentOptions
@@ -89,8 +89,8 @@ def keys(wanted: list[tuple[str, int]]) -> pa.Table:
 class Hand:
     """Kept rows beside the dict that they must be."""
 
-    def __init__(self, limit: int = 0, ratio: float = 4.0) -> None:
-        self.store, self.options, self.batch = MemoryStore(), SegmentOptions(limit, ratio), 0
+    def __init__(self, limit: int = 0, ratio: float = 4.0, memory: int = 1 << 30) -> None:
+        self.store, self.options, self.batch = MemoryStore(), SegmentOptions(limit, ratio, memory), 0
         self.kept = self._make(table({}))
         self.rows: Rows = {}
 
@@ -124,7 +124,7 @@ class Hand:
             return
         parts = {"rows": self.kept.memtable, SHADOWED + "rows": self.kept.shadowed()}
         header, tables = codec.decode(codec.encode(self.kept.describe(), parts))
-        assert rows_of(whole_tables({"rows": header}, tables, self.store)["rows"]) == self.rows
+        assert rows_of(NamedFiles({"rows": header}).whole(tables, self.store)["rows"]) == self.rows
         self.kept = self._make(tables["rows"])
         self.kept.attach(header, tables[SHADOWED + "rows"], self.store)
 
@@ -160,9 +160,17 @@ STEPS = st.lists(
 )
 
 
-@given(STEPS, st.sampled_from([0, 60, 1_000]), st.sampled_from([0.0, 1.0, 4.0, 1e9]), st.booleans())
-def test_oracle_they_are_the_rows_of_a_dict(steps: list[Any], limit: int, ratio: float, collides: bool) -> None:
-    hand, expires, cutoff = Hand(limit, ratio), False, 0
+@given(
+    STEPS,
+    st.sampled_from([0, 60, 1_000]),
+    st.sampled_from([0.0, 1.0, 4.0, 1e9]),
+    st.sampled_from([1 << 8, 1 << 14, 1 << 30]),
+    st.booleans(),
+)
+def test_oracle_they_are_the_rows_of_a_dict(
+    steps: list[Any], limit: int, ratio: float, memory: int, collides: bool
+) -> None:
+    hand, expires, cutoff = Hand(limit, ratio, memory), False, 0
     with colliding() if collides else contextlib.nullcontext():
         for name, *arguments in steps:
             if name == "change":
@@ -229,6 +237,29 @@ def test_sizes_grow_by_the_ratio_and_no_more_is_written_than_that_takes() -> Non
     assert all(older >= 3 * newer for newer, older in pairwise(sizes))
     assert len(sizes) <= 4
     assert written < 12 * sum(sizes)
+    hand.check()
+
+
+def test_a_large_segment_is_in_files_of_ranges_of_hashes() -> None:
+    hand = Hand(ratio=1e9, memory=1 << 17)
+    rows = {(f"key {number}", 1): [(5, "x" * 100)] for number in range(500)}
+    hand.change(list(rows), rows)
+    hand.flush()
+    parts = hand.kept.segments
+    assert len(parts) > 5
+    assert all(part.bytes < 3 * hand.options.slice_bytes for part in parts)
+    ends = [part.last for part in parts]
+    assert ends[-1] is None
+    assert ends[:-1] == sorted(ends[:-1])
+    # A batch opens the files that may have its keys.
+    with mock.patch.object(MemoryStore, "open", autospec=True, side_effect=MemoryStore.open) as store:
+        hand.change([("key 7", 1)], {})
+    assert store.call_count == 1
+    hand.check()
+    hand.restore(whole=False)
+    hand.change([("key 7", 1)], {("key 7", 1): []})
+    hand.flush()
+    assert {part.rows for part in hand.kept.segments} != {0}
     hand.check()
 
 
@@ -340,7 +371,7 @@ def test_rows_in_segments_are_found_again() -> None:
     assert flushed.written == sum(map(len, store.files.values())) > 0
     again = kept(flushed.tables["versions"])
     attach(again, flushed.described, flushed.tables, SegmentContext(store))
-    assert again["versions"].read_all() == whole_tables(flushed.described, flushed.tables, store)["versions"]
+    assert again["versions"].read_all() == NamedFiles(flushed.described).whole(flushed.tables, store)["versions"]
     assert sorted(again["versions"].read_all().column("id").to_pylist()) == [1, 2]
     with pytest.raises(CheckpointError, match="no segment store is configured; run the query with its own checkpoint"):
         attach(kept(), flushed.described, flushed.tables, None)

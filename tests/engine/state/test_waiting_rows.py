@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cojoin.engine.state import waiting_rows as module
+from cojoin.engine.state.named_files import NamedFiles
 from cojoin.engine.state.segments import Segment, SegmentContext, SegmentOptions
-from cojoin.engine.state.waiting_rows import Run, WaitingRows, run_files, slice_bounds, with_runs
+from cojoin.engine.state.waiting_rows import Run, WaitingRows, slice_bounds
 from cojoin.engine.values import codec
 from cojoin.errors import CheckpointError, CodecError
 from tests.segments import MemoryStore
@@ -72,7 +73,9 @@ class Steps:
         self.rows.flush(context)
         assert rows_of(self.rows.read_all()) == sorted(self.expected)
         described, memory = self.rows.describe(), self.rows.memory
-        assert rows_of(with_runs({"held1": described}, {"held1": memory}, self.store)["held1"]) == sorted(self.expected)
+        files = NamedFiles(runs={"held1": described} if described else {})
+        assert rows_of(files.whole({"held1": memory}, self.store)["held1"]) == sorted(self.expected)
+        assert files.sizes({"held1": memory})[0].rows == len(self.expected)
         self.rows = waiting(memory)
         self.rows.attach(described, context)
 
@@ -146,7 +149,7 @@ def test_a_run_of_which_little_is_left_is_small_and_a_column_may_have_the_runs_o
 def test_a_run_that_is_missing_or_changed_is_named() -> None:
     rows, store = waiting(table([(1, "a"), (3, "b")])), MemoryStore()
     rows.flush(SegmentContext(store, SegmentOptions(0)))
-    (file,) = run_files({"held1": rows.describe()})
+    (file,) = NamedFiles(runs={"held1": rows.describe()}).files()
     assert isinstance(file, Segment)
     content = store.files.pop(file.name)
     with pytest.raises(CheckpointError, match=rf"{file.name}: the state names this file .* missing"):
