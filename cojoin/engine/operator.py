@@ -65,7 +65,7 @@ if TYPE_CHECKING:
 
     from cojoin.engine.input_spec import InputSpec, LatePolicy
     from cojoin.engine.state.segmented_table import SegmentedTable
-    from cojoin.engine.state.segments import Segment, SegmentContext
+    from cojoin.engine.state.segments import SegmentContext
     from cojoin.engine.time.control_rows import Control
     from cojoin.engine.time.operator_watermark import InputWatermark, TimePolicy
 
@@ -524,13 +524,6 @@ class Operator(ABC):
         names_files = runs or flushed.described
         header = {**self._header(), SEGMENTS: flushed.described, **({codec.RUNS: runs} if names_files else {})}
         return header, {**tables, **flushed.tables}, flushed.written + written
-
-    def segments(self) -> list[Segment]:
-        """Return the segments and the files of runs that the state names."""
-        segments = [segment for rows in self.segmented_tables().values() for segment in rows.segments]
-        segments += [run.file for held in self._held for run in held.runs]
-        # Equal rows of both inputs are one file.
-        return list({segment.name: segment for segment in segments}.values())
 
     def _header(self) -> dict[str, Any]:
         return {

@@ -211,8 +211,8 @@ class IntervalJoinOperator(Operator):
         lefts = np.concatenate([lefts, lonely[0], no_left])
         rights = np.concatenate([rights, no_right, lonely[1]])
         in_order = stable_argsort(codes, releases, lefts, rights)
-        for number, (side, flags, before_) in enumerate(zip(sides, matched, matched_before, strict=True)):
-            self._keep(number, side, flags, before_, ends[number] > after)
+        for number, side in enumerate(sides):
+            self._keep(number, side, matched[number], matched_before[number], ends[number] > after)
         self._settled = True
         for start in range(0, len(in_order), _ROWS_AT_ONCE):
             piece = in_order[start : start + _ROWS_AT_ONCE]
@@ -259,9 +259,9 @@ class IntervalJoinOperator(Operator):
             if kept.segments and watermark == END_OF_TIME:
                 kept.forget_segments()
             elif kept.segments:
-                # As in ``_ends``: a row has ended once the watermark has reached its time plus this, in milliseconds.
-                later = max(0, -self._lower if number else self._upper)
-                kept.expire(Expired((watermark + 1) * 1_000 - later - 1, spec.event_time, spec.axis))
+                # As in ``_ends``.
+                age = max(0, -self._lower if number else self._upper)
+                kept.expire(Expired.by_age(watermark, age, spec.event_time, spec.axis))
 
     def waiting_rows(self) -> tuple[int, int]:
         """Return the number of rows of each side that a later row may match; in segments, those that have ended too."""

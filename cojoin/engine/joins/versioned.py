@@ -189,8 +189,8 @@ class VersionedJoinOperator(Operator):
             (left, right), needed = self.inputs, watermark
             if self._waiting.num_rows:
                 needed = min(watermark, int(left.millis(self._waiting).min()) - 1)
-            # As in ``_unexpired``, a version stays if its time plus the age, in whole milliseconds, exceeds ``needed``.
-            self._versions.expire(Expired((needed + 1) * 1_000 - self._age - 1, right.event_time, right.axis))
+            # As in ``_unexpired``.
+            self._versions.expire(Expired.by_age(needed, self._age, right.event_time, right.axis))
 
     def forget_table(self) -> None:
         """Forget all versions, which count as done already; rows that wait are matched with those that come."""

@@ -97,6 +97,11 @@ class Expired:
     column: str | None = None
     axis: TimeAxis | None = None
 
+    @classmethod
+    def by_age(cls, watermark: int, age: int, column: str | None, axis: TimeAxis | None) -> Expired:
+        """Return the rows whose time plus an age in microseconds, in whole milliseconds, is at most the watermark."""
+        return cls((watermark + 1) * 1_000 - age - 1, column, axis)
+
     def describe(self) -> list[Any]:
         """Return the attributes as JSON values."""
         return [self.cutoff, self.column, *([] if self.axis is None else [self.axis.describe()])]
@@ -246,13 +251,12 @@ class SegmentedTable:
 
         The newest segments are compacted with it while they are not larger by the ratio (``SegmentOptions``).
         """
-        options, flushed, kept = segmenting.options, self.memtable, _empty(self.memtable)
-        if self._stays is not None and flushed.num_rows:
-            stays = self._stays(flushed)
-            flushed, kept = flushed.filter(pa.array(~stays)), flushed.filter(pa.array(stays))
-        size = int(flushed.nbytes) + int(self._shadowed.nbytes)
-        if options is None or size <= options.limit_bytes:
+        options = segmenting.options
+        outgrown = None if options is None else self._outgrown(options.limit_bytes)
+        if options is None or outgrown is None:
             return 0
+        flushed, kept = outgrown
+        size = int(flushed.nbytes) + int(self._shadowed.nbytes)
         ratio, segments, merged = options.ratio_of(segmenting.key_group), _segments(self.segments), 0
         for parts in segments:
             of_segment = sum(part.bytes for part in parts)
@@ -287,6 +291,17 @@ class SegmentedTable:
         if not self.segments:
             self._expired = None
         return sum(part.bytes for part in written)
+
+    def _outgrown(self, limit: int) -> tuple[pa.Table, pa.Table] | None:
+        """Return the memtable's rows to flush, and those that stay; None where the former are within the limit."""
+        rows, others = self.memtable, int(self._shadowed.nbytes)
+        if rows.nbytes + others <= limit:
+            return None
+        if self._stays is None:
+            return rows, _empty(rows)
+        stays = self._stays(rows)
+        flushed = rows.filter(pa.array(~stays))
+        return None if flushed.nbytes + others <= limit else (flushed, rows.filter(pa.array(stays)))
 
     def forget_segments(self) -> None:
         """Forget all rows of segments."""
@@ -329,7 +344,7 @@ class SegmentedTable:
         bounds = [_HASHES * number // count for number in range(count + 1)]
         opened: dict[Segment, OpenSegment] = {}
         for first, after in pairwise(bounds):
-            within = [parts_between(parts, first, after - 1) for parts in segments]
+            within = [_parts_between(parts, first, after - 1) for parts in segments]
             # A file that several ranges need is opened once: elsewhere than on a local disk it is read as a whole.
             opened = {part: opened.get(part) or self._open(part) for parts in within for part in parts}
             hidden_within = _sliced(hidden, first, after - 1)
@@ -401,12 +416,12 @@ def _segments(parts: Sequence[Segment]) -> list[tuple[Segment, ...]]:
     return segments
 
 
-def parts_between(parts: Sequence[Segment], first: int, last: int) -> Sequence[Segment]:
+def _parts_between(parts: Sequence[Segment], first: int, last: int) -> Sequence[Segment]:
     """Return a segment's parts that may have hashes of a range.
 
     >>> from types import SimpleNamespace
     >>> parts = [SimpleNamespace(last=last) for last in (10, 20, None)]
-    >>> [part.last for part in parts_between(parts, 10, 20)], [part.last for part in parts_between(parts, 21, 21)]
+    >>> [part.last for part in _parts_between(parts, 10, 20)], [part.last for part in _parts_between(parts, 21, 21)]
     ([10, 20], [None])
     """
     ends = [_HASHES - 1 if part.last is None else part.last for part in parts]

@@ -30,6 +30,7 @@ from cojoin.engine.input_spec import stamped
 from cojoin.engine.key_groups import group_labels
 from cojoin.engine.local.key_group import KeyGroup, without_garbage_collection
 from cojoin.engine.operator import REJECTED, Batch
+from cojoin.engine.state.named_files import NamedFiles
 from cojoin.engine.state.segments import SegmentContext
 from cojoin.engine.values import codec
 from cojoin.engine.values.codec import binary_column, read_message, write_messages
@@ -153,7 +154,7 @@ class StreamingCall:
             # Until the first snapshot, the interval counts from the batch that began the state.
             header["saved"] = {"batch_id": batch_id - 1, "time": now}
         header[codec.WRITTEN] = [group, batch_id, expected.get("query_id")]
-        encoded, segments = codec.encode(header, tables), operator.segments()
+        encoded, segments = codec.encode(header, tables), NamedFiles.of(header).files()
         state.update((encoded,))
         if self._plan.needs_clock and self._plan.has_timeouts and operator.watermark.status() != "finished":
             # All key groups must be called in the next batch, as only all of them together make up its report.
