@@ -1061,8 +1061,10 @@ refusal(count_one, "string", 2_000, old)
 # two batches or within one: start it again with new ones, and it goes on where it stopped.
 #
 # Slower is all that consists of many small files: a batch makes about 200 requests, three quarters of them Spark's for
-# its state and its logs. Spark's `AbortableStreamBasedCheckpointFileManager` (`spark-hadoop-cloud`) makes that 120, but leave
-# it out: where the store refuses to write a file, it logs a warning, and the query goes on without the file. In a run with 4,000 trades in four batches and a drain, a join took 1.9 times as long as on local
+# its state and its logs. Two other classes of Spark's make that 120, and both are refused, since they lose files in
+# silence: `AbortableStreamBasedCheckpointFileManager` (`spark-hadoop-cloud`) logs a warning where the store refuses a file,
+# and `FileSystemBasedCheckpointFileManager` keeps the state of an earlier attempt where a task is repeated. In a run with
+# 4,000 trades in four batches and a drain, a join took 1.9 times as long as on local
 # files, and plain Spark's copy 1.2 to 1.4 times, with a server on the same machine (`python -m benchmarks.stores`, which
 # also counts the requests by object). Delta tables as inputs, fewer key groups, fewer shuffle partitions and longer
 # triggers help.

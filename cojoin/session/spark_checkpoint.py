@@ -27,7 +27,7 @@ import time
 import uuid
 from typing import TYPE_CHECKING, Any
 
-from cojoin.errors import CheckpointError
+from cojoin.errors import CheckpointError, ConfigurationError
 from cojoin.session.session_adapter import FILE_MANAGER
 from cojoin.session.sessions import adapter_of
 from cojoin.storage.local_store import LocalStore
@@ -83,6 +83,12 @@ _MISSING_STATE = (
 _POLLING_DELAY, _POLLING = "spark.sql.streaming.pollingDelay", "30ms"
 INITIALIZING = "Initializing"
 """The beginning of the status of a query that has not opened its sources."""
+
+_LOSSES = {
+    "FileSystemBasedCheckpointFileManager": "keeps the state of an earlier attempt where a batch or a task is repeated",
+    "AbortableStreamBasedCheckpointFileManager": "continues where the store has refused a file",
+}
+"""What two of Spark's classes that write checkpoints do on stores that are not local, by the names of the classes."""
 
 _SOURCES_SECONDS, _PAUSE_SECONDS = 2.0, 0.005
 
@@ -271,6 +277,21 @@ def stream_settings(spark: SparkSession, files: Store) -> dict[str, str]:
     if manager is not None:
         settings[FILE_MANAGER] = manager
     return {name: value for name, value in settings.items() if spark.conf.get(name, None) is None}
+
+
+def check_file_manager(spark: SparkSession, files: Store) -> None:
+    """Raise a ``ConfigurationError`` if the user has chosen a class that may lose Spark's files on this store.
+
+    On local disks a rename replaces a file, so both classes are safe.
+    """
+    name = str(spark.conf.get(FILE_MANAGER, None) or "")
+    reason = _LOSSES.get(name.rpartition(".")[2])
+    if reason is not None and not isinstance(files, LocalStore):
+        msg = (
+            f"{files.named}: expected the class by which Spark writes a checkpoint on this store, got "
+            f"{FILE_MANAGER}={name}, which {reason}; unset it, and Spark chooses one that raises"
+        )
+        raise ConfigurationError(msg)
 
 
 def await_sources(stream: StreamingQuery) -> None:

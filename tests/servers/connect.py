@@ -29,18 +29,17 @@ def connect_server(folder: Path, settings: Mapping[str, str]) -> Iterator[str]:
 
     Args:
         folder: The folder of its warehouse and its log.
-        settings: Spark's settings.
+        settings: Spark's settings; ``spark.jars`` takes the place of Delta's.
     """
     port = _free_port()
     made = {
-        "spark.jars": ",".join(map(str, delta_jars())),
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.connect.grpc.binding.address": "127.0.0.1",
         "spark.connect.grpc.binding.port": str(port),
     }
     command = [str(find_spark_home() / "bin" / "spark-submit"), "--master", "local[2]"]
     command += ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer"]
-    for name, value in {**settings, **made}.items():
+    for name, value in {"spark.jars": ",".join(map(str, delta_jars())), **settings, **made}.items():
         command += ["--conf", f"{name}={value}"]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("SPARK_")}
     environment |= {"PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(PROJECT)}

@@ -12,9 +12,10 @@ import pytest
 
 import cojoin as cj
 from cojoin.session.hadoop_store import HadoopStore
-from cojoin.session.session_adapter import FILE_MANAGER
+from cojoin.session.session_adapter import FILE_MANAGER, changed_settings
 from cojoin.session.sessions import open_store
 from cojoin.session.spark_checkpoint import (
+    check_file_manager,
     compact_interval,
     logged_time,
     planned_lines,
@@ -179,3 +180,21 @@ def test_only_local_checkpoints_are_written_in_another_way_and_a_users_settings_
     finally:
         spark.conf.unset(FILE_MANAGER)
         spark.conf.unset(polling)
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        ("FileSystemBased", "keeps the state of an earlier attempt where a batch or a task is repeated"),
+        ("AbortableStreamBased", "continues where the store has refused a file"),
+    ],
+)
+def test_a_class_that_may_lose_files_on_a_store_is_refused(
+    spark: SparkSession, tmp_path: Path, kind: str, reason: str
+) -> None:
+    store = HadoopStore(spark, str(tmp_path))
+    check_file_manager(spark, store)
+    with changed_settings(spark, {FILE_MANAGER: f"org.apache.spark.{kind}CheckpointFileManager"}):
+        check_file_manager(spark, LocalStore(str(tmp_path)))
+        with refused("expected the class by which Spark writes a checkpoint on this store", reason, "unset it"):
+            check_file_manager(spark, store)

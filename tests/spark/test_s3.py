@@ -16,6 +16,7 @@ from benchmarks.kills.leavings import compare, enriched, rejected, write_files
 from cojoin.checkpoints.segment_files import FOLDER
 from cojoin.delta.deltalake_table import place_of
 from cojoin.engine.state.segments import SegmentOptions
+from cojoin.session.session_adapter import FILE_MANAGER, changed_settings
 from cojoin.session.sessions import open_store
 from tests.seeds import drawn
 from tests.servers.s3 import HANG_UP, SETTINGS, Refusal
@@ -142,6 +143,8 @@ def test_a_store_that_refuses_is_told_at_the_start(
     bucket.ignores_conditions = True
     assert "does not honour conditional writes" in refused(checkpoint=f"{bucket.root}/checkpoint")
     bucket.ignores_conditions = False
+    with changed_settings(spark, {FILE_MANAGER: "org.example.FileSystemBasedCheckpointFileManager"}):
+        assert "keeps the state of an earlier attempt" in refused(checkpoint=f"{bucket.root}/checkpoint")
     assert list(bucket.objects()) == []
     configuration, nobody = spark._jsc.hadoopConfiguration(), f"{bucket.bucket}-nobody"
     for name, value in bucket.settings().items():

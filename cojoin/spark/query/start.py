@@ -40,7 +40,13 @@ from cojoin.engine.values.types import schema_to_ddl
 from cojoin.errors import CheckpointError, ConfigurationError, MissingRowsWarning, QueryFailedError
 from cojoin.session.sealed import for_workers
 from cojoin.session.sessions import adapter_of, open_store, task_memory
-from cojoin.session.spark_checkpoint import OFFSETS, check_offsets, check_source_logs, committed_batches
+from cojoin.session.spark_checkpoint import (
+    OFFSETS,
+    check_file_manager,
+    check_offsets,
+    check_source_logs,
+    committed_batches,
+)
 from cojoin.session.spark_errors import explain, names_silent_python
 from cojoin.session.workers import begun
 from cojoin.spark.batch.packing import CONTROL_TAG, runs_python
@@ -189,6 +195,7 @@ def _checked_place(spark: SparkSession, checkpoint: str) -> Store:
     files = open_store(spark, checkpoint)
     files.check_place()
     files.check_swaps()
+    check_file_manager(spark, files)
     task_memory(spark)
     return files
 
