@@ -207,7 +207,7 @@ MOST_LINES = {
     "debugging": 1_300,
     "delta": 2_400,
     "embedded": 2_150,
-    "engine": 15_350,
+    "engine": 15_600,
     "kafka": 12_350,
     "metrics": 350,
     "plots": 1_350,

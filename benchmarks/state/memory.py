@@ -2,8 +2,9 @@
 
 A process of its own runs one key group's as-of join through state values, as a task does: it decodes a value, processes
 a batch, flushes and encodes. Half of the state is versions, which are changed meanwhile, and half trades that wait for
-the right input. A snapshot is taken every twentieth batch, and in the end all rows of the state are read once, as a
-restore does; then the right input goes on, and all trades are joined. They must have the last versions of their keys.
+the right input. A snapshot is taken every twentieth batch. In the end all rows of the state are read once, as messages
+of which a new operator is restored. Then the right input goes on, and all trades are joined. They must have the last
+versions of their keys.
 
 The memory is ``RssAnon``: pages of files that are mapped are not in it, since the system takes them back when it needs
 them. The peak is above that of the same process after two batches of a small state.
@@ -16,7 +17,9 @@ import subprocess
 import sys
 import tempfile
 import time
+import uuid
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -28,11 +31,12 @@ from cojoin.engine.input_spec import InputSpec
 from cojoin.engine.joins import AsofJoin
 from cojoin.engine.local.key_group import without_garbage_collection
 from cojoin.engine.operator import Batch
-from cojoin.engine.state.named_files import NamedFiles
+from cojoin.engine.state.named_files import SEGMENTS, NamedFiles
 from cojoin.engine.state.segments import SegmentContext, SegmentOptions
 from cojoin.engine.time.control_rows import ONE_PARTITION, Control
 from cojoin.engine.time.watermark_strategies import WatermarkStrategy
 from cojoin.engine.values import codec
+from cojoin.spark.batch.control_input import RestoredState
 
 _TIME = pa.timestamp("us", "UTC")
 _LEFT_SCHEMA = pa.schema([("id", pa.int64()), ("time", _TIME), ("trade", pa.int64()), ("note", pa.string())])
@@ -78,13 +82,28 @@ class _Worker:
         self.batch += 1
         self.milliseconds = max(self.milliseconds, 1000 * (time.perf_counter() - started))
 
-    def read(self) -> tuple[int, int]:
-        """Read all rows of the state, and return their number, and that by the state value."""
+    def restore(self) -> tuple[int, int]:
+        """Restore a new operator from messages, and return how many rows they had, and how many the value counted."""
         assert self.value is not None
         header, tables = codec.decode(self.value)
-        files = NamedFiles.of(header)
-        rows = sum(piece.num_rows for name in tables for piece in files.pieces(name, tables, self.store))
-        return rows, sum(size.rows for size in files.sizes(tables))
+        files, rows = NamedFiles.of(header), 0
+        whole = {name: each for name, each in header.items() if name not in (SEGMENTS, codec.RUNS)}
+        operator = AsofJoin().create_operator(_LEFT, _RIGHT)
+        operator.segmenting = SegmentContext(self.store, self.options, 0, self.batch)
+        names = [size.name for size in files.sizes(tables)]
+        with RestoredState(0, None, (_LEFT, _RIGHT), self.options.slice_bytes) as restored:
+            restored.add(_message({"restored": whole}, {name: tables[name].slice(0, 0) for name in names}))
+            for name in names:
+                for piece in files.pieces(name, tables, self.store):
+                    for start in range(0, piece.num_rows, _BATCH_ROWS):
+                        restored.add(_message({}, {name: piece.slice(start, _BATCH_ROWS)}))
+                    rows += piece.num_rows
+            restored.load_into(operator, keeps_counts=True)
+        counted = sum(size.rows for size in files.sizes(tables))
+        header, tables, _ = operator.flush()
+        self.value = codec.encode(header, tables)
+        self.batch += 1
+        return rows, counted
 
     def _clean(self, files: NamedFiles) -> None:
         """Delete the files that the state no longer names."""
@@ -92,6 +111,10 @@ class _Worker:
         for path in self.folder.iterdir():
             if path.name not in kept:
                 path.unlink()
+
+
+def _message(header: dict[str, Any], tables: dict[str, pa.Table]) -> pa.Buffer:
+    return pa.py_buffer(codec.encode({**header, "for": [None, 0, uuid.uuid4().hex]}, tables))
 
 
 def _control(number: int, rows: pa.Table) -> Control:
@@ -151,7 +174,7 @@ def _work(folder: Path, budget: int, times: int) -> None:
         worker.run(_rows(_LEFT_SCHEMA, ids, moments, trades), none[1])
         wanted += _sum_of_products(trades, last[ids])
         waiting += count
-    read, named = worker.read()
+    read, named = worker.restore()
     # The versions of the watermark's own millisecond wait, and those before them are kept.
     is_whole = read == named and keys + waiting <= read < keys + waiting + 200
     size, before = sum(path.stat().st_size for path in folder.iterdir()), worker.rows_out

@@ -90,8 +90,8 @@ class SegmentFolder:
                 with contextlib.suppress(OSError):
                     partial.unlink(missing_ok=True)
                 msg = (
-                    f"segment {path} of {content.size:,} bytes can't be written: {error.strerror}; see to the "
-                    f"checkpoint's disk and start the query again: the batch is run again, and nothing is lost"
+                    f"segment {path} of {content.size:,} bytes can't be written: {error.strerror}; see to "
+                    f"this disk and start the query again: the batch is run again, and nothing is lost"
                 )
                 raise CheckpointError(msg) from error
         else:

@@ -45,6 +45,7 @@ import pyarrow as pa
 
 from cojoin.engine.batch_report import InputCounts
 from cojoin.engine.input_spec import fault_table, has_null_key, rejected_table, split_admitted
+from cojoin.engine.rescaling import assemble
 from cojoin.engine.state.named_files import SEGMENTS
 from cojoin.engine.state.segmented_table import attach, flush, without_shadowed
 from cojoin.engine.state.segments import SegmentOptions
@@ -65,7 +66,8 @@ if TYPE_CHECKING:
 
     from cojoin.engine.input_spec import InputSpec, LatePolicy
     from cojoin.engine.state.segmented_table import SegmentedTable
-    from cojoin.engine.state.segments import SegmentContext
+    from cojoin.engine.state.segments import Segment, SegmentContext
+    from cojoin.engine.state.waiting_rows import Run
     from cojoin.engine.time.control_rows import Control
     from cojoin.engine.time.operator_watermark import InputWatermark, TimePolicy
 
@@ -592,6 +594,34 @@ class Operator(ABC):
         self.load(header, tables)
         if not keeps_counts:
             self.counts, self.rows_out = (InputCounts(), InputCounts()), 0
+        self._count_rows_in()
+
+    def load_ranges(
+        self, header: Mapping[str, Any], ranges: Iterator[tuple[int, Mapping[str, pa.Table]]], *, keeps_counts: bool
+    ) -> None:
+        """Restore as ``load_parts`` does, from tables cut by ranges of hashes of the key, of which one is in memory.
+
+        Each range has its last hash. The rows of a range that may lie in files are moved to some.
+        """
+        assert self.segmenting is not None
+        rest: list[dict[str, pa.Table]] = []
+        runs: list[list[Run]] = [[], []]
+        segments: dict[str, list[Segment]] = {}
+        for last, tables in ranges:
+            self.load(header, tables)
+            for side, held in enumerate(self._held):
+                runs[side] += held.move(self.segmenting) if self._spills(side) else []
+            for name, table in self.segmented_tables().items():
+                segments.setdefault(name, []).extend(table.move(self.segmenting, last))
+            rest.append(self._tables())
+        self.load_parts(header, assemble(rest), keeps_counts=keeps_counts)
+        for held, moved in zip(self._held, runs, strict=True):
+            held.adopt(moved, self.segmenting)
+        for name, table in self.segmented_tables().items():
+            table.adopt(segments.get(name, []), self.segmenting.store)
+        self._count_rows_in()
+
+    def _count_rows_in(self) -> None:
         for counts, held, waiting in zip(self.counts, self._held, self.waiting_rows(), strict=True):
             counts.rows_in = counts.done + held.rows + waiting + counts.rejected.total()
 

@@ -12,20 +12,24 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 
 from cojoin.engine.batch_report import RARE_COUNTERS
+from cojoin.engine.input_spec import has_null_key
 from cojoin.engine.key_groups import is_hashed
+from cojoin.engine.state.segments import HASHES, SegmentContext, between, write_segment
+from cojoin.engine.values.hashes import key_hashes
 from cojoin.engine.values.schema_evolution import evolve, widest
 from cojoin.engine.values.tables import concat, take_rows
 from cojoin.errors import CheckpointError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    import pyarrow as pa
     from numpy.typing import NDArray
 
     from cojoin.engine.input_spec import InputSpec
+    from cojoin.engine.state.segments import Segment, SegmentStore
 
 _SIDES = {"held1": 0, "left": 0, "waiting": 0, "rejected1": 0, "held2": 1, "right": 1, "versions": 1, "rejected2": 1}
 """The tables of an operator's state that hold rows of an input, and which: 0 is the left. All other tables begin with
@@ -115,6 +119,74 @@ def assemble(pieces: Sequence[Mapping[str, pa.Table]]) -> dict[str, pa.Table]:
         for name, table in piece.items():
             by_name.setdefault(name, []).append(table)
     return {name: concat(_alike(name, tables)) for name, tables in by_name.items()}
+
+
+class SpilledTables:
+    """Pieces of a key group's tables, which lie in files where they have more than ``most_bytes`` together.
+
+    Args:
+        inputs: The inputs of the query.
+        most_bytes: The bytes of rows above which they are written, and of a range that is read back; None keeps all
+            rows in memory.
+        open_store: Returns the store of the files; called once, before the first.
+    """
+
+    def __init__(
+        self, inputs: tuple[InputSpec, InputSpec], most_bytes: int | None, open_store: Callable[[], SegmentStore]
+    ) -> None:
+        self._inputs, self._most_bytes, self._open_store = inputs, most_bytes, open_store
+        self._pieces: list[Mapping[str, pa.Table]] = []
+        self._bytes = 0
+        self._store: SegmentStore | None = None
+        self._files: dict[str, list[Segment]] = {}
+
+    def add(self, tables: Mapping[str, pa.Table]) -> None:
+        """Add a piece of some or all tables."""
+        self._pieces.append(tables)
+        self._bytes += sum(table.nbytes for table in tables.values())
+        if self._most_bytes is not None and self._bytes > self._most_bytes:
+            self._store = self._store or self._open_store()
+            self._spill(self._store)
+
+    def whole(self) -> dict[str, pa.Table] | None:
+        """Return the tables; None where rows lie in files."""
+        return None if self._files else assemble(self._pieces)
+
+    def ranges(self) -> Iterator[tuple[int, dict[str, pa.Table]]]:
+        """Yield the tables in ranges of hashes, each with its last hash; the rows of a hash keep their order."""
+        assert self._store is not None
+        assert self._most_bytes is not None
+        self._spill(self._store)
+        size = sum(file.bytes for files in self._files.values() for file in files)
+        first, count = 0, -(-size // self._most_bytes)
+        for number in range(1, count + 1):
+            last = HASHES * number // count - 1
+            yield last, assemble([*self._within(first, last, self._store)])
+            first = last + 1
+
+    def _spill(self, store: SegmentStore) -> None:
+        for name, table in assemble(self._pieces).items():
+            hashes = _hashes(table, key_columns(name, self._inputs))
+            order = np.argsort(hashes, kind="stable")
+            file = write_segment(SegmentContext(store), hashes[order], take_rows(table, order), hashes[:0])
+            self._files.setdefault(name, []).append(file)
+        self._pieces, self._bytes = [], 0
+
+    def _within(self, first: int, last: int, store: SegmentStore) -> Iterator[dict[str, pa.Table]]:
+        for name, files in self._files.items():
+            for file in files:
+                opened = file.open(store)
+                start, stop = between(opened.hashes, first, last)
+                # Without the hashes, which are the first column.
+                yield {name: opened.table.slice(start, stop - start).select(range(1, opened.table.num_columns))}
+
+
+def _hashes(table: pa.Table, key: Sequence[str]) -> NDArray[np.uint64]:
+    """Return the hash of each row's key; 0 for a key with a null."""
+    has_key = ~has_null_key(table, key)
+    hashes = np.zeros(table.num_rows, dtype=np.uint64)
+    hashes[has_key] = key_hashes(table.select(key).filter(pa.array(has_key)))
+    return hashes
 
 
 def _alike(name: str, tables: Sequence[pa.Table]) -> Sequence[pa.Table]:

@@ -37,7 +37,7 @@ def test_a_file_that_can_not_be_written_is_named_and_nothing_is_left(tmp_path: P
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (1_000, hard))
-        with refused(f"segment {tmp_path}/a.arrow of 2,000 bytes can't be written: File too large; see to the"):
+        with refused(f"segment {tmp_path}/a.arrow of 2,000 bytes can't be written: File too large; see to this disk"):
             folder.write("a.arrow", pa.py_buffer(b"x" * 2_000))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

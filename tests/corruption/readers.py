@@ -27,6 +27,7 @@ from cojoin.spark.sinks.parquet_sink import ParquetSink, ParquetWriter
 from cojoin.spark.sinks.sink import OutputId
 from cojoin.storage.local_store import LocalStore
 from tests.corruption.written import GROUPS, LAST, row_of
+from tests.streams import specs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -181,7 +182,7 @@ def _row(content: bytes) -> Any:
 
 
 def _restored(world: World) -> Any:
-    restored = RestoredState(7, world.written.query_id)
+    restored = RestoredState(7, world.written.query_id, specs())
     for group in range(GROUPS):
         restored.add(pa.py_buffer(world.contents[f"values/restored {group}"]))
     operator = _Loaded()

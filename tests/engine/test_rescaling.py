@@ -8,9 +8,10 @@ import pytest
 
 from cojoin.engine.joins import AsofJoin, IntervalJoin
 from cojoin.engine.keyed_process import KeyedCoProcess
-from cojoin.engine.rescaling import assemble, cut, key_columns, merged_header
+from cojoin.engine.rescaling import SpilledTables, assemble, cut, key_columns, merged_header
 from cojoin.errors import CheckpointError
 from tests.programs import OUTPUT, Ledger
+from tests.segments import MemoryStore
 from tests.streams import specs
 
 if TYPE_CHECKING:
@@ -81,6 +82,50 @@ def test_a_flag_is_known_by_its_place() -> None:
         assert whole.column_names == ["k", "matched", "_matched"]
         assert whole.column("matched").to_pylist() == [None] * 3
         assert whole.column("_matched").to_pylist() == flags
+
+
+def test_spilled_tables_come_back_in_ranges_with_all_rows_of_a_key_together() -> None:
+    keys = [f"customer {number % 40}" for number in range(400)]
+    held = pa.table({"customer": pa.array([*keys, None, None]), "number": range(402)})
+    states = pa.table({"customer": [f"customer {number}" for number in range(40)], "@value": range(40)})
+    stores: list[MemoryStore] = []
+
+    def opened() -> MemoryStore:
+        stores.append(MemoryStore())
+        return stores[-1]
+
+    tables = SpilledTables(INPUTS, 1_000, opened)
+    tables.add({"held1": held.slice(0, 10)})
+    assert not stores
+    for start in range(10, 402, 100):
+        tables.add({"held1": held.slice(start, 100), "state:visits": states.slice(start // 10, 10)})
+    assert len(stores) == 1
+    assert tables.whole() is None
+    ranges = list(tables.ranges())
+    assert len(ranges) > 5
+    assert [last for last, _ in ranges] == sorted(last for last, _ in ranges)
+    assert ranges[-1][0] == (1 << 64) - 1
+    seen: set[str | None] = set()
+    for _, found in ranges:
+        rows = found["held1"].to_pylist()
+        assert seen.isdisjoint(row["customer"] for row in rows)
+        assert {row["customer"] for row in rows} >= {row["customer"] for row in found["state:visits"].to_pylist()}
+        seen |= {row["customer"] for row in rows}
+        for customer in {row["customer"] for row in rows}:
+            numbers = [row["number"] for row in rows if row["customer"] == customer]
+            assert numbers == sorted(numbers), "the rows of a key keep their order"
+    assert sum(found["held1"].num_rows for _, found in ranges) == 402
+    whole = assemble([found for _, found in ranges])["state:visits"]
+    assert sorted(whole.column("@value").to_pylist()) == list(range(1, 40))
+
+
+def test_tables_within_their_bytes_stay_in_memory() -> None:
+    tables = SpilledTables(INPUTS, None, MemoryStore)
+    tables.add({"held1": pa.table({"customer": ["a"] * 1_000})})
+    tables.add({"held1": pa.table({"customer": ["b"]})})
+    whole = tables.whole()
+    assert whole is not None
+    assert whole["held1"].num_rows == 1_001
 
 
 def test_headers_are_merged_into_one() -> None:

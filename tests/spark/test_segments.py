@@ -36,8 +36,8 @@ def evenly(rows: pd.DataFrame) -> list[pd.DataFrame]:
 
 
 def segmented(joined: cj.Joined) -> cj.Joined:
-    """Let no row stay in the state value, and each batch merge all segments."""
-    joined._plan = replace(joined.plan, segments=SegmentOptions(0, ratio=1000.0))
+    """Let no row stay in the state value, each batch merge all segments, and a restore have few rows in memory."""
+    joined._plan = replace(joined.plan, segments=SegmentOptions(0, ratio=1000.0, memory_bytes=16 * 500))
     return joined
 
 

@@ -32,7 +32,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from cojoin.engine.state.segments import HASH, OpenSegment, Segment, SegmentContext, SegmentOptions, write_segment
+from cojoin.engine.state.segments import (
+    HASH,
+    HASHES,
+    OpenSegment,
+    Segment,
+    SegmentContext,
+    SegmentOptions,
+    between,
+    write_segment,
+)
 from cojoin.engine.state.ttl import without_expired
 from cojoin.engine.time.time_axis import TimeAxis, is_moment, micros_of
 from cojoin.engine.values.hashes import key_hashes
@@ -77,9 +86,6 @@ SHADOWED = "@owned:"
 
 MAX_CHUNKS = 16
 """The number of Arrow chunks (one per batch) above which a stored table is combined into one."""
-
-_HASHES = 1 << 64
-"""The number of hashes. They are spread evenly, so ranges of equal width have about as many rows."""
 
 _MIN, _MAX = -(1 << 63), (1 << 63) - 1
 _NONE = np.empty(0, dtype=np.uint64)
@@ -270,7 +276,7 @@ class SegmentedTable:
         hidden = np.union1d(self._shadowed, hashes)
         written: list[Segment] = []
         for first, last, older in self._by_range(segments[:merged], hidden, size, options.slice_bytes):
-            start, stop = _between(hashes, first, last)
+            start, stop = between(hashes, first, last)
             rows = take_rows(flushed, order[start:stop])
             pieces = [rows.add_column(0, pa.field(HASH, pa.uint64()), pa.array(hashes[start:stop]))]
             tombstones = [_sliced(self._shadowed, first, last)]
@@ -283,7 +289,7 @@ class SegmentedTable:
                     self.rows -= old.rows.num_rows - alive.num_rows
                     tombstones.append(_hashes_of(old.rows))
             part = self._write(segmenting, concat(pieces), tombstones, is_oldest=merged == len(segments))
-            written += [replace(part, last=None if last == _HASHES - 1 else last)] if part else []
+            written += [replace(part, last=None if last == HASHES - 1 else last)] if part else []
         if written:
             written[-1] = replace(written[-1], last=None)
         self.segments = (*written, *chain.from_iterable(segments[merged:]))
@@ -291,6 +297,24 @@ class SegmentedTable:
         if not self.segments:
             self._expired = None
         return sum(part.bytes for part in written)
+
+    def move(self, segmenting: SegmentContext, last: int) -> list[Segment]:
+        """Move the rows of memory, of hashes up to ``last``, to a file, which ``adopt`` takes; some may stay.
+
+        No earlier file has rows of these hashes.
+        """
+        rows = self.memtable
+        stays = np.zeros(rows.num_rows, dtype=bool) if self._stays is None else self._stays(rows)
+        self.memtable, moved = rows.filter(pa.array(stays)), rows.filter(pa.array(~stays))
+        hashes = key_hashes(moved.select(self._key))
+        part = self._write(segmenting, moved.add_column(0, HASH, pa.array(hashes)), [], is_oldest=True)
+        return [replace(part, last=last)] if part else []
+
+    def adopt(self, parts: Sequence[Segment], store: SegmentStore) -> None:
+        """Take the parts of a segment that ``move`` returned, in order, into a table without segments."""
+        if parts:
+            self._store, self.segments = store, (*parts[:-1], replace(parts[-1], last=None))
+            self.rows += sum(part.rows for part in parts)
 
     def _outgrown(self, limit: int) -> tuple[pa.Table, pa.Table] | None:
         """Return the memtable's rows to flush, and those that stay; None where the former are within the limit."""
@@ -341,7 +365,7 @@ class SegmentedTable:
         of ``size`` bytes.
         """
         count = max(1, -(-size // range_bytes))
-        bounds = [_HASHES * number // count for number in range(count + 1)]
+        bounds = [HASHES * number // count for number in range(count + 1)]
         opened: dict[Segment, OpenSegment] = {}
         for first, after in pairwise(bounds):
             within = [_parts_between(parts, first, after - 1) for parts in segments]
@@ -362,7 +386,7 @@ class SegmentedTable:
             passed = [hidden]
             for part in parts:
                 piece = opened[part]
-                start, stop = _between(piece.hashes, first, last)
+                start, stop = between(piece.hashes, first, last)
                 hashes, rows = piece.hashes[start:stop], piece.table.slice(start, stop - start)
                 tombstones, shown = _sliced(piece.tombstones, first, last), ~among(hashes, hidden)
                 rows = self._adapted(rows if shown.all() else rows.filter(pa.array(shown)))
@@ -424,7 +448,7 @@ def _parts_between(parts: Sequence[Segment], first: int, last: int) -> Sequence[
     >>> [part.last for part in _parts_between(parts, 10, 20)], [part.last for part in _parts_between(parts, 21, 21)]
     ([10, 20], [None])
     """
-    ends = [_HASHES - 1 if part.last is None else part.last for part in parts]
+    ends = [HASHES - 1 if part.last is None else part.last for part in parts]
     return parts[bisect_left(ends, first) : bisect_left(ends, last) + 1]
 
 
@@ -434,15 +458,8 @@ def _by_part(wanted: NDArray[np.uint64], parts: Sequence[Segment]) -> list[NDArr
     return np.split(wanted, np.searchsorted(wanted, ends, "right"))
 
 
-def _between(hashes: NDArray[np.uint64], first: int, last: int) -> tuple[int, int]:
-    """Return the positions of a range in sorted hashes: that of its first, and the one after its last."""
-    if (first, last) == (0, _HASHES - 1):
-        return 0, len(hashes)
-    return int(np.searchsorted(hashes, np.uint64(first))), int(np.searchsorted(hashes, np.uint64(last), "right"))
-
-
 def _sliced(hashes: NDArray[np.uint64], first: int, last: int) -> NDArray[np.uint64]:
-    start, stop = _between(hashes, first, last)
+    start, stop = between(hashes, first, last)
     return hashes[start:stop]
 
 

@@ -18,16 +18,19 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
+import numpy as np
 import pyarrow as pa
 
 from cojoin.errors import CheckpointError, CodecError
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
 HASH, MATCHED = "@hash", "@matched"
 """The names of the column of hashes, and of that of an interval join's flags; an input has no column of these names."""
+
+HASHES = 1 << 64
+"""The number of hashes. They are spread evenly, so ranges of equal width have about as many rows."""
 
 _FIXES = "restore a snapshot that is whole (`cojoin checkpoints list` shows them)"
 _KNOWN = 100_000
@@ -168,6 +171,13 @@ class OpenSegment:
     def tombstones(self) -> NDArray[np.uint64]:
         """The hashes whose rows in older segments are deleted, sorted."""
         return self._reader.get_batch(1).column(0).to_numpy()  # type: ignore[no-any-return]
+
+
+def between(hashes: NDArray[np.uint64], first: int, last: int) -> tuple[int, int]:
+    """Return the positions of a range in sorted hashes: that of its first, and the one after its last."""
+    if (first, last) == (0, HASHES - 1):
+        return 0, len(hashes)
+    return int(np.searchsorted(hashes, np.uint64(first))), int(np.searchsorted(hashes, np.uint64(last), "right"))
 
 
 def write_segment(

@@ -164,21 +164,34 @@ class WaitingRows:
             return 0
         self._store = segmenting.store
         small = tuple(run for run in self.runs if run.bytes < options.slice_bytes // 2)
-        written = []
+        written: list[Run] = []
         if len(small) >= _MOST_RUNS - segmenting.key_group % (_MOST_RUNS // 2):
-            written = self._merged(small, segmenting, options.slice_bytes)
+            written += self._merged(small, segmenting, options.slice_bytes)
             self.runs = (*(run for run in self.runs if run not in small), *written)
         written.append(_write(segmenting, self.memory, self._millis(self.memory)))
         self.runs, self.memory = (*self.runs, written[-1]), self.memory.slice(0, 0)
         return sum(run.file.bytes for run in written)
 
-    def _merged(self, runs: tuple[Run, ...], segmenting: SegmentContext, slice_bytes: int) -> list[Run]:
+    def move(self, segmenting: SegmentContext) -> list[Run]:
+        """Move the rows in memory to a run, which ``adopt`` takes."""
+        rows, self.memory = self.memory, self.memory.slice(0, 0)
+        return [_write(segmenting, rows, self._millis(rows))] if rows.num_rows else []
+
+    def adopt(self, runs: Sequence[Run], segmenting: SegmentContext) -> None:
+        """Take runs that ``move`` returned, each of all times, and merge some at a time into runs of fewer times."""
+        assert segmenting.options is not None
+        self._store = segmenting.store
+        for start in range(0, len(runs), _MOST_RUNS):
+            some = tuple(runs[start : start + _MOST_RUNS])
+            self.runs += some if len(some) == 1 else self._merged(some, segmenting, segmenting.options.slice_bytes)
+
+    def _merged(self, runs: tuple[Run, ...], segmenting: SegmentContext, slice_bytes: int) -> tuple[Run, ...]:
         """Return runs with the rows of others, each of a slice of time of about so many bytes."""
-        rest = WaitingRows(self.memory, self._millis, self._evolved)
+        rest = WaitingRows(self.memory.slice(0, 0), self._millis, self._evolved)
         rest.runs, rest._store = runs, self._store
         last = max(run.last for run in runs)
         slices = (rest.take(until) for until in slice_bounds(rest.samples(last, slice_bytes), last, slice_bytes))
-        return [_write(segmenting, rows, self._millis(rows)) for rows in slices if rows.num_rows]
+        return tuple(_write(segmenting, rows, self._millis(rows)) for rows in slices if rows.num_rows)
 
     @property
     def _opened(self) -> SegmentStore:

@@ -117,8 +117,9 @@ class StreamingCall:
         if self._segments is not None:
             operator.segmenting = SegmentContext(self._segments, self._plan.segments, group, batch_id)
         expected = facts.state
-        restored = RestoredState(int(key[0]), expected.get("query_id"))
-        with running:
+        options = self._plan.segments if self._segments is not None else None
+        most_bytes = None if options is None else options.slice_bytes
+        with running, RestoredState(int(key[0]), expected.get("query_id"), self._plan.inputs, most_bytes) as restored:
             if state.exists:
                 header, tables = codec.decode(state.get[0])
                 check_state(header.get(codec.WRITTEN), group, expected)
@@ -226,7 +227,7 @@ class StaticCall:
         """Run the operator over all packed rows of a key group; return rows of ``(kind, payload)``."""
         tags, payloads = packed.column("tag").to_pylist(), packed.column("payload")
         with UserFrames(), without_garbage_collection(), KeyGroup(self._plan) as running:
-            batch, _ = _unpack_batch(self._plan, zip(tags, payloads, strict=True), RestoredState())
+            batch, _ = _unpack_batch(self._plan, zip(tags, payloads, strict=True))
             emissions = running.process(Batch(batch.rows, batch.controls, end_of_input=True))
             return self._result(emissions, lambda: json.dumps({"inputs": running.operator.report()["inputs"]}))
 
@@ -267,7 +268,7 @@ class StaticRows(StaticCall):
 
 
 def _unpack_batch(
-    plan: Plan, packed: Iterable[tuple[int, Any]], restored: RestoredState, batch_id: int = -1
+    plan: Plan, packed: Iterable[tuple[int, Any]], restored: RestoredState | None = None, batch_id: int = -1
 ) -> tuple[Batch, list[int]]:
     """Return a call's rows, and each input's largest mean row size per message, in bytes.
 
@@ -278,7 +279,7 @@ def _unpack_batch(
     ended, row_bytes, loaded = False, [0, 0], LoadedRows(plan.right, batch_id, plan.loaded_schema)
     for tag, payload in packed:
         buffer = payload.as_buffer() if isinstance(payload, pa.Scalar) else pa.py_buffer(payload)
-        if tag == CONTROL_TAG and is_restored_state(buffer):
+        if tag == CONTROL_TAG and restored is not None and is_restored_state(buffer):
             restored.add(buffer)
         elif tag == CONTROL_TAG:
             control = read_control(buffer.to_pybytes())

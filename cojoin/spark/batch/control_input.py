@@ -13,16 +13,20 @@ have written, are left out. A load costs a copy of the table's rows in the check
 from __future__ import annotations
 
 import json
+import os
+import tempfile
 import uuid
 import zlib
 from collections import Counter
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812
 
 from cojoin.checkpoints.control import CONTROL_DDL
+from cojoin.checkpoints.segment_files import SegmentFolder
 from cojoin.engine import rescaling
 from cojoin.engine.joins.interval import IntervalJoinOperator
 from cojoin.engine.key_groups import group_labels
@@ -41,6 +45,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
     from pyspark.sql import DataFrame, SparkSession
+    from typing_extensions import Self
 
     from cojoin.checkpoints.stored_state import StoredState
     from cojoin.engine.input_spec import InputSpec
@@ -60,24 +65,41 @@ def is_restored_state(message: pa.Buffer) -> bool:
 class RestoredState:
     """The restored state of one key group, collected from messages; it is true once it has a message.
 
-    The label and the query's id, where known, are compared with those of the messages.
+    The label and the query's id are compared with those of the messages. Rows of more than ``most_bytes`` lie on the
+    local disk of this process, inside the ``with`` block; None keeps all in memory.
     """
 
-    def __init__(self, label: int | None = None, query_id: str | None = None) -> None:
+    def __init__(
+        self, label: int, query_id: str | None, inputs: tuple[InputSpec, InputSpec], most_bytes: int | None = None
+    ) -> None:
         self._label, self._query_id = label, query_id
         self._header: dict[str, Any] | None = None
-        self._pieces: list[dict[str, pa.Table]] = []
         self._ids: set[str | None] = set()
+        self._tables = rescaling.SpilledTables(inputs, most_bytes, self._open_folder)
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+
+    def _open_folder(self) -> SegmentFolder:
+        # Spark's own place for what does not fit into memory.
+        place = os.environ.get("SPARK_LOCAL_DIRS", "").partition(",")[0]
+        self._folder = tempfile.TemporaryDirectory(prefix="cojoin-restored-", dir=place or None)
+        return SegmentFolder(Path(self._folder.name).as_uri())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._folder is not None:
+            self._folder.cleanup()
 
     def __bool__(self) -> bool:
-        return bool(self._pieces)
+        return bool(self._ids)
 
     def add(self, message: pa.Buffer) -> None:
         """Add a message; it is an error if it is damaged, of another query or key group, or was added already."""
         header, tables = codec.decode(message.to_pybytes())
         query_id, label, own_id = header.get(_FOR, (None, None, None))
         is_other = self._query_id is not None and query_id not in (None, self._query_id)
-        is_other |= self._label is not None and label not in (None, self._label)
+        is_other |= label not in (None, self._label)
         if is_other or (own_id is not None and own_id in self._ids):
             msg = (
                 f"control/restored of the checkpoint: expected messages for the key group with the label {self._label} "
@@ -87,7 +109,7 @@ class RestoredState:
             raise CheckpointError(msg)
         self._ids.add(own_id)
         self._header = header.get(_HEADER, self._header)
-        self._pieces.append(tables)
+        self._tables.add(tables)
 
     def load_into(self, operator: Operator, *, keeps_counts: bool) -> None:
         """Load the state into a new operator; exactly one key group keeps the counters of done and rejected rows.
@@ -102,7 +124,11 @@ class RestoredState:
                 f"with restore_from= into an empty directory"
             )
             raise CheckpointError(msg)
-        operator.load_parts(self._header, rescaling.assemble(self._pieces), keeps_counts=keeps_counts)
+        tables = self._tables.whole()
+        if tables is not None:
+            operator.load_parts(self._header, tables, keeps_counts=keeps_counts)
+        else:
+            operator.load_ranges(self._header, self._tables.ranges(), keeps_counts=keeps_counts)
         operator.check_states()
 
 

@@ -39,6 +39,12 @@ class Deleting:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._operator, name)
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "_operator":
+            super().__setattr__(name, value)
+        else:
+            setattr(self._operator, name, value)
+
 
 def deleting(join: TemporalJoin) -> Callable[[InputSpec, InputSpec], Any]:
     """Return what makes such an operator, for ``run``."""
