@@ -29,7 +29,7 @@ from cojoin.engine.values.types import parse_schema
 from cojoin.errors import ConfigurationError, SchemaError
 from cojoin.installed_packages import check_packages
 from cojoin.kafka.archive_files import footer
-from cojoin.kafka.hybrid_cluster import ArchivedPartition, ArchiveIndex, Blocks, Layout, Piece, bucket_begins
+from cojoin.kafka.archive_index import ArchivedPartition, ArchiveIndex, Blocks, Layout, Piece, bucket_begins
 from cojoin.kafka.records import HEADERS, KEY, TIME, VALUE
 from cojoin.session.arrow_types import spark_data_type
 from cojoin.session.sessions import places_of

@@ -37,8 +37,8 @@ from cojoin.storage.parquet_files import read_footer
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from cojoin.kafka.archive_index import Piece
     from cojoin.kafka.client import Partition
-    from cojoin.kafka.hybrid_cluster import Piece
     from cojoin.kafka.records import RecordFormat
     from cojoin.kafka.tasks import ArchivedSpan
     from cojoin.storage.object_store_settings import Settings

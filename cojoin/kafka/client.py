@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar
 from cojoin.engine.values.arguments import milliseconds
 from cojoin.errors import ConfigurationError, QueryFailedError, did_you_mean
 from cojoin.installed_packages import check_packages
+from cojoin.kafka.archive_index import NO_ARCHIVE
 from cojoin.kafka.refusals import (
     ConnectionLog,
     is_alert,
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
 
     from confluent_kafka.admin import ListOffsetsResultInfo  # type: ignore[attr-defined]
 
+    from cojoin.kafka.archive_index import ArchiveIndex
     from cojoin.kafka.tokens import TokenFunction, Tokens
 
 
@@ -359,16 +361,21 @@ _NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"  # the zero UUID, as Kafka encodes it
 class Cluster(Connection):
     """A Kafka cluster and a connection to it, for one thread of one process; for the arguments see ``Connection``.
 
-    Each request raises a ConfigurationError, too, where a topic or partition does not exist.
+    Where older records lie in an archive, it answers for both parts as if they were one. Each request raises a
+    ConfigurationError, too, where a topic or partition does not exist.
 
     >>> cluster = Cluster(ClusterOptions("localhost:9092"), "input 'trades'")  # doctest: +SKIP
     >>> cluster.latest([("trades", 0), ("trades", 1)])  # doctest: +SKIP
     {('trades', 0): 1200, ('trades', 1): 0}
     """
 
-    def __init__(self, options: ClusterOptions, label: str, *, at_start: bool = False) -> None:
+    def __init__(
+        self, options: ClusterOptions, label: str, archive: ArchiveIndex = NO_ARCHIVE, *, at_start: bool = False
+    ) -> None:
         super().__init__(options, label, at_start=at_start)
+        self.archive = archive
         self.cluster_id: str | None = None
+        self._compacted: dict[str, bool] = {}
         uncommitted = options.settings.get("isolation.level", "").lower() == "read_uncommitted"
         self._isolation = IsolationLevel.READ_UNCOMMITTED if uncommitted else IsolationLevel.READ_COMMITTED
 
@@ -422,12 +429,12 @@ class Cluster(Connection):
         return ids
 
     def earliest(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
-        """Return each partition's log start offset; of an empty partition, its end offset."""
-        return {each: answer.offset for each, answer in self._offsets(partitions, OffsetSpec.earliest).items()}
+        """Return each partition's first offset, in the archive or on the brokers; of an empty one, its end offset."""
+        return self.archive.earliest(self.log_starts(partitions))
 
     def log_starts(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
         """Return each partition's log start offset, the first offset that the brokers still have."""
-        return Cluster.earliest(self, partitions)
+        return {each: answer.offset for each, answer in self._offsets(partitions, OffsetSpec.earliest).items()}
 
     def latest(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
         """Return each partition's end offset, the one after its last record.
@@ -446,9 +453,89 @@ class Cluster(Connection):
         """Return each partition's first record, by offset, at or after a time: its offset and timestamp, or None.
 
         A broker's answer may be a commit marker, whose timestamp is the time of the commit: see ``offsets_for_times``.
+        In the archive it is exact to a bucket of time.
         """
         # Kafka has no times before 1970; negative ones stand for other requests.
-        return self._records(partitions, lambda: OffsetSpec.for_timestamp(max(0, timestamp_ms)))
+        records = self._records(partitions, lambda: OffsetSpec.for_timestamp(max(0, timestamp_ms)))
+        for partition in records.keys() & self.archive.archived.keys():
+            part, brokers = self.archive.archived[partition], records[partition]
+            if brokers is not None and brokers[0] < part.begin:
+                continue
+            archived = self.archive.first_at(partition, timestamp_ms)
+            if brokers is not None and part.has_holes_at(brokers[0]):
+                records[partition] = brokers if archived is None else min(archived, brokers)
+            elif archived is not None:
+                records[partition] = archived
+            elif brokers is not None:
+                records[partition] = (max(brokers[0], part.cut), brokers[1])
+        return records
+
+    def lost(self, partition: Partition, begin: int, end: int, log_start: int) -> list[tuple[int, int]]:
+        """Return the offsets within the archive that neither part has, and that were not compacted away."""
+        part = self.archive.archived.get(partition)
+        empty = [] if part is None else part.blocks.empty
+        overlaps = [(max(one, begin), min(two, end, log_start)) for one, two in empty]
+        missing = [each for each in overlaps if each[0] < each[1]]
+        return [] if missing and self._is_compacted(partition[0]) else missing
+
+    def _is_compacted(self, topic: str) -> bool:
+        if topic not in self._compacted:
+            policy = self.setting(topic, "cleanup.policy")
+            # Without the setting a loss can't be distinguished from what compaction leaves.
+            self._compacted[topic] = policy is None or "compact" in policy
+        return self._compacted[topic]
+
+    def next_existing(self, positions: Mapping[Partition, int]) -> dict[Partition, int]:
+        """Return the first offset at or after each position that is in the archive or on the brokers."""
+        log_starts = self.log_starts(positions)
+        return {each: self._next_existing(each, at, log_starts[each]) for each, at in positions.items()}
+
+    def _next_existing(self, partition: Partition, position: int, log_start: int) -> int:
+        part = self.archive.archived.get(partition)
+        if part is None or position >= part.cut:
+            return max(position, log_start)
+        return position if position >= part.begin else max(position, min(log_start, part.begin))
+
+    def check_ends(self, partitions: Iterable[Partition]) -> None:
+        """Check that the archive belongs to these topics, which must have its partitions and its offsets."""
+        read = list(partitions)
+        topics, ends = self.partitions(), self.latest(read)
+        for (topic, number), part in self.archive.archived.items():
+            problem = None
+            if topic in topics and number not in topics[topic]:
+                problem = f"has records of topic {topic} partition {number}, and the topic has partitions"
+                problem += f" {topics[topic]}"
+            elif ends.get((topic, number), part.cut) < part.cut:
+                problem = f"goes up to offset {part.cut - 1:,} of topic {topic} partition {number}, and the topic"
+                problem += f" ends before {ends[topic, number]:,}"
+            if problem is not None:
+                problem += ": it was created again, or the archive is another topic's"
+                msg = f"{self._label}: {self.archive.label} {problem}"
+                raise ConfigurationError(msg)
+
+    def check_seam(self, begins: Mapping[Partition, int], ends: Mapping[Partition, int] | None) -> None:
+        """Check that the brokers have all records to be read that the archive lacks; without ``ends`` all are read."""
+        log_starts, wrong = self.log_starts(begins), []
+        for partition, begin in begins.items():
+            first = log_starts[partition]
+            end = max(begin, first) if ends is None else ends[partition]
+            sections = self.archive.sections(partition, begin, end)
+            gone = [(each.begin, min(each.end, first)) for each in sections if not each.is_archived]
+            part = self.archive.archived.get(partition)
+            end = end if part is None or ends is not None else max(end, part.cut)
+            for one, two in sorted([*gone, *self.lost(partition, begin, end, first)]):
+                if one < two:
+                    topic, number = partition
+                    wrong.append(
+                        f"topic {topic} partition {number}: offsets {one:,} to {two - 1:,} ({two - one:,} records)"
+                    )
+        if wrong:
+            msg = (
+                f"{self._label}: {'; '.join(wrong)}: neither {self.archive.label} nor the brokers have them; archive "
+                f'them, begin later, or set data_loss="skip" to leave them out, which is right if they were '
+                f"records of aborted transactions"
+            )
+            raise ConfigurationError(msg)
 
     def _may_pass(self, topic: str, error: KafkaError) -> bool:
         """Return whether to ask for a topic again; not where it does not exist, or the brokers lack the request."""

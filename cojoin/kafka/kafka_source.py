@@ -18,7 +18,8 @@ from cojoin.engine.input_spec import DIRECT
 from cojoin.engine.values.arguments import Duration, check_word, milliseconds
 from cojoin.errors import CheckpointError, ConfigurationError
 from cojoin.kafka.archive import Archive, Wanted
-from cojoin.kafka.client import ClusterOptions
+from cojoin.kafka.archive_index import NO_ARCHIVE
+from cojoin.kafka.client import Cluster, ClusterOptions
 from cojoin.kafka.consumer_group import TopicMonitor
 from cojoin.kafka.formats.debezium import FEED, ChangeReading
 from cojoin.kafka.formats.record_formats import (
@@ -28,7 +29,6 @@ from cojoin.kafka.formats.record_formats import (
     JsonSchemaFormat,
     ProtobufFormat,
 )
-from cojoin.kafka.hybrid_cluster import HybridCluster, connected
 from cojoin.kafka.packed_records import PackedRecords, why_through_spark
 from cojoin.kafka.positions import gaps_since, positions_of, skip_gaps
 from cojoin.kafka.ranges import ALL, EARLIEST, LATEST, Point, Range
@@ -48,9 +48,9 @@ if TYPE_CHECKING:
 
     from cojoin.engine.input_spec import InputSpec
     from cojoin.engine.row_changes import ChangeFeed
-    from cojoin.kafka.client import Cluster, Partition
+    from cojoin.kafka.archive_index import ArchiveIndex
+    from cojoin.kafka.client import Partition
     from cojoin.kafka.formats.record_formats import ResolvedFormat, ValueFormat
-    from cojoin.kafka.hybrid_cluster import ArchiveIndex
     from cojoin.kafka.ranges import Bound
     from cojoin.kafka.record_columns import RecordColumn
     from cojoin.kafka.records import Record
@@ -236,11 +236,11 @@ class KafkaSource(Source):
         """Check as ``check`` does, and return the topics' ids."""
         with closing(self._connect(self.label)) as cluster:
             partitions, ids = self._surveyed(cluster, self.label)
-            if isinstance(cluster, HybridCluster):
+            if self.archive is not None:
                 cluster.check_ends(partitions)
             if is_new:
                 begins, ends = self.range.resolve(cluster, partitions)
-                if isinstance(cluster, HybridCluster) and self.data_loss == "fail":
+                if self.archive is not None and self.data_loss == "fail":
                     cluster.check_seam(begins, ends)
             else:
                 self.range.end(cluster, partitions)
@@ -306,12 +306,11 @@ class KafkaSource(Source):
         reading = replace(self.reading(adapter_of(spark).parallel_tasks()), topic_ids=ids, packing=packing)
         spark.dataSource.register(data_source(name, reading))
         reader: Any = spark.readStream if streaming else spark.read
-        layout = None if index is None else index.layout
         fails_for = f"input {self.input_name!r}" if self.input_name else self.label
         return self._records.rows(
             reader.format(name).load(),
             fails_for=fails_for if self.undecodable == "fail" else None,
-            archive=layout,
+            archive=index.layout,
             changes=self.changes,
         )
 
@@ -363,7 +362,6 @@ class KafkaSource(Source):
     def reading(self, tasks: int) -> InputReading:
         """Return the description of the source that its reader needs."""
         index = self._archived()
-        layout = None if index is None else index.layout
         return InputReading(
             label=self.label,
             cluster=self.cluster,
@@ -372,7 +370,7 @@ class KafkaSource(Source):
             limit=self.limit,
             max_drift_ms=self.max_drift_ms,
             skips_losses=self.data_loss == "skip",
-            format=self._records.record_format(keeps_tombstones=self.tombstones == "keep", archive=layout),
+            format=self._records.record_format(keeps_tombstones=self.tombstones == "keep", archive=index.layout),
             tasks=tasks,
             archive=index,
             other=None if self.beside is None else self.beside.reading(tasks),
@@ -386,12 +384,12 @@ class KafkaSource(Source):
         )
 
     def _connect(self, label: str) -> Cluster:
-        return connected(self.cluster, label, self._archived(), at_start=True)
+        return Cluster(self.cluster, label, self._archived(), at_start=True)
 
-    def _archived(self, *, again: bool = False) -> ArchiveIndex | None:
-        """Return the archive's index, if there is one; ``again`` checks whether its files have changed."""
+    def _archived(self, *, again: bool = False) -> ArchiveIndex:
+        """Return the archive's index, an empty one without; ``again`` checks whether its files have changed."""
         if self.archive is None:
-            return None
+            return NO_ARCHIVE
         records = self._records
         parts, schema = records.archived_parts, records.archived_schema
         wanted = Wanted(self.label, self.topics, schema, parts, self.max_drift_ms, self.range)

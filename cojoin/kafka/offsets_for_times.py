@@ -24,7 +24,6 @@ import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cojoin.errors import QueryFailedError
-from cojoin.kafka.hybrid_cluster import HybridCluster
 
 with contextlib.suppress(ImportError):  # an optional dependency: ``check_installed`` reports it
     from confluent_kafka import TopicPartition
@@ -80,6 +79,8 @@ class Times:
 
     def __init__(self, cluster: Cluster, lookup: RecordLookup, limit: int, max_drift_ms: int) -> None:
         self._cluster, self._lookup, self._drift = cluster, lookup, max_drift_ms
+        # What is in the archive needs no lookup: its index was made by reading the records.
+        self._is_archived = cluster.archive.is_archived
         self._step = 1 << (max(1, limit // _PIECES).bit_length() - 1)
         self._misleading: set[Partition] = set()
         self._stand = True
@@ -150,7 +151,7 @@ class Times:
         self, time: int, begins: Mapping[Partition, int], ends: Mapping[Partition, int]
     ) -> list[Partition]:
         """Return the partitions whose last records contradict the answer that no record is of a time or later."""
-        on_brokers = {each: begin for each, begin in begins.items() if not self.is_archived(each, ends[each] - 1)}
+        on_brokers = {each: begin for each, begin in begins.items() if not self._is_archived(each, ends[each] - 1)}
         newest = self.newest_of(on_brokers, ends)
         return [each for each, stamp in newest.items() if stamp is not None and stamp >= time]
 
@@ -170,10 +171,9 @@ class Times:
         archived = {
             partition
             for partition in wanted
-            if wanted[partition] > begins[partition] and self.is_archived(partition, wanted[partition] - 1)
+            if wanted[partition] > begins[partition] and self._is_archived(partition, wanted[partition] - 1)
         }
         for partition in archived:
-            assert isinstance(self._cluster, HybridCluster)
             last = self._cluster.archive.archived[partition].last
             trusted = last if self.trusted_until is None else min(last, self.trusted_until)
             self._newest[partition, wanted[partition]] = trusted
@@ -262,13 +262,7 @@ class Times:
 
     def _unread(self, offsets: Mapping[Partition, int], ends: Mapping[Partition, int]) -> dict[Partition, int]:
         """Return the offsets at which the brokers have records to look up."""
-        return {each: at for each, at in offsets.items() if at < ends[each] and not self.is_archived(each, at)}
-
-    def is_archived(self, partition: Partition, offset: int) -> bool:
-        """Return whether a record lies in the archive, whose index was made by reading it."""
-        if not isinstance(self._cluster, HybridCluster):
-            return False
-        return any(each.is_archived for each in self._cluster.archive.sections(partition, offset, offset + 1))
+        return {each: at for each, at in offsets.items() if at < ends[each] and not self._is_archived(each, at)}
 
 
 def first_records(
@@ -285,7 +279,7 @@ def first_records(
     low = {
         partition: at[0]
         for partition, at in claimed.items()
-        if at is not None and not times.is_archived(partition, at[0])
+        if at is not None and not cluster.archive.is_archived(partition, at[0])
     }
     low |= {partition: begins[partition] for partition in times.contradicted(time, begins, ends)}
     records = claimed | times.searched(time, low, ends)

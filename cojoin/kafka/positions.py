@@ -11,7 +11,6 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from cojoin.errors import CheckpointError
-from cojoin.kafka.hybrid_cluster import HybridCluster
 from cojoin.kafka.tasks import Gap
 
 if TYPE_CHECKING:
@@ -77,8 +76,7 @@ def gaps_since(cluster: Cluster, topics: Topics, label: str, offset: str | None)
             f"does not have; name it, or start a new query"
         )
         raise CheckpointError(msg)
-    next_existing = cluster.next_existing if isinstance(cluster, HybridCluster) else cluster.earliest
-    earliest, latest = next_existing(positions), cluster.latest(positions)
+    existing_from, latest = cluster.next_existing(positions), cluster.latest(positions)
     for (topic, number), position in positions.items():
         if latest[topic, number] < position:
             msg = (
@@ -86,7 +84,7 @@ def gaps_since(cluster: Cluster, topics: Topics, label: str, offset: str | None)
                 f"checkpoint's {position:,}: the topic was created again or cut off since; start a new query"
             )
             raise CheckpointError(msg)
-    return [Gap(each, at, earliest[each]) for each, at in positions.items() if at < earliest[each]]
+    return [Gap(each, at, existing_from[each]) for each, at in positions.items() if at < existing_from[each]]
 
 
 def skip_gaps(gaps: Sequence[Gap], offset: str) -> str:

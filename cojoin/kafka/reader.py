@@ -22,7 +22,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 
 from cojoin.errors import QueryFailedError
 from cojoin.kafka.alignment import UnreadInput, confirmed_positions, next_slice, part_of
-from cojoin.kafka.hybrid_cluster import connected
+from cojoin.kafka.archive_index import NO_ARCHIVE
+from cojoin.kafka.client import Cluster
 from cojoin.kafka.offsets_for_times import RecordLookup, Times
 from cojoin.kafka.positions import offset_of, positions_of, unread_of
 from cojoin.kafka.records import RecordFormat, read_task
@@ -36,8 +37,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from cojoin.kafka.archive_index import ArchiveIndex
     from cojoin.kafka.client import ClusterOptions, Partition
-    from cojoin.kafka.hybrid_cluster import ArchiveIndex
     from cojoin.kafka.packed_records import PackedRecords
     from cojoin.kafka.ranges import Range
     from cojoin.kafka.topics import Topics
@@ -62,7 +63,7 @@ class InputReading:
     skips_losses: bool
     format: RecordFormat
     tasks: int
-    archive: ArchiveIndex | None = field(default=None, repr=False)
+    archive: ArchiveIndex = field(default=NO_ARCHIVE, repr=False)
     other: InputReading | None = field(default=None, repr=False)
     topic_ids: Mapping[str, str] = field(default_factory=dict, repr=False)
     packing: PackedRecords | None = field(default=None, repr=False)
@@ -88,7 +89,7 @@ class InputReading:
 
     def on_a_worker(self) -> InputReading:
         """Return the description for a worker, without anything that grows with the archive."""
-        return replace(self, archive=None, other=None)
+        return replace(self, archive=NO_ARCHIVE, other=None)
 
 
 _NO_LIMIT = 1 << 62
@@ -99,7 +100,7 @@ class ConnectedInput:
 
     def __init__(self, reading: InputReading) -> None:
         self.reading = reading
-        self.cluster = connected(reading.cluster, reading.label, reading.archive)
+        self.cluster = Cluster(reading.cluster, reading.label, reading.archive)
         self._lookup = RecordLookup(self.cluster, reading.label)
         self.times = Times(self.cluster, self._lookup, reading.limit, reading.max_drift_ms)
         self._stood: tuple[int, dict[Partition, int]] = (0, {})

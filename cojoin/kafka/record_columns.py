@@ -53,8 +53,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, DataFrame
 
+    from cojoin.kafka.archive_index import Layout
     from cojoin.kafka.formats.record_formats import ResolvedFormat, ValueFormat
-    from cojoin.kafka.hybrid_cluster import Layout
     from cojoin.kafka.packed_records import Part
     from cojoin.kafka.topics import Topics
 

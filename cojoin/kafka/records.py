@@ -28,10 +28,10 @@ from cojoin.kafka.offsets_for_times import LAST_MILLIS, stamp_of, time_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
+    from cojoin.kafka.archive_index import Layout
     from cojoin.kafka.client import ClusterOptions, Partition
     from cojoin.kafka.formats.decoding import Decoder
     from cojoin.kafka.formats.wire_format import SchemaHead
-    from cojoin.kafka.hybrid_cluster import Layout
     from cojoin.kafka.tasks import Span, Task
 
 

@@ -17,13 +17,12 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import InputPartition
 
 from cojoin.errors import QueryFailedError
-from cojoin.kafka.hybrid_cluster import HybridCluster
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from cojoin.kafka.archive_index import ArchiveIndex, Piece
     from cojoin.kafka.client import Cluster, Partition
-    from cojoin.kafka.hybrid_cluster import Piece
 
 _FEW_RECORDS = 20_000
 
@@ -100,15 +99,14 @@ def make_tasks(
     A partition that ``begins`` lacks begins at its earliest offset. ``mark`` is the time that event time has reached in
     each partition, in epoch milliseconds; None makes no marks.
     """
-    earliest = cluster.earliest(ends)
-    kept = cluster.log_starts(ends) if isinstance(cluster, HybridCluster) else earliest
+    kept = cluster.log_starts(ends)
+    earliest = cluster.archive.earliest(kept)
     spans: list[Span] = []
     gaps: list[Gap] = []
     for partition, end in ends.items():
         begin = min(begins.get(partition, earliest[partition]), end)
-        if isinstance(cluster, HybridCluster):
-            gaps += [Gap(partition, *piece) for piece in cluster.lost(partition, begin, end, kept[partition])]
-        for span in _placed(cluster, Span(partition, begin, end), kept[partition]):
+        gaps += [Gap(partition, *piece) for piece in cluster.lost(partition, begin, end, kept[partition])]
+        for span in _placed(cluster.archive, Span(partition, begin, end), kept[partition]):
             first = span.begin if isinstance(span, ArchivedSpan) else max(span.begin, min(kept[partition], span.end))
             if span.begin < first:
                 gaps.append(Gap(partition, span.begin, first))
@@ -132,11 +130,9 @@ def make_tasks(
     ]
 
 
-def _placed(cluster: Cluster, span: Span, kept: int) -> list[Span]:
+def _placed(archive: ArchiveIndex, span: Span, kept: int) -> list[Span]:
     """Return the parts of a range that lie in the archive or on the brokers."""
-    if not isinstance(cluster, HybridCluster):
-        return [span]
-    archive, partition = cluster.archive, span.partition
+    partition = span.partition
     placed: list[Span] = []
     for begin, end, is_archived in archive.sections(partition, span.begin, span.end):
         if not is_archived:

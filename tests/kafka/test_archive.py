@@ -19,8 +19,8 @@ from pyspark.sql import functions as F  # noqa: N812
 
 import cojoin as cj
 from cojoin.kafka.archive_files import archived as archived_rows
-from cojoin.kafka.client import ClusterOptions
-from cojoin.kafka.hybrid_cluster import ArchivedPartition, ArchiveIndex, HybridCluster, Layout, Piece, connected
+from cojoin.kafka.archive_index import ArchivedPartition, ArchiveIndex, Layout, Piece
+from cojoin.kafka.client import Cluster, ClusterOptions
 from cojoin.kafka.records import DECODED, PIECE_BYTES, TIME, VALUE, RecordFormat
 from cojoin.kafka.tasks import ArchivedSpan, make_tasks
 from tests.kafka.archives import decoded, delete_records, raw
@@ -257,8 +257,7 @@ def test_a_cluster_answers_for_both_parts(mixed: tuple[str, Path, pa.Table]) -> 
     begins = np.array([START + 600_000, START + 1_200_000, START + 3_600_000])
     held = ArchivedPartition.of(begins, np.array([11, 10, 29]), START + 9_999_999, [Piece("file:/a", one, 10, 30)])
     index = ArchiveIndex("archive", 600_000, (START + 700_000,), {one: held}, Layout({}, None))
-    cluster = connected(ClusterOptions(servers), "input 'x'", index)
-    assert isinstance(cluster, HybridCluster)
+    cluster = Cluster(ClusterOptions(servers), "input 'x'", index)
     # The brokers have older ones than the archive, and these come first.
     assert cluster.earliest([one, two]) == {one: 0, two: 0}
     assert cluster.first_at([one], START)[one] == (0, START + 120_000)
@@ -436,7 +435,7 @@ def test_an_archive_in_the_middle_of_a_topic_with_holes_is_filled_by_the_brokers
     # A time within a hole is found there, and not where the archive goes on.
     index = source._archived()
     assert index is not None
-    cluster = connected(ClusterOptions(servers), "input 'x'", index)
+    cluster = Cluster(ClusterOptions(servers), "input 'x'", index)
     assert cluster.first_at([("archived-middle", 0)], START + 27_000)["archived-middle", 0] == (27, START + 27_000)
     cluster.close()
 

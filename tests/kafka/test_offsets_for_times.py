@@ -13,6 +13,7 @@ import pytest
 
 import cojoin as cj
 from cojoin.kafka.alignment import UnreadInput, confirmed_positions, next_slice, part_of, positions_at
+from cojoin.kafka.archive_index import NO_ARCHIVE, ArchiveIndex
 from cojoin.kafka.client import Cluster, ClusterOptions
 from cojoin.kafka.offsets_for_times import RecordLookup, Stamp, Times, first_records
 from tests.kafka.hard_topics import await_compaction, create, open_transaction
@@ -44,6 +45,7 @@ class Logs:
     """Partitions that answer as a broker does, and let be read."""
 
     entries: Mapping[Partition, list[Entry]]
+    archive: ArchiveIndex = NO_ARCHIVE
     looked: int = 0
     asked: list[tuple[Partition, int]] = field(default_factory=list)
     largest: dict[Partition, NDArray[np.int64]] = field(default_factory=dict)

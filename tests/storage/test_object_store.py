@@ -15,7 +15,7 @@ import pytest
 import cojoin as cj
 from cojoin.checkpoints.lease import Lease
 from cojoin.kafka.archive_files import archived, footer
-from cojoin.kafka.hybrid_cluster import Layout, Piece
+from cojoin.kafka.archive_index import Layout, Piece
 from cojoin.kafka.records import TIME, VALUE, RecordFormat
 from cojoin.kafka.tasks import ArchivedSpan
 from cojoin.storage import object_store

@@ -1,4 +1,4 @@
-"""A cluster whose older records lie in an archive, and the index of the offsets that the archive's files hold.
+"""The index of an archive of older records: the offsets and times that its files hold.
 
 Positions remain Kafka's offsets. Of each partition the archive holds the offsets from its first up to its *cut*, one
 after its last; all others are on the brokers. The archive's records are counted by buckets of time, and a time within a
@@ -19,15 +19,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from cojoin.errors import ConfigurationError
-from cojoin.kafka.client import Cluster
-
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
-    from cojoin.kafka.client import ClusterOptions, Partition
+    from cojoin.kafka.client import Partition
     from cojoin.storage.object_store_settings import Settings
 
 
@@ -172,7 +169,17 @@ Section(begin=30, end=40, is_archived=False)]
     width: int
     times: tuple[int, ...]
     archived: Mapping[Partition, ArchivedPartition]
-    layout: Layout = field(repr=False)
+    layout: Layout | None = field(repr=False)
+
+    def is_archived(self, partition: Partition, offset: int) -> bool:
+        """Return whether an offset lies in the archive."""
+        part = self.archived.get(partition)
+        return part is not None and part.begin <= offset < part.cut
+
+    def earliest(self, log_starts: Mapping[Partition, int]) -> dict[Partition, int]:
+        """Return each partition's first offset, in the archive or on the brokers, whose log starts are known."""
+        archived = self.archived
+        return {each: min(at, archived[each].begin) if each in archived else at for each, at in log_starts.items()}
 
     def first_at(self, partition: Partition, timestamp_ms: int) -> tuple[int, int] | None:
         """Return the offset and time at which records of a time or later begin; None where the archive has none.
@@ -214,106 +221,5 @@ def bucket_begins(times: Any, width: int, own: Sequence[int]) -> NDArray[np.int6
     return begins
 
 
-class HybridCluster(Cluster):
-    """A cluster whose older records lie in an archive; it answers for both parts as if they were one."""
-
-    def __init__(self, options: ClusterOptions, label: str, archive: ArchiveIndex, *, at_start: bool = False) -> None:
-        super().__init__(options, label, at_start=at_start)
-        self.archive = archive
-        self._compacted: dict[str, bool] = {}
-
-    def earliest(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
-        """Return each partition's first offset, in the archive or on the brokers."""
-        archived = self.archive.archived
-        log_starts = self.log_starts(partitions)
-        return {each: min(at, archived[each].begin) if each in archived else at for each, at in log_starts.items()}
-
-    def first_at(self, partitions: Iterable[Partition], timestamp_ms: int) -> dict[Partition, tuple[int, int] | None]:
-        """Return each partition's first record at or after a time; in the archive, to the precision of a bucket."""
-        records = super().first_at(partitions, timestamp_ms)
-        for partition in records.keys() & self.archive.archived.keys():
-            part, brokers = self.archive.archived[partition], records[partition]
-            if brokers is not None and brokers[0] < part.begin:
-                continue
-            archived = self.archive.first_at(partition, timestamp_ms)
-            if brokers is not None and part.has_holes_at(brokers[0]):
-                records[partition] = brokers if archived is None else min(archived, brokers)
-            elif archived is not None:
-                records[partition] = archived
-            elif brokers is not None:
-                records[partition] = (max(brokers[0], part.cut), brokers[1])
-        return records
-
-    def lost(self, partition: Partition, begin: int, end: int, log_start: int) -> list[tuple[int, int]]:
-        """Return the offsets within the archive that neither part has, and that were not compacted away."""
-        part = self.archive.archived.get(partition)
-        empty = [] if part is None else part.blocks.empty
-        overlaps = [(max(one, begin), min(two, end, log_start)) for one, two in empty]
-        missing = [each for each in overlaps if each[0] < each[1]]
-        return [] if missing and self._is_compacted(partition[0]) else missing
-
-    def _is_compacted(self, topic: str) -> bool:
-        if topic not in self._compacted:
-            policy = self.setting(topic, "cleanup.policy")
-            # Without the setting a loss can't be distinguished from what compaction leaves.
-            self._compacted[topic] = policy is None or "compact" in policy
-        return self._compacted[topic]
-
-    def next_existing(self, positions: Mapping[Partition, int]) -> dict[Partition, int]:
-        """Return the first offset at or after each position that is in the archive or on the brokers."""
-        log_starts = self.log_starts(positions)
-        return {each: self._next_existing(each, at, log_starts[each]) for each, at in positions.items()}
-
-    def _next_existing(self, partition: Partition, position: int, log_start: int) -> int:
-        part = self.archive.archived.get(partition)
-        if part is None or position >= part.cut:
-            return max(position, log_start)
-        return position if position >= part.begin else max(position, min(log_start, part.begin))
-
-    def check_ends(self, partitions: Iterable[Partition]) -> None:
-        """Check that the archive belongs to these topics, which must have its partitions and its offsets."""
-        read = list(partitions)
-        topics, ends = self.partitions(), self.latest(read)
-        for (topic, number), part in self.archive.archived.items():
-            problem = None
-            if topic in topics and number not in topics[topic]:
-                problem = f"has records of topic {topic} partition {number}, and the topic has partitions"
-                problem += f" {topics[topic]}"
-            elif ends.get((topic, number), part.cut) < part.cut:
-                problem = f"goes up to offset {part.cut - 1:,} of topic {topic} partition {number}, and the topic"
-                problem += f" ends before {ends[topic, number]:,}"
-            if problem is not None:
-                problem += ": it was created again, or the archive is another topic's"
-                msg = f"{self._label}: {self.archive.label} {problem}"
-                raise ConfigurationError(msg)
-
-    def check_seam(self, begins: Mapping[Partition, int], ends: Mapping[Partition, int] | None) -> None:
-        """Check that the brokers have all records to be read that the archive lacks; without ``ends`` all are read."""
-        log_starts, wrong = self.log_starts(begins), []
-        for partition, begin in begins.items():
-            first = log_starts[partition]
-            end = max(begin, first) if ends is None else ends[partition]
-            sections = self.archive.sections(partition, begin, end)
-            gone = [(each.begin, min(each.end, first)) for each in sections if not each.is_archived]
-            part = self.archive.archived.get(partition)
-            end = end if part is None or ends is not None else max(end, part.cut)
-            for one, two in sorted([*gone, *self.lost(partition, begin, end, first)]):
-                if one < two:
-                    topic, number = partition
-                    wrong.append(
-                        f"topic {topic} partition {number}: offsets {one:,} to {two - 1:,} ({two - one:,} records)"
-                    )
-        if wrong:
-            msg = (
-                f"{self._label}: {'; '.join(wrong)}: neither {self.archive.label} nor the brokers have them; archive "
-                f'them, begin later, or set data_loss="skip" to leave them out, which is right if they were '
-                f"records of aborted transactions"
-            )
-            raise ConfigurationError(msg)
-
-
-def connected(options: ClusterOptions, label: str, archive: ArchiveIndex | None, *, at_start: bool = False) -> Cluster:
-    """Return a connection to a cluster and its archive, if there is one; for the arguments see ``HybridCluster``."""
-    if archive is None:
-        return Cluster(options, label, at_start=at_start)
-    return HybridCluster(options, label, archive, at_start=at_start)
+NO_ARCHIVE = ArchiveIndex("", 1, (), {}, None)
+"""The index of an input whose records are all on the brokers."""
