@@ -137,6 +137,9 @@ UNKNOWN_ERRORS = {"UNKNOWN_TOPIC_OR_PART", "UNKNOWN_TOPIC_ID", "_UNKNOWN_TOPIC",
 PERMISSION_ERRORS = {"TOPIC_AUTHORIZATION_FAILED", "CLUSTER_AUTHORIZATION_FAILED"}
 """The errors of a user who lacks a permission."""
 
+GONE_ERRORS = {"_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE"}
+"""The errors of a consumer at an offset that no longer exists."""
+
 _LOGIN = {
     "_AUTHENTICATION",
     "_SSL",
@@ -150,6 +153,9 @@ _PASSING = _MOVED | {
     *("_DESTROY_BROKER", "BROKER_NOT_AVAILABLE", "KAFKA_STORAGE_ERROR", "LEADER_NOT_AVAILABLE"),
     *("NETWORK_EXCEPTION", "OFFSET_NOT_AVAILABLE", "REPLICA_NOT_AVAILABLE"),
     *("REQUEST_TIMED_OUT", "THROTTLING_QUOTA_EXCEEDED"),
+    # Those of a coordinator that is just starting or moves, or that still ends an earlier transaction.
+    *("COORDINATOR_LOAD_IN_PROGRESS", "COORDINATOR_NOT_AVAILABLE", "NOT_COORDINATOR"),
+    *("CONCURRENT_TRANSACTIONS", "UNSTABLE_OFFSET_COMMIT"),
 }
 
 # A range is read once, so fetching beyond it (64 MB by default) only costs memory. A full queue must not wait long.
@@ -416,8 +422,7 @@ class Cluster(Connection):
                     failed = error if self._may_pass(name, error.args[0]) else failed
                     continue
                 topic = future.result()
-                # Brokers before Kafka 2.3 do not report the authorized operations.
-                allowed = {str(getattr(each, "name", each)) for each in topic.authorized_operations or ()}
+                allowed = allowed_operations(topic)
                 if allowed and not _READS & allowed:
                     self._refuse_topic(name)
                 ids[name] = topic_id_of(topic)
@@ -584,7 +589,7 @@ class Cluster(Connection):
                     failed[partition] = error
                 # An offset of -1001 without an error is how librdkafka reports that a broker has not answered in time.
                 elif future.result().offset < least:
-                    failed[partition] = KafkaException(_no_answer(timeout))
+                    failed[partition] = no_answer(timeout)
                 else:
                     answers[partition] = future.result()
             self._check_topics(failed)
@@ -618,5 +623,12 @@ def topic_id_of(described: Any) -> str | None:
     return None if str(described.topic_id) == _NO_ID else str(described.topic_id)
 
 
-def _no_answer(timeout: float) -> KafkaError:
-    return KafkaError(KafkaError._TIMED_OUT, f"no answer within {timeout:.0f} s")  # noqa: SLF001 - its public name
+def allowed_operations(described: Any) -> set[str]:
+    """Return the operations that this user may do on a topic; none where brokers, before Kafka 2.3, report none."""
+    return {str(getattr(each, "name", each)) for each in described.authorized_operations or ()}
+
+
+def no_answer(timeout: float) -> KafkaException:
+    """Return the error of a request that brokers have not answered in so many seconds."""
+    code = KafkaError._TIMED_OUT  # noqa: SLF001 - its public name
+    return KafkaException(KafkaError(code, f"no answer within {timeout:.0f} s"))

@@ -15,26 +15,22 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from cojoin.errors import ConfigurationError
-from cojoin.kafka.client import PERMISSION_ERRORS, Cluster
+from cojoin.kafka.client import PERMISSION_ERRORS, Cluster, no_answer
 from cojoin.kafka.positions import positions_of
 
 with contextlib.suppress(ImportError):  # an optional dependency: ``check_installed`` reports it
-    from confluent_kafka import KafkaError, KafkaException, TopicPartition
+    from confluent_kafka import KafkaException, TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from confluent_kafka import Consumer
+    from confluent_kafka import Consumer, KafkaError
 
     from cojoin.kafka.client import ClusterOptions, Partition
     from cojoin.kafka.topics import Topics
 
 
 _HAS_MEMBERS = {"UNKNOWN_MEMBER_ID", "NON_EMPTY_GROUP", "ILLEGAL_GENERATION", "REBALANCE_IN_PROGRESS"}
-_NO_COORDINATOR_YET = {
-    *("COORDINATOR_LOAD_IN_PROGRESS", "COORDINATOR_NOT_AVAILABLE", "NOT_COORDINATOR"),
-    *("GROUP_LOAD_IN_PROGRESS", "GROUP_COORDINATOR_NOT_AVAILABLE", "NOT_COORDINATOR_FOR_GROUP"),
-}
 # How long librdkafka itself keeps a commit for which it finds no coordinator, or no answer.
 _BOUNDS = {"session.timeout.ms": "6000", "socket.timeout.ms": "6000", "group.protocol": "classic"}
 _POLL_SECONDS = 0.05
@@ -53,10 +49,6 @@ class ConsumerGroup(Cluster):
         """Commit the next offset to be read of each partition, to a group that has no members."""
         if positions:
             self._patiently(lambda timeout: self._commit(positions, timeout))
-
-    def is_passing(self, error: KafkaError) -> bool:
-        """Return whether an error may pass by itself, as when the group's coordinator moves."""
-        return error.name() in _NO_COORDINATOR_YET or super().is_passing(error)
 
     def close(self) -> None:
         """Close the connections; a second call does nothing."""
@@ -84,7 +76,7 @@ class ConsumerGroup(Cluster):
                     errors = [failed, *(each.error for each in answered)]
                     self._check(next((each for each in errors if each is not None), None), is_answer=True)
                     return
-        raise KafkaException(KafkaError(KafkaError._TIMED_OUT, f"no answer within {timeout:.0f} s"))  # noqa: SLF001
+        raise no_answer(timeout)
 
     def _answered(self, error: KafkaError | None, partitions: Sequence[TopicPartition]) -> None:
         self._answers = [*self._answers, (error, partitions)]

@@ -24,6 +24,7 @@ import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cojoin.errors import QueryFailedError
+from cojoin.kafka.client import GONE_ERRORS
 
 with contextlib.suppress(ImportError):  # an optional dependency: ``check_installed`` reports it
     from confluent_kafka import TopicPartition
@@ -325,7 +326,6 @@ _LITTLE = {
     "queued.max.messages.kbytes": "1024",
 }
 _AT_ONCE, _SOON_SECONDS, _WAIT_SECONDS = 500, 0.02, 0.2
-_GONE = {"_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE"}
 
 _MOST_PASSED = 10_000
 """The number of untrusted records that a lookup skips before it gives up."""
@@ -447,7 +447,7 @@ class RecordLookup:
         if error.name() == "_PARTITION_EOF":
             if message.offset() >= left[partition]:
                 del left[partition]
-        elif error.name() in _GONE:
+        elif error.name() in GONE_ERRORS:
             begin = max(left.pop(partition) + 1, self._cluster.log_starts([partition])[partition])
             if begin < end:
                 left[partition] = begin

@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from cojoin.engine.values.encoding import coercer, encode_column
 from cojoin.errors import ConfigurationError, QueryFailedError
-from cojoin.kafka.client import Cluster
+from cojoin.kafka.client import GONE_ERRORS, Cluster
 from cojoin.kafka.formats.wire_format import schema_head, undecodable
 from cojoin.kafka.offsets_for_times import LAST_MILLIS, stamp_of, time_of
 
@@ -271,10 +271,7 @@ _WAIT_SECONDS = 0.5
 _END = "_PARTITION_EOF"
 
 # The consumer is in no group and needs no rights on any, but librdkafka asks for a coordinator nevertheless.
-_OF_GROUPS = {
-    *("GROUP_AUTHORIZATION_FAILED", "COORDINATOR_NOT_AVAILABLE", "COORDINATOR_LOAD_IN_PROGRESS", "NOT_COORDINATOR"),
-    *("_WAIT_COORD", "INVALID_GROUP_ID"),
-}
+_OF_GROUPS = {"GROUP_AUTHORIZATION_FAILED", "INVALID_GROUP_ID"}
 
 
 def fetched(
@@ -377,7 +374,7 @@ def _judge(cluster: Cluster, error: Any, message: Any, options: ClusterOptions, 
             f"grant it READ and DESCRIBE on the topic"
         )
         raise ConfigurationError(msg)
-    if error.name() in {"_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE"}:
+    if error.name() in GONE_ERRORS:
         msg = f"{label}: {where}: the records at offset {message.offset():,} were deleted while they were to be read"
     else:
         msg = f"{label}: {where}: {cluster.text(error)} ({error.name()})"

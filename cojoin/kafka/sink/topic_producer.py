@@ -15,7 +15,7 @@ from itertools import repeat
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from cojoin.errors import ConfigurationError, QueryFailedError, did_you_mean
-from cojoin.kafka.client import UNKNOWN_ERRORS, Connection, topic_id_of
+from cojoin.kafka.client import UNKNOWN_ERRORS, Connection, allowed_operations, topic_id_of
 from cojoin.kafka.sink.record_encoding import HEADERS, KEY, TIMESTAMP, VALUE
 
 with contextlib.suppress(ImportError):  # an optional dependency: ``check_installed`` reports it
@@ -122,8 +122,7 @@ class TopicConnection(Connection):
         described = self._patiently(ask)
         if described is None:
             self._refuse_unknown()
-        # Brokers before Kafka 2.3 do not report the authorized operations.
-        allowed = {str(getattr(each, "name", each)) for each in described.authorized_operations or ()}
+        allowed = allowed_operations(described)
         lacking = sorted(self._target.needs - allowed)
         if allowed and "ALL" not in allowed and lacking:
             msg = (
@@ -140,10 +139,6 @@ class TopicConnection(Connection):
         near = did_you_mean(topic, [name for name in names if not name.startswith("__")])
         msg = f"{self._label}: {self._servers} have no topic {topic!r}, and cojoin creates none; create it{near}"
         raise ConfigurationError(msg)
-
-    def is_passing(self, error: KafkaError) -> bool:
-        """Return whether an error may pass by itself; also that of a coordinator that is just starting."""
-        return error.name() in _PASSING or super().is_passing(error)
 
     def _give_up(self, waited: float, reason: KafkaError) -> NoReturn:
         if reason.name() in UNKNOWN_ERRORS:
@@ -253,12 +248,6 @@ LOST = {
     *("_FATAL", "_STATE", "_PURGE_QUEUE", "_PURGE_INFLIGHT", "UNKNOWN_PRODUCER_ID", "TRANSACTION_ABORTABLE"),
 }
 """The errors of a transaction that was ended by others: by a later producer of its id, or because it took too long."""
-
-_PASSING = {
-    *("COORDINATOR_LOAD_IN_PROGRESS", "COORDINATOR_NOT_AVAILABLE", "NOT_COORDINATOR", "CONCURRENT_TRANSACTIONS"),
-    *("UNSTABLE_OFFSET_COMMIT", "GROUP_COORDINATOR_NOT_AVAILABLE", "NOT_COORDINATOR_FOR_GROUP", "_WAIT_COORD"),
-}
-"""Errors of a coordinator that is just starting, or still ends an earlier transaction."""
 
 _TRANSACTION_TIMEOUT = "transaction.timeout.ms"
 
