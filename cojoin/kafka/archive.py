@@ -16,7 +16,6 @@ offsets, a second pass counts them by blocks. Opening costs a pass over four col
 
 from __future__ import annotations
 
-import re
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -30,6 +29,7 @@ from cojoin.errors import ConfigurationError, SchemaError
 from cojoin.installed_packages import check_packages
 from cojoin.kafka.archive_files import footer
 from cojoin.kafka.archive_index import ArchivedPartition, ArchiveIndex, Blocks, Layout, Piece, bucket_begins
+from cojoin.kafka.client import name_of
 from cojoin.kafka.records import HEADERS, KEY, TIME, VALUE
 from cojoin.session.arrow_types import spark_data_type
 from cojoin.session.sessions import places_of
@@ -70,15 +70,6 @@ class Wanted:
         """The times of the range, in epoch milliseconds."""
         points = [*self.range.from_.values(), *(self.range.to or {}).values()]
         return tuple(sorted({each.value for each in points if each.kind == "time"}))
-
-    def reads(self, partition: Partition) -> bool:
-        """Return whether a partition is read."""
-        topic, number = partition
-        if topic in self.topics.only:
-            return number in self.topics.only[topic]
-        pattern = self.topics.pattern
-        matches = pattern is not None and not topic.startswith("__") and re.fullmatch(pattern, topic)
-        return topic in self.topics.names or bool(matches)
 
 
 class Archive:
@@ -127,10 +118,10 @@ def _opened(source: Source, frame: DataFrame, wanted: Wanted, label: str) -> Arc
         frame = frame.where(F.col(back_quoted(names["topic"])).isin(list(wanted.topics.names)))
     shares, buckets, width = _counted(frame, names, wanted.times, wanted.max_drift_ms, wanted.range.trusted_until)
     places = places_of(frame.sparkSession, [each.file for each in shares])
-    _check_shares(shares, names["offset"], wanted.reads, label, places)
+    _check_shares(shares, names["offset"], wanted.topics.reads, label, places)
     pieces: dict[Partition, list[Piece]] = {}
     for share in shares:
-        if wanted.reads(share.partition):
+        if wanted.topics.reads(share.partition):
             piece = Piece(share.file, share.partition, share.begin, share.end + 1)
             pieces.setdefault(share.partition, []).append(piece)
     last = {partition: max(each.last for each in shares if each.partition == partition) for partition in pieces}
@@ -149,7 +140,7 @@ def _opened(source: Source, frame: DataFrame, wanted: Wanted, label: str) -> Arc
         count = counts[partition]
         if count > part.cut - part.begin:
             msg = (
-                f"{label}: it has {count:,} rows of topic {partition[0]} partition {partition[1]}, of offsets "
+                f"{label}: it has {count:,} rows of {name_of(partition)}, of offsets "
                 f"{part.begin:,} to {part.cut - 1:,}: some occur twice; rewrite it with each record once"
             )
             raise ConfigurationError(msg)

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from cojoin.errors import ConfigurationError, QueryFailedError
+from cojoin.kafka.client import name_of
 from cojoin.kafka.records import (
     DECODED,
     DECODED_KEY,
@@ -97,10 +98,9 @@ def _check_once(seen: Sequence[Any], span: ArchivedSpan, label: str) -> None:
     offsets = np.sort(np.concatenate(seen)) if seen else np.empty(0, np.int64)
     twice = offsets[1:][offsets[1:] == offsets[:-1]]
     if len(twice):
-        topic, number = span.partition
         files = ", ".join(each.path for each in span.pieces if each.begin <= twice[0] < each.end)
         msg = (
-            f"{label}: the archive has offset {twice[0]:,} of topic {topic} partition {number} twice, in {files}; "
+            f"{label}: the archive has offset {twice[0]:,} of {name_of(span.partition)} twice, in {files}; "
             f"rewrite it with each record once"
         )
         raise QueryFailedError(msg)

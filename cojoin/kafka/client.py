@@ -359,6 +359,31 @@ def _is_login(error: KafkaError) -> bool:
 Partition: TypeAlias = tuple[str, int]
 """The name of a topic and the number of one of its partitions."""
 
+
+def name_of(partition: tuple[str | None, int | None]) -> str:
+    """Return a partition as messages name it; a topic where it has no number."""
+    topic, number = partition
+    return f"topic {topic}" if number is None else f"topic {topic} partition {number}"
+
+
+@dataclass(frozen=True)
+class Span:
+    """A range of offsets of a partition, from its begin to before its end."""
+
+    partition: Partition
+    begin: int
+    end: int
+
+
+@dataclass(frozen=True)
+class Gap(Span):
+    """A range of offsets that no longer exists."""
+
+    def __str__(self) -> str:
+        count = self.end - self.begin
+        return f"{name_of(self.partition)}: offsets {self.begin:,} to {self.end - 1:,} ({count:,} records)"
+
+
 _NO_RECORD = -1
 _READS = {"READ", "ALL"}
 _NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"  # the zero UUID, as Kafka encodes it
@@ -475,12 +500,12 @@ class Cluster(Connection):
                 records[partition] = (max(brokers[0], part.cut), brokers[1])
         return records
 
-    def lost(self, partition: Partition, begin: int, end: int, log_start: int) -> list[tuple[int, int]]:
+    def lost(self, partition: Partition, begin: int, end: int, log_start: int) -> list[Gap]:
         """Return the offsets within the archive that neither part has, and that were not compacted away."""
         part = self.archive.archived.get(partition)
         empty = [] if part is None else part.blocks.empty
-        overlaps = [(max(one, begin), min(two, end, log_start)) for one, two in empty]
-        missing = [each for each in overlaps if each[0] < each[1]]
+        overlaps = [Gap(partition, max(one, begin), min(two, end, log_start)) for one, two in empty]
+        missing = [each for each in overlaps if each.begin < each.end]
         return [] if missing and self._is_compacted(partition[0]) else missing
 
     def _is_compacted(self, topic: str) -> bool:
@@ -505,14 +530,13 @@ class Cluster(Connection):
         """Check that the archive belongs to these topics, which must have its partitions and its offsets."""
         read = list(partitions)
         topics, ends = self.partitions(), self.latest(read)
-        for (topic, number), part in self.archive.archived.items():
-            problem = None
+        for partition, part in self.archive.archived.items():
+            (topic, number), problem = partition, None
             if topic in topics and number not in topics[topic]:
-                problem = f"has records of topic {topic} partition {number}, and the topic has partitions"
-                problem += f" {topics[topic]}"
-            elif ends.get((topic, number), part.cut) < part.cut:
-                problem = f"goes up to offset {part.cut - 1:,} of topic {topic} partition {number}, and the topic"
-                problem += f" ends before {ends[topic, number]:,}"
+                problem = f"has records of {name_of(partition)}, and the topic has partitions {topics[topic]}"
+            elif ends.get(partition, part.cut) < part.cut:
+                problem = f"goes up to offset {part.cut - 1:,} of {name_of(partition)}, and the topic ends before"
+                problem += f" {ends[partition]:,}"
             if problem is not None:
                 problem += ": it was created again, or the archive is another topic's"
                 msg = f"{self._label}: {self.archive.label} {problem}"
@@ -525,15 +549,11 @@ class Cluster(Connection):
             first = log_starts[partition]
             end = max(begin, first) if ends is None else ends[partition]
             sections = self.archive.sections(partition, begin, end)
-            gone = [(each.begin, min(each.end, first)) for each in sections if not each.is_archived]
+            gone = [Gap(partition, each.begin, min(each.end, first)) for each in sections if not each.is_archived]
             part = self.archive.archived.get(partition)
             end = end if part is None or ends is not None else max(end, part.cut)
-            for one, two in sorted([*gone, *self.lost(partition, begin, end, first)]):
-                if one < two:
-                    topic, number = partition
-                    wrong.append(
-                        f"topic {topic} partition {number}: offsets {one:,} to {two - 1:,} ({two - one:,} records)"
-                    )
+            gaps = sorted([*gone, *self.lost(partition, begin, end, first)], key=lambda gap: gap.begin)
+            wrong += [str(gap) for gap in gaps if gap.begin < gap.end]
         if wrong:
             msg = (
                 f"{self._label}: {'; '.join(wrong)}: neither {self.archive.label} nor the brokers have them; archive "

@@ -49,12 +49,11 @@ if TYPE_CHECKING:
     from cojoin.engine.input_spec import InputSpec
     from cojoin.engine.row_changes import ChangeFeed
     from cojoin.kafka.archive_index import ArchiveIndex
-    from cojoin.kafka.client import Partition
+    from cojoin.kafka.client import Gap, Partition
     from cojoin.kafka.formats.record_formats import ResolvedFormat, ValueFormat
     from cojoin.kafka.ranges import Bound
     from cojoin.kafka.record_columns import RecordColumn
     from cojoin.kafka.records import Record
-    from cojoin.kafka.tasks import Gap
     from cojoin.kafka.tokens import Token
     from cojoin.spark.batch.packing import Grouping
     from cojoin.spark.sources.sources import PlacedAt

@@ -24,7 +24,7 @@ import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cojoin.errors import QueryFailedError
-from cojoin.kafka.client import GONE_ERRORS
+from cojoin.kafka.client import GONE_ERRORS, name_of
 
 with contextlib.suppress(ImportError):  # an optional dependency: ``check_installed`` reports it
     from confluent_kafka import TopicPartition
@@ -408,8 +408,7 @@ class RecordLookup:
                 if messages:
                     answered_at = time.monotonic()
                 else:
-                    topic, number = next(iter(left))
-                    expected = f"one of topic {topic} partition {number}"
+                    expected = f"one of {name_of(next(iter(left)))}"
                     self._cluster.check_patience(time.monotonic() - answered_at, expected)
                 wanted = set(left)
                 for message in messages:
@@ -454,6 +453,5 @@ class RecordLookup:
                 self._consumer.incremental_unassign([TopicPartition(*partition)])
                 self._consumer.incremental_assign([TopicPartition(*partition, begin)])
         elif not self._cluster.is_passing(error):
-            topic, number = partition
-            msg = f"{self._label}: topic {topic} partition {number}: {self._cluster.text(error)} ({error.name()})"
+            msg = f"{self._label}: {name_of(partition)}: {self._cluster.text(error)} ({error.name()})"
             raise QueryFailedError(msg)

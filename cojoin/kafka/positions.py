@@ -11,7 +11,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from cojoin.errors import CheckpointError
-from cojoin.kafka.tasks import Gap
+from cojoin.kafka.client import Gap, name_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -77,11 +77,11 @@ def gaps_since(cluster: Cluster, topics: Topics, label: str, offset: str | None)
         )
         raise CheckpointError(msg)
     existing_from, latest = cluster.next_existing(positions), cluster.latest(positions)
-    for (topic, number), position in positions.items():
-        if latest[topic, number] < position:
+    for partition, position in positions.items():
+        if latest[partition] < position:
             msg = (
-                f"{label}: topic {topic} partition {number} ends at offset {latest[topic, number]:,}, before the "
-                f"checkpoint's {position:,}: the topic was created again or cut off since; start a new query"
+                f"{label}: {name_of(partition)} ends at offset {latest[partition]:,}, before the checkpoint's "
+                f"{position:,}: the topic was created again or cut off since; start a new query"
             )
             raise CheckpointError(msg)
     return [Gap(each, at, existing_from[each]) for each, at in positions.items() if at < existing_from[each]]

@@ -17,11 +17,13 @@ from __future__ import annotations
 import re
 import time as clock
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from cojoin.errors import ConfigurationError, did_you_mean
+from cojoin.kafka.client import name_of
 from cojoin.kafka.offsets_for_times import LAST_MILLIS, RecordLookup, Times, first_records
 
 if TYPE_CHECKING:
@@ -84,7 +86,7 @@ def parsed_points(bound: Any, label: str) -> dict[Scope, Point]:
             if not isinstance(number, int) or isinstance(number, bool) or number < 0:
                 msg = f"{label}: topic {topic}: expected the numbers of partitions as keys, got {number!r}"
                 raise ConfigurationError(msg)
-            points[topic, number] = _point(moment, f"{label}: {_name_of((topic, number))}")
+            points[topic, number] = _point(moment, f"{label}: {name_of((topic, number))}")
     return points
 
 
@@ -140,11 +142,6 @@ def _time_of_all(points: Mapping[Scope, Point]) -> int | None:
     """Return the time that holds for all topics, in epoch milliseconds; None where there is none."""
     point = points.get(ALL)
     return point.value if point is not None and point.kind == "time" else None
-
-
-def _name_of(scope: Scope) -> str:
-    topic, number = scope
-    return f"topic {topic}" if number is None else f"topic {topic} partition {number}"
 
 
 # No partition holds so many records, so a larger offset is probably meant as epoch milliseconds, a time after 1973.
@@ -206,10 +203,10 @@ class Range:
         for partition, end in (ends or {}).items():
             first, since, until = begins[partition], self._from(partition), self._to(partition) or LATEST
             if first > end and since.kind == "earliest" and until.kind == "offset":
-                wrong.append(f"{_name_of(partition)}: offsets before {first} are gone, and it is read up to {until}")
+                wrong.append(f"{name_of(partition)}: offsets before {first} are gone, and it is read up to {until}")
             elif first > end and {since.kind, until.kind} <= {"offset", "time"}:
                 wrong.append(
-                    f"{_name_of(partition)}: it begins at offset {first} (from_: {since}) and ends before offset {end} "
+                    f"{name_of(partition)}: it begins at offset {first} (from_: {since}) and ends before offset {end} "
                     f"(to: {until})"
                 )
         self._refuse("from_ is after to", wrong)
@@ -271,14 +268,12 @@ class Range:
             # For a time the end is asked first, so that a record that is written meanwhile is not skipped.
             offsets |= request(of_kind) if of_kind else {}
         times = sorted({point.value for point in wanted.values() if point.kind == "time"})
-        lookup, trusted_until = RecordLookup(cluster, self.label), self.trusted_until
-        try:
+        trusted_until = self.trusted_until
+        with closing(RecordLookup(cluster, self.label)) as lookup:
             for moment in times:
                 of_time = [each for each, point in wanted.items() if point == Point("time", moment)]
                 first = first_records(cluster, lookup, of_time, moment, trusted_until)
                 offsets |= {each: record[0] for each, record in first.items() if record is not None}
-        finally:
-            lookup.close()
         return offsets
 
     def held_back(self, cluster: Cluster, partitions: Sequence[Partition]) -> list[str]:
@@ -292,7 +287,7 @@ class Range:
         stable, written = cluster.latest(partitions), cluster.written(partitions)
         ends = self.end(cluster, partitions) or stable
         return [
-            f"{self.label}: {_name_of(partition)}: a transaction is open from offset {end:,} on, so a run over the "
+            f"{self.label}: {name_of(partition)}: a transaction is open from offset {end:,} on, so a run over the "
             f"records that exist ends before it and leaves {written[partition] - end:,} offsets, up to "
             f"{written[partition] - 1:,}, to the next run"
             for partition, end in stable.items()
@@ -301,14 +296,12 @@ class Range:
 
     def span(self, cluster: Cluster, partitions: Iterable[Partition]) -> tuple[int, int] | None:
         """Return the first and last timestamp at the moment, in epoch milliseconds; None without records."""
-        read, lookup = list(partitions), RecordLookup(cluster, self.label)
-        try:
+        read = list(partitions)
+        with closing(RecordLookup(cluster, self.label)) as lookup:
             records = first_records(cluster, lookup, read, self.from_ms or 0, self.trusted_until)
             times = Times(cluster, lookup, 1, 0)
             times.trusted_until = self.trusted_until
             last = times.newest(cluster.earliest(read), cluster.latest(read))
-        finally:
-            lookup.close()
         first = [each[1] for each in records.values() if each is not None]
         if not first or last is None:
             return None
@@ -325,7 +318,7 @@ class Range:
             begin, end = self._from(scope), self._to(scope)
             if end is None:
                 continue
-            where = self.label + (f": {_name_of(scope)}" if scope != ALL else "")
+            where = self.label + (f": {name_of(scope)}" if scope != ALL else "")
             if begin.kind == end.kind and begin.value > end.value:
                 msg = f"{where}: from_ is after to: expected a beginning before the end, got {begin} and {end}"
                 raise ConfigurationError(msg)
@@ -351,7 +344,7 @@ class Range:
     def _check_ends(self, argument: str, cluster: Cluster, offsets: Mapping[Partition, int]) -> None:
         ends = cluster.latest(offsets)
         beyond = [each for each, offset in offsets.items() if offset > ends[each]]
-        wrong = [f"{_name_of(each)}: got offset {offsets[each]}, the end is {ends[each]}" for each in beyond]
+        wrong = [f"{name_of(each)}: got offset {offsets[each]}, the end is {ends[each]}" for each in beyond]
         if any(offsets[each] > _LIKE_A_TIME for each in beyond):
             wrong.append("a time is written as a text or a datetime, not as a number")
         self._refuse(f"{argument} is beyond the end", wrong)
@@ -369,7 +362,7 @@ def lost(wanted: Mapping[Partition, int], earliest: Mapping[Partition, int]) -> 
     ['topic trades partition 0: offsets 10 to 99 are gone (up to 90 records); the earliest is 100']
     """
     return [
-        f"{_name_of(partition)}: offsets {offset} to {earliest[partition] - 1} are gone "
+        f"{name_of(partition)}: offsets {offset} to {earliest[partition] - 1} are gone "
         f"(up to {earliest[partition] - offset} records); the earliest is {earliest[partition]}"
         for partition, offset in wanted.items()
         if offset < earliest[partition]

@@ -23,7 +23,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from cojoin.errors import QueryFailedError
 from cojoin.kafka.alignment import UnreadInput, confirmed_positions, next_slice, part_of
 from cojoin.kafka.archive_index import NO_ARCHIVE
-from cojoin.kafka.client import Cluster
+from cojoin.kafka.client import Cluster, name_of
 from cojoin.kafka.offsets_for_times import RecordLookup, Times
 from cojoin.kafka.positions import offset_of, positions_of, unread_of
 from cojoin.kafka.records import RecordFormat, read_task
@@ -135,12 +135,12 @@ class ConnectedInput:
     def check_ends(self, ends: Mapping[Partition, int], positions: Mapping[Partition, int]) -> None:
         """Refuse a partition whose log ends before its position; an end that is set by ``to`` may."""
         read = [each for each, position in positions.items() if ends.get(each, position) < position]
-        for (topic, number), end in (self.cluster.latest(read) if read else {}).items():
-            if end < positions[topic, number]:
+        for partition, end in (self.cluster.latest(read) if read else {}).items():
+            if end < positions[partition]:
                 msg = (
-                    f"{self.reading.label}: topic {topic} partition {number} ends at offset {end:,}, before the "
-                    f"{positions[topic, number]:,} that are read: the topic was created again or cut off since; "
-                    f"start a new query"
+                    f"{self.reading.label}: {name_of(partition)} ends at offset {end:,}, before the "
+                    f"{positions[partition]:,} that are read: the topic was created again or cut off since; start a "
+                    f"new query"
                 )
                 raise QueryFailedError(msg)
 

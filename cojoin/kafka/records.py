@@ -14,6 +14,7 @@ microseconds.
 from __future__ import annotations
 
 import time
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -21,7 +22,7 @@ import pyarrow as pa
 
 from cojoin.engine.values.encoding import coercer, encode_column
 from cojoin.errors import ConfigurationError, QueryFailedError
-from cojoin.kafka.client import GONE_ERRORS, Cluster
+from cojoin.kafka.client import GONE_ERRORS, Cluster, name_of
 from cojoin.kafka.formats.wire_format import schema_head, undecodable
 from cojoin.kafka.offsets_for_times import LAST_MILLIS, stamp_of, time_of
 
@@ -29,10 +30,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from cojoin.kafka.archive_index import Layout
-    from cojoin.kafka.client import ClusterOptions, Partition
+    from cojoin.kafka.client import ClusterOptions, Partition, Span
     from cojoin.kafka.formats.decoding import Decoder
     from cojoin.kafka.formats.wire_format import SchemaHead
-    from cojoin.kafka.tasks import Span, Task
+    from cojoin.kafka.tasks import Task
 
 
 KEY, VALUE, TIME, HEADERS = "__cojoin_key", "__cojoin_value", "__cojoin_time", "__cojoin_headers"
@@ -109,15 +110,12 @@ def read_task(
     """Read a task's records from the brokers, without the offsets of ``held``, then its marks and gaps."""
     spans = task.from_brokers
     if spans:
-        cluster = Cluster(options, label)
-        try:
+        with closing(Cluster(options, label)) as cluster:
             newest: dict[Partition, int] = {}
             for messages in fetched(cluster, spans, options, label, held):
                 _note_newest(messages, newest, task.trusted_until)
                 yield _rows(messages, form)
             yield markers(None, newest, form)
-        finally:
-            cluster.close()
     if task.marks or task.gaps:
         yield markers(task, {}, form)
 
@@ -287,8 +285,7 @@ def fetched(
     """
     waiting: list[Any] = []
     size = 0
-    consumer = cluster.consumer()
-    try:
+    with closing(cluster.consumer()) as consumer:
         for one_round in _rounds(spans):
             for message in _consumed(consumer, cluster, one_round, options, label):
                 partition = (message.topic(), message.partition())
@@ -302,8 +299,6 @@ def fetched(
                 size += more
         if waiting:
             yield waiting
-    finally:
-        consumer.close()
 
 
 def _rounds(spans: Sequence[Span]) -> list[list[Span]]:
@@ -341,8 +336,8 @@ def _consumed(
         if any(message.error() is None or message.error().name() == _END for message in messages):
             answered_at = time.monotonic()
         else:
-            (topic, number), span = next(iter(left.items()))
-            expected = f"those of topic {topic} partition {number} up to offset {span.end - 1:,}"
+            partition, span = next(iter(left.items()))
+            expected = f"those of {name_of(partition)} up to offset {span.end - 1:,}"
             cluster.check_patience(time.monotonic() - answered_at, expected)
         done = []
         for message in messages:
@@ -367,7 +362,7 @@ def _consumed(
 def _judge(cluster: Cluster, error: Any, message: Any, options: ClusterOptions, label: str) -> None:
     if cluster.is_passing(error) or error.name() in _OF_GROUPS:
         return
-    where = f"topic {message.topic()} partition {message.partition()}"
+    where = name_of((message.topic(), message.partition()))
     if error.name() == "TOPIC_AUTHORIZATION_FAILED":
         msg = (
             f"{label}: {options.bootstrap_servers} do not let this user read topic {message.topic()!r}: "

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import InputPartition
 
 from cojoin.errors import QueryFailedError
+from cojoin.kafka.client import Gap, Span
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,30 +29,11 @@ _FEW_RECORDS = 20_000
 
 
 @dataclass(frozen=True)
-class Span:
-    """A range of offsets of a partition, from its begin to before its end."""
-
-    partition: Partition
-    begin: int
-    end: int
-
-
-@dataclass(frozen=True)
 class ArchivedSpan(Span):
     """A range of offsets in the archive, with the parts of files that overlap it; the brokers may fill its holes."""
 
     pieces: tuple[Piece, ...] = ()
     is_filled: bool = False
-
-
-@dataclass(frozen=True)
-class Gap(Span):
-    """A range of offsets that no longer exists."""
-
-    def __str__(self) -> str:
-        topic, number = self.partition
-        count = self.end - self.begin
-        return f"topic {topic} partition {number}: offsets {self.begin:,} to {self.end - 1:,} ({count:,} records)"
 
 
 class Task(InputPartition):
@@ -105,7 +87,7 @@ def make_tasks(
     gaps: list[Gap] = []
     for partition, end in ends.items():
         begin = min(begins.get(partition, earliest[partition]), end)
-        gaps += [Gap(partition, *piece) for piece in cluster.lost(partition, begin, end, kept[partition])]
+        gaps += cluster.lost(partition, begin, end, kept[partition])
         for span in _placed(cluster.archive, Span(partition, begin, end), kept[partition]):
             first = span.begin if isinstance(span, ArchivedSpan) else max(span.begin, min(kept[partition], span.end))
             if span.begin < first:

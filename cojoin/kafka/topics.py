@@ -119,6 +119,11 @@ class Topics:
             )
             raise CheckpointError(msg)
 
+    def reads(self, partition: Partition) -> bool:
+        """Return whether a partition is read."""
+        topic, number = partition
+        return number in self.only[topic] if topic in self.only else self._has(topic)
+
     def _has(self, name: str) -> bool:
         return name in self.names or self._matches(name)
 

@@ -24,7 +24,7 @@ from confluent_kafka.admin import (
 )
 
 import cojoin as cj
-from cojoin.kafka.client import Cluster, ClusterOptions
+from cojoin.kafka.client import Cluster, ClusterOptions, Gap, Span
 from cojoin.kafka.offsets_for_times import RecordLookup, first_records
 from cojoin.kafka.ranges import Range
 from cojoin.kafka.reader import AlignedReader
@@ -43,7 +43,7 @@ from cojoin.kafka.records import (
     fetched,
     read_task,
 )
-from cojoin.kafka.tasks import Gap, Span, Task
+from cojoin.kafka.tasks import Task
 from tests.kafka.logins import allow
 from tests.kafka.replayed import MINUTE, SECONDS, START, Written, admin, delete_before, make, write
 from tests.kafka.test_client import silent
@@ -448,9 +448,9 @@ def test_memory_is_bounded_whatever_the_records_sizes(broker: Broker) -> None:
     fill(servers, "fetching-memory", [900_000] * 600)
     code = """if True:
         import resource, sys
-        from cojoin.kafka.client import ClusterOptions
+        from cojoin.kafka.client import ClusterOptions, Span
         from cojoin.kafka.records import VALUE, RecordFormat, read_task
-        from cojoin.kafka.tasks import Span, Task
+        from cojoin.kafka.tasks import Task
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         task, form = Task([Span(("fetching-memory", 0), 0, 600)], {}, []), RecordFormat((VALUE,), None, None, True)
         rows = sum(len(batch) for batch in read_task(task, ClusterOptions(sys.argv[1]), form, "input", {}))

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cojoin.kafka.client import Cluster, ClusterOptions
-from cojoin.kafka.tasks import Gap, Span, Task, make_tasks
+from cojoin.kafka.client import Cluster, ClusterOptions, Gap, Span
+from cojoin.kafka.tasks import Task, make_tasks
 from tests.kafka.replayed import Written, delete_before, make, write
 from tests.spark.refused import refused
 
