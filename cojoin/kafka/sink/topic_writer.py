@@ -86,10 +86,7 @@ class TopicWriter(SinkWriter):
         self._check_topic(written, facts, position)
         if not self._is_transactional:
             return
-        self._cure = (
-            f"restore it into a new checkpoint, with restore_from=cojoin.Snapshot({position.checkpoint!r}) and a new "
-            f"topic, or put back the newest copy of the checkpoint"
-        )
+        self._cure = position.cure("a new topic")
         known = NO_BATCH if written.get("batch_id") is None else int(written["batch_id"])
         counted, tasks = int(written.get("tasks") or self._target.tasks), self._target.tasks
         layouts = layouts_since(self._target, counted, takes_over=True)
@@ -316,9 +313,7 @@ class BatchTask:
             self._check_topic(transactions)
         _check_marker(former, self.target, batch.batch_id, self.known)
         if former is not None and former.batch is not None and former.newest == batch.batch_id:
-            difference = batch.refusal(former.batch, f"topic {self.target.topic!r}", self.cure)
-            if difference is not None:
-                raise QueryFailedError(difference)
+            batch.compare(former.batch, f"topic {self.target.topic!r}", self.cure)
             return _Outcome(number, "there", rows=sum(each.num_rows for each in batches))
         marker = TopicMarker(batch.batch_id, self.target.epoch, self.target.tasks, batch)
         try:

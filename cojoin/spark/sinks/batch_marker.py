@@ -111,20 +111,14 @@ class BatchMarker:
         return newest == self.batch_id
 
     def compare(self, stored: BatchMarker, place: str, cure: str) -> None:
-        """Raise a QueryFailedError if the batch stored in an output is from another execution (``refusal``)."""
-        refusal = self.refusal(stored, place, cure)
-        if refusal is not None:
-            raise QueryFailedError(refusal)
-
-    def refusal(self, stored: BatchMarker, place: str, cure: str) -> str | None:
-        """Return why the batch stored in an output differs from this one, and what to do; None if they are the same.
+        """Raise a QueryFailedError if the batch stored in an output is from another execution.
 
         ``place`` is the output, such as ``"the table"``; ``cure`` is the advice, as the end of a sentence. For equal
         source offsets it is the second choice, after a start with the former settings and code.
         """
         differences = self.differences(stored)
         if not differences:
-            return None
+            return
         changed = self.changed_settings(stored)
         since = f" Since then {'; '.join(changed)}." if changed else ""
         if stored.offsets == self.offsets:
@@ -132,10 +126,11 @@ class BatchMarker:
                 f"start the query once with the settings and the code of that execution, and change them afterwards; "
                 f"if that is impossible, {cure}"
             )
-        return (
+        msg = (
             f"{place} has the query's batch {self.batch_id} already, from another execution: "
             f"{'; '.join(differences)}.{since} Nothing was written: {cure}"
         )
+        raise QueryFailedError(msg)
 
     def changed_settings(self, stored: BatchMarker) -> list[str]:
         """Return the settings that differ from those of a stored marker, as descriptions."""

@@ -91,11 +91,11 @@ class Position:
             )
             raise CheckpointError(msg)
 
-    def cure(self) -> str:
+    def cure(self, output: str = "cut_back_output=True or a new output") -> str:
         """Return the advice for an output that is ahead of the checkpoint, as the end of a message."""
         return (
-            f"restore it into a new checkpoint, with restore_from=cojoin.Snapshot({self.checkpoint!r}) and "
-            f"cut_back_output=True or a new output, or put back the newest copy of the checkpoint"
+            f"restore it into a new checkpoint, with restore_from=cojoin.Snapshot({self.checkpoint!r}) and {output}, "
+            f"or put back the newest copy of the checkpoint"
         )
 
 
