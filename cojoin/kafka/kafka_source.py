@@ -22,13 +22,7 @@ from cojoin.kafka.archive_index import NO_ARCHIVE
 from cojoin.kafka.client import Cluster, ClusterOptions
 from cojoin.kafka.consumer_group import TopicMonitor
 from cojoin.kafka.formats.debezium import FEED, ChangeReading
-from cojoin.kafka.formats.record_formats import (
-    AvroFormat,
-    DebeziumFormat,
-    JsonFormat,
-    JsonSchemaFormat,
-    ProtobufFormat,
-)
+from cojoin.kafka.formats.record_formats import DebeziumFormat, JsonFormat, RegistryFormat
 from cojoin.kafka.packed_records import PackedRecords, why_through_spark
 from cojoin.kafka.positions import gaps_since, positions_of, skip_gaps
 from cojoin.kafka.ranges import ALL, EARLIEST, LATEST, Point, Range
@@ -544,7 +538,7 @@ def _checked_group(label: str, group: Any) -> str | None:
     return group
 
 
-_FORMATS = (JsonFormat, AvroFormat, ProtobufFormat, JsonSchemaFormat)
+_FORMATS = (JsonFormat, RegistryFormat)
 
 
 def _check_formats(label: str, value: Any, key: Any, tombstones: str) -> None:

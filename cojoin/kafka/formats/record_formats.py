@@ -9,7 +9,7 @@ one, is refused as any query whose columns differ: it continues with ``schema=``
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, get_args
 
 import pyarrow as pa
 
@@ -49,7 +49,7 @@ class JsonFormat:
 
 
 @dataclass(frozen=True)
-class _RegistryFormat:
+class RegistryFormat:
     """A format whose schemas are in a registry.
 
     Attributes:
@@ -64,12 +64,12 @@ class _RegistryFormat:
 
 
 @dataclass(frozen=True)
-class AvroFormat(_RegistryFormat):
+class AvroFormat(RegistryFormat):
     """Avro; ``avro`` makes one."""
 
 
 @dataclass(frozen=True)
-class ProtobufFormat(_RegistryFormat):
+class ProtobufFormat(RegistryFormat):
     """Protobuf; ``protobuf`` makes one.
 
     Attributes:
@@ -80,11 +80,26 @@ class ProtobufFormat(_RegistryFormat):
 
 
 @dataclass(frozen=True)
-class JsonSchemaFormat(_RegistryFormat):
+class JsonSchemaFormat(RegistryFormat):
     """JSON with a schema in a registry; ``json_schema`` makes one."""
 
 
-RowFormat: TypeAlias = JsonFormat | AvroFormat | ProtobufFormat | JsonSchemaFormat
+class RegistryKind(NamedTuple):
+    """A registry's word for the schemas of a format, the function that makes the format, and what decodes it."""
+
+    name: str
+    maker: str
+    packages: tuple[str, ...] = ()
+
+
+KINDS: dict[type, RegistryKind] = {
+    AvroFormat: RegistryKind("AVRO", "avro", ("fastavro",)),
+    ProtobufFormat: RegistryKind("PROTOBUF", "protobuf", ("google.protobuf",)),
+    JsonSchemaFormat: RegistryKind("JSON", "json_schema"),
+}
+
+
+RowFormat: TypeAlias = JsonFormat | RegistryFormat
 
 
 @dataclass(frozen=True)
@@ -240,7 +255,7 @@ def debezium(
         >>> debezium(json("customer_id long, tier string"))
         DebeziumFormat(value=JsonFormat(schema='customer_id long, tier string'))
     """
-    if not isinstance(value, (JsonFormat, _RegistryFormat)):
+    if not isinstance(value, (JsonFormat, RegistryFormat)):
         msg = f"debezium: expected json(), avro(), protobuf() or json_schema() of cojoin.kafka, got {value!r}"
         raise ConfigurationError(msg)
     check_word("debezium: unavailable", unavailable, get_args(Unavailable))
@@ -292,9 +307,6 @@ class ResolvedFormat:
         return schema_to_ddl(pa.schema(list(self.columns if self.row is None else self.row)))
 
 
-_BY_REGISTRY = {AvroFormat: ("AVRO", ("fastavro",)), ProtobufFormat: ("PROTOBUF", ("google.protobuf",))}
-
-
 def resolve(chosen: ValueFormat, subject: str | None, part: str, label: str) -> ResolvedFormat:
     """Return a format with its columns, asked of its registry; a source of several topics has no ``subject``."""
     inner = chosen.value if isinstance(chosen, DebeziumFormat) else chosen
@@ -323,12 +335,12 @@ def _reader(chosen: Any, subject: str | None, label: str) -> RegisteredSchema:
         raise ConfigurationError(msg)
     check_registry(label)
     registered = SchemaLookup(chosen.registry, label, at_start=True).of_subject(name, chosen.schema)
-    kind = "JSON" if isinstance(chosen, JsonSchemaFormat) else _BY_REGISTRY[type(chosen)][0]
+    kind = KINDS[type(chosen)].name
     if registered.kind != kind:
-        formats = {"AVRO": "avro()", "PROTOBUF": "protobuf()", "JSON": "json_schema()"}
+        makers = {each.name: f"{each.maker}()" for each in KINDS.values()}
         msg = (
             f"{label}: subject {name!r} of the schema registry {chosen.registry.title} is {registered.kind}, expected "
-            f"{kind}: use cojoin.kafka.{formats.get(registered.kind, 'decode=')}"
+            f"{kind}: use cojoin.kafka.{makers.get(registered.kind, 'decode=')}"
         )
         raise SchemaError(msg)
     return registered
@@ -336,11 +348,10 @@ def _reader(chosen: Any, subject: str | None, label: str) -> RegisteredSchema:
 
 def _columns(chosen: Any, registered: RegisteredSchema | None, part: str, label: str) -> pa.StructType:
     assert registered is not None
+    check_registry(label, *KINDS[type(chosen)].packages)
     if isinstance(chosen, AvroFormat):
-        check_registry(label, "fastavro")
         columns = avro_columns(registered, part, label)
     elif isinstance(chosen, ProtobufFormat):
-        check_registry(label, "google.protobuf")
         columns = proto_columns(registered, chosen.message, label)
     else:
         columns = json_columns(registered, label)
@@ -353,14 +364,13 @@ def _decoder(
 ) -> Decoder | None:
     if isinstance(chosen, JsonFormat):
         return None
+    kind = KINDS[type(chosen)]
+    check_registry(label, *kind.packages)
     if isinstance(chosen, JsonSchemaFormat):
-        check_registry(label)
         return FramedJson(chosen.registry, part, label)
-    kind, packages = _BY_REGISTRY[type(chosen)]
-    check_registry(label, *packages)
     make: AvroReadings | ProtoReadings
     if isinstance(chosen, AvroFormat):
         make = AvroReadings(columns, registered, part)
     else:
         make = ProtoReadings(columns, registered, chosen.message)
-    return RegistryDecoder(chosen.registry, kind, columns, make, part, label)
+    return RegistryDecoder(chosen.registry, kind.name, columns, make, part, label)

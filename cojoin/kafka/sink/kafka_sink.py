@@ -19,13 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 from cojoin.engine.values.arguments import check_word
 from cojoin.errors import CheckpointError, ConfigurationError
 from cojoin.kafka.client import ClusterOptions, check_installed
-from cojoin.kafka.formats.record_formats import (
-    AvroFormat,
-    DebeziumFormat,
-    JsonFormat,
-    JsonSchemaFormat,
-    ProtobufFormat,
-)
+from cojoin.kafka.formats.record_formats import KINDS, DebeziumFormat, JsonFormat, RegistryFormat
 from cojoin.kafka.sink.record_encoding import JSON, RecordEncoding
 from cojoin.kafka.sink.topic_producer import TopicConnection, TopicTarget
 from cojoin.kafka.sink.topic_transactions import NO_BATCH, RETIRED, TopicMarker, TopicTransactions, layouts_since
@@ -40,7 +34,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from cojoin.engine.values.arguments import Duration
-    from cojoin.kafka.sink.serializers import RegistryFormat
     from cojoin.kafka.tokens import Token
 
 
@@ -230,7 +223,6 @@ _OURS = {
     "bootstrap.servers": "give bootstrap_servers",
 }
 _TASKS = 4
-_SPELLED = {AvroFormat: "avro", ProtobufFormat: "protobuf", JsonSchemaFormat: "json_schema"}
 
 
 def kafka(
@@ -366,9 +358,9 @@ def _value(declared: Any, topic: str, key: Any, delivery: str, label: str) -> st
         kind = type(declared).__name__.removesuffix("Format")
         msg = f"{label}: value: expected columns, avro(), protobuf() or json_schema() of cojoin.kafka, got {kind}, "
         raise ConfigurationError(msg + "which sinks do not write; 'json' writes all columns as JSON")
-    if not isinstance(declared, (AvroFormat, ProtobufFormat, JsonSchemaFormat)):
+    if not isinstance(declared, RegistryFormat):
         return _columns(declared, f"{label}: value")
-    form = _SPELLED[type(declared)]
+    form = KINDS[type(declared)].maker
     if isinstance(declared.schema, str):
         msg = (
             f"{label}: value: {form}: schema: expected a version of the subject, or none, got columns as DDL: they are "

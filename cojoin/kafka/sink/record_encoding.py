@@ -21,8 +21,8 @@ from pyspark.sql.types import BinaryType
 from cojoin.engine.values.rows import back_quoted
 from cojoin.engine.values.types import type_to_ddl
 from cojoin.errors import ConfigurationError, did_you_mean
-from cojoin.kafka.formats.record_formats import AvroFormat, JsonSchemaFormat, ProtobufFormat
-from cojoin.kafka.sink.serializers import RegistryFormat, RegistryValues, find_schema
+from cojoin.kafka.formats.record_formats import RegistryFormat
+from cojoin.kafka.sink.serializers import RegistryValues, find_schema
 from cojoin.session.sealed import for_workers
 
 if TYPE_CHECKING:
@@ -44,7 +44,6 @@ _JSON_OPTIONS = {
     "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss[.SSSSSS]XXX",
     "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss[.SSSSSS]",
 }
-_BY_REGISTRY = (AvroFormat, ProtobufFormat, JsonSchemaFormat)
 _PLAIN_TYPE, _TEXTS_OR_BYTES, _TIMES = "texts, bytes, numbers, booleans or dates", "texts or bytes", "timestamps"
 _BYTES = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
 _WITH_A_TEXT = (pa.types.is_integer, pa.types.is_boolean, pa.types.is_date, pa.types.is_decimal, pa.types.is_floating)
@@ -76,7 +75,7 @@ class RecordEncoding:
             _check_type(schema, self.key, f"{label}: key", _PLAIN_TYPE, hint)
         for column in () if self.key is None or isinstance(self.key, str) else self.key:
             _field(schema, column, f"{label}: key")
-        if isinstance(self.value, _BY_REGISTRY):
+        if isinstance(self.value, RegistryFormat):
             find_schema(self.value, schema, topic, label)
         elif isinstance(self.value, tuple):
             for column in self.value:
@@ -91,7 +90,7 @@ class RecordEncoding:
 
     def resolved(self, schema: pa.Schema, topic: str, label: str) -> RecordEncoding:
         """Return the encoding of an output; a schema that its registry does not have is registered."""
-        if not isinstance(self.value, _BY_REGISTRY):
+        if not isinstance(self.value, RegistryFormat):
             return self
         return replace(self, value=RegistryValues.of(self.value, schema, topic, label))
 
@@ -126,7 +125,7 @@ class RecordEncoding:
             return frame.select(*columns, *value_columns).mapInArrow(
                 for_workers(_by_schema(self.value, len(columns))), ddl
             )
-        assert not isinstance(self.value, _BY_REGISTRY), "its schema is found when the output is opened"
+        assert not isinstance(self.value, RegistryFormat), "its schema is found when the output is opened"
         value = part(tuple(frame.columns) if self.value == JSON else self.value)
         return frame.select(columns[0], value.alias(VALUE), *columns[1:])
 

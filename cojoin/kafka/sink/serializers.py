@@ -23,7 +23,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from struct import error as StructError  # noqa: N812 - a class of the standard library's
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -34,7 +34,7 @@ from cojoin.kafka.formats.avro_decoder import avro_columns
 from cojoin.kafka.formats.json_schema import fits_json_type, is_null, json_columns, json_schema_text, referred
 from cojoin.kafka.formats.proto_decoder import is_repeated, proto_columns
 from cojoin.kafka.formats.proto_files import fits_field_type, message_type, place_of, proto_schema
-from cojoin.kafka.formats.record_formats import AvroFormat, JsonSchemaFormat, ProtobufFormat
+from cojoin.kafka.formats.record_formats import KINDS, AvroFormat, JsonSchemaFormat, ProtobufFormat, RegistryFormat
 from cojoin.kafka.formats.registry import RegisteredSchema, SchemaLookup, check_registry
 from cojoin.kafka.formats.wire_format import head_of
 
@@ -42,9 +42,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from cojoin.kafka.formats.registry import Registry
-
-
-RegistryFormat: TypeAlias = AvroFormat | ProtobufFormat | JsonSchemaFormat
 
 
 @dataclass(frozen=True)
@@ -63,13 +60,12 @@ class ValueSchema:
 
 
 @dataclass(frozen=True)
-class _Kind:
+class _Writing:
     """The differences between the formats, of which ``shape`` is the kind of a schema of rows, for messages.
 
     ``made`` makes a schema of columns, and ``fits`` returns whether a column can be written as a field, by their types.
     """
 
-    name: str
     shape: str
     packages: tuple[str, ...]
     made: Callable[[pa.Schema, str, str], str]
@@ -77,10 +73,10 @@ class _Kind:
 
 
 _OTHER_SCHEMA = "name another schema with subject="
-_KINDS: dict[type, _Kind] = {
-    AvroFormat: _Kind("AVRO", "an Avro record", ("fastavro",), avro_schema, can_be_written_as),
-    ProtobufFormat: _Kind("PROTOBUF", "a Protobuf message", ("google.protobuf",), proto_schema, fits_field_type),
-    JsonSchemaFormat: _Kind("JSON", "a JSON schema", ("jsonschema",), json_schema_text, fits_json_type),
+_WRITING: dict[type, _Writing] = {
+    AvroFormat: _Writing("an Avro record", ("fastavro",), avro_schema, can_be_written_as),
+    ProtobufFormat: _Writing("a Protobuf message", ("google.protobuf",), proto_schema, fits_field_type),
+    JsonSchemaFormat: _Writing("a JSON schema", ("jsonschema",), json_schema_text, fits_json_type),
 }
 
 
@@ -89,9 +85,9 @@ def find_schema(chosen: RegistryFormat, schema: pa.Schema, topic: str, label: st
 
     A schema that is made here is named after the topic.
     """
-    kind, subject = _KINDS[type(chosen)], str(chosen.subject)
+    form, kind, subject = _WRITING[type(chosen)], KINDS[type(chosen)].name, str(chosen.subject)
     message = chosen.message if isinstance(chosen, ProtobufFormat) else None
-    check_registry(label, *kind.packages)
+    check_registry(label, *form.packages)
     version = chosen.schema if isinstance(chosen.schema, int) else None
     answer = SchemaLookup(chosen.registry, label, at_start=True).newest_of(subject, version)
     if answer is None:
@@ -102,17 +98,17 @@ def find_schema(chosen: RegistryFormat, schema: pa.Schema, topic: str, label: st
                 f"after the topic; register the type, or leave message= out"
             )
             raise SchemaError(msg)
-        return ValueSchema(RegisteredSchema(kind.name, kind.made(schema, topic, label)), schema, subject, None)
+        return ValueSchema(RegisteredSchema(kind, form.made(schema, topic, label)), schema, subject, None)
     number, registered = answer
     place = f"{label}: value: subject {subject!r} of the schema registry {chosen.registry.title}"
-    if registered.kind != kind.name or (registered.kind == "AVRO" and not _is_record(registered.text)):
+    if registered.kind != kind or (registered.kind == "AVRO" and not _is_record(registered.text)):
         msg = (
-            f"{place}: expected {kind.shape}, got {registered.kind} {registered.text[:60]}; name another with subject="
+            f"{place}: expected {form.shape}, got {registered.kind} {registered.text[:60]}; name another with subject="
         )
         raise SchemaError(msg)
     fields = _fields(registered, message, place)
     columns = pa.schema([field for field in schema if field.name in fields.names])
-    _check(fields, schema, _needed(registered, message), kind.fits, place)
+    _check(fields, schema, _needed(registered, message), form.fits, place)
     return ValueSchema(registered, columns, subject, number, message)
 
 

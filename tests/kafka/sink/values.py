@@ -11,7 +11,7 @@ from cojoin.kafka.sink.serializers import RegistryValues
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from cojoin.kafka.sink.serializers import RegistryFormat
+    from cojoin.kafka.formats.record_formats import RegistryFormat
 
 __all__ = ["AT", "a_row", "head", "writing"]
 
