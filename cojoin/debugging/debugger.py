@@ -34,7 +34,7 @@ from cojoin.debugging.recorded_batches import (
     header_at,
     with_recorded_time,
 )
-from cojoin.debugging.row_steps import WatchedProcess, callbacks_of, cuts_of, run_batch
+from cojoin.debugging.row_steps import Callbacks, cuts_of, run_batch
 from cojoin.embedded.steps import Stepper
 from cojoin.engine import rescaling
 from cojoin.engine.display import Display, text_rows
@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from cojoin.embedded.steps import Step
     from cojoin.engine.functions import KeyedCoProcessFunction
     from cojoin.engine.input_spec import InputSpec
+    from cojoin.engine.local.key_group import Observer
     from cojoin.engine.operator import Sides
     from cojoin.spark.bound_input import BoundInput
     from cojoin.storage.locations import Location
@@ -180,8 +181,10 @@ class Debugger:
             yield run_batch(stepper, batch, rows)
 
     def _by_row(self, replay: _Replay) -> Iterator[RowStep]:
-        stepper = self._stepper(watched=True)
-        small = callbacks_of if isinstance(stepper.plan.operation, WatchedProcess) else cuts_of
+        assert self._plan is not None
+        callbacks = Callbacks(self._plan)
+        stepper = self._stepper(callbacks.note)
+        small = callbacks.steps if isinstance(self._plan.operation, KeyedCoProcess) else cuts_of
         for batch, rows in replay:
             yield from small(stepper, batch, rows)
 
@@ -227,12 +230,9 @@ class Debugger:
         made._stepper()
         return made
 
-    def _stepper(self, *, watched: bool = False) -> Stepper:
+    def _stepper(self, observer: Observer | None = None) -> Stepper:
         assert self._plan is not None
-        plan = with_recorded_time(self._plan)
-        if watched and isinstance(plan.operation, KeyedCoProcess):
-            plan = replace(plan, operation=WatchedProcess.of(plan.operation))
-        stepper = Stepper(plan)
+        stepper = Stepper(with_recorded_time(self._plan), observer=observer)
         header = header_at(self._loaded.header, self._loaded.batch)
         stepper.restore_parts(header, self._loaded.tables, batch_id=self.batch_id, keeps_counts=False, resumed=False)
         return stepper

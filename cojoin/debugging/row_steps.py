@@ -12,15 +12,14 @@ cut.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from dataclasses import dataclass, field, replace
+from itertools import starmap
+from typing import TYPE_CHECKING, Any, Literal
 
 from cojoin.checkpoints.inspect.key_state import KeyTimer
 from cojoin.debugging.recorded_batches import controls_until, recorded_controls
 from cojoin.engine.display import Display, format_time, show_row, show_value
 from cojoin.engine.functions import encode_outputs
-from cojoin.engine.keyed_process import KeyedCoProcess
-from cojoin.engine.local.key_group import watch
 from cojoin.engine.operator import OUTPUT, REJECTED
 from cojoin.engine.time.watermarks import NONE
 from cojoin.engine.values.rows import decode_rows, row_class
@@ -34,12 +33,11 @@ if TYPE_CHECKING:
     from cojoin.embedded.steps import Step, Stepper
     from cojoin.engine.functions import Context
     from cojoin.engine.input_spec import InputSpec
-    from cojoin.engine.keyed_process import KeyedCoProcessOperator
+    from cojoin.engine.keyed_process import KeyedCoProcess
     from cojoin.engine.local.key_group import Callback
     from cojoin.engine.operator import Sides
     from cojoin.engine.plan import Plan
     from cojoin.engine.time.control_rows import Control
-    from cojoin.engine.time.operator_watermark import TimePolicy
     from cojoin.engine.values.rows import Row
 
 
@@ -110,75 +108,52 @@ class RowStep:
         return f"row of {self.input!r}{when}{why}{row}"
 
 
-class Call(NamedTuple):
-    """One callback: of a row of an input (``side`` 0 or 1), or of a timer (``side`` None) with its time domain.
+class Callbacks:
+    """Runs a function's batches and notes each callback as a step; ``note`` is an observer of their ``Stepper``."""
 
-    The timestamp is the row's event time or the timer's time, and the watermark that of the callback, in epoch
-    milliseconds. The yielded values are not yet converted; the key's states and timers, each a domain and a time, are
-    those after it.
-    """
+    def __init__(self, plan: Plan) -> None:
+        self._plan, self._batch_id = plan, 0
+        # The yielded values are converted after the batch, whose own message about a wrong one comes first.
+        self._noted: list[tuple[RowStep, list[Any]]] = []
 
-    side: int | None
-    row: Any
-    timestamp: int | None
-    domain: str | None
-    watermark: int
-    yielded: list[Any]
-    state: dict[str, Any]
-    timers: list[tuple[str, int]]
+    def note(self, callback: Callback, ctx: Context) -> None:
+        """Note the step of a callback, without its output rows, and what it yielded."""
+        side, value, yielded, backend = callback
+        watermark, timers = ctx.timer_service().current_watermark(), starmap(KeyTimer, backend.current_timers())
+        kept: dict[str, Any] = {
+            "state": backend.current_entries(),
+            "timers": sorted(timers, key=lambda timer: (timer.timestamp, timer.domain)),
+        }
+        if side is None:
+            step = RowStep(self._batch_id, "timer", value, watermark, domain=ctx.time_domain().value, **kept)
+        else:
+            name = self._plan.inputs[side].name
+            step = RowStep(self._batch_id, "row", ctx.timestamp(), watermark, name, value, **kept)
+        self._noted.append((step, yielded))
 
+    def steps(self, stepper: Stepper, batch: RecordedBatch, rows: Sides) -> Iterator[RowStep]:
+        """Run a batch; yield its rejected rows, then the function's rows and timers.
 
-@dataclass(frozen=True)
-class WatchedProcess(KeyedCoProcess):
-    """A process whose operators note each callback in ``calls``."""
+        Of a function that raises an error the callbacks before it are yielded.
+        """
+        self._batch_id = batch.batch_id
+        self._noted.clear()
+        try:
+            step = run_batch(stepper, batch, rows)
+        except FunctionError:
+            yield from self._converted()
+            raise
+        yield from _rejected(batch, step)
+        yield from self._converted()
 
-    calls: list[Call] = field(default_factory=list, compare=False)
-
-    @classmethod
-    def of(cls, process: KeyedCoProcess) -> WatchedProcess:
-        """Return the same process, watched."""
-        return cls(**{each.name: getattr(process, each.name) for each in fields(KeyedCoProcess)})
-
-    def create_operator(
-        self, left: InputSpec, right: InputSpec, time: TimePolicy | None = None
-    ) -> KeyedCoProcessOperator:
-        """Return the operator of one key group."""
-        operator = super().create_operator(left, right, time)
-        backend = operator.state_backend
-
-        def note(callback: Callback, ctx: Context) -> None:
-            side, value, yielded = callback
-            self.calls.append(
-                Call(
-                    side,
-                    None if side is None else value,
-                    value if side is None else ctx.timestamp(),
-                    ctx.time_domain().value if side is None else None,
-                    ctx.timer_service().current_watermark(),
-                    yielded,
-                    backend.current_entries(),
-                    backend.current_timers(),
-                )
-            )
-
-        watch(operator, note)
-        return operator
-
-
-def callbacks_of(stepper: Stepper, batch: RecordedBatch, rows: Sides) -> Iterator[RowStep]:
-    """Run a batch on a stepper of a ``WatchedProcess``; yield its rejected rows, then the function's rows and timers.
-
-    Of a function that raises an error the callbacks before it are yielded.
-    """
-    watched: WatchedProcess = stepper.plan.operation  # type: ignore[assignment]
-    watched.calls.clear()
-    try:
-        step = run_batch(stepper, batch, rows)
-    except FunctionError:
-        yield from [_of_call(stepper.plan, batch, call) for call in watched.calls]
-        raise
-    yield from _rejected(batch, step)
-    yield from [_of_call(stepper.plan, batch, call) for call in watched.calls]
+    def _converted(self) -> list[RowStep]:
+        process: KeyedCoProcess = self._plan.operation  # type: ignore[assignment]
+        name, steps = type(process.function).__name__, []
+        for step, yielded in self._noted:
+            tables = encode_outputs(yielded, process.output, process.side_outputs, name)
+            outputs = {tag or OUTPUT: decode_rows(table) for tag, table in tables if table.num_rows}
+            steps.append(replace(step, outputs=outputs))
+        return steps
 
 
 def cuts_of(stepper: Stepper, batch: RecordedBatch, rows: Sides) -> Iterator[RowStep]:
@@ -253,23 +228,6 @@ def _rejected(batch: RecordedBatch, step: Step) -> Iterator[RowStep]:
         timestamp = None if rejected.event_time is None else int(rejected.event_time.timestamp() * 1000)
         watermark = step.watermark if rejected.watermark is None else rejected.watermark
         yield RowStep(batch.batch_id, "rejected", timestamp, watermark, rejected.input, row, reason=rejected.reason)
-
-
-def _of_call(plan: Plan, batch: RecordedBatch, call: Call) -> RowStep:
-    process: KeyedCoProcess = plan.operation  # type: ignore[assignment]
-    name = type(process.function).__name__
-    outputs = {
-        tag or OUTPUT: decode_rows(table)
-        for tag, table in encode_outputs(list(call.yielded), process.output, process.side_outputs, name)
-        if table.num_rows
-    }
-    timers = [KeyTimer(domain, timestamp) for domain, timestamp in call.timers]
-    timers.sort(key=lambda timer: (timer.timestamp, timer.domain))
-    shared: dict[str, Any] = {"outputs": outputs, "state": call.state, "timers": timers}
-    if call.side is None:
-        return RowStep(batch.batch_id, "timer", call.timestamp, call.watermark, domain=call.domain, **shared)
-    spec = plan.inputs[call.side]
-    return RowStep(batch.batch_id, "row", call.timestamp, call.watermark, spec.name, call.row, **shared)
 
 
 def _of_cut(

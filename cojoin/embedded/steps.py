@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from cojoin.embedded.micro_batches import Cuts
     from cojoin.engine.batch_report import BatchReport
     from cojoin.engine.input_spec import InputSpec
+    from cojoin.engine.local.key_group import Observer
     from cojoin.engine.operator import Sides
     from cojoin.engine.plan import Plan
     from cojoin.engine.time.control_rows import Control
@@ -120,14 +121,14 @@ class Step(Outputs):
 
 
 class Stepper:
-    """Runs a plan as a stream in this process, one micro-batch with each ``step``.
+    """Runs a plan as a stream in this process, one micro-batch with each ``step``; ``observer`` is as in ``LocalRun``.
 
     ``batch_id`` is the last micro-batch's number, -1 before the first one; ``processing_time`` is the clock in epoch
     milliseconds, 0 while it is unknown.
     """
 
-    def __init__(self, plan: Plan, key_groups: int = 1) -> None:
-        self._run = LocalRun(plan, key_groups)
+    def __init__(self, plan: Plan, key_groups: int = 1, *, observer: Observer | None = None) -> None:
+        self._run = LocalRun(plan, key_groups, observer=observer)
         self.plan = plan
         self.batch_id, self.processing_time = -1, 0
         # Each step and the one after it share these bytes.

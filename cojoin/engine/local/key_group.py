@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from cojoin.engine.functions import Context
     from cojoin.engine.input_spec import InputSpec
     from cojoin.engine.keyed_process import KeyedCoProcessOperator
+    from cojoin.engine.keyed_state_backend import KeyedStateBackend
     from cojoin.engine.operator import Batch, Emission, Operator
     from cojoin.engine.plan import Plan
 
@@ -230,11 +231,15 @@ def _millis(table: pa.Table, column: str, axis: TimeAxis | None) -> list[int | N
 
 
 class Callback(NamedTuple):
-    """One callback: its side (0 or 1; None for a timer), its row or timer's epoch milliseconds, and what it yielded."""
+    """One callback: its side (0 or 1; None for a timer), its row or timer's epoch milliseconds, and what it yielded.
+
+    ``backend`` has the key's states and timers after it.
+    """
 
     side: int | None
     value: Any
     yielded: list[Any]
+    backend: KeyedStateBackend
 
 
 Observer: TypeAlias = "Callable[[Callback, Context], None]"
@@ -246,14 +251,15 @@ def watch(operator: KeyedCoProcessOperator, observer: Observer) -> None:
 
     def watched(function: KeyedCoProcessFunction) -> KeyedCoProcessFunction:
         # Messages name the function's class.
-        return type(type(function).__name__, (_Watched,), {})(function, observer)  # type: ignore[no-any-return]
+        kind: type[_Watched] = type(type(function).__name__, (_Watched,), {})
+        return kind(function, observer, operator.state_backend)
 
     operator.watch(watched)
 
 
 class _Watched(KeyedCoProcessFunction):
-    def __init__(self, function: KeyedCoProcessFunction, observer: Observer) -> None:
-        self._function, self._observer = function, observer
+    def __init__(self, function: KeyedCoProcessFunction, observer: Observer, backend: KeyedStateBackend) -> None:
+        self._function, self._observer, self._backend = function, observer, backend
 
     def open(self, ctx: Any) -> Any:
         return self._function.open(ctx)
@@ -274,5 +280,5 @@ class _Watched(KeyedCoProcessFunction):
         if result is not None and not hasattr(result, "__iter__"):
             return result
         yielded = [] if result is None else list(result)
-        self._observer(Callback(side, value, yielded), ctx)
+        self._observer(Callback(side, value, yielded, self._backend), ctx)
         return yielded
