@@ -37,7 +37,7 @@ from cojoin.debugging.recorded_batches import (
 from cojoin.debugging.row_steps import Callbacks, cuts_of, run_batch
 from cojoin.embedded.steps import Stepper
 from cojoin.engine import rescaling
-from cojoin.engine.display import Display, text_rows
+from cojoin.engine.display import Display, Section
 from cojoin.engine.keyed_process import KeyedCoProcess
 from cojoin.engine.plan import Plan
 from cojoin.engine.state.ttl import without_accesses
@@ -263,18 +263,9 @@ class Debugger:
             "states" if operator == "process" else f"{right} in force": self.state,
             "timers": self.timers,
         }
-        sections = [
-            (f"{name}{_left_out(table)}", text_rows(table, _MOST_ROWS))
-            for name, table in tables.items()
-            if table.num_rows
-        ]
+        sections = [Section.of(name, table, _MOST_ROWS) for name, table in tables.items() if table.num_rows]
         notes = ([] if sections else ["it has nothing"]) + ([] if self._replay is None else [self._replay.summary()])
         return Display(str(self).partition("\n")[0], notes=notes, sections=sections).html()
-
-
-def _left_out(table: pa.Table) -> str:
-    more = table.num_rows - _MOST_ROWS
-    return f" (and {more:,} more)" if more > 0 else ""
 
 
 class _Replay:

@@ -113,7 +113,7 @@ class Callbacks:
 
     def __init__(self, plan: Plan) -> None:
         self._plan, self._batch_id = plan, 0
-        # The yielded values are converted after the batch, whose own message about a wrong one comes first.
+        # What was yielded is converted after the batch: in a callback a wrong row would seem an error of its code.
         self._noted: list[tuple[RowStep, list[Any]]] = []
 
     def note(self, callback: Callback, ctx: Context) -> None:

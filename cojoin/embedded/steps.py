@@ -20,12 +20,12 @@ import pyarrow as pa
 
 from cojoin.embedded.result import Outputs
 from cojoin.engine.callbacks import UserFrames
-from cojoin.engine.display import format_time, html_table, html_text, text_rows, text_table
+from cojoin.engine.display import Display, Section, format_time
 from cojoin.engine.input_spec import control_of
 from cojoin.engine.keyed_process import KeyedCoProcess
 from cojoin.engine.local.kept_tables import KeptTables
 from cojoin.engine.local.local_run import LocalRun, decode_states, encode_states, epoch_millis, restored_operators
-from cojoin.engine.operator import REJECTED
+from cojoin.engine.operator import OUTPUT, REJECTED
 from cojoin.engine.values.hashes import row_hashes
 from cojoin.engine.values.tables import take_rows
 from cojoin.errors import ConfigurationError, SchemaError, did_you_mean
@@ -40,6 +40,10 @@ if TYPE_CHECKING:
     from cojoin.engine.operator import Sides
     from cojoin.engine.plan import Plan
     from cojoin.engine.time.control_rows import Control
+
+
+_MOST_ROWS = 10
+"""The most rows of each table that a step shows."""
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -114,10 +118,55 @@ class Step(Outputs):
         return KeptTables(restored_operators(self.plan, self.before))
 
     def __repr__(self) -> str:
-        return _step_text(self)
+        return self._display().text()
 
     def _repr_html_(self) -> str:
-        return _step_html(self)
+        return f"<div>{self._display().html()}</div>"
+
+    def _display(self) -> Display:
+        report = self.report
+        clock = f"processing time {format_time(report.processing_time)}" if report.processing_time else "clock unknown"
+        held = f" (held by {report.holding_input!r})" if report.holding_input else ""
+        as_they_came = any(spec.time_axis is not None for spec in self.plan.inputs)
+        zone = "watermarks and timers are in UTC, columns as they came" if as_they_came else "times are in UTC"
+        head = f"step {report.batch_id}: watermark {format_time(report.watermark)}{held}, {clock}; {zone}"
+        return Display(head, report.table_rows(), sections=[*self._batch_sections(), *self._kept_sections()])
+
+    def _batch_sections(self) -> Iterator[Section]:
+        """Yield the rows that came in and those that were emitted."""
+        came = zip(self.plan.inputs, self.rows, strict=True)
+        tables = [
+            *((f"rows of {spec.name!r} that came in", table) for spec, table in came),
+            (OUTPUT, self.output),
+            *((f"side output {tag.tag_id!r}", table) for tag, table in self.side_outputs.items()),
+            (REJECTED, self.rejected),
+        ]
+        for title, table in tables:
+            if table.num_rows:
+                yield Section.of(title, table, _MOST_ROWS, millis=["watermark"] if title == REJECTED else [])
+            elif title == OUTPUT:
+                yield Section("output: no rows")
+
+    def _kept_sections(self) -> Iterator[Section]:
+        """Yield what is kept; where a table is cut, rows that were not kept before come first."""
+        left, right = (spec.name for spec in self.plan.inputs)
+        is_function = isinstance(self.plan.operation, KeyedCoProcess)
+        reads: dict[str, Callable[[KeptTables], pa.Table]] = {
+            f"rows of {left!r} that wait": lambda kept: kept.waiting[0],
+            f"rows of {right!r} that wait": lambda kept: kept.waiting[1],
+            "timers": lambda kept: kept.timers,
+            "states" if is_function else f"rows of {right!r} in force": lambda kept: kept.state,
+        }
+        for title, read in reads.items():
+            table, note = read(self._kept), ""
+            if table.num_rows > _MOST_ROWS:
+                known = np.isin(row_hashes(table), row_hashes(read(self._kept_before)))
+                changed = int(np.count_nonzero(~known))
+                if 0 < changed < table.num_rows:
+                    note = f"; the {changed:,} that this step has added or changed come first"
+                table = take_rows(table, np.argsort(known, kind="stable"))
+            if table.num_rows:
+                yield Section.of(title + note, table, _MOST_ROWS)
 
 
 class Stepper:
@@ -262,84 +311,3 @@ def _typed(table: pa.Table, spec: InputSpec) -> pa.Table:
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         msg = f"input {spec.name!r}: its rows can't be cast to its columns: {error}"
         raise SchemaError(msg) from error
-
-
-_MOST_ROWS = 10
-
-
-@dataclass(frozen=True)
-class _Section:
-    title: str
-    rows: Sequence[Sequence[str]] = ()
-    """The names of its columns, and its rows; none where there is nothing."""
-    left_out: int = 0
-
-
-def _step_text(step: Step) -> str:
-    """Return a step as a text of aligned tables."""
-    lines = [_head(step), "", step.report.table()]
-    for section in _sections(step):
-        lines += ["", section.title]
-        if section.rows:
-            lines += [f"  {line}" for line in text_table(section.rows).splitlines()]
-        if section.left_out:
-            lines.append(f"  ... and {section.left_out:,} more")
-    return "\n".join(lines)
-
-
-def _step_html(step: Step) -> str:
-    """Return a step as HTML tables."""
-    parts = [f"<p><b>{html_text(_head(step))}</b></p>", html_table(step.report.table_rows())]
-    for section in _sections(step):
-        more = f" (and {section.left_out:,} more)" if section.left_out else ""
-        parts.append(f"<p>{html_text(section.title)}{more}</p>{html_table(section.rows)}")
-    return f"<div>{''.join(parts)}</div>"
-
-
-def _head(step: Step) -> str:
-    report = step.report
-    clock = f"processing time {format_time(report.processing_time)}" if report.processing_time else "clock unknown"
-    held = f" (held by {report.holding_input!r})" if report.holding_input else ""
-    as_they_came = any(spec.time_axis is not None for spec in step.plan.inputs)
-    zone = "watermarks and timers are in UTC, columns as they came" if as_they_came else "times are in UTC"
-    return f"step {report.batch_id}: watermark {format_time(report.watermark)}{held}, {clock}; {zone}"
-
-
-def _sections(step: Step) -> Iterator[_Section]:
-    plan = step.plan
-    names = [spec.name for spec in plan.inputs]
-    for name, table in zip(names, step.rows, strict=True):
-        yield from _section(f"rows of {name!r} that came in", table)
-    emitted = list(_section("output", step.output))
-    yield from emitted or [_Section("output: no rows")]
-    for tag, table in step.side_outputs.items():
-        yield from _section(f"side output {tag.tag_id!r}", table)
-    yield from _section(REJECTED, step.rejected)
-    yield from _kept(f"rows of {names[0]!r} that wait", step, lambda kept: kept.waiting[0])
-    yield from _kept(f"rows of {names[1]!r} that wait", step, lambda kept: kept.waiting[1])
-    yield from _kept("timers", step, lambda kept: kept.timers)
-    is_function = isinstance(plan.operation, KeyedCoProcess)
-    yield from _kept("states" if is_function else f"rows of {names[1]!r} in force", step, lambda kept: kept.state)
-
-
-def _kept(title: str, step: Step, read: Callable[[KeptTables], pa.Table]) -> Iterator[_Section]:
-    """Yield a table of what is kept after a step; where it is cut, rows that were not kept before come first."""
-    table = read(step._kept)  # noqa: SLF001 - its own texts
-    if table.num_rows > _MOST_ROWS:
-        known = np.isin(row_hashes(table), row_hashes(read(step._kept_before)))  # noqa: SLF001 - its own texts
-        changed = int(np.count_nonzero(~known))
-        if 0 < changed < table.num_rows:
-            title = f"{title}; the {changed:,} that this step has added or changed come first"
-        order = np.argsort(known, kind="stable")[:_MOST_ROWS]
-        yield from _section(title, take_rows(table, order), table.num_rows - _MOST_ROWS)
-    else:
-        yield from _section(title, table)
-
-
-def _section(title: str, table: pa.Table, left_out: int = 0) -> Iterator[_Section]:
-    """Yield a table as texts, unless it has no rows; ``left_out`` rows are left out of it already."""
-    if table.num_rows:
-        millis = ["watermark"] if title == REJECTED else []
-        yield _Section(
-            title, text_rows(table, _MOST_ROWS, millis=millis), left_out + max(table.num_rows - _MOST_ROWS, 0)
-        )

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import date, datetime, timezone
 from decimal import Decimal
 from difflib import SequenceMatcher
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
@@ -230,9 +230,22 @@ def _shortened(
     return [*rows[:head], note, *rows[len(rows) - tail :]]
 
 
+class Section(NamedTuple):
+    """A title, the rows of a table (the first is the header; none is a title alone), and how many rows are left out."""
+
+    title: str
+    rows: Sequence[Sequence[str]] = ()
+    left_out: int = 0
+
+    @classmethod
+    def of(cls, title: str, table: pa.Table, most_rows: int, *, millis: Sequence[str] = ()) -> Section:
+        """Return the section of a table's first rows; the arguments are those of ``text_rows``."""
+        return cls(title, text_rows(table, most_rows, millis=millis), max(table.num_rows - most_rows, 0))
+
+
 @dataclass(frozen=True)
 class Display:
-    """The description of an object for people: a headline, a table (its first row is the header), notes, more tables.
+    """The description of an object for people: a headline, a table (its first row is the header), notes, sections.
 
     ``share`` is how much of something is done, from 0 to 1, which HTML shows as a bar; None shows none.
 
@@ -248,21 +261,26 @@ class Display:
     table: Sequence[Sequence[str]] = ()
     notes: Sequence[str] = ()
     share: float | None = None
-    sections: Sequence[tuple[str, Sequence[Sequence[str]]]] = ()
+    sections: Sequence[Section] = ()
 
     def text(self) -> str:
-        """Return it as lines of text."""
-        lines = [self.head, *([text_table(self.table)] if self.table else []), *self.notes]
-        for title, rows in self.sections:
-            lines += [title, text_table(rows)]
+        """Return it as lines of text; where there are sections, blank lines separate them, the head and the table."""
+        lines = [self.head, *([""] if self.sections else []), *([text_table(self.table)] if self.table else [])]
+        lines += self.notes
+        for title, rows, left_out in self.sections:
+            lines += ["", title, *(f"  {line}" for line in (text_table(rows).splitlines() if rows else ()))]
+            lines += [f"  ... and {left_out:,} more"] if left_out else []
         return show_text("\n".join(lines))
 
     def html(self) -> str:
         """Return it as HTML."""
         bar = "" if self.share is None else f' <progress value="{min(max(self.share, 0), 1):.4f}"></progress>'
         notes = "".join(f"<p>{html_text(note)}</p>" for note in self.notes)
-        sections = "".join(f"<p>{html_text(title)}</p>{html_table(rows)}" for title, rows in self.sections)
-        return f"<p><b>{html_text(self.head)}</b>{bar}</p>{html_table(self.table)}{notes}{sections}"
+        page = f"<p><b>{html_text(self.head)}</b>{bar}</p>{html_table(self.table)}{notes}"
+        for title, rows, left_out in self.sections:
+            more = f" (and {left_out:,} more)" if left_out else ""
+            page += f"<p>{html_text(title)}{more}</p>{html_table(rows)}"
+        return page
 
 
 def html_text(text: str) -> str:

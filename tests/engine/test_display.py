@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from html.parser import HTMLParser
 
+import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cojoin.engine.display import Display, display_of, html_table
+from cojoin.engine.display import Display, Section, display_of, html_table
 
 CELLS = st.text(st.characters(exclude_characters="\r\n"), max_size=6)
 
@@ -55,6 +56,16 @@ def test_text_and_html_have_the_same_parts() -> None:
     page = shown.html()
     assert page.startswith('<p><b>A &lt;b&gt;</b> <progress value="0.2500"></progress></p><table>')
     assert page.endswith("<p>one &amp; two</p>")
+
+
+def test_sections_are_separated_by_blank_lines_and_count_what_they_leave_out() -> None:
+    sections = [Section.of("rows of 'a<b'", pa.table({"id": [7, 8, 9]}), 1), Section("output: no rows")]
+    shown = Display("A", [("input", "rows"), ("trades", "3")], sections=sections)
+    lines = ["A", "", "input   rows", "------  ----", "trades     3"]
+    lines += ["", "rows of 'a<b'", "  id", "  --", "   7", "  ... and 2 more", "", "output: no rows"]
+    assert shown.text().splitlines() == lines
+    assert "<p>rows of &#x27;a&lt;b&#x27; (and 2 more)</p><table>" in shown.html()
+    assert shown.html().endswith("</table><p>output: no rows</p>")
 
 
 def test_what_fails_shows_its_kind() -> None:

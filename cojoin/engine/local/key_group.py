@@ -231,10 +231,7 @@ def _millis(table: pa.Table, column: str, axis: TimeAxis | None) -> list[int | N
 
 
 class Callback(NamedTuple):
-    """One callback: its side (0 or 1; None for a timer), its row or timer's epoch milliseconds, and what it yielded.
-
-    ``backend`` has the key's states and timers after it.
-    """
+    """One callback: its side (None for a timer), its row or timer's epoch milliseconds, what it yielded, the states."""
 
     side: int | None
     value: Any
