@@ -292,7 +292,7 @@ def _cast_voids(table: pa.Table, types: dict[Any, pa.DataType]) -> pa.Table:
     return table
 
 
-def specify(declared: Input, name: str, table: pa.Table, library: Library) -> InputSpec:
+def specify(declared: Input, name: str, table: pa.Table, library: Library, *, takes_axis: bool = True) -> InputSpec:
     """Return the specification of an input with these rows.
 
     Raises:
@@ -301,7 +301,7 @@ def specify(declared: Input, name: str, table: pa.Table, library: Library) -> In
     label = f"input {name!r}"
     types = {field.name: type_to_ddl(field.type) for field in table.schema}
     fields = {field.name: field for field in table.schema}
-    columns = InputColumns(label, fields, types, library)
+    columns = InputColumns(label, fields, types, library, takes_axis=takes_axis)
     spec = columns.spec(declared, name, declared.event_time, None)
     spec.watermark.generator.check(spec.schema, label)
     return spec
@@ -325,10 +325,8 @@ def frame_lateness(
     rows = _cast_voids(read_frame(narrowed(source, list(names)), label), wanted)
     types = {field.name: type_to_ddl(field.type) for field in rows.schema}
     order = arrival_order(types, arrival, every, max_ahead, now_ms)
-    fields = {field.name: field for field in rows.schema}
-    columns = InputColumns(label, fields, types, library_of(source, label), takes_axis=False)
     declared = Input(source, key=(), event_time=event_time, name=name, partition=partition)
-    spec = columns.spec(declared, name, event_time, None)
+    spec = specify(declared, name, rows, library_of(source, label), takes_axis=False)
     return _counted(rows, spec, order)
 
 

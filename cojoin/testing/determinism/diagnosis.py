@@ -247,10 +247,9 @@ def _with_restarts(rows: Sequence[int], times: RowTimes) -> Iterator[Contrast]:
 
 def _in_other_orders(rows: Sequence[int], times: RowTimes) -> Iterator[Contrast]:
     """Yield deliveries of few rows in each batch, without watermarks, in the order of event time and in others."""
-    ordered = times.in_time(rows)
-    width = -(-len(ordered) // _MOST_BATCHES)
-    pieces = [MicroBatch(tuple(ordered[start : start + width])) for start in range(0, len(ordered), width)]
-    in_time = Delivery(tuple(pieces), times.last_events(rows))
+    by_row = _row_by_row(rows, times)
+    pieces = tuple(replace(batch, watermarks=(NONE, NONE)) for batch in by_row.batches)
+    in_time = replace(by_row, batches=pieces)
     random = seeded(_SOME_TIME)
     for _ in range(_TRIES):
         other = random.sample(pieces, len(pieces))
