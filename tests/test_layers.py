@@ -215,7 +215,7 @@ MOST_LINES = {
     "spark": 13_750,
     "sql": 1_400,
     "storage": 2_420,
-    "testing": 3_200,
+    "testing": 3_100,
 }
 """How many lines each layer may have. Whoever raises a number writes in the commit what its users get for it."""
 

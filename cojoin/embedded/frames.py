@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from cojoin.embedded.libraries import Library
+    from cojoin.engine.input import Advice
     from cojoin.engine.input_spec import InputSpec
     from cojoin.engine.lateness import ArrivalOrder
     from cojoin.engine.values.arguments import Duration
@@ -292,7 +293,7 @@ def _cast_voids(table: pa.Table, types: dict[Any, pa.DataType]) -> pa.Table:
     return table
 
 
-def specify(declared: Input, name: str, table: pa.Table, library: Library, *, takes_axis: bool = True) -> InputSpec:
+def specify(declared: Input, name: str, table: pa.Table, advice: Advice, *, takes_axis: bool = True) -> InputSpec:
     """Return the specification of an input with these rows.
 
     Raises:
@@ -301,7 +302,7 @@ def specify(declared: Input, name: str, table: pa.Table, library: Library, *, ta
     label = f"input {name!r}"
     types = {field.name: type_to_ddl(field.type) for field in table.schema}
     fields = {field.name: field for field in table.schema}
-    columns = InputColumns(label, fields, types, library, takes_axis=takes_axis)
+    columns = InputColumns(label, fields, types, advice, takes_axis=takes_axis)
     spec = columns.spec(declared, name, declared.event_time, None)
     spec.watermark.generator.check(spec.schema, label)
     return spec

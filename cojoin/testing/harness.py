@@ -38,10 +38,9 @@ from cojoin.testing.events import (
     Watermark,
 )
 from cojoin.testing.harness_inputs import (
-    BoundInput,
     HarnessInput,
     Partition,
-    check_inputs,
+    bind_inputs,
     epoch_millis,
     input_number,
     key_values,
@@ -142,9 +141,8 @@ class Harness:
             raise ConfigurationError(msg)
         if hold_left_until is not None:
             hold_left_until = epoch_millis(hold_left_until, "hold_left_until")
-        self._sides = (BoundInput(input1, 1), BoundInput(input2, 2))
+        self._sides = bind_inputs(input1, input2)
         self._inputs = (self._sides[0].spec, self._sides[1].spec)
-        check_inputs(*self._inputs)
         self._operation: Operation
         if isinstance(function, KeyedCoProcessFunction) or not hasattr(function, "create_operator"):
             output = as_schema(output_type, "output_type")

@@ -7,30 +7,22 @@ times, keys and partitions are checked before anything runs.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 import pyarrow as pa
 
-from cojoin.engine.input_spec import (
-    InputSpec,
-    LatePolicy,
-    NullKeyPolicy,
-    check_late,
-    check_null_key,
-    reject_reasons,
-    watermark_marks,
-)
+from cojoin.embedded.frames import specify
+from cojoin.engine.input import Advice, Input, Kind, check_names, check_pair
+from cojoin.engine.input_spec import LatePolicy, NullKeyPolicy, reject_reasons, watermark_marks
 from cojoin.engine.local import local_run
 from cojoin.engine.time.control_rows import ONE_PARTITION, Control
-from cojoin.engine.time.known_time import KnownTime
-from cojoin.engine.time.time_axis import ClockChange, TimeAxis, TimeUnit, is_moment
+from cojoin.engine.time.time_axis import ClockChange, TimeUnit, is_moment
 from cojoin.engine.time.watermark_strategies import WatermarkStrategy
 from cojoin.engine.time.watermarks import NONE
-from cojoin.engine.values.arguments import microseconds, milliseconds
+from cojoin.engine.values.arguments import milliseconds
 from cojoin.engine.values.encoding import coercer, encode_rows
-from cojoin.engine.values.keys import KEYABLE, is_keyable
 from cojoin.engine.values.rows import Row, decode_column
 from cojoin.engine.values.types import as_schema, type_to_ddl
 from cojoin.errors import ConfigurationError, FunctionError, SchemaError, did_you_mean
@@ -39,6 +31,7 @@ from cojoin.testing.events import NOT_GIVEN, HarnessError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from cojoin.engine.input_spec import InputSpec
     from cojoin.engine.time.operator_watermark import InputWatermark
     from cojoin.engine.values.arguments import Duration
     from cojoin.testing.events import Element
@@ -97,100 +90,52 @@ class HarnessInput:
     delay: Duration | None = None
 
 
+class _Declared(Advice):
+    """Advice for columns that are declared and not computed."""
+
+    def time(self, column: str, kind: Kind, role: str) -> str | None:
+        """Return no code."""
+        del column, kind, role
+        return None
+
+    def cast(self, column: str, ddl: str) -> str:
+        """Return how a column is declared with another type."""
+        return f"declare {column!r} as {ddl}"
+
+
+def bind_inputs(*declared: HarnessInput) -> tuple[BoundInput, BoundInput]:
+    """Return both inputs of a harness, resolved, and checked as those of a query are."""
+    inputs = [_as_input(each, number) for number, each in enumerate(declared, start=1)]
+    left, right = (specify(each, each.name, each.source, _Declared()) for each in inputs)
+    check_pair(left, right, (_Declared(), _Declared()))
+    limits = (None if each.max_ahead is None else milliseconds(each.max_ahead, "max_ahead") for each in inputs)
+    left, right = (replace(spec, max_ahead_ms=limit) for spec, limit in zip((left, right), limits, strict=True))
+    return BoundInput(left, 1), BoundInput(right, 2)
+
+
+def _as_input(declared: HarnessInput, number: int) -> Input:
+    """Return the declaration of an input without rows, with the event-time column if the columns lack it."""
+    if not isinstance(declared, HarnessInput):
+        msg = f"input{number}: expected a HarnessInput, got {declared!r}"
+        raise SchemaError(msg)
+    settings = {each.name: getattr(declared, each.name) for each in fields(declared) if each.name != "columns"}
+    settings["name"] = declared.name or _NAMES[number - 1]
+    label = f"input {settings['name']!r}"
+    columns = as_schema(declared.columns, f"{label}: columns")
+    schema = pa.schema([each.with_type(_TIME) if is_moment(each.type) else each for each in columns])
+    is_added = isinstance(declared.event_time, str) and declared.time_zone is None and declared.time_unit is None
+    if is_added and declared.event_time not in schema.names:
+        schema = schema.append(pa.field(declared.event_time, _TIME))
+    check_names(schema.names, label)
+    return Input(schema.empty_table(), **settings)
+
+
 class BoundInput:
-    """An input of a harness, 1 (left) or 2 (right), resolved and checked."""
+    """An input of a harness, 1 (left) or 2 (right)."""
 
-    def __init__(self, declared: HarnessInput, number: Literal[1, 2]) -> None:
-        if not isinstance(declared, HarnessInput):
-            msg = f"input{number}: expected a HarnessInput, got {declared!r}"
-            raise SchemaError(msg)
-        self.number = number
-        for name, value, kinds in (
-            ("name", declared.name, str),
-            ("event_time", declared.event_time, (str, type(None))),
-        ):
-            if not isinstance(value, kinds):
-                msg = f"input{number}: {name}: expected a string, got {value!r}"
-                raise SchemaError(msg)
-        self.label = f"input {declared.name or _NAMES[number - 1]!r}"
-        schema = as_schema(declared.columns, f"{self.label}: columns")
-        axis = TimeAxis.of(declared.time_zone, declared.time_unit, declared.clock_change, self.label)
-        if axis is None and declared.event_time is not None and declared.event_time not in schema.names:
-            schema = schema.append(pa.field(declared.event_time, _TIME))
-        self._schema = schema
-        self.spec = InputSpec(
-            name=declared.name or _NAMES[number - 1],
-            schema=schema,
-            key=self._columns(declared.key, "key"),
-            event_time=declared.event_time,
-            partition=self._columns(declared.partition, "partition"),
-            sequence=self._columns(declared.sequence, "sequence"),
-            watermark=declared.watermark,
-            max_ahead_ms=None if declared.max_ahead is None else milliseconds(declared.max_ahead, "max_ahead"),
-            late=declared.late,
-            null_key=declared.null_key,
-            axis=axis,
-            known=self._known(declared, axis),
-        )
-        self._check()
-
-    def _known(self, declared: HarnessInput, axis: TimeAxis | None) -> KnownTime | None:
-        has_both = declared.known_at is not None and declared.delay is not None
-        is_known = declared.known_at is not None or declared.delay is not None
-        if has_both or (is_known and declared.event_time is None):
-            msg = f"{self.label}: expected event_time= with known_at= or delay=, and one of these"
-            raise ConfigurationError(msg)
-        if declared.delay is not None:
-            return KnownTime(delay_us=microseconds(declared.delay, f"{self.label}: delay"))
-        if declared.known_at is None:
-            return None
-        (name,) = self._columns((declared.known_at,), "known_at")
-        dtype = self._schema.field(name).type
-        if not is_moment(dtype) and not (axis is not None and axis.takes(dtype)):
-            msg = f"{self.label}: known_at column {name!r}: expected a timestamp, got {dtype}"
-            raise SchemaError(msg)
-        return KnownTime.of_column(name, dtype, axis)
-
-    def _columns(self, declared: str | Sequence[str], role: str) -> tuple[str, ...]:
-        names: tuple[Any, ...] = (declared,) if isinstance(declared, str) else ()
-        if isinstance(declared, (tuple, list)):
-            names = tuple(declared)
-        elif not names:
-            msg = f"{self.label}: {role}: expected the name of a column, or several, got {declared!r}"
-            raise SchemaError(msg)
-        if len(set(names)) < len(names):
-            msg = f"{self.label}: {role}: a column stands twice in {', '.join(map(repr, names))}"
-            raise SchemaError(msg)
-        for name in names:
-            if name not in self._schema.names:
-                msg = f"{self.label} has no {role} column {name!r}{did_you_mean(str(name), self._schema.names)}"
-                raise SchemaError(msg)
-        return names
-
-    def _check(self) -> None:
-        spec = self.spec
-        for name in spec.key:
-            if not is_keyable(spec.schema.field(name).type):
-                kind = spec.schema.field(name).type
-                msg = f"{self.label}: key column {name!r} is {kind}, which can't be a key; valid are {KEYABLE}"
-                raise SchemaError(msg)
-        if spec.event_time is None and spec.axis is not None:
-            msg = f"{self.label}: time_zone, time_unit: expected none with event_time=None: its rows have no times"
-            raise ConfigurationError(msg)
-        if spec.event_time is not None and spec.event_time not in spec.schema.names:
-            msg = f"{self.label}: columns: expected {spec.event_time!r} among them, with time_zone= or time_unit="
-            raise SchemaError(msg)
-        dtype = None if spec.event_time is None else spec.schema.field(spec.event_time).type
-        if dtype is not None and not (dtype == _TIME if spec.axis is None else spec.axis.takes(dtype)):
-            expected = "a timestamp" if spec.axis is None else spec.axis.expected
-            msg = f"{self.label}: event time column {spec.event_time!r}: expected {expected}, got {dtype}"
-            raise SchemaError(msg)
-        check_late(spec.late, self.label)
-        check_null_key(spec.null_key, self.label)
-        if not isinstance(spec.watermark, WatermarkStrategy):
-            msg = f"{self.label}: watermark: expected a WatermarkStrategy, got {spec.watermark!r}"
-            raise ConfigurationError(msg)
-        spec.watermark.generator.check(spec.schema, self.label)
+    def __init__(self, spec: InputSpec, number: Literal[1, 2]) -> None:
+        self.spec, self.number = spec, number
+        self.label = f"input {spec.name!r}"
 
     def table(self, elements: Sequence[Element]) -> pa.Table:
         """Return elements as rows of the input; a timestamp must not be missing, superfluous or invalid."""
@@ -292,24 +237,6 @@ class BoundInput:
 
 Partition: TypeAlias = str | tuple[Any, ...] | None
 """A source partition: its name, or a tuple of its columns' values. None means what the method documents."""
-
-
-def check_inputs(left: InputSpec, right: InputSpec) -> None:
-    """Check that two inputs have different names and comparable keys."""
-    if left.name == right.name:
-        msg = (
-            f"input1, input2: both are named {left.name!r}; give them different names, which messages and rejected "
-            f"rows show"
-        )
-        raise ConfigurationError(msg)
-    first, second = ([(name, type_to_ddl(spec.schema.field(name).type)) for name in spec.key] for spec in (left, right))
-    if [kind for _, kind in first] != [kind for _, kind in second]:
-        shown = " and ".join(
-            f"{', '.join(f'{name} {kind}' for name, kind in columns) or 'none'} in input {spec.name!r}"
-            for columns, spec in ((first, left), (second, right))
-        )
-        msg = f"key: expected the same types in both inputs, got {shown}; declare the columns alike, or cast one"
-        raise SchemaError(msg)
 
 
 def input_number(number: Any) -> Literal[1, 2]:

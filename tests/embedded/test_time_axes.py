@@ -205,7 +205,7 @@ def test_a_harness_takes_times_as_they_come() -> None:
     for wrong, told in (
         (
             HarnessInput("id long", "id", "time", time_zone=BERLIN),
-            "columns: expected 'time' among them, with time_zone=",
+            "input 'left' has no event time column 'time'; valid are 'id'",
         ),
         (
             HarnessInput("id long, time long", "id", "time", time_zone=BERLIN),
