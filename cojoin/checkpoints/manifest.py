@@ -117,6 +117,10 @@ class Manifests:
                 raise damaged(self._files, self._name(one.batch_id), _FORM, f"{why}, of epoch {one.epoch}")
         return manifests
 
+    def read_after(self, batch_id: int) -> list[Manifest]:
+        """Return the manifests of the batches after one, oldest first; an error is that of ``read_all``."""
+        return self.read_all(each for each in self.batch_ids() if each > batch_id)
+
     def batch_ids(self) -> list[int]:
         """Return the batches that have a manifest, oldest first."""
         return numbers_in(self._files, _DIRECTORY)

@@ -1,8 +1,7 @@
 """The ``progress`` table: one row for each batch with content, for users to query.
 
 Rows are added in groups, so that the table has few files. Until then they are in the manifests, so a crash loses none:
-the next run adds those that are missing, and both together are the progress. Times are timestamps. A watermark is null
-before the first one, and after the end of all inputs.
+the next run adds those that are missing, and both together are the progress.
 
 The table is read and written without the JVM on local disks and object stores (``cojoin/delta``). Spark does it where
 only Hadoop reaches the store, where that writer can't give a session's default properties for new tables, and where the
@@ -12,13 +11,11 @@ table has been given a feature that the writer does not support.
 from __future__ import annotations
 
 import io
-import json
 import threading
 import time
 import uuid
-from datetime import datetime, timezone
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -27,43 +24,29 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from cojoin.checkpoints.manifest import Manifests
 from cojoin.checkpoints.output_tables import TableTransactions
+from cojoin.checkpoints.progress_rows import PROGRESS_SCHEMA, progress_rows
 from cojoin.delta.deltalake_table import check_deltalake, place_of
 from cojoin.delta.table_batches import NO_BATCH
 from cojoin.delta.table_log import TableRows
-from cojoin.engine.time.watermarks import END_OF_TIME, NONE
-from cojoin.engine.values.encoding import encode_rows
-from cojoin.engine.values.types import parse_schema
 from cojoin.storage.parquet_files import WrittenFile, file_statistics
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from cojoin.checkpoints.manifest import Manifest
     from cojoin.storage.store import Store
 
-PROGRESS_DDL = """
-    batch_id bigint, query_id string, processing_time timestamp, watermark timestamp, holding_input string, drained
-    boolean, inputs array<struct<name: string, rows_in: bigint, done: bigint, buffered: bigint, rejected: map<string,
-    bigint>,
-        late_applied: bigint, watermark: timestamp, max_timestamp: timestamp, lag_ms: bigint, status: string,
-        holding_partition: string, partitions: map<string, timestamp>, idle_partitions: array<string>>>,
-    rows_out bigint, emitted map<string, bigint>, state_bytes bigint,
-    state_bytes_by_key_group map<string, bigint>, output_delay_ms bigint, details map<string, bigint>,
-    durations_ms map<string, double>, offsets array<string>, outputs string
-"""
-
-PROGRESS_SCHEMA = parse_schema(PROGRESS_DDL, label="progress")
-"""The table's columns."""
 _FOLDER = "progress"
 _GROUP_BATCHES, _GROUP_SECONDS = 20, 60.0
 _KEPT_MANIFESTS, _TRIES = 100, 5
 
 
-def has_progress_table(files: Store) -> bool:
-    """Return whether a checkpoint's progress table has its first commit."""
-    return any(name.endswith(".json") for name in files.names("progress/_delta_log"))
+def newest_batch(table: DataFrame) -> int:
+    """Return the newest batch that a progress table has, as Spark reads it; ``NO_BATCH`` without one."""
+    row = table.agg(F.max("batch_id")).first()
+    return NO_BATCH if row is None or row[0] is None else int(row[0])
 
 
 def read_progress_rows(files: Store) -> pa.Table | None:
@@ -77,62 +60,9 @@ def read_progress_rows(files: Store) -> pa.Table | None:
     if table.why_not is not None:
         return None
     rows = table.read(PROGRESS_SCHEMA)
-    written, manifests = pc.max(rows["batch_id"]).as_py(), Manifests(files)
-    waiting = manifests.read_all(each for each in manifests.batch_ids() if written is None or each > written)
-    more = encode_rows([progress_row(each) for each in waiting], PROGRESS_SCHEMA, "progress")
-    return pa.concat_tables([rows, more]).sort_by("batch_id")
-
-
-def progress_row(manifest: Manifest) -> dict[str, Any]:
-    """Return a batch's row."""
-    report = manifest.report
-    inputs = [
-        {
-            "name": progress.name,
-            "rows_in": progress.rows_in,
-            "done": progress.done,
-            "buffered": progress.buffered,
-            "rejected": dict(progress.rejected),
-            "late_applied": progress.late_applied,
-            "watermark": _timestamp(progress.watermark),
-            "max_timestamp": _timestamp(progress.max_timestamp),
-            "lag_ms": progress.lag,
-            "status": progress.status,
-            "holding_partition": progress.holding_partition,
-            "partitions": {name: _timestamp(watermark) for name, watermark in progress.partitions.items()},
-            "idle_partitions": list(progress.idle_partitions),
-        }
-        for progress in report.inputs
-    ]
-    return {
-        "batch_id": report.batch_id,
-        "query_id": manifest.query_id,
-        "processing_time": _timestamp(report.processing_time) if report.processing_time else None,
-        "watermark": _timestamp(report.watermark),
-        "holding_input": report.holding_input,
-        "drained": report.drained,
-        "inputs": inputs,
-        "rows_out": report.rows_out,
-        "emitted": dict(report.emitted),
-        "state_bytes": report.state_bytes,
-        "state_bytes_by_key_group": dict(report.state_bytes_by_key_group),
-        "output_delay_ms": report.output_delay_ms,
-        "details": dict(report.details),
-        "durations_ms": {name: float(value) for name, value in manifest.durations_ms.items()},
-        "offsets": list(manifest.offsets),
-        "outputs": json.dumps(manifest.outputs),
-    }
-
-
-def _timestamp(millis: int) -> datetime | None:
-    """Return a time as a datetime; None where a timestamp can't represent it."""
-    if millis in (NONE, END_OF_TIME):
-        return None
-    try:
-        whole = datetime.fromtimestamp(millis // 1000, tz=timezone.utc)
-    except (OverflowError, ValueError, OSError):
-        return None
-    return whole.replace(microsecond=millis % 1000 * 1000)
+    newest = pc.max(rows["batch_id"]).as_py()
+    waiting = Manifests(files).read_after(NO_BATCH if newest is None else newest)
+    return pa.concat_tables([rows, progress_rows(waiting)]).sort_by("batch_id")
 
 
 class ProgressTable:
@@ -155,10 +85,9 @@ class ProgressTable:
         if rows is not None and rows.why_not is None:
             newest = rows.largest("batch_id")
             self._written = NO_BATCH if newest is None else newest
-        elif has_progress_table(self._files):
-            row = self._spark.read.format("delta").load(self._path).agg(F.max("batch_id")).first()
-            self._written = NO_BATCH if row is None or row[0] is None else int(row[0])
-        self._waiting = self._manifests.read_all(each for each in self._manifests.batch_ids() if each > self._written)
+        elif any(name.endswith(".json") for name in self._files.names(f"{_FOLDER}/_delta_log")):
+            self._written = newest_batch(self._spark.read.format("delta").load(self._path))
+        self._waiting = self._manifests.read_after(self._written)
 
     def prepare(self) -> None:
         """Import what the first commit needs, so that no batch waits for it."""
@@ -222,8 +151,7 @@ class ProgressTable:
 
     def _append(self, waiting: Sequence[Manifest], newest: int, transactions: TableTransactions) -> bool:
         """Write batches that follow the table's newest batch; return whether that was still the newest."""
-        rows = encode_rows([progress_row(each) for each in waiting], PROGRESS_SCHEMA, "progress")
-        last = waiting[-1]
+        rows, last = progress_rows(waiting), waiting[-1]
         if transactions.why_spark(PROGRESS_SCHEMA) is not None:
             # An Arrow table becomes a local relation; Python rows would start a Python worker.
             writer = self._spark.createDataFrame(rows).coalesce(1).write.format("delta").mode("append")

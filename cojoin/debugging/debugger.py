@@ -23,17 +23,11 @@ from cojoin.checkpoints.checkpoint import find_snapshot, open_files
 from cojoin.checkpoints.identity import describe_query, described_at, read_query
 from cojoin.checkpoints.inspect.key_state import BUFFERS, DOMAINS, STATE, KeyState, as_key, find, key_state
 from cojoin.checkpoints.inspect.query_state import QueryState, as_snapshot, stored_inputs
+from cojoin.checkpoints.progress_rows import RecordedBatch
 from cojoin.checkpoints.query_changes import check_evolution
 from cojoin.checkpoints.state_table import StateTable
 from cojoin.checkpoints.stored_state import StoredState
-from cojoin.debugging.recorded_batches import (
-    RecordedBatch,
-    ReplayedRows,
-    Span,
-    batches_after,
-    header_at,
-    with_recorded_time,
-)
+from cojoin.debugging.recorded_batches import ReplayedRows, Span, batches_after, header_at, with_recorded_time
 from cojoin.debugging.row_steps import Callbacks, cuts_of, run_batch
 from cojoin.embedded.steps import Stepper
 from cojoin.engine import rescaling
@@ -445,7 +439,7 @@ def load_key(spark: SparkSession, checkpoint: Snapshot, key: Any) -> LoadedKey:
     wanted = {name: state.key_values(name, key) for name in stored.tables}
     rows = find(stored, wanted, None, key_group=group)
     tables = {name: each.rows for name, each in rows.items()}
-    shown, batch = key_state(state, values, rows), RecordedBatch.of_manifest(snapshot.manifest)
+    shown, batch = key_state(state, values, rows), RecordedBatch.of_report(report, snapshot.manifest.offsets)
     return LoadedKey(spark, files, described, state, values, key_hash, group, tables, shown, batch)
 
 

@@ -20,8 +20,7 @@ import json
 import tempfile
 import uuid
 from collections import defaultdict
-from dataclasses import dataclass, replace
-from datetime import datetime, timezone
+from dataclasses import dataclass, fields, replace
 from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,6 +33,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from cojoin.checkpoints.inspect.key_state import having
 from cojoin.checkpoints.inspect.query_state import read_progress
 from cojoin.checkpoints.manifest import Manifests
+from cojoin.checkpoints.progress_rows import RecordedBatch
 from cojoin.engine.time.control_rows import ONE_PARTITION, Control
 from cojoin.engine.time.operator_watermark import InputWatermark
 from cojoin.engine.time.watermark_strategies import WatermarkStrategy
@@ -54,64 +54,12 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
     from cojoin.checkpoints.inspect.key_state import Values
-    from cojoin.checkpoints.manifest import Manifest
+    from cojoin.checkpoints.progress_rows import RecordedInput
     from cojoin.engine.operator import Sides
     from cojoin.engine.plan import Plan
-    from cojoin.engine.time.watermarks import Status
     from cojoin.spark.bound_input import BoundInput
     from cojoin.spark.sources.sources import Source
     from cojoin.storage.store import Store
-
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
-
-
-@dataclass(frozen=True)
-class RecordedInput:
-    """An input's times after a batch, in epoch milliseconds, ``-2**63`` for none, and its status."""
-
-    watermark: int
-    max_timestamp: int
-    status: Status
-
-
-@dataclass(frozen=True)
-class RecordedBatch:
-    """A batch as the checkpoint recorded it, with its processing time in epoch milliseconds and both inputs after it.
-
-    The inputs ended with it if it was drained. The offsets are each source's end, as lines of Spark's offset log; the
-    control input's is the last.
-    """
-
-    batch_id: int
-    processing_time: int
-    inputs: tuple[RecordedInput, RecordedInput]
-    drained: bool
-    offsets: Sequence[str]
-
-    @classmethod
-    def of_manifest(cls, manifest: Manifest) -> RecordedBatch:
-        """Return the batch of a manifest."""
-        report = manifest.report
-        left, right = (
-            RecordedInput(side.watermark, side.max_timestamp, side.status)  # type: ignore[arg-type]
-            for side in report.inputs
-        )
-        return cls(report.batch_id, report.processing_time, (left, right), report.drained, manifest.offsets)
-
-    @classmethod
-    def of_progress(cls, row: Mapping[str, Any]) -> RecordedBatch:
-        """Return the batch of a row of the progress table, with its times as datetimes."""
-        left, right = (
-            RecordedInput(
-                END_OF_TIME if side["status"] == "finished" else _millis(side["watermark"]),
-                _millis(side["max_timestamp"]),
-                side["status"],
-            )
-            for side in row["inputs"]
-        )
-        clock = max(0, _millis(row["processing_time"]))
-        return cls(row["batch_id"], clock, (left, right), bool(row["drained"]), row["offsets"])
 
 
 def batches_after(spark: SparkSession, files: Store, batch_id: int) -> list[RecordedBatch]:
@@ -120,19 +68,15 @@ def batches_after(spark: SparkSession, files: Store, batch_id: int) -> list[Reco
     known = manifests.batch_ids()
     later = [each for each in known if each > batch_id]
     read = [manifests.read(number) for number in later]
-    batches = [RecordedBatch.of_manifest(manifest) for manifest in read if manifest is not None]
+    batches = [RecordedBatch.of_report(each.report, each.offsets) for each in read if each is not None]
     # Manifests are deleted from the oldest on, so if this batch has one, those after it have theirs.
     if batch_id not in known:
         first = min(later, default=None)
         rows = read_progress(spark, files.root).where(F.col("batch_id") > batch_id)
         rows = rows if first is None else rows.where(F.col("batch_id") < first)
-        wanted = rows.select("batch_id", "processing_time", "inputs", "drained", "offsets").toArrow().to_pylist()
-        batches = [*sorted(map(RecordedBatch.of_progress, wanted), key=lambda batch: batch.batch_id), *batches]
+        wanted = rows.select(*(each.name for each in fields(RecordedBatch))).toArrow().to_pylist()
+        batches = [*sorted(map(RecordedBatch.of_row, wanted), key=lambda batch: batch.batch_id), *batches]
     return batches
-
-
-def _millis(moment: datetime | None) -> int:
-    return NONE if moment is None else (moment - _EPOCH) // (datetime.resolution * 1000)
 
 
 def with_recorded_time(plan: Plan) -> Plan:

@@ -29,7 +29,7 @@ from cojoin.errors import FunctionError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from cojoin.debugging.recorded_batches import RecordedBatch
+    from cojoin.checkpoints.progress_rows import RecordedBatch
     from cojoin.embedded.steps import Step, Stepper
     from cojoin.engine.functions import Context
     from cojoin.engine.input_spec import InputSpec

@@ -1,23 +1,21 @@
 """``plot_watermarks`` draws the watermarks of both inputs and of the operator by batch, and the input that holds back.
 
-The batches come from a query's progress table, in any form, or from reports. A watermark is None where there is none:
-before the first one, and after the end of all inputs.
+The batches come from a query's progress table, in any form, or from reports.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 import numpy as np
 import pyarrow as pa
 
+from cojoin.checkpoints.progress_rows import RecordedBatch
 from cojoin.embedded.libraries import is_pandas
 from cojoin.engine.batch_report import BatchReport
-from cojoin.engine.time.watermarks import END_OF_TIME, NONE
+from cojoin.engine.time.watermarks import END_OF_TIME
 from cojoin.engine.values.arguments import check_word
 from cojoin.errors import ConfigurationError
 from cojoin.plots.time_axes import BLACK, GREY, LEFT, RIGHT, as_numbers, check_axes, format_times, new_axes
@@ -87,15 +85,15 @@ def plot_watermarks(progress: Any, *, ax: Axes | None = None, over: Over | None 
     return axes
 
 
-def _places(axes: Axes, points: Sequence[Point], over: Over | None) -> NDArray[np.float64]:
+def _places(axes: Axes, points: Sequence[RecordedBatch], over: Over | None) -> NDArray[np.float64]:
     """Set the horizontal axis, and return each batch's position on it and the end of the last one."""
     clocks = [each.processing_time for each in points]
     if over is None:
-        known = [each for each in clocks if each is not None]
+        known = [each for each in clocks if each]
         over = "processing_time" if len(known) == len(clocks) and len(set(known)) > 1 else "batches"
     if over == "processing_time":
         format_times(axes, "x", "processing time")
-        positions = as_numbers(None if each is None else 1_000 * each for each in clocks)
+        positions = as_numbers(1_000 * each if each else None for each in clocks)
     else:
         from matplotlib.ticker import FixedLocator, MaxNLocator  # noqa: PLC0415 - an extra
 
@@ -109,23 +107,24 @@ def _places(axes: Axes, points: Sequence[Point], over: Over | None) -> NDArray[n
     return np.append(positions, positions[-1] + (float(np.median(steps)) if len(steps) else 1.0) / 2)
 
 
-def _draw_input(axes: Axes, positions: NDArray[np.float64], points: Sequence[Point], number: int, colour: str) -> None:
+def _draw_input(
+    axes: Axes, positions: NDArray[np.float64], points: Sequence[RecordedBatch], number: int, colour: str
+) -> None:
     inputs = [each.inputs[number] for each in points]
     name = inputs[-1].name
     _step(axes, positions, (each.max_timestamp for each in inputs), colour, f"_{name}, newest", linestyle=":")
     _step(axes, positions, (each.watermark for each in inputs), colour, name, linewidth=2.2)
     ended = next((index for index, each in enumerate(inputs) if each.status == "finished"), None)
     if ended is not None:
-        last = [each.watermark if each.watermark is not None else each.max_timestamp for each in inputs]
-        height = max((each for each in last[: ended + 1] if each is not None), default=None)
-        heights = as_numbers([None if height is None else 1_000 * height])
+        last = [each.max_timestamp if each.watermark == END_OF_TIME else each.watermark for each in inputs]
+        heights = as_numbers([1_000 * max(last[: ended + 1])])
         axes.plot(positions[[ended]], heights, marker=">", linestyle="none", color=colour, label=f"_{name}, finished")
 
 
 def _step(
-    axes: Axes, positions: NDArray[np.float64], millis: Iterable[int | None], colour: str, label: str, **style: Any
+    axes: Axes, positions: NDArray[np.float64], millis: Iterable[int], colour: str, label: str, **style: Any
 ) -> None:
-    heights = as_numbers(None if each is None else 1_000 * each for each in millis)
+    heights = as_numbers(1_000 * each for each in millis)
     axes.step(positions, np.append(heights, heights[-1]), where="post", color=colour, label=label, **style)
 
 
@@ -136,7 +135,7 @@ def _make_room(axes: Axes) -> None:
     axes.set_ylim(low - span * 0.42, high + span * 0.22)
 
 
-def _draw_holding(axes: Axes, positions: NDArray[np.float64], points: Sequence[Point]) -> None:
+def _draw_holding(axes: Axes, positions: NDArray[np.float64], points: Sequence[RecordedBatch]) -> None:
     colours = {each.name: colour for each, colour in zip(points[-1].inputs, _COLOURS, strict=True)}
     held = [colours.get(point.holding_input or "") for point in points]
     for colour, group in groupby(range(len(points)), key=lambda number: held[number]):
@@ -147,12 +146,12 @@ def _draw_holding(axes: Axes, positions: NDArray[np.float64], points: Sequence[P
             )
 
 
-def _draw_waiting(axes: Axes, positions: NDArray[np.float64], points: Sequence[Point]) -> None:
+def _draw_waiting(axes: Axes, positions: NDArray[np.float64], points: Sequence[RecordedBatch]) -> None:
     counts = axes.twinx()
-    largest = max(1, *(sum(each.waiting for each in point.inputs) for point in points))
+    largest = max(1, *(sum(each.buffered for each in point.inputs) for point in points))
     bottom = np.zeros(len(positions))
     for number, colour in enumerate(_COLOURS):
-        waiting = [float(point.inputs[number].waiting) for point in points]
+        waiting = [float(point.inputs[number].buffered) for point in points]
         top = bottom + np.array([*waiting, waiting[-1]])
         counts.fill_between(positions, bottom, top, step="post", color=colour, alpha=0.18, linewidth=0)
         bottom = top
@@ -164,7 +163,7 @@ def _draw_waiting(axes: Axes, positions: NDArray[np.float64], points: Sequence[P
     counts.spines[["top", "right", "left"]].set_visible(False)
 
 
-def _draw_legend(axes: Axes, points: Sequence[Point]) -> None:
+def _draw_legend(axes: Axes, points: Sequence[RecordedBatch]) -> None:
     """Name the inputs by their colours, and each kind of line or area once."""
     from matplotlib.lines import Line2D  # noqa: PLC0415 - an extra
     from matplotlib.patches import Patch  # noqa: PLC0415
@@ -181,37 +180,14 @@ def _draw_legend(axes: Axes, points: Sequence[Point]) -> None:
 
 
 _COLUMNS = ("batch_id", "processing_time", "watermark", "holding_input", "inputs")
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
-@dataclass(frozen=True)
-class InputPoint:
-    """An input after a batch; times are epoch milliseconds, None where there is none."""
-
-    name: str
-    watermark: int | None
-    max_timestamp: int | None
-    waiting: int
-    status: str
-
-
-@dataclass(frozen=True)
-class Point:
-    """A batch; times are epoch milliseconds, None where there is none."""
-
-    batch_id: int
-    processing_time: int | None
-    watermark: int | None
-    holding_input: str | None
-    inputs: tuple[InputPoint, InputPoint]
-
-
-def read_points(progress: Any) -> list[Point]:
+def read_points(progress: Any) -> list[RecordedBatch]:
     """Return the batches, by number, of a result of ``read_progress`` in any form, or of reports or steps."""
     if isinstance(progress, BatchReport) or isinstance(getattr(progress, "report", None), BatchReport):
         points = [_of_report(progress)]
     elif isinstance(progress, pa.Table) or is_pandas(progress) or hasattr(progress, "toArrow"):
-        points = [_of_row(row) for row in _rows(progress)]
+        points = [RecordedBatch.of_row(row) for row in _rows(progress)]
     elif isinstance(progress, Iterable) and not isinstance(progress, (str, bytes, Mapping)):
         points = [_of_report(each) for each in progress]
     else:
@@ -244,53 +220,11 @@ def _check_columns(names: Iterable[str]) -> None:
         raise ConfigurationError(msg)
 
 
-def _of_row(row: Mapping[str, Any]) -> Point:
-    inputs = [side.asDict() if hasattr(side, "asDict") else side for side in row["inputs"]]
-    left, right = (
-        InputPoint(
-            str(side["name"]),
-            _millis(side["watermark"]),
-            _millis(side["max_timestamp"]),
-            int(side["buffered"]),
-            str(side["status"]),
-        )
-        for side in inputs
-    )
-    holding = row["holding_input"]
-    return Point(
-        int(row["batch_id"]),
-        _millis(row["processing_time"]),
-        _millis(row["watermark"]),
-        holding if isinstance(holding, str) else None,
-        (left, right),
-    )
-
-
-def _of_report(source: Any) -> Point:
+def _of_report(source: Any) -> RecordedBatch:
     report = source if isinstance(source, BatchReport) else getattr(source, "report", None)
     if not isinstance(report, BatchReport):
         raise ConfigurationError(_unknown(source))
-    left, right = (
-        InputPoint(side.name, _known(side.watermark), _known(side.max_timestamp), side.buffered, side.status)
-        for side in report.inputs
-    )
-    clock = report.processing_time or None
-    return Point(report.batch_id, clock, _known(report.watermark), report.holding_input, (left, right))
-
-
-def _known(millis: int) -> int | None:
-    return None if millis in (NONE, END_OF_TIME) else millis
-
-
-def _millis(value: Any) -> int | None:
-    """Return a time of a progress table in epoch milliseconds; pandas and Spark give times without a zone as well."""
-    if value is None or value != value:  # noqa: PLR0124 - pandas' NaT is unequal to itself
-        return None
-    if isinstance(value, np.datetime64):
-        return int(value.astype("datetime64[ms]").astype(np.int64))
-    # A pandas Timestamp is a datetime, too.
-    moment = value if value.tzinfo is not None else value.replace(tzinfo=timezone.utc)
-    return int((moment - _EPOCH) // timedelta(milliseconds=1))
+    return RecordedBatch.of_report(report)
 
 
 def _unknown(value: Any) -> str:

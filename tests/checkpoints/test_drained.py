@@ -9,9 +9,9 @@ import pytest
 import cojoin as cj
 from cojoin.checkpoints.checkpoint import find_snapshot
 from cojoin.checkpoints.manifest import Manifests
+from cojoin.checkpoints.progress_rows import RecordedBatch
 from cojoin.checkpoints.snapshots import SnapshotIndex, Snapshots
 from cojoin.debugging.debugger import nothing_of
-from cojoin.debugging.recorded_batches import RecordedBatch
 from cojoin.storage.local_store import LocalStore
 from tests.checkpoints.reports import manifest
 
@@ -51,7 +51,7 @@ def test_a_damaged_manifest_does_not_hide_that_the_snapshot_is_missing(tmp_path:
 
 
 def test_a_snapshot_after_a_drain_has_nothing_of_a_key_and_says_why() -> None:
-    before, after = (RecordedBatch.of_manifest(manifest(2, drained=drained)) for drained in (False, True))
+    before, after = (RecordedBatch.of_report(manifest(2, drained=drained).report) for drained in (False, True))
     told = "the snapshot of batch 2 has nothing of key 7"
     assert nothing_of(7, before, []) == told
     assert nothing_of(7, before, [6, 8]) == f"{told}; keys that it has are, for example, 6, 8"

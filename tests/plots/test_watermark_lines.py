@@ -12,9 +12,8 @@ from matplotlib.dates import num2date
 
 import cojoin as cj
 from cojoin.checkpoints.manifest import Manifest
-from cojoin.checkpoints.progress_table import PROGRESS_SCHEMA, progress_row
+from cojoin.checkpoints.progress_rows import progress_rows
 from cojoin.engine.time.watermarks import END_OF_TIME, NONE
-from cojoin.engine.values.encoding import encode_rows
 from cojoin.plots import plot_watermarks
 from tests.plots.drawn import legend
 from tests.spark.query.runs import HOUR, NOON, report
@@ -39,12 +38,7 @@ def reports() -> list[BatchReport]:
 
 def table() -> pa.Table:
     """The same as the progress table has it."""
-    rows = [progress_row(manifest(each)) for each in reports()]
-    return encode_rows(rows, PROGRESS_SCHEMA, "progress")
-
-
-def manifest(each: BatchReport) -> Any:
-    return Manifest("q", each, (), {}, {})
+    return progress_rows(Manifest("q", each, (), {}, {}) for each in reports())
 
 
 def heights(axes: Axes, label: str) -> list[float | None]:

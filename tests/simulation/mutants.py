@@ -148,7 +148,7 @@ MUTANTS = (
     Mutant(
         "a run does not look for batches that are missing in the progress table",
         "cojoin.checkpoints.progress_table:ProgressTable.recover",
-        (("if each > self._written", "if False"),),
+        (("self._manifests.read_after(self._written)", "[]"),),
     ),
     Mutant(
         "a savepoint lists the manifests before the commits",

@@ -34,12 +34,12 @@ from cojoin.checkpoints.inspect.key_state import (
     key_state,
 )
 from cojoin.checkpoints.manifest import Manifests
-from cojoin.checkpoints.progress_table import PROGRESS_SCHEMA, has_progress_table, progress_row
+from cojoin.checkpoints.progress_rows import PROGRESS_SCHEMA, progress_rows
+from cojoin.checkpoints.progress_table import newest_batch, read_progress_rows
 from cojoin.checkpoints.savepoint import take_savepoint
 from cojoin.checkpoints.snapshots import Snapshots
 from cojoin.checkpoints.state_table import StateTable
 from cojoin.checkpoints.stored_state import StoredState, open_batch
-from cojoin.delta.table_log import TableRows
 from cojoin.engine.display import Display, format_bytes, format_time, text_table
 from cojoin.engine.input_spec import InputSpec
 from cojoin.engine.rescaling import key_columns
@@ -48,7 +48,6 @@ from cojoin.engine.state.ttl import split_type
 from cojoin.engine.time.known_time import KnownTime
 from cojoin.engine.time.time_axis import TimeAxis, is_moment
 from cojoin.engine.time.watermarks import NONE
-from cojoin.engine.values.encoding import encode_rows
 from cojoin.engine.values.rows import back_quoted, free_name
 from cojoin.engine.values.types import parse_schema
 from cojoin.errors import CheckpointError, ConfigurationError
@@ -364,27 +363,21 @@ def read_progress(spark: SparkSession, checkpoint: Location | Snapshot) -> DataF
     """
     checkpoint = as_snapshot(checkpoint, None)
     files = open_files(spark, checkpoint.path)
-    written, table = -1, None
-    # The table is opened before the manifests are listed, so a batch that is moved meanwhile is read from these.
-    if has_progress_table(files):
-        rows = TableRows(files, "progress")
-        if rows.why_not is None:
-            table = spark.createDataFrame(rows.read(PROGRESS_SCHEMA), spark_schema(PROGRESS_SCHEMA))
-        else:
-            table = spark.read.format("delta").load(files.path("progress"))
-        newest = table.agg(F.max("batch_id")).first()
-        written = -1 if newest is None or newest[0] is None else int(newest[0])
-    manifests = Manifests(files)
-    waiting = manifests.read_all(batch_id for batch_id in manifests.batch_ids() if batch_id > written)
-    unwritten = encode_rows([progress_row(manifest) for manifest in waiting], PROGRESS_SCHEMA, "progress")
+    rows = read_progress_rows(files)
     # With Spark Connect, a table without rows needs its schema given.
-    frame = spark.createDataFrame(unwritten, spark_schema(PROGRESS_SCHEMA))
-    both = frame if table is None else table.unionByName(frame, allowMissingColumns=True)
+    schema = spark_schema(PROGRESS_SCHEMA)
+    if rows is None:
+        table = spark.read.format("delta").load(files.path("progress"))
+        # The table is opened before the manifests are listed, as in ``read_progress_rows``.
+        unwritten = progress_rows(Manifests(files).read_after(newest_batch(table)))
+        progress = table.unionByName(spark.createDataFrame(unwritten, schema), allowMissingColumns=True)
+    else:
+        progress = spark.createDataFrame(rows, schema)
     if isinstance(checkpoint.at, datetime):
-        both = both.where(F.col("processing_time") <= F.lit(checkpoint.at))
+        progress = progress.where(F.col("processing_time") <= F.lit(checkpoint.at))
     elif checkpoint.at is not None:
-        both = both.where(F.col("batch_id") <= checkpoint.at)
-    return both.orderBy("batch_id")
+        progress = progress.where(F.col("batch_id") <= checkpoint.at)
+    return progress.orderBy("batch_id")
 
 
 @finds_session
