@@ -26,6 +26,7 @@ import pyarrow.compute as pc
 from cojoin.capture.captured_keys import CapturedKey, name_of, replay_key
 from cojoin.capture.history import history_of, key_histories, mask_columns, select_columns
 from cojoin.engine.functions import OutputTag, encode_outputs
+from cojoin.engine.joins.output_columns import output_names
 from cojoin.engine.keyed_process import KeyedCoProcess
 from cojoin.engine.local.local_run import LocalRun, decode_states
 from cojoin.engine.operator import OUTPUT
@@ -414,16 +415,12 @@ def _matches_of_join(
         return np.array([], dtype=np.int64), np.array([], dtype=np.int64)
     operation: Any = history.plan.operation
     plan = replace(history.plan, operation=replace(operation, how="left"))
-    left, right = plan.inputs
-    left_out = {*right.key, getattr(operation, "deletes", None), *right.technical}
-    position = len(left.schema) + [name for name in right.schema.names if name not in left_out].index(
-        str(right.event_time)
-    )
+    of_left, of_right = output_names(plan)
     members_by_kind: tuple[set[tuple[Any, ...]], set[tuple[Any, ...]]] = (set(), set())
     for output in _outputs(plan, history):
         table = output.tables()[OUTPUT]
-        keys = table.select([left.schema.names.index(name) for name in left.key])
-        is_matched = table.column(position).is_valid()
+        keys = table.select([of_left[name] for name in plan.left.key])
+        is_matched = table.column(of_right[str(plan.right.event_time)]).is_valid()
         for members, mask in zip(members_by_kind, (is_matched, pc.invert(is_matched)), strict=True):
             distinct = keys.filter(mask).group_by(keys.column_names).aggregate([])
             members.update(map(tuple, decode_rows(distinct)))

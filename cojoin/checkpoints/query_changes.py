@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from cojoin.engine.joins.output_columns import output_names
 from cojoin.engine.values import schema_evolution
 from cojoin.engine.values.arguments import duration_text
 from cojoin.engine.values.rows import back_quoted
@@ -104,10 +105,8 @@ def check_output_meaning(stored: Mapping[str, Any], plan: Plan, checkpoint: str)
 
 def _sides(plan: Plan, left: InputSpec, right: InputSpec) -> dict[str, bool]:
     """Return the columns of a join's output, and whether each is of the left input."""
-    # A join renames the fields of its left input, and makes those of the right one.
-    marked = pa.schema([field.with_metadata({"left": ""}) for field in left.schema])
-    joined = plan.operation.output_schema(replace(left, schema=marked), right)
-    return {field.name: bool(field.metadata) for field in joined}
+    of_left, of_right = output_names(replace(plan, left=left, right=right))
+    return dict.fromkeys(of_left.values(), True) | dict.fromkeys(of_right.values(), False)
 
 
 def added_columns(stored: Mapping[str, Any], current: Mapping[str, Any]) -> list[tuple[str, ...]]:

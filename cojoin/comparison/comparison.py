@@ -24,6 +24,7 @@ import numpy as np
 import pyarrow as pa
 
 from cojoin.engine.joins import AsofJoin, IntervalJoin, TemporalJoin
+from cojoin.engine.joins.output_columns import output_names
 from cojoin.engine.keyed_process import KeyedCoProcess
 from cojoin.engine.operator import OUTPUT, REJECTED
 from cojoin.engine.plan import describe_operation, describe_watermark
@@ -182,20 +183,13 @@ def _identity(a: Plan, b: Plan, name: str) -> tuple[str, ...]:
         return ()
     one, other = _identifying(a), _identifying(b)
     shared = tuple(column for column in one if column in other)
-    return shared if set(a.output.names[: len(a.left.schema)]) <= set(shared) else ()
+    return shared if set(output_names(a)[0].values()) <= set(shared) else ()
 
 
 def _identifying(plan: Plan) -> tuple[str, ...]:
-    left = tuple(plan.output.names[: len(plan.left.schema)])
-    time = right_columns(plan).get(str(plan.right.event_time))
+    of_left, of_right = output_names(plan)
+    left, time = tuple(of_left.values()), of_right.get(str(plan.right.event_time))
     return (*left, time) if isinstance(plan.operation, IntervalJoin) and time is not None else left
-
-
-def right_columns(plan: Plan) -> dict[str, str]:
-    """Return the right input's columns that a join's output has, each with its name there."""
-    without = {*plan.right.key, getattr(plan.operation, "deletes", None), *plan.right.technical}
-    payload = [name for name in plan.right.schema.names if name not in without]
-    return dict(zip(payload, plan.output.names[len(plan.left.schema) :], strict=False))
 
 
 def _schema_differences(one: pa.Schema, other: pa.Schema) -> Iterator[str]:

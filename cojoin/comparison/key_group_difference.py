@@ -20,12 +20,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cojoin.comparison.comparison import changed_settings, right_columns
+from cojoin.comparison.comparison import changed_settings
 from cojoin.comparison.difference import ArrowRows, Difference, OutputDifference, examples_of, sum_counts
 from cojoin.comparison.row_matching import canonical, compare_rows, differing
 from cojoin.engine.callbacks import user_traceback
 from cojoin.engine.display import format_span, show_row
 from cojoin.engine.joins import IntervalJoin, TemporalJoin
+from cojoin.engine.joins.output_columns import output_names
 from cojoin.engine.keyed_process import KeyedCoProcess
 from cojoin.engine.local.local_run import LocalRun
 from cojoin.engine.operator import OUTPUT, REJECTED
@@ -166,7 +167,7 @@ class Explainer:
         # For other types, ``is_in`` is not equality: 0.0 equals -0.0, but is not in a set that has only -0.0.
         if not (pa.types.is_integer(dtype) or pa.types.is_string(dtype)):
             return
-        name = dict(zip(plan.left.schema.names, plan.output.names, strict=False))[key]
+        name = output_names(plan)[0][key]
         right = self._rows[1].column(plan.right.key[0])
         # The keys stay in Arrow, since a text need not be valid UTF-8.
         keys = [
@@ -189,13 +190,14 @@ class Explainer:
     def _has_times(self) -> bool:
         """Return whether the compared columns identify a match."""
         plan = self._plans[0]
-        needed = {*plan.output.names[: len(plan.left.schema)], right_columns(plan).get(str(plan.right.event_time), "")}
+        of_left, of_right = output_names(plan)
+        needed = {*of_left.values(), of_right.get(str(plan.right.event_time), "")}
         return needed <= set(self._output.columns.names)
 
     def _joined(self, positions: Mapping[str, int]) -> Iterator[str]:
         plan = self._plans[0]
-        names = dict(zip(plan.left.schema.names, plan.output.names, strict=False))
-        matched = right_columns(plan)[str(plan.right.event_time)]
+        names, of_right = output_names(plan)
+        matched = of_right[str(plan.right.event_time)]
         present = [
             (which, made.slice(position, 1))
             for (which, position), made in zip(positions.items(), self._made, strict=True)
@@ -258,9 +260,7 @@ class Explainer:
     def _places_of(self, rows: pa.Table, row: pa.Table) -> list[int]:
         """Return the position, among sorted right rows, of an output row's right row: the last of equal ones."""
         plan = self._plans[0]
-        names = {
-            own: output_name for own, output_name in right_columns(plan).items() if output_name in row.column_names
-        }
+        names = {own: in_output for own, in_output in output_names(plan)[1].items() if in_output in row.column_names}
         wanted = canonical(row.select(list(names.values())).rename_columns(list(names)))
         if not names or all(column.null_count for column in wanted.columns):
             return []

@@ -27,6 +27,7 @@ from cojoin.embedded.libraries import is_pandas, is_polars, library_of
 from cojoin.engine.input import TimeMeaning, check_names, check_pair
 from cojoin.engine.input_spec import split_admitted
 from cojoin.engine.joins import AsofJoin, IntervalJoin, TemporalJoin
+from cojoin.engine.joins.output_columns import output_names
 from cojoin.engine.local.local_run import LocalRun
 from cojoin.engine.operator import OUTPUT
 from cojoin.engine.ordering import stable_argsort
@@ -130,9 +131,7 @@ def join_frames(
     check_pair(one, two, (sides[0].library, sides[1].library))
     # The result's names depend on all of the left's names, and not on its types.
     named = replace(one, schema=pa.schema([(name, pa.null()) for name in sides[0].names]))
-    names = join.output_schema(named, two).names
-    without = {*two.key, *(join.without(two) if isinstance(join, TemporalJoin) else ())}
-    payload = [name for name in two.schema.names if name not in without]
+    of_left, of_right = output_names(Plan(join, named, two, 1))
     keyed = sides[0].typed.select(list(dict.fromkeys([*one.key, str(one.event_time)])))
     (one, lefts), (two, rights) = _numbered(one, keyed), _numbered(two, sides[1].typed)
     (lefts, left_out), (rights, right_out) = split_admitted(lefts, one, 0), split_admitted(rights, two, 0)
@@ -140,8 +139,8 @@ def join_frames(
         # No watermark is needed before the end of input.
         pairs = run.process((lefts, rights), end_of_input=True).tables()[OUTPUT]
     places, matches = _in_order(pairs, keyed.num_rows, join)
-    own = len(sides[0].names)
-    joined = _assembled(sides[0], names[:own], places, sides[1], _Added(payload, names[own:], matches))
+    added = _Added(list(of_right), list(of_right.values()), matches)
+    joined = _assembled(sides[0], list(of_left.values()), places, sides[1], added)
     return joined, (_unmatchable(keyed, left_out), _unmatchable(sides[1].typed, right_out))
 
 

@@ -16,10 +16,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cojoin.comparison.comparison import right_columns
 from cojoin.engine.display import short_value, show_value
 from cojoin.engine.input_spec import InputSpec, control_of
 from cojoin.engine.joins import AsofJoin, TemporalJoin
+from cojoin.engine.joins.output_columns import output_names
 from cojoin.engine.joins.search import known_first
 from cojoin.engine.local.kept_tables import KeptTables
 from cojoin.engine.local.local_run import LocalRun
@@ -126,11 +126,10 @@ def key_rows(plan: Plan, execution: EmbeddedExecution, key: tuple[Any, ...], row
     """Return one key's rows in a join, with their matches."""
     left, right = plan.inputs
     table = replace(execution, rows=rows).run(plan).output
-    names = (
-        plan.output.names[left.schema.names.index(str(left.event_time))],
-        right_columns(plan)[str(right.event_time)],
-    )
-    times = [_micros_or_none(table, name, spec.axis) for name, spec in zip(names, plan.inputs, strict=True)]
+    times = [
+        _micros_or_none(table, names[str(spec.event_time)], spec.axis)
+        for names, spec in zip(output_names(plan), plan.inputs, strict=True)
+    ]
     matches: dict[int, list[int]] = {}
     for of_left, of_right in zip(*times, strict=True):
         if of_left is not None and of_right is not None:

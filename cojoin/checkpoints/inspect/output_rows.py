@@ -25,6 +25,7 @@ from cojoin.delta.table_batches import FENCE, KEPT
 from cojoin.delta.table_log import UnreadableLogError
 from cojoin.engine.display import format_time, show_row
 from cojoin.engine.input_spec import rejected_table
+from cojoin.engine.joins.output_columns import names_in_output
 from cojoin.engine.operator import OUTPUT, REJECTED
 from cojoin.engine.time.watermarks import NONE
 from cojoin.engine.values.encoding import encode_entries
@@ -313,13 +314,10 @@ class EmittedRows:
         if query["operator"] == "process":
             return {}
         left, right = self._state.inputs
-        output_names = parse_schema(query["output"], label="output").names
-        of_left = dict(zip(left.schema.names, output_names, strict=False))
+        output = parse_schema(query["output"], label="output").names
+        of_left, of_right = names_in_output(left, right, output, query.get("deletes"))
         if side == 0:
             return of_left
-        without = {*right.key, query.get("deletes"), *right.technical}
-        payload = [name for name in right.schema.names if name not in without]
-        of_right = dict(zip(payload, output_names[len(left.schema) :], strict=False))
         return {**of_right, **{mine: of_left[name] for mine, name in zip(right.key, left.key, strict=True)}}
 
     def _schemas(self) -> dict[str, pa.Schema]:

@@ -24,12 +24,13 @@ from cojoin.engine.values.arguments import check_word
 from cojoin.errors import ConfigurationError, SchemaError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
     from cojoin.engine.input_spec import InputSpec
     from cojoin.engine.joins.search import SortedRows
+    from cojoin.engine.plan import Plan
 
 Suffixes: TypeAlias = tuple[str, str]
 """The suffixes for a name that both inputs have, left and right, such as ``("", "_customer")``."""
@@ -59,14 +60,14 @@ def joined_schema(
     suffixes: Suffixes | None,
     *,
     how: str = "left",
-    without: Collection[str] = (),
+    deletes: str | None = None,
     timeless_right: bool = False,
     knows_right: bool = False,
 ) -> pa.Schema:
     """Return the columns of a join's result.
 
     ``how`` names the sides whose rows without a match are in it: ``"left"``, ``"right"``, ``"full"`` or ``"inner"``.
-    ``without`` are columns of the right that it lacks, besides the key. With ``timeless_right`` the right input may be
+    ``deletes`` is the right's column that marks deletes, which it lacks. With ``timeless_right`` the right input may be
     a table without event time, with ``knows_right`` its rows may have known times.
 
     Raises:
@@ -81,8 +82,8 @@ def joined_schema(
     refuse_known(left, "a left input", "a left row is joined at its event time")
     if not knows_right:
         refuse_known(right, "interval_join", "it pairs rows by the distance of their event times")
-    _check_rows(left, right, without, timeless_right=timeless_right)
-    payload = [field for field in right.schema if field.name not in right.key and field.name not in without]
+    _check_rows(left, right, deletes, timeless_right=timeless_right)
+    payload = _right_fields(right, deletes)
     taken = {name.lower() for name in left.schema.names}
     keys = {name.lower() for name in left.key}
     renamed = {}
@@ -110,6 +111,26 @@ def joined_schema(
     return pa.schema(fields)
 
 
+def _right_fields(right: InputSpec, deletes: str | None) -> list[pa.Field]:
+    """Return the right's columns that a result has: all but its key and those that only say what is deleted."""
+    without = {*right.key, deletes, *right.technical}
+    return [field for field in right.schema if field.name not in without]
+
+
+def output_names(plan: Plan) -> tuple[dict[str, str], dict[str, str]]:
+    """Return for each input of a join its columns that the output has, each with its name there."""
+    return names_in_output(*plan.inputs, plan.output.names, getattr(plan.operation, "deletes", None))
+
+
+def names_in_output(
+    left: InputSpec, right: InputSpec, output: Sequence[str], deletes: str | None
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Return ``output_names`` by the names of the output's columns, and by the join's ``deletes`` where it has any."""
+    of_right = [field.name for field in _right_fields(right, deletes)]
+    own = len(left.schema)
+    return dict(zip(left.schema.names, output, strict=False)), dict(zip(of_right, output[own:], strict=False))
+
+
 def left_order(left: InputSpec, schema: pa.Schema) -> tuple[str, ...] | None:
     """Return the columns of a result by which a join emits its left rows in order; None where none have that order.
 
@@ -121,10 +142,10 @@ def left_order(left: InputSpec, schema: pa.Schema) -> tuple[str, ...] | None:
     return tuple(schema.field(left.schema.get_field_index(name)).name for name in (left.event_time, *left.sequence))
 
 
-def _check_rows(left: InputSpec, right: InputSpec, without: Collection[str], *, timeless_right: bool) -> None:
+def _check_rows(left: InputSpec, right: InputSpec, deletes: str | None, *, timeless_right: bool) -> None:
     """Check that both inputs have event times, and no deletes that the join does not take."""
     for spec in (left, right):
-        if spec.changes is not None and spec.deletes not in without:
+        if spec.changes is not None and spec.deletes != deletes:
             raise without_deletes(spec)
         if spec.event_time is None and not (timeless_right and spec is right and right.static):
             msg = f"input {spec.name!r} has no event time, by which this join matches rows; name its event_time= column"
@@ -152,7 +173,7 @@ def allows_no_time(right: InputSpec, limit: str | None) -> bool:
 
 @dataclass(frozen=True)
 class JoinedColumns:
-    """Builds the rows of a join's result, of ``joined_schema``, without some columns of the right besides its key.
+    """Builds the rows of a join's result, of ``joined_schema``, without the right's column ``deletes``.
 
     Of inputs with row numbers, the result is these alone.
     """
@@ -160,22 +181,21 @@ class JoinedColumns:
     left: InputSpec
     right: InputSpec
     schema: pa.Schema
-    without: Collection[str] = ()
+    deletes: str | None = None
 
     def take(self, rows: tuple[SortedRows, SortedRows], left: NDArray[np.int64], right: NDArray[np.int64]) -> pa.Table:
         """Return the result's rows, from the places of their left and right rows in the sorted rows, or -1."""
         if self.left.row_number is not None and self.right.row_number is not None:
             numbers = _take(rows[0], [self.left.row_number], left), _take(rows[1], [self.right.row_number], right)
             return pa.Table.from_arrays([each.column(0) for each in numbers], schema=self.schema)
-        names = rows[1].table.column_names
-        payload = [name for name in names if name not in self.right.key and name not in self.without]
         columns = _take(rows[0], rows[0].table.column_names, left).columns
         if _some_missing(left):
             keys = _take(rows[1], self.right.key, right)
             for name, key in zip(self.left.key, keys.columns, strict=True):
                 place = rows[0].table.column_names.index(name)
                 columns[place] = pc.coalesce(columns[place], key)
-        return pa.Table.from_arrays([*columns, *_take(rows[1], payload, right).columns], schema=self.schema)
+        of_right = _take(rows[1], [field.name for field in _right_fields(self.right, self.deletes)], right)
+        return pa.Table.from_arrays([*columns, *of_right.columns], schema=self.schema)
 
     def alone(self, side: int, rows: tuple[SortedRows, SortedRows]) -> pa.Table:
         """Return the result's rows for rows of one side; the other side has none."""

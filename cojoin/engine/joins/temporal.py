@@ -119,7 +119,7 @@ class TemporalJoin:
             right,
             self.suffixes,
             how=self.how,
-            without=self.without(right),
+            deletes=self.deletes,
             timeless_right=timeless,
             knows_right=True,
         )
@@ -225,7 +225,7 @@ class TemporalJoinOperator(VersionedJoinOperator):
         self._retention = None if join.retention is None else microseconds(join.retention, "retention")
         self._deletes_last = True
         schema, inner = join.output_schema(left, right), join.how == "inner"
-        super().__init__((left, right), schema, time, inner=inner, age=self._retention, without=join.without(right))
+        super().__init__((left, right), schema, time, inner=inner, age=self._retention, deletes=join.deletes)
 
     def _due_at_once(self, spec: InputSpec) -> int:
         # What is valid from the beginning of time need not wait in a buffer, where it would be copied in each batch.

@@ -30,7 +30,7 @@ from cojoin.engine.state.segmented_table import Expired, SegmentedTable
 from cojoin.engine.values.tables import concat, event_millis, take_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Iterator
 
     import pyarrow as pa
     from numpy.typing import NDArray
@@ -71,13 +71,13 @@ class VersionedJoinOperator(Operator):
         *,
         inner: bool,
         age: int | None,
-        without: Collection[str] = (),
+        deletes: str | None = None,
         keeps_versions: bool = True,
         waits: bool = False,
     ) -> None:
         super().__init__(inputs, ("reject", "apply"), time)
         self._inner, self._age, self._keeps_versions, self._waits = inner, age, keeps_versions, waits
-        self._columns = JoinedColumns(*inputs, schema, without)
+        self._columns = JoinedColumns(*inputs, schema, deletes)
         self._waiting = inputs[0].schema.empty_table()
         self._versions = self._new_versions(inputs[1].schema.empty_table())
         # Whether the waiting rows and the versions in memory are in the total order within each key.

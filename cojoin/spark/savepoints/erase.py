@@ -35,6 +35,7 @@ from cojoin.checkpoints.snapshots import Snapshots
 from cojoin.engine import rescaling
 from cojoin.engine.batch_report import BatchReport, parse_report
 from cojoin.engine.display import Display, display_of
+from cojoin.engine.joins.output_columns import names_in_output
 from cojoin.engine.key_groups import group_labels
 from cojoin.engine.keyed_state_backend import TouchedKeys
 from cojoin.engine.operator import OUTPUT, REJECTED
@@ -266,8 +267,7 @@ def _emitted(
         return None
     schema = parse_schema(columns, label=name)
     if query["operator"] != "process":
-        # A join's output begins with the left's columns, which may have a suffix.
-        names = dict(zip(left.schema.names, schema.names, strict=False))
+        names, _ = names_in_output(left, right, schema.names, query.get("deletes"))
         return _either([_equal({names[each]: value for each, value in key.items()}, left) for key in keys])
     for spec in (left, right):
         types = {field.name: field.type for field in schema}

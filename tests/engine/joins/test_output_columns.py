@@ -116,7 +116,7 @@ def test_a_join_that_looks_up_right_rows_names_the_ways_to_keep_them(how: str) -
 
 def test_a_column_that_is_left_out_collides_with_nothing() -> None:
     right = spec("customers", "id long, event_time timestamp, amount double, tier string", "id")
-    assert schema_to_ddl(joined_schema(TRADES, right, None, without=("amount",))).endswith(
+    assert schema_to_ddl(joined_schema(TRADES, right, None, deletes="amount")).endswith(
         "amount double, customers_event_time timestamp, tier string"
     )
 
