@@ -125,6 +125,11 @@ class Manifests:
         """Return the batches that have a manifest, oldest first."""
         return numbers_in(self._files, _DIRECTORY)
 
+    def at_or_before(self, batch_id: int) -> Manifest | None:
+        """Return the manifest of a batch, or of the last one before it that has one: those between had no content."""
+        ids = [each for each in self.batch_ids() if each <= batch_id]
+        return self.read(ids[-1]) if ids else None
+
     def last(self) -> Manifest | None:
         """Return the newest manifest; None without one."""
         ids = self.batch_ids()

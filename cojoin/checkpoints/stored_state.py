@@ -181,9 +181,7 @@ def _check_written(written: Sequence[Sequence[Any] | None], files: Store, batch_
 
     ``written`` has the key group, the batch and the query that each value names; None where one names none.
     """
-    manifests = Manifests(files)
-    before = [each for each in manifests.batch_ids() if each <= batch_id]
-    last = manifests.read(before[-1]) if before else None
+    last = Manifests(files).at_or_before(batch_id)
     if last is None or last.called is None:
         return
     # A value that names another query, or none, counts as missing.

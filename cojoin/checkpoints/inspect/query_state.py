@@ -451,7 +451,7 @@ def state_manifest(files: Store, state: QueryState) -> Manifest:
         snapshot = Snapshots(files).read(state.batch_id)
         manifest = None if snapshot is None else snapshot.manifest
     else:
-        manifest = _manifest_before(files, state.batch_id)
+        manifest = Manifests(files).at_or_before(state.batch_id)
     if manifest is None:
         msg = f"{files.named}: the manifest of batch {state.batch_id} was removed; read a newer state"
         raise CheckpointError(msg)
@@ -470,16 +470,9 @@ def _of_snapshot(spark: SparkSession, files: Store, path: str, batch_id: int) ->
 
 def _of_store(spark: SparkSession, files: Store, path: str, batch_id: int) -> QueryState:
     stored, query = open_batch(spark, files, batch_id), described_at(read_query(files), batch_id)
-    last = _manifest_before(files, batch_id)
+    last = Manifests(files).at_or_before(batch_id)
     report = None if last is None else last.report
     return QueryState(path, batch_id, "state store", stored_inputs(query), query, report, stored)
-
-
-def _manifest_before(files: Store, batch_id: int) -> Manifest | None:
-    """Return the manifest of a batch, or of the last batch before it that has one: those between had no content."""
-    manifests = Manifests(files)
-    ids = [each for each in manifests.batch_ids() if each <= batch_id]
-    return manifests.read(ids[-1]) if ids else None
 
 
 def _last_before(files: Store, snapshots: Snapshots, moment: datetime) -> int | None:

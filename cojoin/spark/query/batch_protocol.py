@@ -252,12 +252,11 @@ class BatchProtocol:
 
     def _before(self, batch_id: int) -> Manifest | None:
         """Return the manifest before a batch; None where there is none."""
-        last, manifests = self._last_manifest, self._checkpoint.manifests
+        last = self._last_manifest
         if last is None or last.batch_id < batch_id:
             return last
         # A batch that counts already is run again, and begins with the state before it.
-        earlier = [each for each in manifests.batch_ids() if each < batch_id]
-        return manifests.read(earlier[-1]) if earlier else None
+        return self._checkpoint.manifests.at_or_before(batch_id - 1)
 
     def _offsets_after(self, batch_id: int, planned: Sequence[str]) -> list[str]:
         """Return the source offsets for the manifest; a restored query's first batch has those of the old query."""
