@@ -33,13 +33,13 @@ from cojoin.session.delta_tables import (
 from cojoin.session.sessions import adapter_of, open_store
 from cojoin.session.spark_errors import SPARK_ERRORS, first_line
 from cojoin.storage.local_store import LocalStore
-from cojoin.storage.locations import is_path
+from cojoin.storage.locations import is_path, literally
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     import pyarrow as pa
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from cojoin.delta.actions import Commit
     from cojoin.delta.table_log import TableVersion
@@ -60,6 +60,13 @@ class CutBack:
     commits: int
     rows: int | None
     newest: int
+
+
+def stored_rows(spark: SparkSession, location: str, kind: str = "delta") -> DataFrame:
+    """Return the rows of an output: of a Delta table by its path or name, or of a folder of Parquet files."""
+    if kind == "parquet":
+        return spark.read.parquet(literally(location))
+    return spark.read.format("delta").load(location) if is_path(location) else spark.read.table(location)
 
 
 def is_same_table(spark: SparkSession, one: str, two: str) -> bool:
@@ -259,11 +266,10 @@ class TableTransactions:
         self.look()
         if table.transaction(fence_id) == self._epoch:
             return
-        reader, by_path = self._spark.read.format("delta"), is_path(self._location)
-        rows = (reader.load if by_path else reader.table)(self._location).limit(0)
+        rows = stored_rows(self._spark, self._location).limit(0)
         writer = rows.write.format("delta").mode("append").option("txnAppId", fence_id)
         writer = writer.option("txnVersion", str(self._epoch))
-        (writer.save if by_path else writer.saveAsTable)(self._location)
+        (writer.save if is_path(self._location) else writer.saveAsTable)(self._location)
         # Delta skips the commit where another run has written this epoch or a later one.
         self.look()
 

@@ -21,6 +21,7 @@ from cojoin.checkpoints.identity import read_query
 from cojoin.checkpoints.inspect.findings import Finding, describe_row
 from cojoin.checkpoints.inspect.query_state import read_progress
 from cojoin.checkpoints.manifest import Manifests
+from cojoin.checkpoints.output_tables import stored_rows
 from cojoin.delta.table_batches import FENCE, KEPT
 from cojoin.delta.table_log import UnreadableLogError
 from cojoin.engine.display import format_time, show_row
@@ -32,7 +33,6 @@ from cojoin.engine.values.encoding import encode_entries
 from cojoin.engine.values.rows import Row, back_quoted, decode_rows, dump_json, show_text, text_bytes
 from cojoin.engine.values.types import parse_schema, type_to_ddl
 from cojoin.session.delta_tables import table_log
-from cojoin.storage.locations import is_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -132,9 +132,7 @@ def _find(spark: SparkSession, output: Output, choose: Any, limit: int) -> Found
     log = table_log(spark, output.location)
     if log is None or log.newest() is None:
         return FoundRows(note=f"the table {output.location} of {output.name} no longer exists")
-    reader = spark.read.format("delta")
-    by_path = is_path(output.location)
-    frame: DataFrame = reader.load(output.location) if by_path else spark.read.table(output.location)
+    frame = stored_rows(spark, output.location)
     try:
         # The file's name is a metadata column of the scan, so it is selected before any condition.
         rows = choose(frame.select("*", F.col("_metadata.file_name").alias(_FILE)))

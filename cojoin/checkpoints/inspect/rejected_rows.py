@@ -24,6 +24,7 @@ from cojoin.checkpoints.checkpoint import open_files
 from cojoin.checkpoints.identity import read_query
 from cojoin.checkpoints.inspect.query_state import as_snapshot, stored_inputs
 from cojoin.checkpoints.manifest import Manifests
+from cojoin.checkpoints.output_tables import stored_rows
 from cojoin.engine.input_spec import STAMPED_SCHEMA
 from cojoin.engine.operator import REJECTED
 from cojoin.engine.values.encoding import encode_entries
@@ -32,7 +33,6 @@ from cojoin.errors import CheckpointError, ConfigurationError, did_you_mean
 from cojoin.session.arrow_types import spark_schema
 from cojoin.session.sealed import for_workers
 from cojoin.session.sessions import empty_frame, finds_session
-from cojoin.storage.locations import is_path, literally
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -128,12 +128,9 @@ def _opened(spark: SparkSession, output: Mapping[str, Any]) -> DataFrame:
         name = " ".join(f"{each} {where}" for each, where in output.items() if each not in ("batch_id", "version"))
         msg = f"read_rejected: the rejected rows go to {name}, not to a table or folder; read them from that output"
         raise ConfigurationError(msg)
-    location, reader = str(output[kind]), spark.read.format(kind)
+    location = str(output[kind])
     try:
-        if kind == "parquet":
-            frame: DataFrame = reader.load(literally(location))
-        else:
-            frame = reader.load(location) if is_path(location) else reader.table(location)
+        frame = stored_rows(spark, location, kind)
         types = {field.name: field.dataType.simpleString() for field in frame.schema.fields}
     except PySparkException as error:
         msg = f"read_rejected: the rejected rows in {kind} {location} can't be read: {str(error).splitlines()[0]}"

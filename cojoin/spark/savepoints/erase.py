@@ -30,6 +30,7 @@ from cojoin.checkpoints.inspect.output_rows import spelled_values
 from cojoin.checkpoints.inspect.query_state import read_state, state_manifest
 from cojoin.checkpoints.lease import holder, is_live
 from cojoin.checkpoints.manifest import Manifests
+from cojoin.checkpoints.output_tables import stored_rows
 from cojoin.checkpoints.restoration import Restoration
 from cojoin.checkpoints.snapshots import Snapshots
 from cojoin.engine import rescaling
@@ -60,7 +61,7 @@ from cojoin.spark.savepoints.new_savepoint import (
     written_report,
 )
 from cojoin.spark.savepoints.state_packing import CONTENT_DDL, content_row
-from cojoin.storage.locations import Location, as_location, is_path, literally, without_login
+from cojoin.storage.locations import Location, as_location, without_login
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -247,12 +248,7 @@ def _of_output(
 
 def _count(spark: SparkSession, kind: str, location: str, condition: str) -> tuple[int | None, str]:
     try:
-        reader = spark.read.format(kind)
-        if kind == "parquet":
-            frame: DataFrame = reader.load(literally(location))
-        else:
-            frame = reader.load(location) if is_path(location) else reader.table(location)
-        return frame.where(F.expr(condition)).count(), ""
+        return stored_rows(spark, location, kind).where(F.expr(condition)).count(), ""
     except SPARK_ERRORS as error:
         return None, f"It can't be read: {str(error).strip().splitlines()[0]}"
 

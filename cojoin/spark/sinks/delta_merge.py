@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import functions as F  # noqa: N812
 
+from cojoin.checkpoints.output_tables import stored_rows
 from cojoin.engine.upsert import already_stored
 from cojoin.engine.values.rows import back_quoted
 from cojoin.errors import QueryFailedError
@@ -28,7 +29,6 @@ from cojoin.session.delta_tables import table_in_sql
 from cojoin.session.sealed import for_workers
 from cojoin.session.sessions import adapter_of
 from cojoin.session.spark_errors import SPARK_ERRORS
-from cojoin.storage.locations import is_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -88,7 +88,7 @@ def merge(
     Raises ``QueryFailedError`` where a key must not come twice.
     """
     session = frame.sparkSession
-    table = session.read.format("delta").load(location) if is_path(location) else session.read.table(location)
+    table = stored_rows(session, location)
     # Spark's mapInArrow takes no names with a dot.
     safe = {name: f"c{at}" for at, name in enumerate(frame.columns)}
     deletes = None if rule.deletes is None else safe[rule.deletes]
