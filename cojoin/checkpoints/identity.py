@@ -25,6 +25,7 @@ from cojoin.engine.values.types import schema_to_ddl
 from cojoin.errors import CheckpointError
 from cojoin.storage.documents import (
     IDENTITY,
+    SETTLE_SECONDS,
     Form,
     damaged,
     read_document,
@@ -65,9 +66,6 @@ _FORM = Form(
     {"query_id": str, "query": dict, "sources": list},
     unsealed=4,
 )
-
-# Longer than the time from a start's read to its write.
-_SETTLE_SECONDS = 0.2
 
 _OTHERS = {"lease.json", "manifest", "spark", "snapshots", "state"}
 """Other files and directories of a checkpoint that was used."""
@@ -191,7 +189,7 @@ def claim_checkpoint(
             return query_id
     if not files.swaps and not files.exists(LEASE_FILE):
         # Without compare-and-swap, starts of the same moment all write it; what the last one wrote holds.
-        time.sleep(_SETTLE_SECONDS)
+        time.sleep(SETTLE_SECONDS)
     stored = read_query(files)
     check_same_query(stored["query"], query, files.named, evolve=evolve)
     return str(stored["query_id"])

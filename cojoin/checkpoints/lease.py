@@ -38,6 +38,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from cojoin.checkpoints.manifest import Manifests
 from cojoin.errors import CheckpointError, QueryFailedError
 from cojoin.storage.documents import (
+    SETTLE_SECONDS,
     Form,
     damaged,
     from_text,
@@ -90,9 +91,6 @@ _owners: set[str] = set()
 """The owners of the leases that this process holds."""
 
 _lock = threading.Lock()
-# Longer than the time from a query's read to its write: two that take over then both read the later record.
-_SETTLE_SECONDS = 0.2
-
 _TRIES = 5
 
 
@@ -445,7 +443,7 @@ class Lease:
                 # Where only the answer was lost, the read below finds the record.
                 failed = error
             if not self._files.swaps:
-                time.sleep(_SETTLE_SECONDS)
+                time.sleep(SETTLE_SECONDS)
         now = read_record(self._files)
         if now is not None and self._is_ours(now):
             # Before the former ones go, so that one always exists that shows how new the record must be.

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from cojoin.checkpoints.manifest import Manifest
 from cojoin.errors import CheckpointError, QueryFailedError
 from cojoin.storage.documents import (
+    SETTLE_SECONDS,
     Form,
     damaged,
     from_text,
@@ -68,9 +69,6 @@ SNAPSHOT_FORM = Form(
 _BEING_REMOVED: SnapshotKind = "removed"
 _BEGUN: SnapshotKind = "begun"
 _TRIES = 5
-_SETTLE_SECONDS = 0.2
-"""The time for which two writers of an index wait for each other where the store has no compare-and-swap."""
-
 _SAFE_SECONDS = 24 * 3600.0
 """A savepoint that takes longer than this is taken for interrupted. If it is not, it begins again."""
 
@@ -237,7 +235,7 @@ class Snapshots:
         """
         if self._files.swaps:
             return True
-        time.sleep(_SETTLE_SECONDS)
+        time.sleep(SETTLE_SECONDS)
         stored = read_document(self._files, numbered_name(_DIRECTORY, batch_id), SNAPSHOT_FORM, parse_snapshot)
         return stored is not None and stored.kind == kind
 

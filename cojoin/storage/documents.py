@@ -222,6 +222,10 @@ def read_tagged_text(files: Store, name: str, form: Form) -> tuple[str, str | No
     return ("", None) if stored is None else (stored.content.decode(errors="replace"), stored.tag)
 
 
+SETTLE_SECONDS = 0.2
+"""How long writers wait for each other without compare-and-swap: longer than from a writer's read to its write."""
+
+
 def replace_document(files: Store, name: str, form: Form, content: Mapping[str, Any], tag: str | None) -> bool:
     """Write a document with its checksum if it still has the tag of ``read_tagged_text``, as ``Store.replace``."""
     return files.replace(name, to_text(name, form, content, query_of(files, name)).encode(), tag)
