@@ -41,7 +41,7 @@ from cojoin.engine.time.operator_watermark import TimePolicy
 from cojoin.engine.time.watermark_strategies import WatermarkStrategy
 from cojoin.engine.time.watermarks import END_OF_TIME, NONE
 from cojoin.engine.values.json_values import row_to_json
-from cojoin.engine.values.keys import encode_keys
+from cojoin.engine.values.keys import encode_keys, plain_key
 from cojoin.engine.values.rows import back_quoted, decode_column, decode_rows
 from cojoin.engine.values.types import type_to_ddl
 from cojoin.errors import ConfigurationError, did_you_mean
@@ -339,7 +339,7 @@ def key_histories(source: Any, joined: Joined, keys: Sequence[Any]) -> list[Hist
     for key in keys:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", UserWarning)
-            debugger = debug(source, joined, key=key[0] if len(key) == 1 else key)
+            debugger = debug(source, joined, key=plain_key(key))
         steps = list(debugger.steps())
         has_rows = any(table.num_rows for step in steps for table in step.rows)
         if not has_rows and caught:

@@ -30,10 +30,9 @@ from cojoin.engine.joins.output_columns import output_names
 from cojoin.engine.keyed_process import KeyedCoProcess
 from cojoin.engine.local.local_run import LocalRun, decode_states
 from cojoin.engine.operator import OUTPUT
-from cojoin.engine.values.encoding import coercer
 from cojoin.engine.values.json_values import row_to_json, value_to_json
-from cojoin.engine.values.rows import Row, decode_rows, dump_json
-from cojoin.engine.values.types import type_to_ddl
+from cojoin.engine.values.keys import checked_key, key_values, plain_key
+from cojoin.engine.values.rows import decode_rows, dump_json
 from cojoin.errors import ConfigurationError, FunctionError, did_you_mean
 
 if TYPE_CHECKING:
@@ -165,7 +164,7 @@ def _emitted(history: History, notes: Mapping[Any, Notes] | None, key: tuple[Any
     if notes is None:
         return None
     operation: Any = history.plan.operation
-    known = notes.get(key[0] if len(key) == 1 else key)
+    known = notes.get(plain_key(key))
     return {} if known is None else known.outputs(operation)
 
 
@@ -192,23 +191,13 @@ def named_keys(keys: Iterable[Any], spec: InputSpec) -> list[tuple[Any, ...]]:
 
 
 def _key(key: Any, spec: InputSpec) -> tuple[Any, ...]:
-    fields = [spec.schema.field(name) for name in spec.key]
-    values = (key,) if len(fields) == 1 and not isinstance(key, Row) else key
-    if not isinstance(values, (tuple, list)) or len(values) != len(fields):
+    if key_values(key, spec.key) is None:
         msg = f"keys: expected a tuple of {', '.join(spec.key)} for each key, got {key!r}"
         raise ConfigurationError(msg)
-    made = []
-    for column, value in zip(fields, values, strict=True):
-        try:
-            fits = value is not None
-            made.append(coercer(column.type, "")(value))
-        except FunctionError:
-            fits = False
-        if not fits:
-            kind = type_to_ddl(column.type)
-            msg = f"keys: key column {column.name!r}: expected {kind}, got {value!r} ({type(value).__name__})"
-            raise ConfigurationError(msg)
-    return tuple(made)
+    try:
+        return checked_key(key, spec.key_schema, "keys: key")
+    except FunctionError as error:
+        raise ConfigurationError(str(error)) from None
 
 
 def _positions_of(wanted: Sequence[tuple[Any, ...]], known: Sequence[tuple[Any, ...]], origin: str) -> list[int]:
@@ -216,13 +205,13 @@ def _positions_of(wanted: Sequence[tuple[Any, ...]], known: Sequence[tuple[Any, 
     positions = {key: position for position, key in enumerate(known)}
     missing = [key for key in wanted if key not in positions]
     if missing:
-        texts = [_shown(key) for key in missing[:_SHOWN]]
+        texts = [repr(plain_key(key)) for key in missing[:_SHOWN]]
         more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
         near = ""
         if known and len(known[0]) == 1 and isinstance(missing[0][0], str) and len(known) <= _COMPARED:
             near = did_you_mean(missing[0][0], [str(key[0]) for key in known])
         near = near if "did you mean" in near else ""
-        examples = f"they have {len(known):,} keys, such as {', '.join(_shown(key) for key in known[:_SHOWN])}"
+        examples = f"they have {len(known):,} keys, such as {', '.join(repr(plain_key(key)) for key in known[:_SHOWN])}"
         msg = (
             f"keys: {origin} have no rows of key{'s' if len(missing) > 1 else ''} {', '.join(texts)}{more}; "
             f"{examples if known else 'they have no rows at all'}{near}"
@@ -241,10 +230,6 @@ def key_text(key: tuple[Any, ...], spec: InputSpec) -> str:
         return dump_json(values)
     plain = isinstance(values[0], str) and values[0] and not values[0].startswith('"')
     return values[0] if plain else dump_json(values[0])
-
-
-def _shown(key: tuple[Any, ...]) -> str:
-    return repr(key[0] if len(key) == 1 else key)
 
 
 Case: TypeAlias = Literal["match", "no_match", "tie", "late", "rejected", "versions", "null", "timer", "side_output"]

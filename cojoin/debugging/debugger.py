@@ -448,7 +448,7 @@ def near_keys(loaded: LoadedKey) -> list[Any]:
     names = {name: rescaling.key_columns(name, loaded.inputs) for name in loaded.tables}
     opener, values = loaded.state.stored.opener, list(loaded.values.values())
     spec = loaded.inputs[0]
-    schema = pa.schema([spec.schema.field(name) for name in spec.key])
+    schema = spec.key_schema
 
     def keys(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         seen: dict[tuple[Any, ...], None] = {}
@@ -484,9 +484,7 @@ def _nearest(keys: list[tuple[Any, ...]], wanted: tuple[Any, ...]) -> list[tuple
 
 def _hashed(spark: SparkSession, values: Values, spec: InputSpec, key_groups: int) -> tuple[int, int]:
     """Return Spark's hash of a key, and the number of its key group."""
-    fields = [spec.schema.field(name) for name in values]
-    columns = [encode_entries([value], field.type) for value, field in zip(values.values(), fields, strict=True)]
-    frame = spark.createDataFrame(pa.Table.from_arrays(columns, schema=pa.schema(fields)))
+    frame = spark.createDataFrame(encode_rows([values], spec.key_schema, "key"))
     keys = [F.col(back_quoted(name)) for name in values]
     row = frame.select(F.xxhash64(*keys).alias("hash"), key_group(keys, key_groups).alias("group")).collect()[0]
     return int(row["hash"]), int(row["group"])

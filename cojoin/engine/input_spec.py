@@ -259,6 +259,11 @@ class InputSpec:
         return table.select(list(self.key))
 
     @property
+    def key_schema(self) -> pa.Schema:
+        """The key columns, with their types."""
+        return pa.schema([self.schema.field(name) for name in self.key])
+
+    @property
     def spreading(self) -> tuple[str, ...]:
         """The columns by whose hash rows with a null key are spread over the key groups; their keys have few hashes."""
         return tuple(field.name for field in self.source_schema if is_hashed(field.type))

@@ -26,7 +26,6 @@ from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
-import pyarrow as pa
 
 from cojoin.engine.callbacks import CallbackRunner, defined_at, fault
 from cojoin.engine.functions import (
@@ -55,6 +54,7 @@ from cojoin.errors import CheckpointError, CojoinError, ConfigurationError, Func
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    import pyarrow as pa
     from numpy.typing import NDArray
 
     from cojoin.engine.input_spec import InputSpec
@@ -181,8 +181,7 @@ class KeyedCoProcessOperator(Operator):
         self._process = process
         self._function = own_copy(process.function)
         self._name = type(process.function).__name__
-        key_schema = pa.schema([left.schema.field(name) for name in left.key])
-        self._state_backend = KeyedStateBackend(key_schema, self._name)
+        self._state_backend = KeyedStateBackend(left.key_schema, self._name)
         self._context = Context(self._state_backend.timer_service)
         self._state_backend.clock = FunctionClock(self._context, self._state_backend.timer_service, by_time=by_time)
         if not process.sets_processing_time_timers:

@@ -41,8 +41,7 @@ from cojoin.engine.state.keyed_state import as_declared, create_state
 from cojoin.engine.state.segmented_table import MAX_CHUNKS, Expired, SegmentedTable
 from cojoin.engine.state.ttl import Clock, Expiry, ServiceClock, split_type, without_accesses, without_expired
 from cojoin.engine.time.timers import TimeDomain, Timers, TimerService
-from cojoin.engine.values.encoding import coercer, misfit
-from cojoin.engine.values.keys import NO_KEY, KeyContext, encode_keys
+from cojoin.engine.values.keys import NO_KEY, KeyContext, checked_key, encode_keys
 from cojoin.engine.values.rows import decode_column, decode_rows, describe_columns
 from cojoin.engine.values.schema_evolution import differences, evolve
 from cojoin.engine.values.tables import concat, take_rows
@@ -71,7 +70,7 @@ class KeyedStateBackend(RuntimeContext):
         self._key_schema = key_schema
         self._owner = owner
         self.key_context = KeyContext()
-        no_timers = _with(key_schema, _TIMESTAMP, pa.int64()).empty_table()
+        no_timers = key_schema.append(pa.field(_TIMESTAMP, pa.int64())).empty_table()
         self._stored_timers: dict[str, pa.Table] = {_TIMERS: no_timers, _PROCESSING_TIMERS: no_timers}
         self._tables: dict[str, SegmentedTable] = {}
         self.timers, self.processing_timers = Timers(self.key_context, owner), Timers(self.key_context, owner)
@@ -118,7 +117,7 @@ class KeyedStateBackend(RuntimeContext):
             return known
         stored = self._tables.get(_STATE + name)
         if stored is None:
-            nothing = _with(self._key_schema, _VALUE, state.type).empty_table()
+            nothing = self._key_schema.append(pa.field(_VALUE, state.type)).empty_table()
             self._tables[_STATE + name] = self._keep(name, nothing)
         else:
             stored.convert_schema(partial(as_declared, state))
@@ -322,12 +321,10 @@ class KeyedStateBackend(RuntimeContext):
     def timers_of(self, key: Any = None) -> list[tuple[Any, str, int]]:
         """Return a key's timers between batches, or with None all, sorted: key, time domain and epoch milliseconds."""
         timers: list[tuple[Any, str, int]] = []
-        for name, domain in zip(self._domains, (TimeDomain.EVENT_TIME, TimeDomain.PROCESSING_TIME), strict=True):
-            table = self._stored_timers[name]
+        for domain, table in self.timer_tables().items():
             rows = table if key is None else rows_of(table, self._key_schema, key, self._owner)
-            keys = decode_keys(rows.select(self._key_schema.names))
-            timestamps = rows.column(_TIMESTAMP).to_pylist()
-            timers += [(each, domain.value, timestamp) for each, timestamp in zip(keys, timestamps, strict=True)]
+            keys, timestamps = decode_keys(self._keys_of(rows)), rows.column(_TIMESTAMP).to_pylist()
+            timers += [(each, domain, timestamp) for each, timestamp in zip(keys, timestamps, strict=True)]
         return sorted(timers)
 
     def sizes(self) -> dict[str, dict[str, int]]:
@@ -338,10 +335,6 @@ class KeyedStateBackend(RuntimeContext):
         """
         timers = {name: size_of(table) for name, table in self._stored_timers.items()}
         return {**timers, **{name: {"rows": table.rows, "bytes": table.bytes} for name, table in self._tables.items()}}
-
-
-def _with(key_schema: pa.Schema, name: str, dtype: pa.DataType) -> pa.Schema:
-    return key_schema.append(pa.field(name, dtype))
 
 
 class TouchedKeys:
@@ -405,17 +398,8 @@ def decode_keys(table: pa.Table) -> list[Any]:
 
 def rows_of(table: pa.Table, key_schema: pa.Schema, key: Any, owner: str) -> pa.Table:
     """Return one key's rows of a state's or the timers' table."""
-    label = f"{owner}: key"
-    values = (key,) if len(key_schema) == 1 else key
-    if not isinstance(values, tuple) or len(values) != len(key_schema):
-        msg = f"{label}: expected a tuple of {', '.join(key_schema.names)}, got {key!r}"
-        raise FunctionError(msg)
-    masks = []
-    for field, value in zip(key_schema, values, strict=True):
-        if value is None:
-            raise misfit(value, field.type, f"{label} column {field.name!r}")
-        wanted = coercer(field.type, f"{label} column {field.name!r}")(value)
-        masks.append(pc.equal(table.column(field.name), pa.scalar(wanted, field.type)))
+    wanted = zip(key_schema, checked_key(key, key_schema, f"{owner}: key"), strict=True)
+    masks = [pc.equal(table.column(field.name), pa.scalar(value, field.type)) for field, value in wanted]
     return table.filter(reduce(pc.and_, masks))
 
 

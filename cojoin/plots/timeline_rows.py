@@ -31,6 +31,7 @@ from cojoin.engine.time.timers import TimeDomain
 from cojoin.engine.time.watermark_strategies import WatermarkStrategy
 from cojoin.engine.values.arguments import microseconds
 from cojoin.engine.values.encoding import encode_rows
+from cojoin.engine.values.keys import key_shape, key_values
 from cojoin.engine.values.rows import Row, decode_column
 from cojoin.engine.values.tables import take_rows
 from cojoin.errors import ConfigurationError, FunctionError, SchemaError
@@ -94,14 +95,14 @@ def read_keys(keys: Any, spec: InputSpec) -> list[tuple[Any, ...]]:
     )
     if isinstance(keys, tuple):
         several = count == 1 or (bool(keys) and all(isinstance(key, tuple) for key in keys))
-    values = [key.as_py() if isinstance(key, pa.Scalar) else key for key in keys] if several else [keys]
-    tuples = [(key,) if count == 1 else key for key in values]
-    for key in tuples:
-        if not isinstance(key, tuple) or len(key) != count or any(value is None for value in key):
-            shape = f"a value of {spec.key[0]!r}" if count == 1 else f"a tuple of {', '.join(spec.key)}"
-            shape = f"{shape}, or a list of some" if count else "(), since the inputs have no key"
-            msg = f"keys: expected {shape}, got {key[0] if count == 1 else key!r}"
+    tuples = []
+    for key in (key.as_py() if isinstance(key, pa.Scalar) else key for key in (keys if several else [keys])):
+        values = key_values(key, spec.key)
+        if values is None or any(value is None for value in values):
+            more = ", or a list of some" if count else ", since the inputs have no key"
+            msg = f"keys: expected {key_shape(spec.key)}{more}, got {key!r}"
             raise ConfigurationError(msg)
+        tuples.append(values)
     if not 1 <= len(tuples) <= _MOST_KEYS:
         msg = f"keys: expected 1 to {_MOST_KEYS} keys, which a picture has room for, got {len(tuples):,}"
         raise ConfigurationError(msg)

@@ -22,7 +22,8 @@ from cojoin.engine.time.time_axis import ClockChange, TimeUnit, is_moment
 from cojoin.engine.time.watermark_strategies import WatermarkStrategy
 from cojoin.engine.time.watermarks import NONE
 from cojoin.engine.values.arguments import milliseconds
-from cojoin.engine.values.encoding import coercer, encode_rows
+from cojoin.engine.values.encoding import encode_rows
+from cojoin.engine.values.keys import checked_key
 from cojoin.engine.values.rows import Row, decode_column
 from cojoin.engine.values.types import as_schema, type_to_ddl
 from cojoin.errors import ConfigurationError, FunctionError, SchemaError, did_you_mean
@@ -256,23 +257,11 @@ def epoch_millis(value: Any, argument: str, *, clock: bool = False) -> int:
 
 
 def key_values(key: Any, spec: InputSpec) -> tuple[Any, ...]:
-    """Return the values of the key columns as a tuple; a key is one value, or a tuple or row of several."""
-    fields = [spec.schema.field(name) for name in spec.key]
-    values = (key,) if len(fields) == 1 else key
-    if not isinstance(values, tuple) or len(values) != len(fields):
-        shape = f"a tuple of {', '.join(spec.key)}" if fields else "()"
-        msg = f"key: expected {shape}, got {key!r}"
-        raise HarnessError(msg)
-    for column, value in zip(fields, values, strict=True):
-        kind = type_to_ddl(column.type)
-        try:
-            fits = value is not None and coercer(column.type, "")(value) == value
-        except FunctionError:
-            fits = False
-        if not fits:
-            msg = f"key column {column.name!r}: expected {kind}, got {value!r} ({type(value).__name__})"
-            raise HarnessError(msg)
-    return values
+    """Return a key's values, of its columns' types; it is one value, or a tuple or row of several."""
+    try:
+        return checked_key(key, spec.key_schema, "key")
+    except FunctionError as error:
+        raise HarnessError(str(error)) from None
 
 
 def partition_name(partition: Any) -> str:

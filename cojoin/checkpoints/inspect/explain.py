@@ -20,7 +20,6 @@ from cojoin.checkpoints.manifest import Manifests
 from cojoin.checkpoints.restoration import Restoration
 from cojoin.checkpoints.stored_state import open_batch
 from cojoin.engine.display import format_time, show_row
-from cojoin.engine.rescaling import key_columns
 from cojoin.engine.time.watermarks import NONE
 from cojoin.errors import CheckpointError, ConfigurationError, did_you_mean
 from cojoin.session.sessions import finds_session
@@ -131,8 +130,7 @@ def _wanted(state: QueryState, question: _Question) -> dict[str, Values]:
         if values is not None:
             by_table[name] = values
         elif name not in _SIDE_OF and question.key is not None:
-            key = as_key(question.key, state.inputs[0])
-            by_table[name] = dict(zip(key_columns(name, state.inputs), key.values(), strict=True))
+            by_table[name] = state.key_values(name, question.key)
     return by_table
 
 

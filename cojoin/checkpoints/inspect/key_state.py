@@ -18,6 +18,7 @@ from cojoin.engine.display import format_time, show_row, show_value
 from cojoin.engine.keyed_state_backend import entry_of
 from cojoin.engine.values import codec
 from cojoin.engine.values.encoding import coercer, encode_entries
+from cojoin.engine.values.keys import key_shape, key_values
 from cojoin.engine.values.rows import Row, decode_column, decode_rows
 from cojoin.engine.values.schema_evolution import evolve
 from cojoin.engine.values.tables import concat
@@ -225,19 +226,11 @@ def as_key(key: Any, spec: InputSpec) -> Values:
     Raises ``ConfigurationError`` for other columns than those of the key, or a null, and ``FunctionError`` for a value
     of another type.
     """
-    names = spec.key
-    declared: dict[Any, Any] | None
-    if isinstance(key, Mapping):
-        declared = dict(key)
-    elif len(names) == 1:
-        declared = {names[0]: key}
-    else:
-        declared = dict(zip(names, key, strict=True)) if isinstance(key, tuple) and len(key) == len(names) else None
-    if declared is None or set(declared) != set(names) or any(value is None for value in declared.values()):
-        shape = f"a value of {names[0]!r}" if len(names) == 1 else f"a tuple of {', '.join(names)}" if names else "()"
-        msg = f"key: expected {shape}, got {key!r}"
+    values = key_values(key, spec.key)
+    if values is None or any(value is None for value in values):
+        msg = f"key: expected {key_shape(spec.key)}, got {key!r}"
         raise ConfigurationError(msg)
-    return as_values({name: declared[name] for name in names}, spec, "key") if names else {}
+    return as_values(dict(zip(spec.key, values, strict=True)), spec, "key") if values else {}
 
 
 def find(

@@ -138,8 +138,7 @@ class QueryState:
         domains = [name for name in DOMAINS if name in self.stored.tables]
         if domains:
             return reduce(_together, [self._timers(name) for name in domains])
-        keys = self.inputs[0].keys(self.inputs[0].schema.empty_table())
-        empty = empty_frame(self.stored.contents.sparkSession, keys.schema)
+        empty = empty_frame(self.stored.contents.sparkSession, self.inputs[0].key_schema)
         none: list[Column] = [F.lit(None).cast(dtype) for dtype in ("string", "timestamp", "bigint")]
         added = zip(("domain", "timestamp", "timestamp_ms"), none, strict=True)
         return empty.select("*", *(column.alias(free_name(name, empty.columns)) for name, column in added))

@@ -90,7 +90,7 @@ def waiting_table(operators: Sequence[Operator], side: int) -> pa.Table:
 def _timer_table(operators: Sequence[Operator]) -> pa.Table:
     spec = operators[0].inputs[0]
     names = [_apart(name, "timer", spec.key) for name in ("domain", "timestamp")]
-    pieces = [_keys_of(spec).empty_table()]
+    pieces = [spec.key_schema.empty_table()]
     domains, times = [pa.array([], pa.string())], [pa.array([], pa.int64())]
     for operator in operators:
         if isinstance(operator, KeyedCoProcessOperator):
@@ -122,7 +122,7 @@ def _states(operators: Sequence[Operator], spec: InputSpec) -> pa.Table:
                 pieces.setdefault(name, []).append(table)
     entries = {name: concat(tables) for name, tables in pieces.items()}
     names = list(spec.key)
-    touched = TouchedKeys([_keys_of(spec).empty_table(), *(table.select(names) for table in entries.values())])
+    touched = TouchedKeys([spec.key_schema.empty_table(), *(table.select(names) for table in entries.values())])
     whole = touched.keys
     for (name, table), codes in zip(entries.items(), touched.codes[1:], strict=True):
         places = np.full(len(touched), -1)
@@ -130,10 +130,6 @@ def _states(operators: Sequence[Operator], spec: InputSpec) -> pa.Table:
         values = table.column(table.num_columns - 1).take(pa.array(places, mask=places < 0))
         whole = whole.append_column(_apart(name, "state:", names), values)
     return whole.sort_by([(name, "ascending") for name in names])
-
-
-def _keys_of(spec: InputSpec) -> pa.Schema:
-    return pa.schema([spec.schema.field(name) for name in spec.key])
 
 
 def _apart(name: str, prefix: str, taken: Sequence[str]) -> str:

@@ -88,7 +88,7 @@ def coercer(dtype: pa.DataType, label: str) -> Coercer:
     >>> coercer(pa.float64(), "state 'total'")(5)
     5.0
     """
-    convert = _converter(dtype, label)
+    convert = converter(dtype, label)
     return lambda value: None if value is None else convert(value)
 
 
@@ -99,7 +99,8 @@ def has_mutable_parts(dtype: pa.DataType) -> bool:
     return bool(pa.types.is_list(dtype) or pa.types.is_map(dtype))
 
 
-def _converter(dtype: pa.DataType, label: str) -> Coercer:  # noqa: PLR0911 - one a type
+def converter(dtype: pa.DataType, label: str) -> Coercer:  # noqa: PLR0911 - one a type
+    """Return what ``coercer`` does, of which None is refused, too."""
     types = pa.types
     if types.is_struct(dtype):
         return _struct_converter(dtype, label)
@@ -137,7 +138,7 @@ def _plain_converter(dtype: pa.DataType, label: str) -> Coercer:
 
 
 def _map_converter(dtype: pa.MapType, label: str) -> Coercer:
-    key, item = _converter(dtype.key_type, f"{label} key"), coercer(dtype.item_type, f"{label} value")
+    key, item = converter(dtype.key_type, f"{label} key"), coercer(dtype.item_type, f"{label} value")
     freeze: Coercer = hashable if needs_freezing(dtype.key_type) else lambda value: value
 
     def convert(value: Any) -> dict[Any, Any]:
@@ -226,7 +227,7 @@ def _struct_converter(dtype: pa.StructType, label: str) -> Coercer:
     names = tuple(field.name for field in dtype)
     make = row_class(names)
     parts = [
-        (coercer if field.nullable else _converter)(
+        (coercer if field.nullable else converter)(
             field.type, f"{label}, field {field.name!r}" if label else field.name
         )
         for field in dtype

@@ -1,4 +1,4 @@
-"""Keys as small integers, and the key that a call works on.
+"""Keys as small integers, the key that a call works on, and keys as people write them.
 
 All vectorised work on keys (sorting, joining, finding the touched ones) uses codes: equal keys of any of the given
 tables get equal codes from 0 to n - 1. The codes have no meaning beyond one call. The keys of a single column are
@@ -10,11 +10,16 @@ encoding for each other key column: some 40 ns a row for integers, and up to 200
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+
+from cojoin.engine.values.encoding import converter
+from cojoin.engine.values.rows import Row
+from cojoin.errors import FunctionError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -106,3 +111,38 @@ def _renumber(combined: NDArray[np.int64]) -> tuple[NDArray[np.int64], int]:
         return ranks[combined], int(np.count_nonzero(present))
     distinct, codes = np.unique(combined, return_inverse=True)
     return codes.astype(np.int64).reshape(-1), len(distinct)
+
+
+def key_values(key: Any, names: Sequence[str]) -> tuple[Any, ...] | None:
+    """Return the values of a user's key: a value, a tuple of several columns or of none, or a dict by column.
+
+    None is a key of another shape than ``key_shape`` describes.
+
+    >>> key_values(7, ["id"]), key_values({"day": "mon", "id": 7}, ["id", "day"]), key_values(7, ["id", "day"])
+    ((7,), (7, 'mon'), None)
+    """
+    if isinstance(key, Mapping):
+        return tuple(key[name] for name in names) if key.keys() == {*names} else None
+    if len(names) == 1 and not isinstance(key, Row):
+        return (key,)
+    return tuple(key) if isinstance(key, (tuple, list)) and len(key) == len(names) else None
+
+
+def key_shape(names: Sequence[str]) -> str:
+    """Return what a user's key is expected to be, for messages."""
+    return f"a value of {names[0]!r}" if len(names) == 1 else f"a tuple of {', '.join(names)}" if names else "()"
+
+
+def checked_key(key: Any, schema: pa.Schema, label: str) -> tuple[Any, ...]:
+    """Return the values of a user's key, of its columns' types; raise ``FunctionError`` for one that does not fit."""
+    values = key_values(key, schema.names)
+    if values is None:
+        msg = f"{label}: expected {key_shape(schema.names)}, got {key!r}"
+        raise FunctionError(msg)
+    columns = zip(schema, values, strict=True)
+    return tuple(converter(field.type, f"{label} column {field.name!r}")(value) for field, value in columns)
+
+
+def plain_key(key: Sequence[Any]) -> Any:
+    """Return the values of a key as people write it: its only value, or a tuple."""
+    return key[0] if len(key) == 1 else tuple(key)

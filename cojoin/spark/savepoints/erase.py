@@ -20,7 +20,6 @@ from datetime import date, datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812
 
 from cojoin.checkpoints.checkpoint import Snapshot, open_files
@@ -42,7 +41,7 @@ from cojoin.engine.keyed_state_backend import TouchedKeys
 from cojoin.engine.operator import OUTPUT, REJECTED
 from cojoin.engine.time.control_rows import ONE_PARTITION
 from cojoin.engine.time.watermarks import NONE
-from cojoin.engine.values.encoding import encode_entries
+from cojoin.engine.values.encoding import encode_entries, encode_rows
 from cojoin.engine.values.rows import back_quoted
 from cojoin.engine.values.tables import take_rows
 from cojoin.engine.values.types import parse_schema, type_to_ddl
@@ -66,6 +65,7 @@ from cojoin.storage.locations import Location, as_location, without_login
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
     from cojoin.checkpoints.identity import SourceDescription
@@ -288,10 +288,9 @@ def _rejected(inputs: tuple[InputSpec, InputSpec], keys: Sequence[Values]) -> st
 
 def _equal(values: Mapping[str, Any], left: InputSpec) -> str:
     """Return the condition that columns have the values of a key, which come in the order of the key's columns."""
-    types = [left.schema.field(each).type for each in left.key]
     return " AND ".join(
         f"{back_quoted(column)} = {sql_literal(value, dtype)}"
-        for (column, value), dtype in zip(values.items(), types, strict=True)
+        for (column, value), dtype in zip(values.items(), left.key_schema.types, strict=True)
     )
 
 
@@ -445,7 +444,7 @@ def _contents(state: QueryState, keys: Sequence[Values]) -> DataFrame:
     # Spark's own state has the key groups' labels, a snapshot their numbers.
     labels = group_labels(int(state.query["key_groups"]))
     numbers = {label: number for number, label in enumerate(labels)} if state.origin == "state store" else None
-    tables = [_table_of(keys, inputs[0])]
+    tables = [encode_rows(list(keys), inputs[0].key_schema, "erase: keys")]
 
     def without(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         touched = TouchedKeys(tables)
@@ -462,12 +461,6 @@ def _contents(state: QueryState, keys: Sequence[Values]) -> DataFrame:
                 yield from content_row(number, kept, {}, removed=removed).to_batches()
 
     return state.stored.contents.mapInArrow(for_workers(without), CONTENT_DDL)
-
-
-def _table_of(keys: Sequence[Values], spec: InputSpec) -> pa.Table:
-    fields = [spec.schema.field(name) for name in spec.key]
-    columns = [encode_entries([key[field.name] for key in keys], field.type) for field in fields]
-    return pa.table(columns, schema=pa.schema([pa.field(field.name, field.type) for field in fields]))
 
 
 def _without_keys(

@@ -267,8 +267,7 @@ class StateTarget:
     @property
     def key(self) -> pa.Schema:
         """The key columns of states and timers, under the left input's names."""
-        left = self.inputs[0]
-        return pa.schema([left.schema.field(name) for name in left.key])
+        return self.inputs[0].key_schema
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,7 @@ from cojoin.engine.operator import REJECTED
 from cojoin.engine.time.control_rows import ONE_PARTITION, Control
 from cojoin.engine.time.watermark_strategies import WatermarkStrategy
 from cojoin.engine.time.watermarks import NONE
+from cojoin.engine.values.keys import plain_key
 from cojoin.engine.values.rows import decode_rows
 from cojoin.errors import CojoinError
 
@@ -276,7 +277,7 @@ class DeliveryRunner:
     def keys(self) -> list[str]:
         """The key of each row, as the outputs name it."""
         tables = zip(self.plan.inputs, self.tables, strict=True)
-        return [_key_text(key) for spec, table in tables for key in decode_rows(spec.keys(table), str)]
+        return [repr(plain_key(key)) for spec, table in tables for key in decode_rows(spec.keys(table), str)]
 
     def run(self, delivery: Delivery) -> RunOutput:
         """Return the output of a delivery, or the error of the function."""
@@ -334,9 +335,4 @@ def _add(group: GroupOutput, rows: dict[str, dict[str, list[RowText]]]) -> None:
     for table in group.rejected_tables():
         rows[REJECTED][""] += map(cells, decode_rows(table.drop_columns("watermark"), str))
     for row in group.rows(str):
-        rows[row.output][_key_text(row.key)].append(cells(row.value))
-
-
-def _key_text(key: Sequence[Any]) -> str:
-    """Return a key as text: its only value, or the tuple of its columns' values."""
-    return repr(key[0] if len(key) == 1 else tuple(key))
+        rows[row.output][repr(plain_key(row.key))].append(cells(row.value))
