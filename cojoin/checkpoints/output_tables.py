@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     import pyarrow as pa
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 
     from cojoin.delta.actions import Commit
     from cojoin.delta.table_log import TableVersion
@@ -62,11 +62,17 @@ class CutBack:
     newest: int
 
 
-def stored_rows(spark: SparkSession, location: str, kind: str = "delta") -> DataFrame:
-    """Return the rows of an output: of a Delta table by its path or name, or of a folder of Parquet files."""
+def read_rows(session: SparkSession, kind: str, location: str) -> DataFrame:
+    """Return the rows of an output as they are now: a table (``"delta"``), or a folder of files (``"parquet"``)."""
+    reader = session.read.format(kind)
     if kind == "parquet":
-        return spark.read.parquet(literally(location))
-    return spark.read.format("delta").load(location) if is_path(location) else spark.read.table(location)
+        return reader.load(literally(location))
+    return reader.load(location) if is_path(location) else reader.table(location)
+
+
+def save_rows(writer: DataFrameWriter, location: str) -> None:
+    """Write rows into a table."""
+    (writer.save if is_path(location) else writer.saveAsTable)(location)
 
 
 def is_same_table(spark: SparkSession, one: str, two: str) -> bool:
@@ -266,10 +272,9 @@ class TableTransactions:
         self.look()
         if table.transaction(fence_id) == self._epoch:
             return
-        rows = stored_rows(self._spark, self._location).limit(0)
+        rows = read_rows(self._spark, "delta", self._location).limit(0)
         writer = rows.write.format("delta").mode("append").option("txnAppId", fence_id)
-        writer = writer.option("txnVersion", str(self._epoch))
-        (writer.save if is_path(self._location) else writer.saveAsTable)(self._location)
+        save_rows(writer.option("txnVersion", str(self._epoch)), self._location)
         # Delta skips the commit where another run has written this epoch or a later one.
         self.look()
 

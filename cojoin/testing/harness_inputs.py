@@ -25,7 +25,7 @@ from cojoin.engine.values.arguments import milliseconds
 from cojoin.engine.values.encoding import encode_rows
 from cojoin.engine.values.keys import checked_key
 from cojoin.engine.values.rows import Row, decode_column
-from cojoin.engine.values.types import as_schema, type_to_ddl
+from cojoin.engine.values.types import as_schema
 from cojoin.errors import ConfigurationError, FunctionError, SchemaError, did_you_mean
 from cojoin.testing.events import NOT_GIVEN, HarnessError
 

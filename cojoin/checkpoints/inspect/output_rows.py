@@ -21,7 +21,7 @@ from cojoin.checkpoints.identity import read_query
 from cojoin.checkpoints.inspect.findings import Finding, describe_row
 from cojoin.checkpoints.inspect.query_state import read_progress
 from cojoin.checkpoints.manifest import Manifests
-from cojoin.checkpoints.output_tables import stored_rows
+from cojoin.checkpoints.output_tables import read_rows
 from cojoin.delta.table_batches import FENCE, KEPT
 from cojoin.delta.table_log import UnreadableLogError
 from cojoin.engine.display import format_time, show_row
@@ -33,6 +33,7 @@ from cojoin.engine.values.encoding import encode_entries
 from cojoin.engine.values.rows import Row, back_quoted, decode_rows, dump_json, show_text, text_bytes
 from cojoin.engine.values.types import parse_schema, type_to_ddl
 from cojoin.session.delta_tables import table_log
+from cojoin.session.spark_errors import first_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -132,15 +133,14 @@ def _find(spark: SparkSession, output: Output, choose: Any, limit: int) -> Found
     log = table_log(spark, output.location)
     if log is None or log.newest() is None:
         return FoundRows(note=f"the table {output.location} of {output.name} no longer exists")
-    frame = stored_rows(spark, output.location)
+    frame = read_rows(spark, "delta", output.location)
     try:
         # The file's name is a metadata column of the scan, so it is selected before any condition.
         rows = choose(frame.select("*", F.col("_metadata.file_name").alias(_FILE)))
         total = rows.count()
         table_rows = rows.limit(limit).toArrow() if total else None
     except PySparkException as error:
-        reason = str(error).splitlines()[0]
-        return FoundRows(note=f"the table {output.location} of {output.name} can't be read: {reason}")
+        return FoundRows(note=f"the table {output.location} of {output.name} can't be read: {first_line(error)}")
     if table_rows is None:
         return FoundRows()
     files = table_rows.column(_FILE).to_pylist()

@@ -24,7 +24,7 @@ from cojoin.checkpoints.checkpoint import open_files
 from cojoin.checkpoints.identity import read_query
 from cojoin.checkpoints.inspect.query_state import as_snapshot, stored_inputs
 from cojoin.checkpoints.manifest import Manifests
-from cojoin.checkpoints.output_tables import stored_rows
+from cojoin.checkpoints.output_tables import read_rows
 from cojoin.engine.input_spec import STAMPED_SCHEMA
 from cojoin.engine.operator import REJECTED
 from cojoin.engine.values.encoding import encode_entries
@@ -33,6 +33,7 @@ from cojoin.errors import CheckpointError, ConfigurationError, did_you_mean
 from cojoin.session.arrow_types import spark_schema
 from cojoin.session.sealed import for_workers
 from cojoin.session.sessions import empty_frame, finds_session
+from cojoin.session.spark_errors import first_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -130,10 +131,10 @@ def _opened(spark: SparkSession, output: Mapping[str, Any]) -> DataFrame:
         raise ConfigurationError(msg)
     location = str(output[kind])
     try:
-        frame = stored_rows(spark, location, kind)
+        frame = read_rows(spark, kind, location)
         types = {field.name: field.dataType.simpleString() for field in frame.schema.fields}
     except PySparkException as error:
-        msg = f"read_rejected: the rejected rows in {kind} {location} can't be read: {str(error).splitlines()[0]}"
+        msg = f"read_rejected: the rejected rows in {kind} {location} can't be read: {first_line(error)}"
         raise CheckpointError(msg) from error
     columns = []
     for field in spark_schema(STAMPED_SCHEMA).fields:

@@ -29,7 +29,7 @@ from cojoin.checkpoints.inspect.output_rows import spelled_values
 from cojoin.checkpoints.inspect.query_state import read_state, state_manifest
 from cojoin.checkpoints.lease import holder, is_live
 from cojoin.checkpoints.manifest import Manifests
-from cojoin.checkpoints.output_tables import stored_rows
+from cojoin.checkpoints.output_tables import read_rows
 from cojoin.checkpoints.restoration import Restoration
 from cojoin.checkpoints.snapshots import Snapshots
 from cojoin.engine import rescaling
@@ -50,7 +50,7 @@ from cojoin.session.delta_tables import table_in_sql
 from cojoin.session.sealed import for_workers
 from cojoin.session.sessions import finds_session, open_store
 from cojoin.session.spark_checkpoint import committed_batches
-from cojoin.session.spark_errors import SPARK_ERRORS
+from cojoin.session.spark_errors import SPARK_ERRORS, first_line
 from cojoin.spark.savepoints.new_savepoint import (
     NewSavepoint,
     Positions,
@@ -248,9 +248,9 @@ def _of_output(
 
 def _count(spark: SparkSession, kind: str, location: str, condition: str) -> tuple[int | None, str]:
     try:
-        return stored_rows(spark, location, kind).where(F.expr(condition)).count(), ""
+        return read_rows(spark, kind, location).where(F.expr(condition)).count(), ""
     except SPARK_ERRORS as error:
-        return None, f"It can't be read: {str(error).strip().splitlines()[0]}"
+        return None, f"It can't be read: {first_line(error)}"
 
 
 def _emitted(

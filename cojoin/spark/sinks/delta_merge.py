@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import functions as F  # noqa: N812
 
-from cojoin.checkpoints.output_tables import stored_rows
+from cojoin.checkpoints.output_tables import read_rows
 from cojoin.engine.upsert import already_stored
 from cojoin.engine.values.rows import back_quoted
 from cojoin.errors import QueryFailedError
@@ -88,7 +88,7 @@ def merge(
     Raises ``QueryFailedError`` where a key must not come twice.
     """
     session = frame.sparkSession
-    table = stored_rows(session, location)
+    table = read_rows(session, "delta", location)
     # Spark's mapInArrow takes no names with a dot.
     safe = {name: f"c{at}" for at, name in enumerate(frame.columns)}
     deletes = None if rule.deletes is None else safe[rule.deletes]

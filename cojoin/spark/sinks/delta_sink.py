@@ -52,7 +52,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from cojoin.checkpoints.output_tables import TableTransactions
+from cojoin.checkpoints.output_tables import TableTransactions, save_rows
 from cojoin.delta.table_writer import NewTable, unknown_properties
 from cojoin.engine.input_spec import REJECTED_SCHEMA, STAMPED_SCHEMA
 from cojoin.engine.upsert import is_same_rule
@@ -527,10 +527,7 @@ class DeltaWriter(SinkWriter):
     def _save(self, writer: DataFrameWriter) -> None:
         if self._sink.partition_by:
             writer = writer.partitionBy(*self._sink.partition_by)
-        if is_path(self._sink.location):
-            writer.save(self._sink.location)
-        else:
-            writer.saveAsTable(self._sink.location)
+        save_rows(writer, self._sink.location)
 
     def target(self, schema: pa.Schema, batch_id: int) -> FileTarget | None:
         """Return the table's folder as a target; None if the workers can't write its files (partitions, properties)."""

@@ -26,7 +26,7 @@ from cojoin.session.arrow_types import arrow_schema, arrow_type, spark_schema
 from cojoin.session.delta_tables import columns_of, quoted_table, read_table
 from cojoin.session.sealed import for_workers
 from cojoin.session.sessions import active_session, adapter_of
-from cojoin.session.spark_errors import JAVA_ERRORS
+from cojoin.session.spark_errors import JAVA_ERRORS, first_line
 from cojoin.spark.batch.direct_reader import DirectReader, why_by_columns, why_by_settings
 from cojoin.spark.batch.packing import Grouping
 from cojoin.spark.batch.parquet_rows import RANGES
@@ -139,7 +139,7 @@ class StaticTable(Source):
             table = read_table(session, str(self.location))
         except JAVA_ERRORS as error:
             if _NOT_FOUND not in str(error):
-                msg = f"{self._shown} can't be read: {_first_line(error)}"
+                msg = f"{self._shown} can't be read: {first_line(error)}"
                 raise ConfigurationError(msg) from error
             table = None
         if table is None:
@@ -183,7 +183,7 @@ class StaticTable(Source):
 
     def _unreadable(self, version: int, error: BaseException) -> ConfigurationError:
         return ConfigurationError(
-            f"{self._shown}: version {version} can't be read: {_first_line(error)}; a version is gone once its log is "
+            f"{self._shown}: version {version} can't be read: {first_line(error)}; a version is gone once its log is "
             f"cleaned or its files are vacuumed"
         )
 
@@ -273,10 +273,6 @@ def _as_text(part: Mapping[str, Any]) -> dict[str, Any]:
 def _of_text(part: Mapping[str, Any]) -> dict[str, Any]:
     deleted = part["deleted"]
     return {**part, "deleted": None if deleted is None else base64.b64decode(deleted)}
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).strip().partition("\n")[0]
 
 
 def static_table(location: str, options: Any, refresh: Duration | None) -> StaticTable:
