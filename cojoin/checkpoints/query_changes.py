@@ -168,15 +168,8 @@ def _setting(name: str, stored: Any, current: Any) -> str:
     if name == "function":
         return _changed_setting("the function", stored, current)
     if name.endswith(_DURATIONS):
-        stored, current = (_duration(each) for each in (stored, current))
+        stored, current = (duration_text(each) if isinstance(each, int) else each for each in (stored, current))
     return _changed_setting(f"{name.removesuffix(_DURATIONS)}=", stored, current)
-
-
-def _duration(micros: Any) -> Any:
-    if not isinstance(micros, int):
-        return micros
-    sign, size = ("-" if micros < 0 else ""), abs(micros)
-    return f"{sign}{duration_text(size // 1_000)}" if size % 1_000 == 0 else f"{sign}{size} microseconds"
 
 
 def _changed_setting(label: str, stored: Any, current: Any) -> str:

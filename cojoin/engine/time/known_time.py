@@ -93,8 +93,7 @@ class KnownTime:
         if self.column is not None:
             of_snapshot = self.is_commit and self.snapshot_known == "at_event_time"
             return f"at {self.column}{', rows of the snapshot at their event time' if of_snapshot else ''}"
-        whole = self.delay_us % 1_000 == 0
-        return f"after {duration_text(self.delay_us // 1_000) if whole else f'{self.delay_us} microseconds'}"
+        return f"after {duration_text(self.delay_us)}"
 
     def arguments(self) -> dict[str, Any]:
         """Return the known time as ``Input``'s arguments."""

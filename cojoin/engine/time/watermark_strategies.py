@@ -413,17 +413,17 @@ def as_written(strategy: WatermarkStrategy) -> str:
     if type(generator) not in _NAMES:
         made = f"for_generator({_own_text(generator)})"
     elif isinstance(generator, BoundedOutOfOrderness):
-        bound = generator.out_of_orderness_ms
+        bound = 1_000 * generator.out_of_orderness_ms
         made = f"for_bounded_out_of_orderness({duration_text(bound)!r})" if bound else "for_monotonous_timestamps()"
     elif isinstance(generator, ClockLag):
-        made = f"for_clock_lag({duration_text(generator.lag_ms)!r})"
+        made = f"for_clock_lag({duration_text(1_000 * generator.lag_ms)!r})"
     else:
         made = f"for_punctuated({generator.column!r})" if isinstance(generator, Punctuated) else "no_watermarks()"
     if idle is None:
         return made
     returning = "" if idle.returning == "hold" else f", returning={idle.returning!r}"
     silent = ", even_if_silent=True" if idle.even_if_silent else ""
-    return f"{made}.with_idleness({duration_text(idle.timeout_ms)!r}{returning}{silent})"
+    return f"{made}.with_idleness({duration_text(1_000 * idle.timeout_ms)!r}{returning}{silent})"
 
 
 def marks_of(described: Mapping[str, Any]) -> str:

@@ -115,17 +115,15 @@ def milliseconds(duration: Duration, label: str) -> int:
     return value // 1_000
 
 
-def duration_text(milliseconds: int) -> str:
-    """Return a duration in its largest whole unit, as ``milliseconds`` reads it.
+def duration_text(micros: int) -> str:
+    """Return a duration in its largest whole unit, as ``microseconds`` reads it.
 
-    >>> duration_text(60_000), duration_text(1_500), duration_text(2 * 86_400_000)
-    ('1 minute', '1500 milliseconds', '2 days')
+    >>> duration_text(60_000_000), duration_text(-1_500_000), duration_text(0)
+    ('1 minute', '-1500 milliseconds', '0 seconds')
     """
-    if not milliseconds:
-        return "0 seconds"
-    unit = next(each for each in reversed(_MICROSECONDS) if 1_000 * milliseconds % _MICROSECONDS[each] == 0)
-    count = 1_000 * milliseconds // _MICROSECONDS[unit]
-    return f"{count} {unit}{'' if count == 1 else 's'}"
+    unit = next(each for each in reversed(_MICROSECONDS) if micros % _MICROSECONDS[each] == 0) if micros else "second"
+    count = micros // _MICROSECONDS[unit]
+    return f"{count} {unit}{'' if abs(count) == 1 else 's'}"
 
 
 def _of_numpy(duration: np.timedelta64, label: str) -> int:
