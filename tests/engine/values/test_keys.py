@@ -9,8 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cojoin.engine.values.keys import KEYABLE, encode_keys, is_keyable
-from cojoin.engine.values.types import parse_type
+from cojoin.engine.values.keys import KEYABLE, checked_key, encode_keys, is_keyable, key_shape, key_values
+from cojoin.engine.values.rows import row_class
+from cojoin.engine.values.types import parse_schema, parse_type
+from cojoin.errors import FunctionError
 
 DAY, LATER = dt.datetime(1969, 1, 1), dt.datetime(2020, 1, 1)  # noqa: DTZ001 - timestamp_ntz has no zone
 
@@ -104,3 +106,44 @@ def test_tables_without_chunks_have_no_codes() -> None:
     without_chunks = pa.Table.from_arrays([pa.chunked_array([], pa.string())], ["k"])
     (first, second), count = encode_keys([empty, without_chunks])
     assert (len(first), len(second), count) == (0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("key", "names", "values"),
+    [
+        (7, ["id"], (7,)),
+        (None, ["id"], (None,)),
+        ((7,), ["id"], ((7,),)),
+        (row_class(("id",))((7,)), ["id"], (7,)),
+        ({"id": 7}, ["id"], (7,)),
+        ({"di": 7}, ["id"], None),
+        ((7, "mon"), ["id", "day"], (7, "mon")),
+        ([7, "mon"], ["id", "day"], (7, "mon")),
+        ({"day": "mon", "id": 7}, ["id", "day"], (7, "mon")),
+        ("ab", ["id", "day"], None),
+        ((7,), ["id", "day"], None),
+        ((), [], ()),
+        (7, [], None),
+    ],
+)
+def test_a_users_key_is_a_value_a_tuple_or_a_dict(key: Any, names: list[str], values: tuple[Any, ...] | None) -> None:
+    assert key_values(key, names) == values
+
+
+def test_a_users_key_of_another_shape_or_type_is_refused() -> None:
+    assert [key_shape(names) for names in ([], ["id"], ["id", "day"])] == [
+        "()",
+        "a value of 'id'",
+        "a tuple of id, day",
+    ]
+    schema = parse_schema("id int, at timestamp")
+    now = dt.datetime(2026, 1, 1, tzinfo=dt.timezone(dt.timedelta(hours=1)))
+    assert checked_key((7, now), schema, "key") == (7, now)
+    for key, message in (
+        (7, "key: expected a tuple of id, at, got 7"),
+        ((1 << 31, now), "key column 'id': expected int, got 2147483648 (int)"),
+        ((7, None), "key column 'at': expected timestamp, got None (NoneType)"),
+    ):
+        with pytest.raises(FunctionError) as caught:
+            checked_key(key, schema, "key")
+        assert str(caught.value) == message
