@@ -139,6 +139,11 @@ def checked_key(key: Any, schema: pa.Schema, label: str) -> tuple[Any, ...]:
     if values is None:
         msg = f"{label}: expected {key_shape(schema.names)}, got {key!r}"
         raise FunctionError(msg)
+    for name, value in zip(schema.names, values, strict=True):
+        # A pandas Timestamp, whose conversion would drop them: no key has nanoseconds.
+        if getattr(value, "nanosecond", 0):
+            msg = f"{label} column {name!r}: expected whole microseconds, got {value!r}"
+            raise FunctionError(msg)
     columns = zip(schema, values, strict=True)
     return tuple(converter(field.type, f"{label} column {field.name!r}")(value) for field, value in columns)
 

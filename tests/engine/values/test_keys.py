@@ -4,6 +4,7 @@ import datetime as dt
 from decimal import Decimal
 from typing import Any
 
+import pandas as pd
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -143,6 +144,10 @@ def test_a_users_key_of_another_shape_or_type_is_refused() -> None:
         (7, "key: expected a tuple of id, at, got 7"),
         ((1 << 31, now), "key column 'id': expected int, got 2147483648 (int)"),
         ((7, None), "key column 'at': expected timestamp, got None (NoneType)"),
+        (
+            (7, exact := pd.Timestamp(now) + pd.Timedelta(1, "ns")),
+            f"key column 'at': expected whole microseconds, got {exact!r}",
+        ),
     ):
         with pytest.raises(FunctionError) as caught:
             checked_key(key, schema, "key")
