@@ -26,8 +26,14 @@ _MODULE = re.compile(
 )
 _JAVA = re.compile(r"(org\.apache\.(?!kafka)|io\.delta\.|scala\.|java\.)[\w.$]+")
 
-PRIVATE = {"testing": 1}
+PRIVATE: dict[str, int] = {}
 """Private attributes, and imports of modules that are not public, by top folder."""
+
+MOST = 10
+"""How many private names of PySpark and py4j the room may use."""
+
+_OTHERS = {"Py4JError", "Py4JJavaError", "JavaClass", "py4j", "_1", "_2", "connect", "java_gateway", "session"}
+"""Public names of py4j, the names of Scala's pairs, and modules' names, which are not counted among them."""
 
 JAVA: dict[str, int] = {}
 """Texts that are the name of a class of the JVM."""
@@ -95,6 +101,10 @@ def _ceiling(numbers: dict[str, int]) -> dict[str, int]:
 
 def test_private_names_become_fewer() -> None:
     assert _counted(_private) == _ceiling(PRIVATE)
+
+
+def test_the_room_has_few_private_names() -> None:
+    assert len(private_names(ROOM) - _OTHERS) <= MOST, sorted(private_names(ROOM) - _OTHERS)
 
 
 def test_names_of_java_classes_become_fewer() -> None:

@@ -9,13 +9,14 @@ import inspect
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from pyspark.sql.pandas.types import from_arrow_schema, from_arrow_type, to_arrow_type
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.types import StructType
 
 if TYPE_CHECKING:
-    from pyspark.sql.types import DataType, StructType
+    from pyspark.sql.types import DataType
 
 # Spark 4.2 takes the time zone; 4.0 and 4.1 only take whether it is UTC, which is their default.
-_UTC: dict[str, Any] = {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_type).parameters else {}
+_UTC: dict[str, Any] = {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_schema).parameters else {}
 
 
 def arrow_type(dtype: DataType) -> pa.DataType:
@@ -25,12 +26,13 @@ def arrow_type(dtype: DataType) -> pa.DataType:
     >>> arrow_type(TimestampType())
     TimestampType(timestamp[us, tz=UTC])
     """
-    return to_arrow_type(dtype, **_UTC)
+    return arrow_schema(StructType().add("value", dtype)).field(0).type
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
     """Return a schema of Spark's as Arrow's; errors are those of ``arrow_type``."""
-    return pa.schema([pa.field(each.name, arrow_type(each.dataType), nullable=each.nullable) for each in schema.fields])
+    # Without the metadata of fields, which PySpark keeps since 4.2.
+    return pa.schema([each.remove_metadata() for each in to_arrow_schema(schema, **_UTC)])
 
 
 def spark_data_type(dtype: pa.DataType) -> DataType:
@@ -39,7 +41,7 @@ def spark_data_type(dtype: pa.DataType) -> DataType:
     >>> spark_data_type(pa.timestamp("us"))
     TimestampNTZType()
     """
-    return from_arrow_type(dtype, prefer_timestamp_ntz=True)
+    return spark_schema(pa.schema([("value", dtype)])).fields[0].dataType
 
 
 def spark_schema(schema: pa.Schema) -> StructType:

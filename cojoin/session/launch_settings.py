@@ -22,6 +22,7 @@ import re
 import shlex
 from collections import ChainMap
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -53,9 +54,17 @@ _OF_THE_COMPILER = ("-XX:Tier", "TieredCompilation", "-XX:Compile", "-XX:Flags",
 
 def find_spark_home() -> Path:
     """Return the folder of the Spark that a session uses: ``SPARK_HOME``, or the installed PySpark's."""
-    from pyspark.find_spark_home import _find_spark_home  # noqa: PLC0415 - so that --help is quick
-
-    return Path(_find_spark_home())
+    home = os.environ.get("SPARK_HOME")
+    if home:
+        return Path(home)
+    # PySpark is not imported, so that --help is quick.
+    package = find_spec("pyspark")
+    assert package is not None
+    assert package.origin is not None
+    folder = Path(package.origin).parent
+    # A distribution that pip downloaded with PySpark, PySpark itself, and Spark's own tree.
+    places = folder / "spark-distribution", folder, folder.parents[1]
+    return next((each for each in places if (each / "bin" / "spark-submit").is_file()), folder)
 
 
 def _conf_folder() -> Path:

@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyspark
 from pyspark import TaskContext, cloudpickle
-from pyspark.serializers import CloudPickleSerializer
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
@@ -255,7 +254,7 @@ def _errors(sample: Sample) -> bool:
 
 def _pickles(_: Sample) -> bool:
     factor = 7
-    times = CloudPickleSerializer().loads(CloudPickleSerializer().dumps(lambda value: factor * value))
+    times = cloudpickle.loads(cloudpickle.dumps(lambda value: factor * value))
     return bool(times(6) == 42) and "cojoin.session.sealed" in cloudpickle.list_registry_pickle_by_value()
 
 
@@ -319,21 +318,21 @@ PROBES = (
     Probe("task property streaming.sql.batchId", "the id of a call's batch", _ALL, "a local property", _batch_id),
     Probe("names of errors", "errors told apart", _ALL, "", _errors),
     Probe(
-        "pyspark.serializers.CloudPickleSerializer, pyspark.cloudpickle",
+        "pyspark.cloudpickle",
         "functions for the workers",
         _ALL,
         "the package cloudpickle",
         _pickles,
     ),
     Probe(
-        "pyspark.sql.pandas.types: to_arrow_type, from_arrow_type, from_arrow_schema",
+        "pyspark.sql.pandas.types: to_arrow_schema, from_arrow_schema",
         "schemas of Arrow and Spark",
         _ALL,
         "a table of types",
         _types,
     ),
     Probe(
-        "pyspark.find_spark_home._find_spark_home, PYSPARK_SUBMIT_ARGS, spark-submit",
+        "PYSPARK_SUBMIT_ARGS, spark-submit",
         "jars and settings of a session",
         _ALL,
         "SPARK_HOME",

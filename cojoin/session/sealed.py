@@ -32,7 +32,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from pyspark import cloudpickle
-from pyspark.serializers import CloudPickleSerializer
 
 from cojoin import package_files
 from cojoin.errors import ConfigurationError, EnvironmentSetupError
@@ -95,12 +94,17 @@ def check_picklable(function: KeyedCoProcessFunction) -> None:
     raise ConfigurationError(msg)
 
 
+def pickled(value: Any) -> bytes:
+    """Return a value as bytes; what a worker can't import, such as a class of ``__main__``, by its code."""
+    return bytes(cloudpickle.dumps(value))
+
+
 def pickling_error(value: Any) -> str | None:
     """Return why a value can't be sent to the workers; None if it can."""
     try:
-        CloudPickleSerializer().dumps(value)
+        pickled(value)
     except Exception as error:  # noqa: BLE001 - pickling runs the value's own code
-        return str(error.__cause__ or error)
+        return f"{type(error).__name__}: {error}"
     return None
 
 
@@ -150,14 +154,13 @@ def sealed_call(make: Callable[..., Any], *arguments: Any, modules: Mapping[str,
     ``modules`` has the digests of the users' modules, which the worker's must equal.
     """
     # Pickled when Spark pickles, so that it finds the broadcast variables that a user's function holds.
-    payload = CloudPickleSerializer().dumps((make, arguments))
+    payload = pickled((make, arguments))
     return _opened, (ours(), dict(modules or {}), payload, _pickled_check())
 
 
 @cache
 def _pickled_check() -> bytes:
-    pickled: bytes = CloudPickleSerializer().dumps(_carefully)
-    return pickled
+    return pickled(_carefully)
 
 
 def _modules_of(kind: type) -> dict[str, str]:
@@ -312,7 +315,7 @@ def _opened(expected: dict[str, str], modules: dict[str, str], payload: bytes, c
 
     The payload is a callable and its arguments, pickled; ``careful`` is ``_carefully``, pickled, needed once a process.
     """
-    loads = CloudPickleSerializer().loads
+    loads = cloudpickle.loads
     known = vars(sys).get(_KNOWN, {})
     known_modules = vars(sys).get(_KNOWN_MODULES, {})
     is_same = all(known.get(each) == expected[each] for each in ("cojoin", "sources", "python", "pyarrow"))
@@ -350,7 +353,7 @@ def _carefully(expected: dict[str, str], modules: dict[str, str], payload: bytes
             )
             raise _failure(reason)
     try:
-        loaded = CloudPickleSerializer().loads(payload)
+        loaded = cloudpickle.loads(payload)
     except ModuleNotFoundError as error:
         reason = f"{_this_worker()} lacks a module of the query's functions: {error}; {_SEND}"
         raise _failure(reason) from error

@@ -38,10 +38,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from pyspark.serializers import CloudPickleSerializer
+from pyspark import cloudpickle
 
 from cojoin.errors import CheckpointError, ConfigurationError, EnvironmentSetupError
-from cojoin.session.sealed import Sealed, for_workers, installed, ours, refusal, worker_trouble
+from cojoin.session.sealed import Sealed, for_workers, installed, ours, pickled, refusal, worker_trouble
 from cojoin.session.sessions import adapter_of
 from cojoin.session.spark_errors import SPARK_ERRORS, first_line
 from cojoin.storage.place_tokens import (
@@ -172,7 +172,7 @@ def ask_workers(session: Any, question: Callable[[], Any] | None = None) -> list
     """
     adapter, answers = adapter_of(session), []
     executors = adapter.executors()
-    sent = None if question is None else CloudPickleSerializer().dumps(Sealed(question))
+    sent = None if question is None else pickled(Sealed(question))
     for linger in _LINGERS:
         answers += _answers(session, len(executors) - 1, sent, linger)
         if len({each["process"] for each in answers}) >= len(executors) - 1:
@@ -193,7 +193,7 @@ def _answers(session: Any, executors: int, sent: bytes | None, linger: float) ->
         for _ in batches:
             refused, question = refusal(expected), None
             try:
-                question = CloudPickleSerializer().loads(sent) if refused is None and sent is not None else None
+                question = cloudpickle.loads(sent) if refused is None and sent is not None else None
             except RuntimeError as error:
                 refused = str(error)
             # The parent is one process for each executor.

@@ -19,6 +19,7 @@ import ctypes
 import gc
 import json
 import os
+import pickle
 import random
 import struct
 import subprocess
@@ -371,24 +372,22 @@ def _answer(requests: IO[bytes], answers: IO[bytes]) -> None:
 
 def dumps(value: Any) -> bytes:
     """Return a value as bytes; classes and functions of ``__main__`` by their code, as Spark sends them to workers."""
-    return bytes(_cloudpickle().dumps(value))
-
-
-def loads(pickled: bytes) -> Any:
-    """Return the value of the bytes of ``dumps``, which this process's parent has made."""
-    return _cloudpickle().loads(pickled)
-
-
-def _cloudpickle() -> Any:
     # Imported here since other checks and the harness never load Spark by themselves.
     if is_installed("pyspark"):
-        from pyspark import cloudpickle  # noqa: PLC0415
-    elif is_installed("cloudpickle"):
+        from cojoin.session.sealed import pickled  # noqa: PLC0415
+
+        return pickled(value)
+    if is_installed("cloudpickle"):
         import cloudpickle  # noqa: PLC0415
-    else:
-        msg = (
-            "check_determinism also runs the function in other processes: expected the package cloudpickle, or "
-            "pyspark, which has its own, found none; run: pip install cloudpickle"
-        )
-        raise EnvironmentSetupError(msg)
-    return cloudpickle
+
+        return bytes(cloudpickle.dumps(value))
+    msg = (
+        "check_determinism also runs the function in other processes: expected the package cloudpickle, or "
+        "pyspark, which has its own, found none; run: pip install cloudpickle"
+    )
+    raise EnvironmentSetupError(msg)
+
+
+def loads(content: bytes) -> Any:
+    """Return the value of the bytes of ``dumps``, which this process's parent has made."""
+    return pickle.loads(content)  # noqa: S301 - from the parent, which is of the same user and package
