@@ -282,7 +282,7 @@ def restore(operator: Operator, state: bytes, most_bytes: int | None) -> None:
             pieces.add({name: table.slice(start, 2)})
     whole = pieces.whole()
     if whole is None:
-        operator.load_ranges(header, pieces.ranges(), keeps_counts=True)
+        operator.load_ranges(header, pieces, keeps_counts=True)
     else:
         operator.load_parts(header, whole, keeps_counts=True)
 

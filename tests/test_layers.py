@@ -211,7 +211,7 @@ MOST_LINES = {
     "kafka": 12_350,
     "metrics": 350,
     "plots": 1_280,
-    "session": 4_400,
+    "session": 4_450,
     "spark": 13_750,
     "sql": 1_400,
     "storage": 2_420,

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from cojoin.embedded.result import Outputs
 from cojoin.engine.callbacks import UserFrames
-from cojoin.engine.display import Display, Section, format_time
+from cojoin.engine.display import Display, Section, format_time, text_rows
 from cojoin.engine.input_spec import control_of
 from cojoin.engine.keyed_process import KeyedCoProcess
 from cojoin.engine.local.kept_tables import KeptTables
@@ -164,9 +164,11 @@ class Step(Outputs):
                 changed = int(np.count_nonzero(~known))
                 if 0 < changed < table.num_rows:
                     note = f"; the {changed:,} that this step has added or changed come first"
-                table = take_rows(table, np.argsort(known, kind="stable"))
-            if table.num_rows:
-                yield Section.of(title + note, table, _MOST_ROWS)
+                left_out = table.num_rows - _MOST_ROWS
+                table = take_rows(table, np.argsort(known, kind="stable")[:_MOST_ROWS])
+                yield Section(title + note, text_rows(table, _MOST_ROWS), left_out)
+            elif table.num_rows:
+                yield Section.of(title, table, _MOST_ROWS)
 
 
 class Stepper:

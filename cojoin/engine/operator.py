@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from cojoin.engine.input_spec import InputSpec, LatePolicy
+    from cojoin.engine.rescaling import SpilledTables
     from cojoin.engine.state.segmented_table import SegmentedTable
     from cojoin.engine.state.segments import Segment, SegmentContext
     from cojoin.engine.state.waiting_rows import Run
@@ -596,27 +597,26 @@ class Operator(ABC):
             self.counts, self.rows_out = (InputCounts(), InputCounts()), 0
         self._count_rows_in()
 
-    def load_ranges(
-        self, header: Mapping[str, Any], ranges: Iterator[tuple[int, Mapping[str, pa.Table]]], *, keeps_counts: bool
-    ) -> None:
-        """Restore as ``load_parts`` does, from tables cut by ranges of hashes of the key, of which one is in memory.
+    def load_ranges(self, header: Mapping[str, Any], spilled: SpilledTables, *, keeps_counts: bool) -> None:
+        """Restore as ``load_parts`` does, from tables in files, of which one range of hashes is in memory at a time.
 
-        Each range has its last hash. The rows of a range that may lie in files are moved to some.
+        The rows of a range that may lie in files of the state are moved to some.
         """
         assert self.segmenting is not None
+        assert spilled.store is not None
         rest: list[dict[str, pa.Table]] = []
         runs: list[list[Run]] = [[], []]
         segments: dict[str, list[Segment]] = {}
-        for last, tables in ranges:
+        for last, tables in spilled.ranges():
             self.load(header, tables)
             for side, held in enumerate(self._held):
-                runs[side] += held.move(self.segmenting) if self._spills(side) else []
+                runs[side] += held.move(spilled.store) if self._spills(side) else []
             for name, table in self.segmented_tables().items():
                 segments.setdefault(name, []).extend(table.move(self.segmenting, last))
             rest.append(self._tables())
         self.load_parts(header, assemble(rest), keeps_counts=keeps_counts)
         for held, moved in zip(self._held, runs, strict=True):
-            held.adopt(moved, self.segmenting)
+            held.adopt(moved, spilled.store, self.segmenting)
         for name, table in self.segmented_tables().items():
             table.adopt(segments.get(name, []), self.segmenting.store)
         self._count_rows_in()

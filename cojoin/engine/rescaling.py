@@ -18,10 +18,10 @@ from cojoin.engine.batch_report import RARE_COUNTERS
 from cojoin.engine.input_spec import has_null_key
 from cojoin.engine.key_groups import is_hashed
 from cojoin.engine.state.segments import HASHES, SegmentContext, between, write_segment
-from cojoin.engine.values.hashes import key_hashes
+from cojoin.engine.values.hashes import key_hashes, row_hashes
 from cojoin.engine.values.schema_evolution import evolve, widest
 from cojoin.engine.values.tables import concat, take_rows
-from cojoin.errors import CheckpointError
+from cojoin.errors import CheckpointError, CodecError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -37,6 +37,8 @@ the key columns, under the left input's names."""
 
 _WITH_NULL_KEYS = frozenset({"held1", "held2"})
 """The tables that may have rows with a null key, which wait for their own time."""
+
+_MOST_PIECES = 256
 
 _FLAGGED = frozenset({"left", "right"})
 """The tables that have one more column, the last. No column of the input has its name, so its name may change with the
@@ -129,24 +131,33 @@ class SpilledTables:
         most_bytes: The bytes of rows above which they are written, and of a range that is read back; None keeps all
             rows in memory.
         open_store: Returns the store of the files; called once, before the first.
+
+    Attributes:
+        store: The store of the files; None before the first.
     """
 
     def __init__(
         self, inputs: tuple[InputSpec, InputSpec], most_bytes: int | None, open_store: Callable[[], SegmentStore]
     ) -> None:
+        self.store: SegmentStore | None = None
         self._inputs, self._most_bytes, self._open_store = inputs, most_bytes, open_store
         self._pieces: list[Mapping[str, pa.Table]] = []
         self._bytes = 0
-        self._store: SegmentStore | None = None
         self._files: dict[str, list[Segment]] = {}
 
-    def add(self, tables: Mapping[str, pa.Table]) -> None:
-        """Add a piece of some or all tables."""
+    def add(self, tables: Mapping[str, pa.Table], size: int = 0) -> None:
+        """Add a piece of some or all tables; ``size`` is that of the message that they are views of."""
         self._pieces.append(tables)
-        self._bytes += sum(table.nbytes for table in tables.values())
-        if self._most_bytes is not None and self._bytes > self._most_bytes:
-            self._store = self._store or self._open_store()
-            self._spill(self._store)
+        self._bytes += max(size, sum(table.nbytes for table in tables.values()))
+        if self._most_bytes is None:
+            return
+        if len(self._pieces) >= _MOST_PIECES:
+            # Small pieces have more bytes around their rows than in these.
+            self._pieces = [{name: table.combine_chunks() for name, table in assemble(self._pieces).items()}]
+            self._bytes = sum(table.nbytes for table in self._pieces[0].values())
+        if self._bytes > self._most_bytes:
+            self.store = self.store or self._open_store()
+            self._spill(self.store)
 
     def whole(self) -> dict[str, pa.Table] | None:
         """Return the tables; None where rows lie in files."""
@@ -154,14 +165,14 @@ class SpilledTables:
 
     def ranges(self) -> Iterator[tuple[int, dict[str, pa.Table]]]:
         """Yield the tables in ranges of hashes, each with its last hash; the rows of a hash keep their order."""
-        assert self._store is not None
+        assert self.store is not None
         assert self._most_bytes is not None
-        self._spill(self._store)
+        self._spill(self.store)
         size = sum(file.bytes for files in self._files.values() for file in files)
         first, count = 0, -(-size // self._most_bytes)
         for number in range(1, count + 1):
             last = HASHES * number // count - 1
-            yield last, assemble([*self._within(first, last, self._store)])
+            yield last, assemble([*self._within(first, last, self.store)])
             first = last + 1
 
     def _spill(self, store: SegmentStore) -> None:
@@ -175,17 +186,23 @@ class SpilledTables:
     def _within(self, first: int, last: int, store: SegmentStore) -> Iterator[dict[str, pa.Table]]:
         for name, files in self._files.items():
             for file in files:
-                opened = file.open(store)
-                start, stop = between(opened.hashes, first, last)
-                # Without the hashes, which are the first column.
-                yield {name: opened.table.slice(start, stop - start).select(range(1, opened.table.num_columns))}
+                try:
+                    opened = file.open(store)
+                except (CheckpointError, CodecError) as error:
+                    msg = f"restored rows on the local disk can't be read again: {error.args[0].partition('; ')[0]}"
+                    msg += "; see to this disk, and start the query again"
+                    raise CheckpointError(msg) from error
+                rows = np.arange(*between(opened.hashes, first, last))
+                # Copied, so that a file is mapped only while it is read. The first column has the hashes.
+                yield {name: take_rows(opened.table.select(range(1, opened.table.num_columns)), rows)}
 
 
 def _hashes(table: pa.Table, key: Sequence[str]) -> NDArray[np.uint64]:
-    """Return the hash of each row's key; 0 for a key with a null."""
-    has_key = ~has_null_key(table, key)
+    """Return the hash of each row's key; rows that have a null in it need not be together, so their own hash."""
+    is_null = has_null_key(table, key)
     hashes = np.zeros(table.num_rows, dtype=np.uint64)
-    hashes[has_key] = key_hashes(table.select(key).filter(pa.array(has_key)))
+    hashes[is_null] = row_hashes(table.filter(pa.array(is_null)))
+    hashes[~is_null] = key_hashes(table.select(key).filter(pa.array(~is_null)))
     return hashes
 
 

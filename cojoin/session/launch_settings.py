@@ -59,8 +59,9 @@ def find_spark_home() -> Path:
         return Path(home)
     # PySpark is not imported, so that --help is quick.
     package = find_spec("pyspark")
-    assert package is not None
-    assert package.origin is not None
+    if package is None or package.origin is None:
+        msg = "pyspark is not installed"
+        raise ModuleNotFoundError(msg, name="pyspark")
     folder = Path(package.origin).parent
     # A distribution that pip downloaded with PySpark, PySpark itself, and Spark's own tree.
     places = folder / "spark-distribution", folder, folder.parents[1]

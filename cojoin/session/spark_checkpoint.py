@@ -84,8 +84,9 @@ _POLLING_DELAY, _POLLING = "spark.sql.streaming.pollingDelay", "30ms"
 INITIALIZING = "Initializing"
 """The beginning of the status of a query that has not opened its sources."""
 
+_FALLBACK = "FileSystemBasedCheckpointFileManager"
 _LOSSES = {
-    "FileSystemBasedCheckpointFileManager": "keeps the state of an earlier attempt where a batch or a task is repeated",
+    _FALLBACK: "keeps the state of an earlier attempt where a batch or a task is repeated",
     "AbortableStreamBasedCheckpointFileManager": "continues where the store has refused a file",
 }
 """What two of Spark's classes that write checkpoints do on stores that are not local, by the names of the classes."""
@@ -280,16 +281,28 @@ def stream_settings(spark: SparkSession, files: Store) -> dict[str, str]:
 
 
 def check_file_manager(spark: SparkSession, files: Store) -> None:
-    """Raise a ``ConfigurationError`` if the user has chosen a class that may lose Spark's files on this store.
+    """Raise a ``ConfigurationError`` if Spark would write the checkpoint by a class that may lose files on this store.
 
     On local disks a rename replaces a file, so both classes are safe.
     """
-    name = str(spark.conf.get(FILE_MANAGER, None) or "")
-    reason = _LOSSES.get(name.rpartition(".")[2])
-    if reason is not None and not isinstance(files, LocalStore):
+    scheme = files.root.partition(":")[0]
+    if isinstance(files, LocalStore) or scheme == "file":
+        return
+    adapter = adapter_of(spark)
+    name = str(spark.conf.get(FILE_MANAGER, None) or adapter.hadoop_setting(FILE_MANAGER) or "")
+    reason, setting = _LOSSES.get(name.rpartition(".")[2]), f"fs.AbstractFileSystem.{scheme}.impl"
+    if reason is not None:
         msg = (
             f"{files.named}: expected the class by which Spark writes a checkpoint on this store, got "
             f"{FILE_MANAGER}={name}, which {reason}; unset it, and Spark chooses one that raises"
+        )
+        raise ConfigurationError(msg)
+    # With Spark Connect, Hadoop's own defaults are not known.
+    if adapter.runs_batches and not name and adapter.hadoop_setting(setting) is None:
+        cure = "write the place as s3a://" if scheme in {"s3", "s3n"} else f"set spark.hadoop.{setting} to its class"
+        msg = (
+            f"{files.named}: Hadoop has no {setting}, so Spark would write the checkpoint by its "
+            f"{_FALLBACK}, which {_LOSSES[_FALLBACK]}; {cure}"
         )
         raise ConfigurationError(msg)
 

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
+from cojoin.checkpoints.segment_files import SegmentFolder
 from cojoin.engine.joins import AsofJoin, IntervalJoin
 from cojoin.engine.keyed_process import KeyedCoProcess
 from cojoin.engine.rescaling import SpilledTables, assemble, cut, key_columns, merged_header
@@ -86,7 +88,7 @@ def test_a_flag_is_known_by_its_place() -> None:
 
 def test_spilled_tables_come_back_in_ranges_with_all_rows_of_a_key_together() -> None:
     keys = [f"customer {number % 40}" for number in range(400)]
-    held = pa.table({"customer": pa.array([*keys, None, None]), "number": range(402)})
+    held = pa.table({"customer": pa.array([*keys, *[None] * 100]), "number": range(500)})
     states = pa.table({"customer": [f"customer {number}" for number in range(40)], "@value": range(40)})
     stores: list[MemoryStore] = []
 
@@ -97,7 +99,7 @@ def test_spilled_tables_come_back_in_ranges_with_all_rows_of_a_key_together() ->
     tables = SpilledTables(INPUTS, 1_000, opened)
     tables.add({"held1": held.slice(0, 10)})
     assert not stores
-    for start in range(10, 402, 100):
+    for start in range(10, 500, 100):
         tables.add({"held1": held.slice(start, 100), "state:visits": states.slice(start // 10, 10)})
     assert len(stores) == 1
     assert tables.whole() is None
@@ -107,16 +109,35 @@ def test_spilled_tables_come_back_in_ranges_with_all_rows_of_a_key_together() ->
     assert ranges[-1][0] == (1 << 64) - 1
     seen: set[str | None] = set()
     for _, found in ranges:
-        rows = found["held1"].to_pylist()
+        rows = [row for row in found["held1"].to_pylist() if row["customer"] is not None]
         assert seen.isdisjoint(row["customer"] for row in rows)
         assert {row["customer"] for row in rows} >= {row["customer"] for row in found["state:visits"].to_pylist()}
         seen |= {row["customer"] for row in rows}
         for customer in {row["customer"] for row in rows}:
             numbers = [row["number"] for row in rows if row["customer"] == customer]
             assert numbers == sorted(numbers), "the rows of a key keep their order"
-    assert sum(found["held1"].num_rows for _, found in ranges) == 402
+    assert sorted(row for _, found in ranges for row in found["held1"].column("number").to_pylist()) == list(range(500))
+    # Rows without a key are spread, since they need not be together.
+    assert max(found["held1"].column("customer").null_count for _, found in ranges) < 50
     whole = assemble([found for _, found in ranges])["state:visits"]
     assert sorted(whole.column("@value").to_pylist()) == list(range(1, 40))
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="only Linux shows what is mapped")
+def test_a_spilled_file_is_mapped_only_while_it_is_read(tmp_path: Path) -> None:
+    tables = SpilledTables(INPUTS, 1_000, lambda: SegmentFolder(tmp_path.as_uri()))
+    for start in range(0, 1_000, 100):
+        keys = [f"customer {number}" for number in range(start, start + 100)]
+        tables.add({"held1": pa.table({"customer": keys})})
+    kept = []
+    for _, found in tables.ranges():
+        kept.append(found["held1"])
+        assert str(tmp_path) not in Path("/proc/self/maps").read_text()
+    assert sum(table.num_rows for table in kept) == 1_000
+    tables.add({"held1": pa.table({"customer": ["one more"] * 100})})
+    next(tmp_path.iterdir()).unlink()
+    with pytest.raises(CheckpointError, match=r"restored rows on the local disk can't be read again: .*; see to this"):
+        list(tables.ranges())
 
 
 def test_tables_within_their_bytes_stay_in_memory() -> None:

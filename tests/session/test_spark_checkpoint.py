@@ -24,9 +24,11 @@ from cojoin.session.spark_checkpoint import (
     write_source_log,
 )
 from cojoin.storage.local_store import LocalStore
+from tests.servers.jars import s3_jars
 from tests.spark.refused import refused
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from pyspark.sql import SparkSession
@@ -182,6 +184,20 @@ def test_only_local_checkpoints_are_written_in_another_way_and_a_users_settings_
         spark.conf.unset(polling)
 
 
+@pytest.fixture
+def store(spark: SparkSession) -> Iterator[Store]:
+    """Return a folder on an object store, in which nothing is written."""
+    if not s3_jars():
+        pytest.skip("the jars for s3a:// are those of Spark 4.2")
+    configuration = spark._jsc.hadoopConfiguration()
+    names = [f"fs.s3a.{each}" for each in ("access.key", "secret.key", "endpoint")]
+    for name in names:
+        configuration.set(name, "http://127.0.0.1:1")
+    yield open_store(spark, "s3a://lake/checkpoint")
+    for name in names:
+        configuration.unset(name)
+
+
 @pytest.mark.parametrize(
     ("kind", "reason"),
     [
@@ -190,11 +206,31 @@ def test_only_local_checkpoints_are_written_in_another_way_and_a_users_settings_
     ],
 )
 def test_a_class_that_may_lose_files_on_a_store_is_refused(
-    spark: SparkSession, tmp_path: Path, kind: str, reason: str
+    spark: SparkSession, tmp_path: Path, store: Store, kind: str, reason: str
 ) -> None:
-    store = HadoopStore(spark, str(tmp_path))
+    name = f"org.apache.spark.{kind}CheckpointFileManager"
+    told = "expected the class by which Spark writes a checkpoint on this store", reason, "unset it"
     check_file_manager(spark, store)
-    with changed_settings(spark, {FILE_MANAGER: f"org.apache.spark.{kind}CheckpointFileManager"}):
+    with changed_settings(spark, {FILE_MANAGER: name}):
         check_file_manager(spark, LocalStore(str(tmp_path)))
-        with refused("expected the class by which Spark writes a checkpoint on this store", reason, "unset it"):
+        check_file_manager(spark, HadoopStore(spark, f"file:{tmp_path}"))
+        with refused(*told):
             check_file_manager(spark, store)
+    # Hadoop's configuration may choose it, too.
+    configuration = spark._jsc.hadoopConfiguration()
+    try:
+        configuration.set(FILE_MANAGER, name)
+        with refused(*told):
+            check_file_manager(spark, store)
+    finally:
+        configuration.unset(FILE_MANAGER)
+
+
+def test_a_store_on_which_spark_would_choose_such_a_class_is_refused(spark: SparkSession) -> None:
+    files = HadoopStore(spark, "http://127.0.0.1:1/checkpoint")
+    with refused(
+        "Hadoop has no fs.AbstractFileSystem.http.impl, so Spark would write the checkpoint by its "
+        "FileSystemBasedCheckpointFileManager, which keeps the state of an earlier attempt",
+        "set spark.hadoop.fs.AbstractFileSystem.http.impl to its class",
+    ):
+        check_file_manager(spark, files)

@@ -247,6 +247,7 @@ _SEAMS: dict[str, dict[str, Any]] = {
     "cojoin.session.classic_session:ClassicSession": {
         "open_store": lambda adapter, root, what: adapter.spark.store(root, what),
         "encrypts_files": lambda adapter: adapter.spark.disk.spark_writes,
+        "hadoop_setting": lambda _, name: "org.example.Files" if name.startswith("fs.AbstractFileSystem.") else None,
         "setting_names": lambda _: [],
         "check_delta": lambda _: None,
     },

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from cojoin.engine.state.segments import Segment, write_file
+from cojoin.engine.state.segments import Segment, SegmentContext, write_file
 from cojoin.engine.values.tables import concat, take_rows
 from cojoin.errors import CheckpointError
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from cojoin.engine.state.segments import SegmentContext, SegmentStore
+    from cojoin.engine.state.segments import SegmentStore
 
 _TIME = "@time"
 """The name of a run's first column, of timestamps; it is found by its position, as an input may have such a column."""
@@ -166,29 +166,31 @@ class WaitingRows:
         small = tuple(run for run in self.runs if run.bytes < options.slice_bytes // 2)
         written: list[Run] = []
         if len(small) >= _MOST_RUNS - segmenting.key_group % (_MOST_RUNS // 2):
-            written += self._merged(small, segmenting, options.slice_bytes)
+            written += self._merged(small, segmenting.store, segmenting, options.slice_bytes)
             self.runs = (*(run for run in self.runs if run not in small), *written)
         written.append(_write(segmenting, self.memory, self._millis(self.memory)))
         self.runs, self.memory = (*self.runs, written[-1]), self.memory.slice(0, 0)
         return sum(run.file.bytes for run in written)
 
-    def move(self, segmenting: SegmentContext) -> list[Run]:
-        """Move the rows in memory to a run, which ``adopt`` takes."""
+    def move(self, store: SegmentStore) -> list[Run]:
+        """Move the rows in memory to a run in a store, which ``adopt`` takes."""
         rows, self.memory = self.memory, self.memory.slice(0, 0)
-        return [_write(segmenting, rows, self._millis(rows))] if rows.num_rows else []
+        return [_write(SegmentContext(store), rows, self._millis(rows))] if rows.num_rows else []
 
-    def adopt(self, runs: Sequence[Run], segmenting: SegmentContext) -> None:
-        """Take runs that ``move`` returned, each of all times, and merge some at a time into runs of fewer times."""
+    def adopt(self, runs: Sequence[Run], store: SegmentStore, segmenting: SegmentContext) -> None:
+        """Take the rows of runs of another store, each of all times, merged some at a time into runs of fewer times."""
         assert segmenting.options is not None
         self._store = segmenting.store
         for start in range(0, len(runs), _MOST_RUNS):
             some = tuple(runs[start : start + _MOST_RUNS])
-            self.runs += some if len(some) == 1 else self._merged(some, segmenting, segmenting.options.slice_bytes)
+            self.runs += self._merged(some, store, segmenting, segmenting.options.slice_bytes)
 
-    def _merged(self, runs: tuple[Run, ...], segmenting: SegmentContext, slice_bytes: int) -> tuple[Run, ...]:
-        """Return runs with the rows of others, each of a slice of time of about so many bytes."""
+    def _merged(
+        self, runs: tuple[Run, ...], store: SegmentStore, segmenting: SegmentContext, slice_bytes: int
+    ) -> tuple[Run, ...]:
+        """Return runs with the rows of others in a store, each of a slice of time of about so many bytes."""
         rest = WaitingRows(self.memory.slice(0, 0), self._millis, self._evolved)
-        rest.runs, rest._store = runs, self._store
+        rest.runs, rest._store = runs, store
         last = max(run.last for run in runs)
         slices = (rest.take(until) for until in slice_bounds(rest.samples(last, slice_bytes), last, slice_bytes))
         return tuple(_write(segmenting, rows, self._millis(rows)) for rows in slices if rows.num_rows)

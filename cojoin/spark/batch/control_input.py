@@ -79,10 +79,25 @@ class RestoredState:
         self._folder: tempfile.TemporaryDirectory[str] | None = None
 
     def _open_folder(self) -> SegmentFolder:
-        # Spark's own place for what does not fit into memory.
-        place = os.environ.get("SPARK_LOCAL_DIRS", "").partition(",")[0]
-        self._folder = tempfile.TemporaryDirectory(prefix="cojoin-restored-", dir=place or None)
-        return SegmentFolder(Path(self._folder.name).as_uri())
+        # Spark's own places for what does not fit into memory, which it removes with the executor.
+        places = [each for each in os.environ.get("SPARK_LOCAL_DIRS", "").split(",") if each]
+        first = os.getpid() % len(places) if places else 0
+        errors = []
+        for place in (*places[first:], *places[:first], None):
+            try:
+                # Some file systems keep the name of a file that is mapped.
+                self._folder = tempfile.TemporaryDirectory(
+                    prefix="cojoin-restored-", dir=place, ignore_cleanup_errors=True
+                )
+            except OSError as error:  # noqa: PERF203 - there are one or two
+                errors.append(str(error))
+            else:
+                return SegmentFolder(Path(self._folder.name).as_uri())
+        msg = (
+            f"a restored state of more than a task's memory needs a folder on the local disk: {'; '.join(errors)}; set "
+            f"spark.local.dir to folders in which Spark's workers may write, and start the query again"
+        )
+        raise CheckpointError(msg)
 
     def __enter__(self) -> Self:
         return self
@@ -109,7 +124,7 @@ class RestoredState:
             raise CheckpointError(msg)
         self._ids.add(own_id)
         self._header = header.get(_HEADER, self._header)
-        self._tables.add(tables)
+        self._tables.add(tables, message.size)
 
     def load_into(self, operator: Operator, *, keeps_counts: bool) -> None:
         """Load the state into a new operator; exactly one key group keeps the counters of done and rejected rows.
@@ -128,7 +143,7 @@ class RestoredState:
         if tables is not None:
             operator.load_parts(self._header, tables, keeps_counts=keeps_counts)
         else:
-            operator.load_ranges(self._header, self._tables.ranges(), keeps_counts=keeps_counts)
+            operator.load_ranges(self._header, self._tables, keeps_counts=keeps_counts)
         operator.check_states()
 
 
