@@ -12,6 +12,7 @@ without an answer (``HANG_UP``).
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import logging
 import os
@@ -170,6 +171,14 @@ class S3Server:
             body = json.dumps(self.requests).encode()
             start("200 OK", [("Content-Length", str(len(body)))])
             return [body]
+        # Before the lock, since the body of a client that was cut off may never come.
+        length = int(environ.get("CONTENT_LENGTH") or 0)
+        content = environ["wsgi.input"].read(length) if length else b""
+        if len(content) < length:
+            msg = f"the client has sent {len(content)} of {length} bytes"
+            raise ConnectionAbortedError(msg)
+        if length:
+            environ = {**environ, "wsgi.input": io.BytesIO(content)}
         with self._lock:
             self.requests[_kind(environ)] += 1
             refusal = self.refuses(environ["REQUEST_METHOD"], environ["PATH_INFO"])
@@ -182,7 +191,6 @@ class S3Server:
         if refusal is HANG_UP:
             environ["werkzeug.socket"].shutdown(socket.SHUT_RDWR)
             raise ConnectionAbortedError(refusal.message)
-        environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
         body = b"" if environ["REQUEST_METHOD"] == "HEAD" else refusal.body()
         start(refusal.status, [("Content-Type", "application/xml"), ("Content-Length", str(len(body)))])
         return [body]

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 import duckdb
+import pyspark
+import pytest
 from pyspark.sql import functions as F  # noqa: N812
 
 import cojoin as cj
@@ -22,6 +24,9 @@ if TYPE_CHECKING:
 READERS = ("direct", "spark")
 """Who reads a table: cojoin's source, or Delta's own."""
 
+HAS_LIMITS = pytest.mark.skipif(
+    tuple(map(int, pyspark.__version__.split(".")[:2])) < (4, 2), reason="cojoin's own source needs Spark 4.2"
+)
 KEYS = 4
 FEED = "tblproperties ('delta.enableChangeDataFeed' = 'true')"
 A_DAY = cj.WatermarkStrategy.for_bounded_out_of_orderness("1 day")

@@ -15,7 +15,7 @@ import cojoin as cj
 from cojoin.spark.query import start
 from tests.seeds import SEED, drawn
 from tests.spark.refused import refused
-from tests.spark.sources.changed_tables import A_DAY, FEED, MINUTE, READERS, ChangedTable
+from tests.spark.sources.changed_tables import A_DAY, FEED, HAS_LIMITS, MINUTE, READERS, ChangedTable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -98,6 +98,7 @@ def test_a_row_that_is_updated_to_no_time_or_one_too_far_ahead_keeps_its_former_
     assert customers.unchanged == 6
 
 
+@HAS_LIMITS
 def test_a_start_that_fails_before_its_first_batch_keeps_the_snapshot_of_its_time(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

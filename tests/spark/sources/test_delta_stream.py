@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pyspark
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import functions as F  # noqa: N812
@@ -28,6 +27,7 @@ from tests.delta.test_table_stream import batches, ids, stream_of
 from tests.seeds import SEED
 from tests.spark.data import asof, connect, generate
 from tests.spark.query.test_input_progress import Lake
+from tests.spark.sources.changed_tables import HAS_LIMITS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,10 +35,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 AT = pa.timestamp("us", "UTC")
-
-HAS_LIMITS = pytest.mark.skipif(
-    tuple(map(int, pyspark.__version__.split(".")[:2])) < (4, 2), reason="cojoin's own source needs Spark 4.2"
-)
 
 
 def rows_of(*keys: int, **more: Any) -> pa.Table:
