@@ -415,7 +415,7 @@ pd.DataFrame(
 #
 # | an as-of join, one key group (`python -m benchmarks.state.memory`) | peak above an idle worker |
 # |---|---|
-# | a budget of 134 MB, 1.3 GB of state | 126 MB |
+# | a budget of 134 MB, 1.3 GB of state; with a restore of it | 126 MB; 149 MB |
 # | a budget of 1.07 GB (the default), 10.7 GB of state | 830 MB |
 #
 # Not in files are the rows of an outer `interval_join` that have no match yet, left rows of a forward or nearest as-of
