@@ -280,11 +280,7 @@ def restore(operator: Operator, state: bytes, most_bytes: int | None) -> None:
     for name, table in tables.items():
         for start in range(0, max(1, table.num_rows), 2):
             pieces.add({name: table.slice(start, 2)})
-    whole = pieces.whole()
-    if whole is None:
-        operator.load_ranges(header, pieces, keeps_counts=True)
-    else:
-        operator.load_parts(header, whole, keeps_counts=True)
+    operator.load_spilled(header, pieces, keeps_counts=True)
 
 
 def static(streams: Streams) -> Delivery:

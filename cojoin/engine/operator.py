@@ -597,11 +597,15 @@ class Operator(ABC):
             self.counts, self.rows_out = (InputCounts(), InputCounts()), 0
         self._count_rows_in()
 
-    def load_ranges(self, header: Mapping[str, Any], spilled: SpilledTables, *, keeps_counts: bool) -> None:
-        """Restore as ``load_parts`` does, from tables in files, of which one range of hashes is in memory at a time.
+    def load_spilled(self, header: Mapping[str, Any], spilled: SpilledTables, *, keeps_counts: bool) -> None:
+        """Restore as ``load_parts`` does; of tables in files, one range of hashes is in memory at a time.
 
         The rows of a range that may lie in files of the state are moved to some.
         """
+        whole = spilled.whole()
+        if whole is not None:
+            self.load_parts(header, whole, keeps_counts=keeps_counts)
+            return
         assert self.segmenting is not None
         assert spilled.store is not None
         rest: list[dict[str, pa.Table]] = []

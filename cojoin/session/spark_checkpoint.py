@@ -89,7 +89,7 @@ _LOSSES = {
     _FALLBACK: "keeps the state of an earlier attempt where a batch or a task is repeated",
     "AbortableStreamBasedCheckpointFileManager": "continues where the store has refused a file",
 }
-"""What two of Spark's classes that write checkpoints do on stores that are not local, by the names of the classes."""
+"""The harm of two of Spark's classes that write checkpoints on stores that are not local, by the classes' names."""
 
 _SOURCES_SECONDS, _PAUSE_SECONDS = 2.0, 0.005
 

@@ -223,7 +223,7 @@ def read_tagged_text(files: Store, name: str, form: Form) -> tuple[str, str | No
 
 
 SETTLE_SECONDS = 0.2
-"""How long writers wait for each other without compare-and-swap: longer than from a writer's read to its write."""
+"""The seconds that writers wait for each other without compare-and-swap: more than from a read to its write."""
 
 
 def replace_document(files: Store, name: str, form: Form, content: Mapping[str, Any], tag: str | None) -> bool:

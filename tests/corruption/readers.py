@@ -193,8 +193,8 @@ def _restored(world: World) -> Any:
 class _Loaded:
     """Takes a restored state, as an operator does."""
 
-    def load_parts(self, header: Any, tables: Any, *, keeps_counts: bool) -> None:
-        self.header, self.rows = header, {name: each.to_pydict() for name, each in tables.items()}
+    def load_spilled(self, header: Any, spilled: Any, *, keeps_counts: bool) -> None:
+        self.header, self.rows = header, {name: each.to_pydict() for name, each in spilled.whole().items()}
 
     def check_states(self) -> None: ...
 

@@ -139,11 +139,7 @@ class RestoredState:
                 f"with restore_from= into an empty directory"
             )
             raise CheckpointError(msg)
-        tables = self._tables.whole()
-        if tables is not None:
-            operator.load_parts(self._header, tables, keeps_counts=keeps_counts)
-        else:
-            operator.load_ranges(self._header, self._tables, keeps_counts=keeps_counts)
+        operator.load_spilled(self._header, self._tables, keeps_counts=keeps_counts)
         operator.check_states()
 
 
