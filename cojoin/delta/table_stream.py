@@ -29,6 +29,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
+from cojoin.delta.table_log import UnreadableLogError
 from cojoin.errors import QueryFailedError
 from cojoin.storage.locations import without_login
 
@@ -257,6 +258,7 @@ class TableStream:
     ) -> None:
         self._log, self._table_id, self._columns, self._removals = log, table_id, columns, removals
         self._deleted_rows = deleted_rows
+        self._has_checked_table = False
         self._snapshot: tuple[int, list[StreamFile]] = (-1, [])
         self._commits: dict[int, list[StreamFile]] = {}
         self._times: dict[int, int] = {}
@@ -272,6 +274,7 @@ class TableStream:
             why = "it does not exist any more" if table is None else "it was made again, as another table"
             msg = f"Delta table {self._named}: {why}; start a new query with its own checkpoint"
             raise QueryFailedError(msg)
+        self._has_checked_table = True
         return table.version
 
     def next(self, begin: Position, until: int, limits: Limits) -> Position:
@@ -280,6 +283,7 @@ class TableStream:
         ``until`` is the last version that it may read. The batch that begins a snapshot has nothing else, so its end
         shows of which version the snapshot is.
         """
+        self._check_position(begin)
         begun = replace(begin, version=until) if begin.is_first else begin
         end, files, size = begin, 0, 0
         for entry in self._entries(begun, begun.version if begun.begins_snapshot else until):
@@ -296,6 +300,11 @@ class TableStream:
 
     def files(self, begin: Position, end: Position) -> list[StreamFile]:
         """Return the files between two positions, in order."""
+        self._check_position(end)
+        if not self._has_checked_table:
+            # A batch of an earlier start is planned again without a look at the newest version.
+            self.newest()
+        self._has_checked_table = False
         if begin.begins_snapshot:
             # Another start may have planned the batch, with a snapshot of another version.
             begin = replace(begin, version=end.version if end.in_snapshot else end.version - 1)
@@ -311,6 +320,16 @@ class TableStream:
             return files
         times = self._increasing(begin.version, until)
         return [each._replace(committed_at=times[each.version]) for each in files]
+
+    def _check_position(self, position: Position) -> None:
+        """Raise ``QueryFailedError`` where a position is one of another table, which was in the same place."""
+        if position.table_id != self._table_id:
+            msg = (
+                f"Delta table {self._named}: the query has read a table with the id {position.table_id}, and this one "
+                f"has the id {self._table_id}: it was made again, as another table; start a new query with its own "
+                f"checkpoint, or put the former table back"
+            )
+            raise QueryFailedError(msg)
 
     @staticmethod
     def _after(begin: Position, entry: _Entry) -> Position:
@@ -336,12 +355,22 @@ class TableStream:
 
     def _of_commit(self, version: int) -> list[StreamFile]:
         if version not in self._commits:
-            commit = self._log.commit(version)
+            commit = self._read(version)
             self._check_columns(commit)
             files = self._added(commit) if self._removals is not None else self._changes(commit)
             self._commits[version] = self._checked(version, files)
             self._times[version] = self._time_of(commit)
         return self._commits[version]
+
+    def _read(self, version: int) -> Commit:
+        try:
+            return self._log.commit(version)
+        except UnreadableLogError as error:
+            msg = (
+                f"{error}; put the log back from a backup, or restore the query into a new checkpoint with "
+                f"allow_data_loss=True, which leaves out the commits that are gone"
+            )
+            raise QueryFailedError(msg) from error
 
     def _forget(self, begin: Position) -> None:
         if not begin.in_snapshot:

@@ -27,7 +27,7 @@ JAVA_ERRORS = (Py4JJavaError, PySparkException)
 TWO_RUNS = "another run of this query has written to Spark's log at the same moment"
 """The message where Spark itself finds two runs of one query: it has no epochs, and the first to write wins."""
 
-_OURS = re.compile(r"^(?:.*[\s(])?cojoin\.errors\.(?P<kind>\w+): ", re.MULTILINE)
+_OURS = re.compile(r"^(?:.*[\s(])?cojoin(?:\.\w+)+\.\w+Error: ", re.MULTILINE)
 _TRACEBACK = "Traceback (most recent call last):"
 _FRAME = re.compile(r'^  File "(?P<file>[^"\n]+)", line (?P<line>\d+), in (?P<name>.+)$', re.MULTILINE)
 _AFTERWARDS = re.compile(

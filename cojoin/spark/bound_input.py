@@ -38,6 +38,7 @@ from cojoin.session.sealed import for_workers
 from cojoin.session.sessions import active_session, adapter_of, check_full, check_session, is_left_to_spark
 from cojoin.session.spark_errors import JAVA_ERRORS, explain
 from cojoin.spark.batch.direct_reader import (
+    TABLE_SETTING,
     DirectReader,
     file_ranges,
     folders_with_values,
@@ -511,7 +512,7 @@ class BoundInput:
             ranges, reader = file_ranges(self.frame), DirectReader(self._label, root, grouping, {}, setting)
         else:
             ranges, places, stored = delta_stream.open_ranges(session, source, grouping.schema)
-            reader = DirectReader(self._label, None, grouping, places, "spark.cojoin.delta", stored)
+            reader = DirectReader(self._label, None, grouping, places, TABLE_SETTING, stored)
         return self._packed_ranges(ranges, reader, has_clock=has_clock)
 
     def _packed_ranges(self, ranges: DataFrame, reader: DirectReader, *, has_clock: bool) -> DataFrame:

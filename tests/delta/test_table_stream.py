@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -151,6 +153,36 @@ def test_a_table_that_was_made_again_or_has_other_columns_ends_the_stream(tmp_pa
     other = TableStream(TableLog(LocalStore(str(tmp_path / "b"))), begin.table_id, Columns({}, (), {}))
     with pytest.raises(QueryFailedError, match="it was made again, as another table; start a new query"):
         other.newest()
+
+
+def test_positions_of_a_table_that_was_made_again_are_refused_whatever_the_other_table_has(tmp_path: Path) -> None:
+    append(tmp_path / "a", 1)
+    stream = stream_of(tmp_path / "a")
+    begin = stream.next(stream.first(), 0, ALL)
+    append(tmp_path / "a", 2)
+    end = stream.next(begin, stream.newest(), ALL)
+    started = stream_of(tmp_path / "a")
+    shutil.rmtree(tmp_path / "a")
+    for number in (7, 8, 9):
+        append(tmp_path / "a", number)
+    again = stream_of(tmp_path / "a")
+    for plan in (partial(again.next, begin, 2, ALL), partial(again.files, begin, end)):
+        with pytest.raises(QueryFailedError, match=f"has read a table with the id {begin.table_id}, and this one has"):
+            plan()
+    # It was made again after the start, and the batch that is planned again needs no look at what is new.
+    with pytest.raises(QueryFailedError, match="it was made again, as another table"):
+        started.files(begin, end)
+
+
+def test_a_commit_that_is_gone_from_the_log_names_the_ways_to_continue(tmp_path: Path) -> None:
+    append(tmp_path, 1)
+    begin = stream_of(tmp_path).next(stream_of(tmp_path).first(), 0, ALL)
+    for number in (2, 3):
+        append(tmp_path, number)
+    DeltaTable(str(tmp_path)).create_checkpoint()
+    (tmp_path / "_delta_log" / f"{1:020}.json").unlink()
+    with pytest.raises(QueryFailedError, match=r"commit of version 1 is not in its log: .*allow_data_loss=True"):
+        stream_of(tmp_path).next(begin, 2, ALL)
 
 
 def test_tables_whose_files_do_not_simply_hold_the_rows_are_left_to_deltas_own_source() -> None:

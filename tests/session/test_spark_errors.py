@@ -222,6 +222,10 @@ CLIENT_ERROR = (
                 ("assertion failed: Invalid batch: a#1L != a#2L,b#3", ""),
             )
         ),
+        (
+            PySparkException(LOST.format(told="cojoin.delta.table_log.UnreadableLogError: Delta table a: it is gone")),
+            "Delta table a: it is gone",
+        ),
         *(
             (
                 PySparkException(

@@ -43,6 +43,9 @@ if TYPE_CHECKING:
     from cojoin.spark.batch.packing import Grouping
     from cojoin.storage.object_store_settings import Settings
 
+TABLE_SETTING = "spark.cojoin.delta"
+"""The setting of a session that leaves Delta tables to Delta's own source (``spark``)."""
+
 _AS_EXPECTED = {
     "spark.sql.caseSensitive": "false",
     "spark.sql.files.ignoreCorruptFiles": "false",
@@ -164,13 +167,22 @@ class DirectReader:
                         begin += rows.num_rows
                         yield self._with_groups(every, part.now)
                 except (OSError, pa.ArrowException) as error:
-                    reason = str(error).strip().partition("\n")[0]
-                    msg = (
-                        f"{self.label}: {place} can't be read: {reason}; if it is gone, changed or damaged, put it "
-                        f"back as it was, and {'run the join' if self.is_static else 'start the query'} again; "
-                        f"otherwise {self._cure}"
-                    )
-                    raise QueryFailedError(msg) from error
+                    raise QueryFailedError(self._unreadable(place, error)) from error
+
+    def _unreadable(self, place: str, error: Exception) -> str:
+        back = f"put it back as it was, and {'run the join' if self.is_static else 'start the query'} again"
+        if not isinstance(error, FileNotFoundError):
+            reason = str(error).strip().partition("\n")[0]
+            why = f"{place} can't be read: {reason}; if it was changed or is damaged, {back}; otherwise {self._cure}"
+        elif self.setting != TABLE_SETTING:
+            why = f"{place} is gone since it was listed; {back}"
+        else:
+            new = "connect the inputs again" if self.is_static else "start a new query with its own checkpoint"
+            why = (
+                f"{place} is gone, and the version of the table that is read has it: VACUUM removes files of older "
+                f"versions, by the table's property delta.deletedFileRetentionDuration; {back}, or {new}"
+            )
+        return f"{self.label}: {why}"
 
     @property
     def _cure(self) -> str:

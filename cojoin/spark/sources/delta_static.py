@@ -27,7 +27,7 @@ from cojoin.session.delta_tables import columns_of, quoted_table, read_table
 from cojoin.session.sealed import for_workers
 from cojoin.session.sessions import active_session, adapter_of
 from cojoin.session.spark_errors import JAVA_ERRORS, first_line
-from cojoin.spark.batch.direct_reader import DirectReader, why_by_columns, why_by_settings
+from cojoin.spark.batch.direct_reader import TABLE_SETTING, DirectReader, why_by_columns, why_by_settings
 from cojoin.spark.batch.packing import Grouping
 from cojoin.spark.batch.parquet_rows import RANGES
 from cojoin.spark.sources.delta_reader import TableReading, ranges_of
@@ -249,7 +249,7 @@ def rows_of(session: SparkSession, opened: OpenTable, schema: pa.Schema, label: 
     files = stream.files(stream.first(), Position(table.table_id, table.version + 1))
     texts = [json.dumps([_as_text(part) for part in task.value]) for task in ranges_of(reading, files)]
     places, stored = places_of_store(opened.store), stored_schema(columns, schema)
-    reader = DirectReader(label, None, Grouping(schema, (), 1), places, "spark.cojoin.delta", stored)
+    reader = DirectReader(label, None, Grouping(schema, (), 1), places, TABLE_SETTING, stored)
     names = [f"c{at}" for at in range(len(schema))]
 
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

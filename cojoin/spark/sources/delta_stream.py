@@ -38,6 +38,7 @@ from cojoin.session.arrow_types import arrow_schema
 from cojoin.session.delta_tables import columns_of, table_path
 from cojoin.session.sessions import active_session, adapter_of, is_left_to_spark, open_store
 from cojoin.spark.batch.direct_reader import (
+    TABLE_SETTING,
     constant_of,
     open_stored,
     why_by_columns,
@@ -112,7 +113,7 @@ def why_through_spark(
 
 def why_never(session: SparkSession) -> str | None:
     """Return why cojoin reads no table as a stream in a session; None where it does."""
-    if is_left_to_spark(session, "spark.cojoin.delta"):
+    if is_left_to_spark(session, TABLE_SETTING):
         return "spark.cojoin.delta is spark"
     if find_spec("pyspark.sql.streaming.datasource") is None:
         return "this version of Spark has no limits for sources written in Python"
