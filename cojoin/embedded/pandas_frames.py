@@ -188,7 +188,8 @@ def pick(frame: pd.DataFrame, names: Sequence[str], places: NDArray[np.int64]) -
         if has_gaps and isinstance(dtype, np.dtype) and dtype.kind in "iub":
             values = pd.array(values, dtype=_nullable(dtype))
         columns[name] = values.take(places, allow_fill=has_gaps)
-    picked: pd.DataFrame = pd.DataFrame(columns, index=pd.RangeIndex(len(places)))
+    # The columns were made for this, so each stays where it is.
+    picked: pd.DataFrame = pd.DataFrame(columns, index=pd.RangeIndex(len(places)), copy=False)
     return picked
 
 
