@@ -154,8 +154,15 @@ class ProgressTable:
         rows, last = progress_rows(waiting), waiting[-1]
         if transactions.why_spark(PROGRESS_SCHEMA) is not None:
             # An Arrow table becomes a local relation; Python rows would start a Python worker.
-            writer = self._spark.createDataFrame(rows).coalesce(1).write.format("delta").mode("append")
-            writer.option("txnAppId", transactions.app_id).option("txnVersion", last.batch_id).save(self._path)
+            writer = self._spark.createDataFrame(rows).coalesce(1).write.format("delta")
+            writer = writer.option("txnAppId", transactions.app_id).option("txnVersion", last.batch_id)
+            table = transactions.table()
+            if table is not None and table.properties.get("delta.appendOnly", "").lower() == "true":
+                writer.mode("append").save(self._path)
+            else:
+                # Another driver may write some of the batches between the look and Delta's own; they are replaced.
+                ids = ", ".join(str(each.batch_id) for each in waiting)
+                writer.mode("overwrite").option("replaceWhere", f"batch_id IN ({ids})").save(self._path)
             return True
         versions = [newest]
 

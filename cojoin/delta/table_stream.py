@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from cojoin.delta.actions import Commit, DataFile, FileKind, Protocol
-    from cojoin.delta.table_log import TableLog
+    from cojoin.delta.table_log import TableLog, TableVersion
 
 Removals: TypeAlias = Literal["fail", "ignore_deletes", "ignore_changes", "skip_commit"]
 """The treatment of a commit that removes files with their rows, by the names of Delta's options.
@@ -283,8 +283,14 @@ class TableStream:
         ``until`` is the last version that it may read. The batch that begins a snapshot has nothing else, so its end
         shows of which version the snapshot is.
         """
-        self._check_position(begin)
-        begun = replace(begin, version=until) if begin.is_first else begin
+        self._check_id(begin.table_id)
+        begun = begin
+        if begin.is_first:
+            # The table may have changed since the inputs were connected.
+            table, begun = self._log.at(until), replace(begin, version=until)
+            if not self._columns.read(Columns.of(table.metadata)):
+                raise QueryFailedError(columns_changed(f" by version {until}"))
+            self._check_readable(table)
         end, files, size = begin, 0, 0
         for entry in self._entries(begun, begun.version if begun.begins_snapshot else until):
             if entry.file is not None:
@@ -300,7 +306,7 @@ class TableStream:
 
     def files(self, begin: Position, end: Position) -> list[StreamFile]:
         """Return the files between two positions, in order."""
-        self._check_position(end)
+        self._check_id(end.table_id)
         if not self._has_checked_table:
             # A batch of an earlier start is planned again without a look at the newest version.
             self.newest()
@@ -321,13 +327,27 @@ class TableStream:
         times = self._increasing(begin.version, until)
         return [each._replace(committed_at=times[each.version]) for each in files]
 
-    def _check_position(self, position: Position) -> None:
-        """Raise ``QueryFailedError`` where a position is one of another table, which was in the same place."""
-        if position.table_id != self._table_id:
+    def check_reached(self, position: Position, newest: int) -> None:
+        """Raise ``QueryFailedError`` where the table's newest version is not one that was read before a position."""
+        if position.version > newest + 1:
             msg = (
-                f"Delta table {self._named}: the query has read a table with the id {position.table_id}, and this one "
-                f"has the id {self._table_id}: it was made again, as another table; start a new query with its own "
-                f"checkpoint, or put the former table back"
+                f"Delta table {self._named}: the query has read it up to version {position.version - 1}, and its "
+                f"newest version is {newest}: it was put back from a backup; start a new query with its own "
+                f"checkpoint, or put the later versions back"
+            )
+            raise QueryFailedError(msg)
+
+    def snapshot(self, version: int) -> list[StreamFile]:
+        """Return the files of a version, in order."""
+        return self._of_snapshot(version)
+
+    def _check_id(self, table_id: str) -> None:
+        """Raise ``QueryFailedError`` where the id is one of another table, which was in the same place."""
+        if table_id != self._table_id:
+            msg = (
+                f"Delta table {self._named}: a part of what the query reads is of a table with the id {table_id}, and "
+                f"the present one has the id {self._table_id}: it was made again, as another table; start a new query "
+                f"with its own checkpoint, or put the former table back"
             )
             raise QueryFailedError(msg)
 
@@ -416,14 +436,18 @@ class TableStream:
         return times
 
     def _check_columns(self, commit: Commit) -> None:
+        if commit.metadata is not None and self._removals is not None:
+            self._check_id(commit.metadata["id"])
         if commit.metadata is not None and not self._continues(commit.version, commit.metadata):
             raise QueryFailedError(columns_changed(f" in version {commit.version}"))
         if commit.protocol is not None or commit.metadata is not None:
-            table = self._log.at(commit.version)
-            why = why_unreadable(table.protocol, table.metadata, of_changes=self._removals is None)
-            if why is not None:
-                msg = f"Delta table {self._named}: since version {commit.version} {why} needs {_SPARKS}"
-                raise QueryFailedError(msg)
+            self._check_readable(self._log.at(commit.version))
+
+    def _check_readable(self, table: TableVersion) -> None:
+        why = why_unreadable(table.protocol, table.metadata, of_changes=self._removals is None)
+        if why is not None:
+            msg = f"Delta table {self._named}: since version {table.version} {why} needs {_SPARKS}"
+            raise QueryFailedError(msg)
 
     def _continues(self, version: int, metadata: Mapping[str, Any]) -> bool:
         """Return whether the rows after a version that changes the metadata are read with the stream's columns."""

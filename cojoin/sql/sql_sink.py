@@ -323,6 +323,8 @@ class SqlWriter(SinkWriter):
         self._connection: Session | None = None
         self._store: Store | None = None
         self._cure = "start the query again"
+        # The newest batch that the table has had in this run.
+        self._newest = _NO_BATCH
 
     def check(self, position: Position) -> None:
         """Raise a CheckpointError unless the table has the batches that the checkpoint records, and no later ones."""
@@ -345,6 +347,7 @@ class SqlWriter(SinkWriter):
                 f"back a newer copy, or restore into a new checkpoint with a new table"
             )
             raise CheckpointError(msg)
+        self._newest = fence.batch_id
 
     def _prepared(self, session: Session, position: Position, where: str) -> _Fence:
         """Return the output's row in the fence table, in which the run's epoch is now; make both tables."""
@@ -422,6 +425,7 @@ class SqlWriter(SinkWriter):
                     self._warnings.give(marker.batch_id, marker.rows, counts, batch.duplicate)
         except UnfitFileError as error:
             raise QueryFailedError(str(error)) from error
+        self._newest = marker.batch_id
         self._store.delete_directory(folder)
         return self._place()
 
@@ -494,7 +498,7 @@ class SqlWriter(SinkWriter):
             )
             raise QueryFailedError(msg)
         self._check_epoch(fence)
-        if not marker.is_reached(fence.batch_id, "the table"):
+        if not marker.is_reached(fence.batch_id, self._newest, "the table"):
             return False
         if fence.marker is not None:
             marker.compare(fence.marker, "the table", self._cure)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -132,6 +132,33 @@ def test_a_former_run_that_creates_the_table_at_the_same_moment_adds_its_rows_on
     former.flush()
     started.flush()
     assert start.batch_ids() == [0, 1]
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+def test_a_former_run_that_writes_between_the_look_and_the_commit_adds_its_rows_once(
+    start: Started, monkeypatch: pytest.MonkeyPatch, is_there: bool
+) -> None:
+    if is_there:
+        first = start()
+        start.batch(first, 0)
+        first.flush()
+    former, started, looks = start(), start(), list[int]()
+    start.batch(former, 1)
+    start.batch(started, 1)
+    start.batch(started, 2)
+    look = progress_table.TableTransactions.look
+
+    def look_before_the_former(self: Any) -> tuple[str | None, int]:
+        looked = look(self)
+        looks.append(looked[1])
+        if len(looks) == 1:
+            former.flush()
+        return looked
+
+    monkeypatch.setattr(progress_table.TableTransactions, "look", look_before_the_former)
+    started.flush()
+    assert looks[0] == (0 if is_there else -1)
+    assert start.batch_ids() == ([0] if is_there else []) + [1, 2]
 
 
 def test_a_group_waits_for_the_last_batch_where_it_is_written_in_a_moment(

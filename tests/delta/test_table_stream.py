@@ -167,11 +167,48 @@ def test_positions_of_a_table_that_was_made_again_are_refused_whatever_the_other
         append(tmp_path / "a", number)
     again = stream_of(tmp_path / "a")
     for plan in (partial(again.next, begin, 2, ALL), partial(again.files, begin, end)):
-        with pytest.raises(QueryFailedError, match=f"has read a table with the id {begin.table_id}, and this one has"):
+        with pytest.raises(QueryFailedError, match=f"is of a table with the id {begin.table_id}, and the present"):
             plan()
     # It was made again after the start, and the batch that is planned again needs no look at what is new.
     with pytest.raises(QueryFailedError, match="it was made again, as another table"):
         started.files(begin, end)
+
+
+def test_a_table_whose_columns_change_before_the_first_look_is_refused(tmp_path: Path) -> None:
+    write_deltalake(str(tmp_path), pa.table({"id": [1], "tier": ["gold"]}))
+    stream = stream_of(tmp_path)
+    renamed = pa.table({"id": [1], "level": ["gold"]})
+    write_deltalake(str(tmp_path), renamed, mode="overwrite", schema_mode="overwrite")
+    with pytest.raises(QueryFailedError, match="have changed by version 1 since the query was built"):
+        stream.next(stream.first(), stream.newest(), ALL)
+
+
+def test_a_table_that_was_put_back_is_refused_before_it_grows_again(tmp_path: Path) -> None:
+    append(tmp_path / "a", 1)
+    shutil.copytree(tmp_path / "a", tmp_path / "kept")
+    append(tmp_path / "a", 2)
+    begin = stream_of(tmp_path / "a").next(stream_of(tmp_path / "a").first(), 1, ALL)
+    shutil.rmtree(tmp_path / "a")
+    shutil.copytree(tmp_path / "kept", tmp_path / "a")
+    stream = stream_of(tmp_path / "a")
+    with pytest.raises(QueryFailedError, match="read it up to version 1, and its newest version is 0: it was put back"):
+        stream.check_reached(begin, stream.newest())
+
+
+def test_a_table_that_was_replaced_in_its_log_is_read_from_the_replacement_on(tmp_path: Path) -> None:
+    append(tmp_path, 1)
+    former = stream_of(tmp_path)
+    write_deltalake(str(tmp_path), pa.table({"id": [2]}), mode="overwrite", schema_mode="overwrite")
+    first, log = (tmp_path / "_delta_log" / f"{number:020}.json" for number in range(2))
+    actions = [json.loads(line) for line in log.read_text().splitlines()]
+    (metadata,) = (each["metaData"] for each in map(json.loads, first.read_text().splitlines()) if "metaData" in each)
+    actions = [each for each in actions if "metaData" not in each] + [{"metaData": {**metadata, "id": "another"}}]
+    log.write_text("\n".join(map(json.dumps, actions)))
+    stream = stream_of(tmp_path, "skip_commit")
+    with pytest.raises(QueryFailedError, match="made again, as another table"):
+        stream.next(Position("another", 0), 1, ALL)
+    # One version of it, as a static table is read.
+    assert [each.version for each in former.snapshot(0)] == [0]
 
 
 def test_a_commit_that_is_gone_from_the_log_names_the_ways_to_continue(tmp_path: Path) -> None:

@@ -122,6 +122,14 @@ class Transaction:
         ]
         return versions[-1] if versions else -1
 
+    def replaces(self, batches: set[int]) -> list[dict[str, Any]]:
+        """Touch the files that have rows of some batches, and return the other rows of these files."""
+        paths = {name: f"{self.table}/{name}" for name in active_files(self._disk, self.table, self._version)}
+        found = {name: json.loads(self._disk.files[path].content) for name, path in paths.items()}
+        touched = {name: rows for name, rows in found.items() if any(row["batch_id"] in batches for row in rows)}
+        self.touches = tuple(touched)
+        return [row for rows in touched.values() for row in rows if row["batch_id"] not in batches]
+
     def removals(self) -> list[dict[str, Any]]:
         """Return the actions that remove the files of the folders that it touches."""
         active = active_files(self._disk, self.table, self._version) if self.touches else {}

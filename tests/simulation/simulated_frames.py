@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Frame", "Functions", "TableFrame", "delete_rows", "read_rows", "write_rows", "write_state_rows"]
 
+_BATCHES = re.compile(r"batch_id IN \(([\d, ]+)\)")
 _PARTITION = re.compile(r"batch_id = (\d+) AND segment (?:= (\d+)|IS NULL)")
 
 
@@ -114,9 +115,13 @@ class _Writer:
             if transaction.application(app_id) >= version:
                 return
             applications = {app_id: version}
-        if "replaceWhere" in self._options:
-            transaction.touches = _folders(self._options["replaceWhere"])
-        rows = self._rows()
+        replaced, kept = self._options.get("replaceWhere", ""), list[dict[str, Any]]()
+        batches = _BATCHES.fullmatch(replaced)
+        if batches is not None:
+            kept = transaction.replaces({int(each) for each in batches[1].split(",")})
+        elif replaced:
+            transaction.touches = _folders(replaced)
+        rows = [*kept, *self._rows()]
         # Without rows, Spark writes a file of none.
         parts = [_state_part(each) for each in rows] if self._partition_by else [("", {}, rows)]
         added = []

@@ -99,6 +99,14 @@ class TableLoads:
             # Spark has it in its log and has not yet processed it: the next batch does.
             return []
         if loaded is not None:
+            pinned = self._side.source.pinned
+            if pinned not in (None, loaded["version"]):
+                msg = (
+                    f"{self._files.named}: input {self._side.spec.name!r}: versionAsOf is {pinned}, and the state has "
+                    f"version {loaded['version']} of the table; set it to that, or start a new query with another "
+                    f"checkpoint="
+                )
+                raise CheckpointError(msg)
             refresh = self._side.source.refresh_ms
             if refresh is None or int(1000 * time.time()) - loaded["loaded_at"] < refresh:
                 return []

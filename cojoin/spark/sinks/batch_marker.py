@@ -97,11 +97,20 @@ class BatchMarker:
             different.append(f"it was written {spelled_rule(stored.upsert)} then, now {spelled_rule(self.upsert)}")
         return different
 
-    def is_reached(self, newest: int, place: str) -> bool:
+    def is_reached(self, newest: int, known: int, place: str) -> bool:
         """Return whether ``newest``, the last of the query's batches that an output has, is this batch.
 
-        A QueryFailedError means that it is a later one. ``place`` is the output, such as ``"the table"``.
+        A QueryFailedError means that it is a later one, or an earlier one than ``known``, the last one that this run
+        has seen in the output. ``place`` is the output, such as ``"the table"``.
         """
+        if newest < known:
+            has = f"has the query's batches up to {newest}" if newest >= 0 else "has none of the query's batches"
+            msg = (
+                f"{place} {has}, and had them up to {known}: it was deleted, made again, or put back from a backup "
+                f"while the query ran. Batch {self.batch_id} was not written, since rows would be left out: put the "
+                f"output back as it was, or restore the query into a new checkpoint with a new output"
+            )
+            raise QueryFailedError(msg)
         if newest > self.batch_id:
             msg = (
                 f"{place} has the query's batches up to {newest} already, so another run has continued meanwhile; "

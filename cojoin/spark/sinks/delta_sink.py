@@ -328,6 +328,7 @@ class DeltaWriter(SinkWriter):
     def __init__(self, session: SparkSession, sink: DeltaSink, output: OutputId) -> None:
         self._session, self._sink, self._output = session, sink, output
         self._transactions = sink.transactions(session, output.app_id, output.epoch)
+        # The newest batch that the table has had in this run.
         self._newest, self._cure = -1, "start the query again"
         self._folder: str | None = None
         rule, schema = sink.upsert, output.schema
@@ -342,7 +343,7 @@ class DeltaWriter(SinkWriter):
 
     def check(self, position: Position) -> None:
         """Raise a CheckpointError unless the table has the batches that the checkpoint records, and no later ones."""
-        written = position.written if position.written.get("delta") == self._sink.location else {}
+        written = position.written if "delta" in position.written else {}
         if self._output.takes_over:
             # Earlier commits of a former run are seen below; afterwards it can't commit, nor create the table.
             self._fence()
@@ -423,7 +424,7 @@ class DeltaWriter(SinkWriter):
         if not self._has_batch(newest, marker):
             if self._rule is not None:
                 self._merge(self._rule, frame, marker)
-                return self._place(self._transactions.table())
+                return self._written(marker, self._transactions.table())
             options = dict(self._sink.options) | ({"mergeSchema": "true"} if self._added else {})
             writer = (
                 self._with_valid_folders(frame.drop(*self._left_out))
@@ -443,11 +444,11 @@ class DeltaWriter(SinkWriter):
             # Delta silently skips a batch that another driver has committed in the meantime.
             self._transactions.look()
             self._compare(marker)
-        return self._place(self._transactions.table())
+        return self._written(marker, self._transactions.table())
 
     def _has_batch(self, newest: int, marker: BatchMarker) -> bool:
         """Return whether the table has a batch, by the newest that it has; QueryFailedError: from another execution."""
-        has_it = marker.is_reached(newest, "the table")
+        has_it = marker.is_reached(newest, self._newest, "the table")
         if has_it:
             self._compare(marker)
         return has_it
@@ -558,7 +559,7 @@ class DeltaWriter(SinkWriter):
             metadata=marker.to_json(self._session_metadata()),
             is_done=lambda newest: self._has_batch(newest, marker),
         )
-        return self._place(committed)
+        return self._written(marker, committed)
 
     def _upsert(
         self, rule: Upsert, schema: pa.Schema, files: Sequence[WrittenFile], marker: BatchMarker
@@ -582,7 +583,7 @@ class DeltaWriter(SinkWriter):
             upsert.clean(added)
             self.upserts = upsert.counts
             self._warnings.give(marker.batch_id, marker.rows, upsert.counts, batch.duplicate)
-        return self._place(committed)
+        return self._written(marker, committed)
 
     def _merge_files(
         self, store: Store, schema: pa.Schema, files: Sequence[WrittenFile], marker: BatchMarker, why: str
@@ -618,7 +619,7 @@ class DeltaWriter(SinkWriter):
 
     def compare(self, marker: BatchMarker) -> None:
         """Raise a QueryFailedError if the table has this batch from a different execution, or later batches."""
-        # The batches listed at the start suffice: those that another driver writes since then are of the same plan.
+        # The batches seen so far suffice: those that another driver writes since then are of the same plan.
         self._has_batch(self._newest, marker)
 
     def prepare(self) -> None:
@@ -640,9 +641,11 @@ class DeltaWriter(SinkWriter):
         metadata = self._session.conf.get(_SESSION_METADATA, None)
         return None if metadata is None else str(metadata)
 
-    def _place(self, table: TableVersion | Committed | None) -> dict[str, Any]:
+    def _written(self, marker: BatchMarker, table: TableVersion | Committed | None) -> dict[str, Any]:
+        """Note a batch that the table has, and return the manifest's entry."""
         if table is None:
             msg = "the table is gone right after it was written; nothing else was lost: start the query again"
             raise QueryFailedError(msg)
+        self._newest = marker.batch_id
         rule = {} if self.upsert_rule is None else {"upsert": self.upsert_rule}
         return {**self._sink.place(), **rule, "version": table.version, "id": table.table_id}

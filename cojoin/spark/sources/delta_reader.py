@@ -150,10 +150,12 @@ def _reader(reading: TableReading) -> DataSourceStreamReader:
             return ReadMaxFiles(reading.limits.files or _END)
 
         def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
-            newest = self._stream.newest()
+            newest, begin = self._stream.newest(), Position.of(start)
+            if begin != reading.first(self._stream):
+                self._stream.check_reached(begin, newest)
             until = newest if self._until is None else self._until
             limits = Limits(None, None) if isinstance(limit, ReadAllAvailable) else reading.limits
-            return self._stream.next(Position.of(start), until, limits).as_offset()
+            return self._stream.next(begin, until, limits).as_offset()
 
         def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
             return ranges_of(reading, self._stream.files(Position.of(start), Position.of(end)))

@@ -19,7 +19,7 @@ import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812
 
 from cojoin.delta.table_log import UnreadableLogError
-from cojoin.delta.table_stream import Columns, Position
+from cojoin.delta.table_stream import Columns
 from cojoin.engine.values.arguments import Duration, milliseconds
 from cojoin.errors import CheckpointError, ConfigurationError
 from cojoin.session.arrow_types import arrow_schema, arrow_type, spark_schema
@@ -245,9 +245,8 @@ def rows_of(session: SparkSession, opened: OpenTable, schema: pa.Schema, label: 
     table, columns = opened.version, Columns.of(opened.version.metadata)
     tasks = adapter_of(session).parallel_tasks()
     reading = TableReading(opened.store.root, opened.store.for_tasks(), table.table_id, columns, tasks=tasks)
-    stream = reading.stream()
-    files = stream.files(stream.first(), Position(table.table_id, table.version + 1))
-    texts = [json.dumps([_as_text(part) for part in task.value]) for task in ranges_of(reading, files)]
+    tasks_of_files = ranges_of(reading, reading.stream().snapshot(table.version))
+    texts = [json.dumps([_as_text(part) for part in task.value]) for task in tasks_of_files]
     places, stored = places_of_store(opened.store), stored_schema(columns, schema)
     reader = DirectReader(label, None, Grouping(schema, (), 1), places, TABLE_SETTING, stored)
     names = [f"c{at}" for at in range(len(schema))]

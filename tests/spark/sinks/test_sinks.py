@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,7 +12,7 @@ from cojoin.engine.values.types import schema_to_ddl
 from cojoin.spark.sinks.batch_marker import BatchMarker
 from cojoin.spark.sinks.sink import OutputId
 from cojoin.spark.sinks.sinks import as_sink
-from tests.spark.data import Folders, asof, customers, rows, table, trades
+from tests.spark.data import Folders, asof, connect, customers, rows, table, trades
 from tests.spark.refused import refused
 
 if TYPE_CHECKING:
@@ -69,6 +70,57 @@ def test_parquet_has_a_folder_for_each_batch_and_overwrites_it_when_the_batch_ru
     ]
     # A callable may get a batch twice, and is told its id.
     assert calls == [(0, [("trades", "null_key")])] * 2
+
+
+@pytest.mark.parametrize("at", [0, pytest.param(1, marks=pytest.mark.slow)])
+def test_a_table_that_is_gone_or_put_back_while_the_query_runs_is_not_written_on(
+    spark: SparkSession, two_batches: Folders, tmp_path: Path, at: int
+) -> None:
+    out, copies = tmp_path / "out", [tmp_path / f"copy_{number}" for number in range(2)]
+
+    def harm(report: cj.BatchReport) -> None:
+        if not copies[report.batch_id].exists():
+            shutil.copytree(out, copies[report.batch_id])
+        if report.batch_id == at:
+            shutil.rmtree(out)
+            if at:
+                shutil.copytree(copies[0], out)
+
+    def start(**more: Any) -> cj.Query:
+        joined = asof(connect(*two_batches.sources()))
+        return joined.start(output=cj.sinks.delta(str(out)), checkpoint=f"{tmp_path}/check", trigger=DRAIN, **more)
+
+    has = "has the query's batches up to 0" if at else "has none of the query's batches"
+    with refused(f"the table {has}, and had them up to {at}: it was deleted, made", kind=cj.QueryFailedError):
+        start(on_progress=harm).await_termination()
+    # Nor does a later start write on.
+    with refused(f"the checkpoint records that batch {at} was written to it", kind=cj.CheckpointError):
+        start()
+    shutil.rmtree(out, ignore_errors=True)
+    shutil.copytree(copies[at], out)
+    start().await_termination()
+    assert [row[0] for row in rows(table(spark, out), "trade_id")] == [1, 3, 4, 9]
+
+
+def test_a_copy_of_a_table_that_was_written_since_is_not_taken_for_it(
+    spark: SparkSession, two_batches: Folders, tmp_path: Path
+) -> None:
+    def start(name: str, trigger: cj.Trigger = DRAIN) -> cj.Query:
+        joined = asof(connect(*two_batches.sources()))
+        checkpoint = f"{tmp_path}/check"
+        return joined.start(output=cj.sinks.delta(f"{tmp_path}/{name}"), checkpoint=checkpoint, trigger=trigger)
+
+    late = two_batches.files[2:]
+    hidden = [file.rename(file.with_name(f".{file.name}")) for file in late]
+    start("out", cj.Trigger.available_now()).await_termination()
+    shutil.copytree(tmp_path / "out", tmp_path / "copy")
+    for file, path in zip(hidden, late, strict=True):
+        file.rename(path)
+    start("out", cj.Trigger.available_now()).await_termination()
+    with refused("it has the query's batches up to 0", kind=cj.CheckpointError):
+        start("copy")
+    start("out").await_termination()
+    assert [row[0] for row in rows(table(spark, tmp_path / "out"), "trade_id")] == [1, 3, 4, 9]
 
 
 def test_a_callable_gets_the_rows_of_each_batch_and_its_id(

@@ -70,7 +70,7 @@ def test_batches_and_positions_are_those_of_deltas_own_source(spark: SparkSessio
             theirs.append(Position.of(json.loads(log.read_text().splitlines()[-1])))
             number += 1
         assert theirs == [end for end, _ in ours]
-        assert seen[-len(ours) :] == [sorted(ids(folder, paths)) for _, paths in ours]
+        assert seen[len(seen) - len(ours) :] == [sorted(ids(folder, paths)) for _, paths in ours]
         begin = ours[-1][0] if ours else begin
 
 
