@@ -133,7 +133,7 @@ def drain_is_promised(files: Store) -> bool:
         return promised
     # Names that are not UTF-8 are a ValueError.
     with contextlib.suppress(pa.ArrowException, OSError, ValueError):
-        if pq.read_table(io.BytesIO(content)).equals(_messages([END_OF_INPUT])):
+        if pq.read_table(pa.BufferReader(content)).equals(_messages([END_OF_INPUT])):
             return True
     msg = (
         f"{files.named}: {_END_FILE}, the message that ends all inputs, is damaged: it is not what cojoin "

@@ -180,5 +180,5 @@ class ProgressTable:
         pq.write_table(rows, made, store_schema=False)
         name, content = f"part-{uuid.uuid4()}.snappy.parquet", made.getvalue()
         self._files.write_bytes(f"progress/{name}", content)
-        statistics = file_statistics(pq.read_metadata(io.BytesIO(content)), rows.schema)
+        statistics = file_statistics(pq.read_metadata(pa.BufferReader(content)), rows.schema)
         return WrittenFile(name, rows.num_rows, len(content), int(1000 * time.time()), statistics)

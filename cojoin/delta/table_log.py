@@ -17,7 +17,6 @@ from those of its files (deletion vectors, column mapping, widened types, values
 
 from __future__ import annotations
 
-import io
 import json
 import re
 from dataclasses import dataclass, replace
@@ -384,7 +383,8 @@ def _key(file: DataFile) -> tuple[str, str]:
 
 
 def _of_parquet(content: bytes, kinds: Sequence[str]) -> list[dict[str, Any]]:
-    file = pq.ParquetFile(io.BytesIO(content))
+    # With a Python object in its place, Arrow's threads may abort the process as it ends.
+    file = pq.ParquetFile(pa.BufferReader(content))
     rows: list[dict[str, Any]] = []
     for kind in kinds:
         if kind not in file.schema_arrow.names:
@@ -434,7 +434,7 @@ class TableRows:
     def _read(self, file: DataFile, columns: list[str] | None) -> pa.Table:
         content = self._store.read_bytes(f"{self._folder}/{file.path}")
         try:
-            return pq.read_table(io.BytesIO(content or b""), columns=columns)
+            return pq.read_table(pa.BufferReader(content or b""), columns=columns)
         except (pa.ArrowException, ValueError, OSError) as error:
             why = "it is missing" if content is None else str(error).partition("\n")[0]
             msg = (

@@ -122,9 +122,7 @@ def files_passed_over(
         if _is_true(options.get(_MISSING, spark.conf.get(_MISSING_SETTING, "false"))):
             yield _missing(label, known if adapter_of(spark).shares_paths else [], _planned_from(files, number))
         if known and not _reads_any_age(options):
-            warning = _too_old(spark, source, label, known, options)
-            if warning is not None:
-                yield warning
+            yield from _by_times(spark, source, label, known, options)
 
 
 def _is_true(value: Any) -> bool:
@@ -155,32 +153,46 @@ def _missing(label: str, known: Sequence[Mapping[str, Any]], planned_from: int) 
     )
 
 
-def _too_old(
+def _by_times(
     spark: SparkSession, source: Source, label: str, known: Sequence[Mapping[str, Any]], options: Mapping[str, str]
-) -> str | None:
-    """Return a warning with the number of files that are too old; None if there are none or it is not known."""
+) -> Iterator[str]:
+    """Yield the warnings about files that are too old, and about those that have changed since they were read."""
     age = options.get(_AGE, _USUAL_AGE)
     span = _SPAN.fullmatch(age.lower())
     if span is None or span[2] not in _MILLIS:
-        return None
+        return
     oldest = max(int(each["timestamp"]) for each in known) - int(span[1]) * _MILLIS[span[2]]
-    read, listed = {_path(each["path"]) for each in known}, _listed(spark, source, options)
-    passed_over: dict[str, int] = {}
+    read, listed = {_path(each["path"]): int(each["timestamp"]) for each in known}, _listed(spark, source, options)
+    times: dict[str, int] = {}
     is_whole = False
     # A fault of the folder is Spark's error when it reads it.
     with contextlib.suppress(CheckpointError, *SPARK_ERRORS):
-        passed_over |= {path: at for path, at in _for_a_second(listed) if at < oldest and path not in read}
+        times |= _for_a_second(listed)
         is_whole = next(listed, None) is None
-    if not passed_over:
-        return None
-    example = max(passed_over, key=lambda path: passed_over[path])
-    which = "1 file" if len(passed_over) == 1 else f"{len(passed_over):,} files"
-    return (
-        f"{label}: Spark passes over {which if is_whole else f'at least {which}'} of {source.location}, such as "
-        f"{example} of {format_time(passed_over[example])}: they came when newer ones were read already, and are older "
-        f"than these by more than maxFileAge, which is {age}. To have them read, give them new times, or the source "
-        f'options={{"maxFileAge": "3650d"}}'
-    )
+    passed_over = [path for path, at in times.items() if at < oldest and path not in read]
+    if passed_over:
+        example = max(passed_over, key=lambda path: times[path])
+        yield (
+            f"{label}: Spark passes over {_count(passed_over, is_whole=is_whole)} of {source.location}, such as "
+            f"{example} of {format_time(times[example])}: they came when newer ones were read already, and are older "
+            f"than these by more than maxFileAge, which is {age}. To have them read, give them new times, or the "
+            f'source options={{"maxFileAge": "3650d"}}'
+        )
+    # A store may have times in whole seconds.
+    changed = [path for path, at in times.items() if abs(read.get(path, at) - at) >= _MILLIS["s"]]
+    if changed:
+        example = max(changed, key=lambda path: times[path])
+        yield (
+            f"{label}: {_count(changed, is_whole=is_whole)} of {source.location} changed after Spark had read them, "
+            f"such as {example}, which was of {format_time(read[example])} and is of {format_time(times[example])}. "
+            f"Spark reads a file once, so rows that were added since are left out; where it is older than the newest "
+            f"file by more than maxFileAge, which is {age}, all its rows may be read again. Write rows to new files"
+        )
+
+
+def _count(paths: Sequence[str], *, is_whole: bool) -> str:
+    which = "1 file" if len(paths) == 1 else f"{len(paths):,} files"
+    return which if is_whole else f"at least {which}"
 
 
 def _listed(spark: SparkSession, source: Source, options: Mapping[str, str]) -> Iterator[tuple[str, int]]:

@@ -10,7 +10,7 @@ import pytest
 
 import cojoin as cj
 from cojoin.spark.query import input_checks
-from cojoin.spark.query.input_checks import _missing, _too_old
+from cojoin.spark.query.input_checks import _by_times, _missing
 from tests.spark.data import CUSTOMERS_DDL, TRADES_DDL, Folders, asof, connect, customers, rows, table, trades
 from tests.spark.refused import refused
 
@@ -94,9 +94,8 @@ KNOWN = {"path": "file:///lake/read.parquet", "timestamp": 20_000 * DAY, "batchI
 
 def too_old(spark: Any, location: object, **options: str) -> str | None:
     """Return what is told of a folder of which one file was read, 20,000 days after the epoch."""
-    return _too_old(
-        spark, cj.sources.files(str(location), "parquet", schema="a long"), "input 'trades'", [KNOWN], options
-    )
+    source = cj.sources.files(str(location), "parquet", schema="a long")
+    return next(_by_times(spark, source, "input 'trades'", [KNOWN], options), None)
 
 
 @pytest.fixture
@@ -107,6 +106,19 @@ def old(tmp_path: Path) -> Path:
         (tmp_path / name).touch()
         os.utime(tmp_path / name, (86_400, 86_400))
     return tmp_path
+
+
+def test_a_file_that_changed_after_it_was_read_is_named(spark: SparkSession, tmp_path: Path) -> None:
+    path = tmp_path / "read.parquet"
+    path.touch()
+    source = cj.sources.files(str(tmp_path), "parquet", schema="a long")
+    known = [{"path": path.as_uri(), "timestamp": 20_000 * DAY + 999, "batchId": 0}]
+    os.utime(path, (20_000 * DAY // 1_000,) * 2)
+    assert list(_by_times(spark, source, "input 'trades'", known, {})) == []
+    os.utime(path, (20_000 * DAY // 1_000 + 60,) * 2)
+    (told,) = _by_times(spark, source, "input 'trades'", known, {})
+    assert f"input 'trades': 1 file of {tmp_path} changed after Spark had read them, such as {path}, which was " in told
+    assert "rows that were added since are left out" in told
 
 
 def test_what_spark_lists_is_counted_however_the_path_is_written(
