@@ -1312,6 +1312,10 @@ CheckpointError | ... the checkpoint is older than its output, as one that was p
   the checkpoint | the newest copy; or restore_from= with cut_back_output=True
 CheckpointError | the checkpoint records that batch 7 was written to it, and the table does not exist | the output was
   deleted, replaced or put back | put it back as it was; or restore_from= with a new output
+QueryFailedError | the table has the query's batches up to 6, and had them up to 7: ... | the output was deleted, made
+  again or put back while the query ran | put it back as it was; or restore_from= with a new output
+QueryFailedError | Delta table ...: it was made again, as another table; ... | the table of an input was dropped and made
+  again, replaced, or put back | the former table; or a new query
 QueryFailedError | Wrong basePath lake/new for the root path: ... | a source of files reads another folder than before
   | the folder as it was; or a new query
 CheckpointError | ... parts of it are of other moments, as in a copy that was made while the query ran | a copy of a
