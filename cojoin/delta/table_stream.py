@@ -437,7 +437,7 @@ class TableStream:
 
     def _check_columns(self, commit: Commit) -> None:
         if commit.metadata is not None and self._removals is not None:
-            self._check_id(commit.metadata["id"])
+            self._check_id(commit.metadata.get("id", self._table_id))
         if commit.metadata is not None and not self._continues(commit.version, commit.metadata):
             raise QueryFailedError(columns_changed(f" in version {commit.version}"))
         if commit.protocol is not None or commit.metadata is not None:

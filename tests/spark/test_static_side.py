@@ -197,6 +197,19 @@ def test_a_live_query_refreshes_between_batches_and_keeps_no_old_files(shop: Sho
 
 
 @pytest.mark.slow
+def test_another_version_than_that_of_the_state_is_refused(shop: Shop) -> None:
+    for version in (OLD[:2], OLD[1:]):
+        shop.register(*version)
+    shop.sell((1, 10))
+    zero, one = ({"static": True, "options": {"versionAsOf": version}} for version in (0, 1))
+    shop.run(shop.connect(**zero).asof_join())
+    with refused("versionAsOf is 1, and the state has version 0 of the table", kind=cj.CheckpointError):
+        shop.run(shop.connect(**one).asof_join())
+    shop.sell((1, 11))
+    assert table_of(shop.run(shop.connect(**zero).asof_join()))["version"] == 0
+
+
+@pytest.mark.slow
 def test_a_table_that_is_not_what_it_was_is_told_and_the_state_goes_on(shop: Shop) -> None:
     spark = shop.spark
     shop.register(*OLD[:2])
