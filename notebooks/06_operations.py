@@ -1183,7 +1183,7 @@ table("\n".join(["setting | here | why", *(f"{name} | {values[name]} | {why}" fo
 # | command | for | adds |
 # |---|---|---|
 # | `pip install cojoin` | joins in memory, `diff`, `lateness`, the harness | numpy 1.26, pyarrow 18, or later |
-# | `pip install "cojoin[spark]"` | everything on Spark but Delta sources, and tables that only Spark writes | PySpark 4.0.1, pandas 2.2, deltalake 1.6.3, tqdm, obstore (for object stores) |
+# | `pip install "cojoin[spark]"` | everything on Spark but Delta sources, and tables that only Spark writes | PySpark 4.0.1, pandas 2.2, deltalake 1.6.6, tqdm, obstore (for object stores) |
 # | `pip install "cojoin[delta]"` | the same with a PySpark that fits; an archive of topics in Delta | the same, delta-spark 4.4 |
 # | `cojoin[kafka]`, `[registry]`, `[sql]`, `[metrics]`, `[connect]` | topics, schemas of a registry, PostgreSQL, OpenTelemetry, Spark Connect | the same as `[spark]`, and a client |
 # | `cojoin[plots]` | pictures | matplotlib |

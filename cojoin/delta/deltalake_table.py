@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from cojoin.storage.object_store_settings import Settings
     from cojoin.storage.store import Store
 
-_OLDEST = (1, 6, 3)
+_OLDEST = (1, 6, 6)
 _COLOUR, _ARROW, _STACK = (
     re.compile(r"\x1b\[[0-9;]*m"),
     re.compile(r"\s*\n\s*↳\s*"),
