@@ -288,8 +288,12 @@ class TableStream:
         if begin.is_first:
             # The table may have changed since the inputs were connected.
             table, begun = self._log.at(until), replace(begin, version=until)
-            if not self._columns.read(Columns.of(table.metadata)):
-                raise QueryFailedError(columns_changed(f" by version {until}"))
+            if Columns.of(table.metadata) != self._columns:
+                msg = (
+                    f"Delta table {self._named}: its columns have changed by version {until}, since the inputs were "
+                    f"connected: make the inputs and connect them again"
+                )
+                raise QueryFailedError(msg)
             self._check_readable(table)
         end, files, size = begin, 0, 0
         for entry in self._entries(begun, begun.version if begun.begins_snapshot else until):
@@ -328,12 +332,13 @@ class TableStream:
         return [each._replace(committed_at=times[each.version]) for each in files]
 
     def check_reached(self, position: Position, newest: int) -> None:
-        """Raise ``QueryFailedError`` where the table's newest version is not one that was read before a position."""
-        if position.version > newest + 1:
+        """Raise ``QueryFailedError`` where the table's newest version is before one that was read up to a position."""
+        last = position.version - (position.index < 0 and not position.in_snapshot)
+        if last > newest:
             msg = (
-                f"Delta table {self._named}: the query has read it up to version {position.version - 1}, and its "
-                f"newest version is {newest}: it was put back from a backup; start a new query with its own "
-                f"checkpoint, or put the later versions back"
+                f"Delta table {self._named}: the query has read its version {last}, and the newest version is "
+                f"{newest}: it was put back from a backup; start a new query with its own checkpoint, or put the later "
+                f"versions back"
             )
             raise QueryFailedError(msg)
 
@@ -347,7 +352,8 @@ class TableStream:
             msg = (
                 f"Delta table {self._named}: a part of what the query reads is of a table with the id {table_id}, and "
                 f"the present one has the id {self._table_id}: it was made again, as another table; start a new query "
-                f"with its own checkpoint, or put the former table back"
+                f"with its own checkpoint, and with startingVersion= at a version of this table, or put the former "
+                f"table back"
             )
             raise QueryFailedError(msg)
 
@@ -386,10 +392,13 @@ class TableStream:
         try:
             return self._log.commit(version)
         except UnreadableLogError as error:
-            msg = (
-                f"{error}; put the log back from a backup, or restore the query into a new checkpoint with "
-                f"allow_data_loss=True, which leaves out the commits that are gone"
-            )
+            first = self._log.earliest()
+            if first is None or version >= first:
+                raise
+            cure = "start a new query with its own checkpoint"
+            if self._removals is not None:
+                cure += ", or restore this one with allow_data_loss=True, which leaves the commits out"
+            msg = f"{error}; {cure}"
             raise QueryFailedError(msg) from error
 
     def _forget(self, begin: Position) -> None:

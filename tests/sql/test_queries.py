@@ -69,17 +69,22 @@ def test_the_first_minute_needs_no_server(spark: SparkSession, tmp_path: Path) -
 
 @pytest.mark.slow
 def test_a_database_that_is_put_back_while_the_query_runs_is_not_written_on(
-    spark: SparkSession, tmp_path: Path
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job, place = Job(spark, tmp_path, corrected(SEED + 4), 1), tmp_path / "shop.db"
 
-    def put_back(report: cj.BatchReport) -> None:
-        if report.batch_id == 0:
+    commit = sql_sink.SqlWriter.commit
+
+    def put_back(self: Any, schema: Any, files: Any, marker: Any) -> Any:
+        written = commit(self, schema, files, marker)
+        if marker.batch_id == 0:
             with sqlite3.connect(place) as connection:
                 connection.execute("UPDATE cojoin_fence SET batch_id = -1")
+        return written
 
+    monkeypatch.setattr(sql_sink.SqlWriter, "commit", put_back)
     with pytest.raises(cj.QueryFailedError, match="the table has none of the query's batches, and had them up to 0"):
-        job.day(0, cj.sinks.sql(f"sqlite:///{place}", "enriched", upsert="trade_id"), on_progress=put_back)
+        job.day(0, cj.sinks.sql(f"sqlite:///{place}", "enriched", upsert="trade_id"))
 
 
 @pytest.mark.slow

@@ -179,8 +179,9 @@ class DirectReader:
         else:
             new = "connect the inputs again" if self.is_static else "start a new query with its own checkpoint"
             why = (
-                f"{place} is gone, and the version of the table that is read has it: VACUUM removes files of older "
-                f"versions, by the table's property delta.deletedFileRetentionDuration; {back}, or {new}"
+                f"{place} is gone, or out of this host's reach, and the version of the table that is read has it: "
+                f"VACUUM removes files of older versions, by the table's property "
+                f"delta.deletedFileRetentionDuration; {back}, or {new}"
             )
         return f"{self.label}: {why}"
 

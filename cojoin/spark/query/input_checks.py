@@ -180,14 +180,19 @@ def _by_times(
         )
     # A store may have times in whole seconds.
     changed = [path for path, at in times.items() if abs(read.get(path, at) - at) >= _MILLIS["s"]]
-    if changed:
-        example = max(changed, key=lambda path: times[path])
-        yield (
-            f"{label}: {_count(changed, is_whole=is_whole)} of {source.location} changed after Spark had read them, "
-            f"such as {example}, which was of {format_time(read[example])} and is of {format_time(times[example])}. "
-            f"Spark reads a file once, so rows that were added since are left out; where it is older than the newest "
-            f"file by more than maxFileAge, which is {age}, all its rows may be read again. Write rows to new files"
-        )
+    again = [path for path in changed if read[path] < oldest <= times[path]]
+    once = [path for path in changed if path not in again]
+    for paths, effect in (
+        (again, "Spark's log has dropped them, so all their rows are read again"),
+        (once, "Spark reads a file once, so rows that were added since are left out"),
+    ):
+        if paths:
+            example = max(paths, key=lambda path: times[path])
+            yield (
+                f"{label}: {_count(paths, is_whole=is_whole)} of {source.location} changed after Spark had read them, "
+                f"such as {example}, which was of {format_time(read[example])} and is of "
+                f"{format_time(times[example])}: {effect}. Write rows to new files"
+            )
 
 
 def _count(paths: Sequence[str], *, is_whole: bool) -> str:

@@ -331,6 +331,7 @@ class DeltaWriter(SinkWriter):
         # The newest batch that the table has had in this run.
         self._newest, self._cure = -1, "start the query again"
         self._folder: str | None = None
+        self._table_id: str | None = None
         rule, schema = sink.upsert, output.schema
         self._rule = None if rule is None or schema is None else rule.within(schema, output.order, output.name)
         self.upsert_rule = None if self._rule is None else self._rule.as_dict()
@@ -348,6 +349,7 @@ class DeltaWriter(SinkWriter):
             # Earlier commits of a former run are seen below; afterwards it can't commit, nor create the table.
             self._fence()
         table_id, self._newest = self._transactions.look()
+        self._table_id = table_id
         if table_id is not None and self._output.schema == STAMPED_SCHEMA:
             self._compare_columns()
         self._cure = position.cure()
@@ -646,6 +648,13 @@ class DeltaWriter(SinkWriter):
         if table is None:
             msg = "the table is gone right after it was written; nothing else was lost: start the query again"
             raise QueryFailedError(msg)
-        self._newest = marker.batch_id
+        if self._newest >= 0 and table.table_id != self._table_id:
+            msg = (
+                f"the table's id was {self._table_id} and is {table.table_id}: it was replaced while the query ran, "
+                f"and its former rows are gone. Put the former table back, or restore the query into a new checkpoint "
+                f"with a new output"
+            )
+            raise QueryFailedError(msg)
+        self._newest, self._table_id = marker.batch_id, table.table_id
         rule = {} if self.upsert_rule is None else {"upsert": self.upsert_rule}
         return {**self._sink.place(), **rule, "version": table.version, "id": table.table_id}

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 DRAIN = cj.Trigger.available_now(drain=True)
+SLOW = pytest.mark.slow
 
 
 @pytest.fixture
@@ -72,29 +73,52 @@ def test_parquet_has_a_folder_for_each_batch_and_overwrites_it_when_the_batch_ru
     assert calls == [(0, [("trades", "null_key")])] * 2
 
 
-@pytest.mark.parametrize("at", [0, pytest.param(1, marks=pytest.mark.slow)])
-def test_a_table_that_is_gone_or_put_back_while_the_query_runs_is_not_written_on(
-    spark: SparkSession, two_batches: Folders, tmp_path: Path, at: int
+@pytest.mark.parametrize(
+    ("how", "at", "message", "later"),
+    [
+        ("gone", 0, "the table has none of the query's batches, and had them up to 0", "the table does not exist"),
+        pytest.param(
+            "put back", 1, "the table has the query's batches up to 0, and had them up to 1", "up to 0", marks=SLOW
+        ),
+        pytest.param("replaced", 0, "it was replaced while the query ran", "another table of that name", marks=SLOW),
+    ],
+)
+def test_a_table_that_is_gone_put_back_or_replaced_while_the_query_runs_ends_it(
+    spark: SparkSession, tmp_path: Path, how: str, at: int, message: str, later: str
 ) -> None:
+    # Each batch rejects a trade, so that the sink of these is called.
+    folders = Folders(tmp_path)
+    folders.add_trades(trades([(1, 1, 10), (2, None, 10), (9, 1, 20)]))
+    folders.add_customers(customers([(1, 1, 5), (2, 1, 20)]))
+    folders.add_trades(trades([(3, 1, 20), (5, None, 20), (4, 1, 40)]))
+    folders.add_customers(customers([(3, 1, 40)]))
     out, copies = tmp_path / "out", [tmp_path / f"copy_{number}" for number in range(2)]
+    has_happened: list[bool] = []
 
-    def harm(report: cj.BatchReport) -> None:
-        if not copies[report.batch_id].exists():
-            shutil.copytree(out, copies[report.batch_id])
-        if report.batch_id == at:
+    def harm(_: DataFrame, batch_id: int) -> None:
+        """Change the table, once it has the batch's rows."""
+        if has_happened or batch_id > at:
+            return
+        shutil.copytree(out, copies[batch_id])
+        if batch_id == at and how == "replaced":
+            none = f"select * from delta.`{copies[0]}` where false"
+            spark.sql(f"create or replace table delta.`{out}` using delta as {none}")
+        elif batch_id == at:
             shutil.rmtree(out)
             if at:
                 shutil.copytree(copies[0], out)
+        if batch_id == at:
+            has_happened.append(True)
 
-    def start(**more: Any) -> cj.Query:
-        joined = asof(connect(*two_batches.sources()))
-        return joined.start(output=cj.sinks.delta(str(out)), checkpoint=f"{tmp_path}/check", trigger=DRAIN, **more)
+    def start() -> cj.Query:
+        joined = asof(connect(*folders.sources()))
+        options = {"output": cj.sinks.delta(str(out)), "rejected": harm, "checkpoint": f"{tmp_path}/check"}
+        return joined.start(trigger=DRAIN, **options)
 
-    has = "has the query's batches up to 0" if at else "has none of the query's batches"
-    with refused(f"the table {has}, and had them up to {at}: it was deleted, made", kind=cj.QueryFailedError):
-        start(on_progress=harm).await_termination()
+    with refused(message, kind=cj.QueryFailedError):
+        start().await_termination()
     # Nor does a later start write on.
-    with refused(f"the checkpoint records that batch {at} was written to it", kind=cj.CheckpointError):
+    with refused(f"the checkpoint records that batch {at} was written to it", later, kind=cj.CheckpointError):
         start()
     shutil.rmtree(out, ignore_errors=True)
     shutil.copytree(copies[at], out)

@@ -52,6 +52,11 @@ def make_again(table: Path) -> None:
         write_deltalake(str(table), rows_of(number), mode="append")
 
 
+def put_back(table: Path) -> None:
+    for version in range(1, FILES):
+        (table / "_delta_log" / f"{version:020}.json").unlink()
+
+
 def rename_column(table: Path) -> None:
     shutil.rmtree(table)
     write_deltalake(str(table), rows_of(0).rename_columns(["number", "at"]))
@@ -67,14 +72,15 @@ def truncate(table: Path) -> None:
 
 
 CHANGES: dict[str, tuple[Callable[[Path], Any], str | None]] = {
-    "vacuumed": (vacuum, rf"left/.*parquet is gone, and the version .*: VACUUM removes .*; {BACK}, or start a new"),
+    "vacuumed": (vacuum, rf"left/.*parquet is gone, .*: VACUUM removes .*; {BACK}, or start a new"),
     "overwritten": (
         lambda table: write_deltalake(str(table), rows_of(90), mode="overwrite"),
         "version 4 of the Delta table .*left has updated or deleted rows, and a stream .*skipChangeCommits",
     ),
     "restored": (lambda table: DeltaTable(str(table)).restore(0), "version 4 of the Delta table .*left has deleted"),
     "renamed": (lambda table: table.rename(table.with_name("other")), "input 'left': .*: the Delta table does not"),
-    "made again": (make_again, "Delta table .*left: is of a table with the id .*: it was made again, as"),
+    "made again": (make_again, "Delta table .*left: a part of what .* is of a table with the id .*: it was made again"),
+    "put back": (put_back, "Delta table .*left: version 3 does not exist; the newest is 0"),
     "made with other columns": (rename_column, "input 'left' has no key column 'id'; valid are 'number', 'at'"),
     "upgraded": (upgrade, None),
     "a file removed": (lambda table: second_file(table).unlink(), f"left/.*parquet is gone, .*{BACK}"),
