@@ -463,6 +463,7 @@ pd.DataFrame(
 # | `python -m benchmarks.frames` | the one-line join of frames in memory, beside pandas and Polars |
 # | `python -m benchmarks.join.row_path` | rows through a function, without Spark |
 # | `python -m benchmarks.batch` | what a batch costs that holds little or nothing, and an idle query |
+# | `python -m benchmarks.executors` | what a batch costs at 1, 2 and 4 executors, and the driver's part of it |
 # | `python -m benchmarks.guards` | each way beside plain Spark, small, and a bound for each |
 # | `python -m benchmarks.growth` | how a batch's time grows with rows, keys, key groups, columns, skew, batches |
 # | `python -m benchmarks.state.sizes` | a batch beside states of 10 MB to 1 GB |
