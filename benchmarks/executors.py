@@ -9,7 +9,7 @@ without the first third, in which the JVMs compile.
 
 - *a batch*: Spark's ``triggerExecution``, in seconds.
 - *the driver*: the milliseconds of it in which no job of the batch runs.
-- *tasks*: how many there are, and the CPU seconds of their JVM and Python parts, without the driver's.
+- *tasks*: how many there are, and the seconds for which executors ran them.
 - *shuffled*: the bytes that tasks write for other tasks.
 - *requests*: those that a server of S3's protocol has from one batch to the next, with everything on it; a run of its
   own, with a snapshot in the middle of its batches.
@@ -29,7 +29,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import threading
+import time
 from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,7 +37,6 @@ from typing import TYPE_CHECKING, Any
 
 import cojoin as cj
 from benchmarks.findings import open_input
-from benchmarks.footprint import Footprint
 from benchmarks.join.generate import CUSTOMERS_DDL, DISORDER_SECONDS, TRADES_DDL, Size, generate
 from benchmarks.join.oracle import check
 from benchmarks.session import ROOT
@@ -126,33 +125,31 @@ def run(executors: int, batches: int, data: Path, root: str, endpoint: str | Non
         sides = (("trades", TRADES_DDL), ("customers", CUSTOMERS_DDL))
         inputs = [open_input(data, name, ddl, FILES_A_BATCH, watermark) for name, ddl in sides]
         joined = cj.connect(*inputs, key_groups=GROUPS_A_CORE * executors).asof_join()
-        ended = threading.Event()
         reports: dict[int, float] = {}
 
         def note(_report: Any) -> None:
             if endpoint is not None:
                 requests.append(requests_of(endpoint).total())
 
-        with Footprint() as footprint:
-            query = joined.start(
-                output=cj.sinks.delta(f"{root}/out"),
-                checkpoint=f"{root}/checkpoint",
-                trigger=cj.Trigger.available_now(drain=True),
-                checkpoint_interval=batches // 2,
-                on_progress=note,
-            )
-            (stream,) = spark.streams.active
-            while not ended.is_set():
-                reports |= {
-                    one["batchId"]: one["durationMs"]["triggerExecution"]
-                    for one in stream.recentProgress
-                    if "addBatch" in one["durationMs"]
-                }
-                if not stream.isActive:
-                    ended.set()
-                ended.wait(0.3)
-            query.await_termination(progress=False)
-            cpu = footprint.cpu_seconds()
+        query = joined.start(
+            output=cj.sinks.delta(f"{root}/out"),
+            checkpoint=f"{root}/checkpoint",
+            trigger=cj.Trigger.available_now(drain=True),
+            checkpoint_interval=batches // 2,
+            on_progress=note,
+        )
+        (stream,) = spark.streams.active
+        is_active = True
+        while is_active:
+            # Asked first, so that the last batches are seen, too.
+            is_active = stream.isActive
+            reports |= {
+                one["batchId"]: one["durationMs"]["triggerExecution"]
+                for one in stream.recentProgress
+                if "addBatch" in one["durationMs"]
+            }
+            time.sleep(0.3)
+        query.await_termination(progress=False)
         out = spark.read.format("delta").load(f"{root}/out").select("trade_id", "tier", "credit").toPandas()
         check(data, out)
         spark.stop()
@@ -166,7 +163,6 @@ def run(executors: int, batches: int, data: Path, root: str, endpoint: str | Non
         "tasks": statistics.median(costs[number].tasks for number in counted),
         "seconds": statistics.median(costs[number].run_ms for number in counted) / 1000,
         "shuffled": statistics.median(costs[number].shuffled for number in counted),
-        "cpu": cpu,
     }
     if endpoint is not None:
         changes = [after - before for before, after in itertools.pairwise(requests[1:])]

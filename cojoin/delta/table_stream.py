@@ -342,10 +342,6 @@ class TableStream:
             )
             raise QueryFailedError(msg)
 
-    def snapshot(self, version: int) -> list[StreamFile]:
-        """Return the files of a version, in order."""
-        return self._of_snapshot(version)
-
     def _check_id(self, table_id: str) -> None:
         """Raise ``QueryFailedError`` where the id is one of another table, which was in the same place."""
         if table_id != self._table_id:
@@ -368,12 +364,13 @@ class TableStream:
         """Yield what follows a position, up to a version and with it."""
         version, index = begin.version, begin.index
         if begin.in_snapshot:
-            yield from _numbered(version, self._of_snapshot(version), index)
+            yield from _numbered(version, self.snapshot(version), index)
             version, index = version + 1, -1
         for later in range(version, until + 1):
             yield from _numbered(later, self._of_commit(later), index if later == version else -1)
 
-    def _of_snapshot(self, version: int) -> list[StreamFile]:
+    def snapshot(self, version: int) -> list[StreamFile]:
+        """Return the files of a version, in order."""
         if self._snapshot[0] != version:
             files = self._checked(version, [StreamFile("add", each, version) for each in self._log.files(version)])
             self._snapshot = version, files

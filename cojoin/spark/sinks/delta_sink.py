@@ -348,9 +348,8 @@ class DeltaWriter(SinkWriter):
         if self._output.takes_over:
             # Earlier commits of a former run are seen below; afterwards it can't commit, nor create the table.
             self._fence()
-        table_id, self._newest = self._transactions.look()
-        self._table_id = table_id
-        if table_id is not None and self._output.schema == STAMPED_SCHEMA:
+        self._table_id, self._newest = self._transactions.look()
+        if self._table_id is not None and self._output.schema == STAMPED_SCHEMA:
             self._compare_columns()
         self._cure = position.cure()
         where = f"checkpoint {position.checkpoint}: output {self._output.name!r}, Delta table {self._sink.location}"
@@ -360,7 +359,7 @@ class DeltaWriter(SinkWriter):
             position.check_rule(where, self.upsert_rule)
         if known is None:
             return
-        difference = self._difference(known, table_id, written.get("id"))
+        difference = self._difference(known, self._table_id, written.get("id"))
         if difference is not None:
             msg = (
                 f"{where}: the checkpoint records that batch {known} was written to it, and {difference}: it was "
