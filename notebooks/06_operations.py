@@ -762,7 +762,8 @@ cj.lateness(cj.sources.delta("lake/enriched"), event_time="event_time")
 #   transaction. Where the answer to a commit is lost, that row tells whether it was made. A driver that takes over ends
 #   the sessions of its predecessor.
 # * `cj.sinks.parquet(folder)` writes a folder for each batch, and replaces it when the batch is run again. It names its
-#   query in `_cojoin.json`, and refuses the folder of another query.
+#   query in `_cojoin.json`, and refuses the folder of another query. Readers may move batches away; where the whole
+#   folder is gone, the query ends.
 # * `cj.sinks.kafka(servers, topic, ...)` is exactly once for consumers that read committed records: one transaction a
 #   batch carries its rows and its marker. Guide [04](04_replay_kafka.ipynb) has it.
 # * A callable gets `(DataFrame, batch_id)`. It may see a batch twice, and can tell by the number.

@@ -144,9 +144,9 @@ class Commit:
 
     @property
     def timestamp(self) -> int | None:
-        """The commit's time in epoch milliseconds; None where it has none."""
-        time = self.info.get("inCommitTimestamp", self.info.get("timestamp"))
-        return None if time is None else int(time)
+        """The commit's time in epoch milliseconds; None where it has none, or its writer gave it in another form."""
+        time = str(self.info.get("inCommitTimestamp", self.info.get("timestamp")))
+        return int(time) if time.isdigit() else None
 
 
 def lines_of(content: bytes) -> list[dict[str, Any]]:

@@ -213,7 +213,7 @@ class TableLog:
                 f"keeps follows the table's property delta.logRetentionDuration"
             )
             raise UnreadableLogError(msg)
-        return self._parsed(version, content if has_files else _state_lines(content))
+        return self._parsed(version, content if has_files else _state_lines(content, "commitInfo"))
 
     def commit_of(self, app_id: str, app_version: int) -> Commit | None:
         """Return the newest commit, without files, that wrote an application's version; None where the log lacks it."""

@@ -53,6 +53,7 @@ DeletedRows: TypeAlias = Callable[[int, Sequence[str]], Mapping[str, bytes]]
 
 _UNREADABLE_FEATURES = frozenset({"typeWidening", "typeWidening-preview", "catalogManaged", "catalogOwned-preview"})
 _READER_OF_FEATURES = 3
+_FIELDS = {"reservoirId", "reservoirVersion", "index", "isStartingVersion"}
 _MAPPING, _MAPPED_NAME = "delta.columnMapping.mode", "delta.columnMapping.physicalName"
 FEED = "delta.enableChangeDataFeed"
 """The property of a table that records its changes."""
@@ -79,6 +80,17 @@ class Position:
         version, index = int(offset["reservoirVersion"]), int(offset["index"])
         return cls(str(offset["reservoirId"]), version, index, bool(offset["isStartingVersion"]))
 
+    @classmethod
+    def read(cls, line: str) -> Position | None:
+        """Return the position in a line of Spark's offset log; None where no Delta table was read there."""
+        try:
+            offset = json.loads(line)
+        except ValueError:
+            return None
+        # The offset of a Kafka source has topics as its keys, which may have any name, but their values are objects.
+        is_delta = isinstance(offset, dict) and offset.keys() >= _FIELDS
+        return cls.of(offset) if is_delta and isinstance(offset["reservoirVersion"], int) else None
+
     def as_offset(self) -> dict[str, Any]:
         """Return the position as Delta's source for Spark writes it."""
         return {
@@ -93,6 +105,16 @@ class Position:
     def is_first(self) -> bool:
         """Whether it is the position of a stream that has chosen nothing yet (``TableStream.first``)."""
         return self.version < 0
+
+    @property
+    def is_within(self) -> bool:
+        """Whether it is inside a snapshot or a commit, some of whose files may be unread."""
+        return self.in_snapshot or self.index >= 0
+
+    @property
+    def last_version(self) -> int:
+        """The last version of which something was read."""
+        return self.version if self.is_within else self.version - 1
 
     @property
     def begins_snapshot(self) -> bool:
@@ -333,12 +355,11 @@ class TableStream:
 
     def check_reached(self, position: Position, newest: int) -> None:
         """Raise ``QueryFailedError`` where the table's newest version is before one that was read up to a position."""
-        last = position.version - (position.index < 0 and not position.in_snapshot)
-        if last > newest:
+        if position.last_version > newest:
             msg = (
-                f"Delta table {self._named}: the query has read its version {last}, and the newest version is "
-                f"{newest}: it was put back from a backup; start a new query with its own checkpoint, or put the later "
-                f"versions back"
+                f"Delta table {self._named}: the query has read its version {position.last_version}, and the newest "
+                f"version is {newest}: it was put back from a backup; start a new query with its own checkpoint, or "
+                f"put the later versions back"
             )
             raise QueryFailedError(msg)
 

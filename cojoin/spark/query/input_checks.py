@@ -1,4 +1,4 @@
-"""Checks of the inputs before a query starts: columns, change feeds, files that Spark skips, and spans of validity.
+"""Checks of the inputs before a query starts: columns, change feeds, rows that are skipped, and spans of validity.
 
 A table may be altered between ``connect`` and ``start``; Spark's stream would find that inside a batch. A query that
 continues needs the changes of its tables from its position on, which costs a look into each table's log; another
@@ -11,6 +11,11 @@ with all its rows; only those of a planned batch can be counted. This costs a re
 folder that ends after a second: some 100,000 local files, 10,000 of an object store, 2,000 of HDFS. Of a larger folder
 the number is a lower bound. Nothing is counted for a pattern in the path or ``pathGlobFilter``, whose rules are
 Spark's, nor in local folders with Spark Connect, whose server may have other ones.
+
+A Delta table that was put back from a backup while the query was stopped, and has grown since, has other rows in the
+versions that the query has read. Its commit of the last one is later than the batch that read it, so a warning names
+it. This costs a read of one commit for each table. It is not noticed within ten minutes, by which clocks may differ,
+nor where another batch was run or the query was restored since, nor where the commit has no time.
 
 Of rows with a span of validity, none may end early and none overlap another, in a static DataFrame, a version of a
 static side before it is loaded, or the present rows of a table that is going to be streamed. Later rows are checked
@@ -30,17 +35,26 @@ from urllib.parse import unquote, urlsplit
 from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812
 
+from cojoin.delta.table_stream import Position
 from cojoin.engine.display import format_time
 from cojoin.engine.row_changes import ends_too_early, overlapping
 from cojoin.engine.values.rows import back_quoted
 from cojoin.errors import CheckpointError, ConfigurationError
+from cojoin.session.delta_tables import table_log
 from cojoin.session.sessions import adapter_of, open_store
-from cojoin.session.spark_checkpoint import COMMITS, committed_batches, newest_id, source_entries, source_offsets
+from cojoin.session.spark_checkpoint import (
+    COMMITS,
+    committed_batches,
+    logged_time,
+    newest_id,
+    source_entries,
+    source_offsets,
+)
 from cojoin.session.spark_errors import JAVA_ERRORS, SPARK_ERRORS
 from cojoin.spark.query.input_progress import InputStreams
 from cojoin.spark.sources.source import Source
 from cojoin.storage.local_store import LocalStore
-from cojoin.storage.locations import unpatterned
+from cojoin.storage.locations import unpatterned, without_login
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -100,6 +114,9 @@ _SPAN = re.compile(r"\s*(\d+)\s*([a-z]*)\s*")
 _MILLIS = {"": 1, "ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 _LIMITS = ("maxfilespertrigger", "maxbytespertrigger")
 _GLOB, _RECURSIVE = "pathglobfilter", "recursivefilelookup"
+_CLOCKS_DIFFER_MS = 600_000
+"""By how much the clock of a table's writer may be ahead of the driver's, in milliseconds."""
+
 _SECONDS = 1.0
 """The seconds for which a folder is listed, and planned files are looked for."""
 
@@ -123,6 +140,39 @@ def files_passed_over(
             yield _missing(label, known if adapter_of(spark).shares_paths else [], _planned_from(files, number))
         if known and not _reads_any_age(options):
             yield from _by_times(spark, source, label, known, options)
+
+
+def tables_put_back(
+    spark: SparkSession, files: Store, inputs: Sequence[BoundInput], streams: InputStreams
+) -> Iterator[str]:
+    """Yield a warning for each Delta table whose last version that was read is later than the batch that read it."""
+    batch_id = newest_id(files, COMMITS)
+    lines = [] if batch_id is None else source_offsets(files, batch_id)[:-1]
+    names = [bound.spec.name for bound, count in zip(inputs, streams.lines, strict=True) for _ in range(count)]
+    if batch_id is None or len(lines) != len(names):
+        return
+    ran_at = logged_time(files, batch_id)
+    for name, table, position in zip(names, streams.logs, map(Position.read, lines), strict=True):
+        if table is None or position is None or position.last_version < 0:
+            continue
+        written_at, version = _written_at(spark, table[0], position.last_version), position.last_version
+        # A time that is still to come is that of a wrong clock.
+        if written_at is not None and ran_at + _CLOCKS_DIFFER_MS < written_at <= 1_000 * time.time():
+            yield (
+                f"input {name!r}: Delta table {without_login(table[0])}: the batch {batch_id} of {format_time(ran_at)} "
+                f"has read up to version {version}, and that version is of {format_time(written_at)}: unless a clock "
+                f"was wrong, the table was put back from a backup and has grown again, so the rows that it got up to "
+                f"that version are left out. To have them, start a new query with its own checkpoint"
+            )
+
+
+def _written_at(spark: SparkSession, location: str, version: int) -> int | None:
+    """Return a commit's own time, in epoch milliseconds; None where it can't be read."""
+    # The stream raises what is wrong with the table.
+    with contextlib.suppress(CheckpointError, ConfigurationError, *SPARK_ERRORS):
+        log = table_log(spark, location)
+        return None if log is None else log.commit(version, has_files=False).timestamp
+    return None
 
 
 def _is_true(value: Any) -> bool:

@@ -41,7 +41,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812
 
-from cojoin.delta.table_stream import Columns
+from cojoin.delta.table_stream import Columns, Position
 from cojoin.engine.display import format_span
 from cojoin.engine.time.control_rows import CompleteReading
 from cojoin.engine.time.watermarks import END_OF_TIME, NONE
@@ -68,7 +68,6 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 
 _LOCAL, _LONGEST_GAP_MS = pa.timestamp("us"), 86_400_000
-_DELTA_FIELDS = {"reservoirId", "reservoirVersion", "index", "isStartingVersion"}
 
 
 @dataclass(frozen=True)
@@ -136,7 +135,7 @@ class HistoryHolds:
             lines = [*self._begins_at]
         else:
             lines = source_offsets(self._files, batch_id)[:-1]
-        ends = [_End.read(line) for line in lines]
+        ends = [Position.read(line) for line in lines]
         # A source with an offset of another kind is not a Delta table, and does not become one.
         self._reads_no_table = all(end is None and has_read(line) for end, line in zip(ends, lines, strict=True))
         if len(lines) != sum(self._lines):
@@ -163,7 +162,7 @@ class HistoryHolds:
             begins, is_read = begins[count:], is_read[count:]
         return holds, Loads(snapshots, rows)
 
-    def _is_read(self, session: SparkSession, log: tuple[str, bool] | None, end: _End | None) -> bool:
+    def _is_read(self, session: SparkSession, log: tuple[str, bool] | None, end: Position | None) -> bool:
         """Return whether a batch that ends at a file of a commit has read all of that commit, as far as is known."""
         if log is None or end is None or end.in_snapshot or not end.is_within:
             return False
@@ -181,13 +180,13 @@ class HistoryHolds:
         files = self._files_in[log][1]
         return files is not None and end.index >= files - 1
 
-    def _before(self, batch_id: int, count: int) -> list[_End | None]:
+    def _before(self, batch_id: int, count: int) -> list[Position | None]:
         """Return the end of the batch before in each source; None where the source was not read before."""
         if batch_id == 0:
             lines = [] if self._begins_at is None else [*self._begins_at]
         else:
             lines = source_offsets(self._files, batch_id - 1)[:-1]
-        return [_End.read(line) for line in lines] if len(lines) == count else [None] * count
+        return [Position.read(line) for line in lines] if len(lines) == count else [None] * count
 
 
 def snapshot_of(begin: str, end: str) -> int | None:
@@ -195,11 +194,11 @@ def snapshot_of(begin: str, end: str) -> int | None:
 
     The batch lies between two lines of Spark's offset log.
     """
-    last = _End.read(end)
-    return None if last is None else _snapshot_between(_End.read(begin), last)
+    last = Position.read(end)
+    return None if last is None else _snapshot_between(Position.read(begin), last)
 
 
-def _snapshot_between(begin: _End | None, end: _End) -> int | None:
+def _snapshot_between(begin: Position | None, end: Position) -> int | None:
     if begin is not None:
         return begin.version if begin.in_snapshot else None
     # As Delta's own ``DeltaSource.extractStartingState`` has it.
@@ -212,7 +211,7 @@ def _is_read_through(session: SparkSession, location: str, line: str, version: i
     ``location`` is the table's path, with a ``/``, or its name; ``line`` is the stream's position in Spark's offset
     log.
     """
-    end = _End.read(line)
+    end = Position.read(line)
     if end is None:
         # Of a table that never had a row nothing is read.
         first = None if has_read(line) else 0
@@ -230,30 +229,6 @@ def _is_read_through(session: SparkSession, location: str, line: str, version: i
     )
 
 
-class _End:
-    """The end of a batch in a Delta table, according to Spark's offset log."""
-
-    def __init__(self, position: dict[str, Any]) -> None:
-        self.version, self.index = int(position["reservoirVersion"]), int(position["index"])
-        self.in_snapshot = bool(position["isStartingVersion"])
-
-    @classmethod
-    def read(cls, line: str) -> _End | None:
-        """Return the end in a line of the offset log; None where the source is not a Delta table, or was not read."""
-        try:
-            position = json.loads(line)
-        except ValueError:
-            return None
-        # The offset of a Kafka source has topics as its keys, which may have any name, but their values are objects.
-        is_delta = isinstance(position, dict) and position.keys() >= _DELTA_FIELDS
-        return cls(position) if is_delta and isinstance(position["reservoirVersion"], int) else None
-
-    @property
-    def is_within(self) -> bool:
-        """True if the position is inside a snapshot or a commit, some of whose files may be unread."""
-        return self.in_snapshot or self.index >= 0
-
-
 class _Table:
     """The Delta table of an input, with the event times in its files and their numbers of rows."""
 
@@ -261,7 +236,7 @@ class _Table:
         self._location, self._times, self.is_feed = location, times, is_feed
         self._known: tuple[int, NDArray[np.int64], NDArray[np.int64]] | None = None
 
-    def until(self, session: SparkSession, end: _End) -> int:
+    def until(self, session: SparkSession, end: Position) -> int:
         """Return the limit at the end of a batch: a millisecond before the smallest event time that is still unread."""
         if not end.is_within:
             return END_OF_TIME
@@ -273,7 +248,7 @@ class _Table:
         unread = known[0][end.index + 1 :]
         return int(unread[0]) if len(unread) else END_OF_TIME
 
-    def rows_read(self, session: SparkSession, end: _End) -> tuple[int, int] | None:
+    def rows_read(self, session: SparkSession, end: Position) -> tuple[int, int] | None:
         """Return how many rows of its snapshot are read, and how many it has; None after it, or if that is unknown."""
         known = self._statistics(session, end.version) if end.in_snapshot else None
         if known is None or (known[1] < 0).any():

@@ -51,7 +51,13 @@ from cojoin.session.spark_errors import explain, names_silent_python
 from cojoin.session.workers import begun
 from cojoin.spark.batch.packing import CONTROL_TAG, runs_python
 from cojoin.spark.query.batch_writer import BatchWriter, RemoteWriter, setting_of
-from cojoin.spark.query.input_checks import check_feeds, check_present_validity, check_source_columns, files_passed_over
+from cojoin.spark.query.input_checks import (
+    check_feeds,
+    check_present_validity,
+    check_source_columns,
+    files_passed_over,
+    tables_put_back,
+)
 from cojoin.spark.query.input_progress import HistoryHolds, InputStreams, RunEnd
 from cojoin.spark.query.observers import Observers
 from cojoin.spark.query.outputs import check_places, check_unchanged, open_outputs, shared_places
@@ -436,6 +442,7 @@ def _run(start: _Start, restoration: Restoration | None, held_back: Sequence[boo
     outputs = open_outputs(new.spark, new.sinks, checkpoint, new.plan)
     _warn([note for each in outputs.values() for note in each.writer.notes()])
     _warn(files_passed_over(new.spark, files, inputs, start.streams.lines), MissingRowsWarning)
+    _warn(tables_put_back(new.spark, files, inputs, start.streams), MissingRowsWarning)
     side = start.static_side()
     loads = None if side is None else TableLoads(side, files, checkpoint.lease.check)
     writer = start.batch_writer(outputs, row_limit_only=not any(runs_python(each.frame) for each in inputs))

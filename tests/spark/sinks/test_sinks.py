@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 
-DRAIN = cj.Trigger.available_now(drain=True)
+ALL, DRAIN = cj.Trigger.available_now(), cj.Trigger.available_now(drain=True)
 SLOW = pytest.mark.slow
 
 
@@ -124,6 +124,38 @@ def test_a_table_that_is_gone_put_back_or_replaced_while_the_query_runs_ends_it(
     shutil.copytree(copies[at], out)
     start().await_termination()
     assert [row[0] for row in rows(table(spark, out), "trade_id")] == [1, 3, 4, 9]
+
+
+def test_a_parquet_folder_that_is_deleted_ends_the_query_and_stops_the_next_start(
+    spark: SparkSession, two_batches: Folders, tmp_path: Path
+) -> None:
+    out, kept = tmp_path / "out", tmp_path / "kept"
+
+    def move(_: DataFrame, batch_id: int) -> None:
+        if not kept.exists():
+            assert batch_id == 0
+            out.rename(kept)
+
+    def start() -> cj.Query:
+        joined = asof(connect(*two_batches.sources()))
+        checkpoint = f"{tmp_path}/checkpoint"
+        return joined.start(output=cj.sinks.parquet(str(out)), rejected=move, checkpoint=checkpoint, trigger=ALL)
+
+    # The first batch has a rejected row, which comes once its folder is written.
+    gone = f"parquet folder {out}: it has none of the query's batches, nor its file _cojoin.json: it was deleted"
+    with refused(gone, "Batch 1 was not written", kind=cj.QueryFailedError):
+        start().await_termination()
+    with refused("that batch 0 was written to it, and it has none of the query's batches", kind=cj.CheckpointError):
+        start()
+    kept.rename(out)
+    start().await_termination()
+    assert [row[0] for row in rows(spark.read.parquet(f"{out}"), "trade_id")] == [1, 3, 9]
+    shutil.rmtree(out / "batch_id=1")
+    with pytest.warns(UserWarning, match="it has batch_id=0 and not batch_id=1: where it was put back"):
+        start().await_termination()
+    # Readers may have moved them all away.
+    shutil.rmtree(out / "batch_id=0")
+    start().await_termination()
 
 
 def test_a_copy_of_a_table_that_was_written_since_is_not_taken_for_it(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -10,6 +11,7 @@ import pytest
 from deltalake import DeltaTable, TableFeatures, write_deltalake
 
 import cojoin as cj
+from cojoin.spark.query import input_checks
 from tests.seeds import drawn
 from tests.spark.sources.changed_tables import HAS_LIMITS
 
@@ -133,3 +135,45 @@ def test_a_batch_gives_the_same_rows_or_names_what_has_changed_and_nothing_is_lo
         shutil.copytree(kept, folders[0])
         run()
     assert sorted(row for rows in seen.values() for row in rows) == EXPECTED
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("spark")
+def test_a_table_that_was_put_back_and_has_grown_again_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(input_checks, "_CLOCKS_DIFFER_MS", 0)
+    left, right, backup = (tmp_path / name for name in ("left", "right", "backup"))
+    write_deltalake(str(right), rows_of(0, tier=["gold"] * ROWS))
+
+    def append(*numbers: int) -> None:
+        for number in numbers:
+            write_deltalake(str(left), rows_of(number), mode="append")
+
+    def warned() -> list[str]:
+        """Run the daily job, and return its warnings of missing rows."""
+        inputs = [cj.Input(cj.sources.delta(str(each)), "id", "at", name=each.name) for each in (left, right)]
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            query = (
+                cj.connect(*inputs, key_groups=2)
+                .asof_join(suffixes=("", "_right"))
+                .start(
+                    output=cj.sinks.delta(f"{tmp_path}/out"),
+                    checkpoint=str(tmp_path / "checkpoint"),
+                    trigger=cj.Trigger.available_now(),
+                )
+            )
+        query.await_termination()
+        return [str(each.message) for each in caught if issubclass(each.category, cj.MissingRowsWarning)]
+
+    append(0)
+    shutil.copytree(left, backup)
+    append(1, 2)
+    assert warned() == []
+    shutil.rmtree(left)
+    shutil.copytree(backup, left)
+    append(3, 4, 5)
+    (line,) = warned()
+    assert line.startswith(f"input 'left': Delta table {left}: the batch ")
+    assert " has read up to version 2, and that version is of " in line
