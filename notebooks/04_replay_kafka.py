@@ -286,7 +286,8 @@ decoded.open(streaming=False).toPandas()
 #
 # A wrong password, an untrusted certificate, an expired token or a missing permission is an error within 15 seconds,
 # with the brokers' reason, before the query starts. While a query runs, a token that fails is asked for again until
-# `patience` ends. The user needs READ and DESCRIBE on the topics, and with `group=` READ on that group.
+# `patience` ends. The user needs READ and DESCRIBE on the topics, with `archive=`
+# DESCRIBE_CONFIGS on them, and with `group=` READ on that group.
 
 # %% [markdown]
 # ## How do I replay?

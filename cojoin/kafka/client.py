@@ -406,7 +406,7 @@ class Cluster(Connection):
         super().__init__(options, label, at_start=at_start)
         self.archive = archive
         self.cluster_id: str | None = None
-        self._compacted: dict[str, bool] = {}
+        self._policies: dict[str, str | None] = {}
         uncommitted = options.settings.get("isolation.level", "").lower() == "read_uncommitted"
         self._isolation = IsolationLevel.READ_UNCOMMITTED if uncommitted else IsolationLevel.READ_COMMITTED
 
@@ -509,11 +509,9 @@ class Cluster(Connection):
         return [] if missing and self._is_compacted(partition[0]) else missing
 
     def _is_compacted(self, topic: str) -> bool:
-        if topic not in self._compacted:
-            policy = self.setting(topic, "cleanup.policy")
-            # Without the setting a loss can't be distinguished from what compaction leaves.
-            self._compacted[topic] = policy is None or "compact" in policy
-        return self._compacted[topic]
+        if topic not in self._policies:
+            self._policies[topic] = self.setting(topic, "cleanup.policy")
+        return "compact" in (self._policies[topic] or "")
 
     def next_existing(self, positions: Mapping[Partition, int]) -> dict[Partition, int]:
         """Return the first offset at or after each position that is in the archive or on the brokers."""
@@ -532,14 +530,17 @@ class Cluster(Connection):
         topics, ends = self.partitions(), self.latest(read)
         for partition, part in self.archive.archived.items():
             (topic, number), problem = partition, None
-            if topic in topics and number not in topics[topic]:
+            why = "it was created again, or the archive is another topic's"
+            if topic not in topics:
+                problem = f"has records of topic {topic!r}, and the brokers have no such topic"
+                why = "only what the brokers have is read; leave it out of topic_pattern=, or create it again"
+            elif number not in topics[topic]:
                 problem = f"has records of {name_of(partition)}, and the topic has partitions {topics[topic]}"
             elif ends.get(partition, part.cut) < part.cut:
                 problem = f"goes up to offset {part.cut - 1:,} of {name_of(partition)}, and the topic ends before"
                 problem += f" {ends[partition]:,}"
             if problem is not None:
-                problem += ": it was created again, or the archive is another topic's"
-                msg = f"{self._label}: {self.archive.label} {problem}"
+                msg = f"{self._label}: {self.archive.label} {problem}: {why}"
                 raise ConfigurationError(msg)
 
     def check_seam(self, begins: Mapping[Partition, int], ends: Mapping[Partition, int] | None) -> None:
@@ -560,6 +561,8 @@ class Cluster(Connection):
                 f'them, begin later, or set data_loss="skip" to leave them out, which is right if they were '
                 f"records of aborted transactions"
             )
+            if None in self._policies.values():
+                msg += ". It is also right if compaction has removed them: grant DESCRIBE_CONFIGS to have that noticed"
             raise ConfigurationError(msg)
 
     def _may_pass(self, topic: str, error: KafkaError) -> bool:

@@ -215,18 +215,19 @@ class KafkaSource(Source):
             raise CheckpointError(msg)
         return {**self.identity(spark), **merged_ids(known or {}, ids)}
 
-    def check(self, *, is_new: bool) -> None:
-        """Check the source against the brokers before the query starts.
+    def check(self, *, is_new: bool) -> list[str]:
+        """Check the source against the brokers before the query starts, and return warnings.
 
         Raises:
             ConfigurationError: A topic or partition does not exist or may not be read, the range is wrong, a part of it
                 no longer exists, or the cluster can't be reached with these options.
             QueryFailedError: No broker answers.
         """
-        self._checked(is_new=is_new)
+        return self._checked(is_new=is_new)[1]
 
-    def _checked(self, *, is_new: bool) -> dict[str, str]:
-        """Check as ``check`` does, and return the topics' ids."""
+    def _checked(self, *, is_new: bool) -> tuple[dict[str, str], list[str]]:
+        """Check as ``check`` does, and return the topics' ids, and warnings."""
+        warned: list[str] = []
         with closing(self._connect(self.label)) as cluster:
             partitions, ids = self._surveyed(cluster, self.label)
             if self.archive is not None:
@@ -235,9 +236,10 @@ class KafkaSource(Source):
                 begins, ends = self.range.resolve(cluster, partitions)
                 if self.archive is not None and self.data_loss == "fail":
                     cluster.check_seam(begins, ends)
+                warned = self.range.aged_out(cluster, partitions) if self.data_loss == "fail" else []
             else:
                 self.range.end(cluster, partitions)
-        return dict(ids["topics"])
+        return dict(ids["topics"]), warned
 
     def _surveyed(self, cluster: Cluster, label: str) -> tuple[list[Partition], dict[str, Any]]:
         """Return the partitions that are read, and the ids of their cluster and topics."""
@@ -295,7 +297,7 @@ class KafkaSource(Source):
             raise ConfigurationError(msg)
         index = self._archived(again=True)
         name = f"{_FORMAT}-{uuid.uuid4().hex[:8]}"
-        ids = self._checked(is_new=False)
+        ids, _ = self._checked(is_new=False)
         reading = replace(self.reading(adapter_of(spark).parallel_tasks()), topic_ids=ids, packing=packing)
         spark.dataSource.register(data_source(name, reading))
         reader: Any = spark.readStream if streaming else spark.read
@@ -469,8 +471,8 @@ def source(
             ``Token``. It takes no arguments and runs on the driver and on the workers, again for each new token. The
             login goes by TLS unless ``options`` sets another protocol.
         options: librdkafka's settings, such as ``{"security.protocol": "SASL_SSL"}``. They are never stored, and never
-            shown where they may be secret. The user needs READ and DESCRIBE on the topics, READ on ``group`` if there
-            is one, and no other rights on consumer groups.
+            shown where they may be secret. The user needs READ and DESCRIBE on the topics, with ``archive``
+            DESCRIBE_CONFIGS, too, READ on ``group`` if there is one, and no other rights on consumer groups.
 
     Returns:
         A source with the value's columns, then the further columns, then ``topic``, ``partition`` and ``offset``.

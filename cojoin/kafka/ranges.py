@@ -234,6 +234,22 @@ class Range:
             offsets |= {each: max(offset, first[each]) for each, offset in fixed.items()}
         return {each: offsets[each] for each in read}
 
+    def aged_out(self, cluster: Cluster, partitions: Iterable[Partition]) -> list[str]:
+        """Return a text for each partition whose oldest record is later than its ``from_``, a time.
+
+        Where earlier offsets are gone, as retention removes them, their records may have been of the range.
+        """
+        times = {each: point for each in partitions if (point := self._from(each)).kind == "time"}
+        earliest = cluster.earliest(times) if times else {}
+        oldest = cluster.first_at([each for each, offset in earliest.items() if offset], 0)
+        return [
+            f"{self.label}: {name_of(partition)}: from_ is {times[partition]}, and its oldest record is offset "
+            f"{record[0]:,} of {Point('time', record[1])}: earlier ones are gone from the topic, and those since from_ "
+            f"are left out; begin later, or read them from archive="
+            for partition, record in oldest.items()
+            if record is not None and record[1] > times[partition].value
+        ]
+
     def end(self, cluster: Cluster, partitions: Iterable[Partition]) -> dict[Partition, int] | None:
         """Return the offset after the last one that each partition reads; None where the user set no ``to``.
 

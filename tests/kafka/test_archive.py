@@ -25,6 +25,7 @@ from cojoin.kafka.records import DECODED, PIECE_BYTES, TIME, VALUE, RecordFormat
 from cojoin.kafka.tasks import ArchivedSpan, make_tasks
 from tests.kafka.archives import decoded, delete_records, raw
 from tests.kafka.history import History, fill, make_history, make_producer, record_keys, record_times
+from tests.kafka.logins import grant, login, user_of
 from tests.kafka.records import CUSTOMER_DDL, PARTITIONS, TRADE_DDL, expected_join, values
 from tests.kafka.topics import assert_conserved, assert_joined
 from tests.spark.refused import refused
@@ -370,6 +371,11 @@ def test_archives_that_do_not_fit_the_topic_are_refused(refusing: str, tmp_path:
     assert [str(gap) for gap in skipping._gaps("x", '{"positions": {"archived-refused": {"0": 5}}}')] == [
         "topic archived-refused partition 0: offsets 5 to 6 (2 records)"
     ]
+    with refused("has records of topic 'archived-old', and the brokers have no such topic: only", "topic_pattern="):
+        old = small(tmp_path / "old", topic=pa.array(["archived-old", *["archived-refused"] * 3]))
+        cj.kafka.source(refusing, topic_pattern="archived-(old|refused)", schema="id long", archive=old).check(
+            is_new=False
+        )
     with refused("topic archived-refused partition 7", "has partitions [0, 1]"):
         opened(refusing, small(tmp_path / "a", partition=pa.array([7] * 4, pa.int32())))
     with refused("up to offset 13 of topic archived-refused partition 0, and the topic ends before 10"):
@@ -470,6 +476,11 @@ def test_what_neither_part_has_is_a_loss_unless_it_was_compacted(
         done.result(20)
     while "compact" not in str(source._connect("x").setting("archived-lost", "cleanup.policy")):
         time.sleep(0.05)
+    # Who may not read the policy can't have it noticed.
+    grant(broker, user_of("PLAIN"), "archived-lost")
+    other = cj.kafka.source(topics="archived-lost", schema="id long", archive=archive, **login(broker, "PLAIN"))
+    with refused(lost, "if compaction has removed them: grant DESCRIBE_CONFIGS"):
+        other.check(is_new=True)
     source.check(is_new=True)
     found = source.open(streaming=False).toArrow()["offset"].to_pylist()
     assert sorted(found) == [*archived, *range(50, 60)]

@@ -217,7 +217,15 @@ def test_offsets_that_aged_out_are_told_and_skipped_only_if_asked(broker: Broker
         wanted.begin(asked, read)
     assert list(wanted.begin(asked, read, skip_lost=True).values()) == [4, 2, 2, 10]
     assert list(Range.of("earliest", label=WHAT).begin(asked, read).values()) == [4, 0, 0, 10]
-    assert list(Range.of("2026-01-05", label=WHAT).begin(asked, read).values()) == [4, 0, 0, 10]
+    since = Range.of("2026-01-05", label=WHAT)
+    assert list(since.begin(asked, read).values()) == [4, 0, 0, 10]
+    # Partition 3 has no record, so no time from which it has them.
+    (told,) = since.aged_out(asked, read)
+    assert told.startswith(f"{WHAT}: topic ranges-aging partition 0: from_ is 2026-01-05T00:00:00Z, and its oldest ")
+    assert "earlier ones are gone from the topic, and those since from_ are left out" in told
+    oldest = datetime.fromtimestamp((START + 4) / 1000, tz=UTC)
+    for begin in (oldest, "earliest", {topic: {0: 4}}):
+        assert Range.of(begin, label=WHAT).aged_out(asked, read) == []
     with pytest.raises(
         cj.ConfigurationError, match="partition 0: offsets before 4 are gone, and it is read up to offset 3"
     ):

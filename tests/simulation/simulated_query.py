@@ -44,8 +44,9 @@ class _Source:
     def is_known_as(self, _: Any, known: Mapping[str, Any]) -> bool:
         return {name: known.get(name) for name in self.identity()} == self.identity()
 
-    def check(self, *, is_new: bool) -> None:
+    def check(self, *, is_new: bool) -> list[str]:
         del is_new
+        return []
 
     def lost_since(self, *_: Any) -> list[str]:
         return []

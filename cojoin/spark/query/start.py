@@ -252,7 +252,8 @@ def _with_checked_sources(new: NewQuery, inputs: Inputs, *, is_new: bool) -> tup
         for warning in warned:
             warnings.warn(warning, MissingRowsWarning, stacklevel=5)
     for source in new.opened_sources:
-        source.check(is_new=is_new)
+        for warning in source.check(is_new=is_new):
+            warnings.warn(warning, MissingRowsWarning, stacklevel=5)
     if is_new:
         check_present_validity(inputs)
     else:

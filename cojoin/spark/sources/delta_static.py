@@ -108,12 +108,13 @@ class StaticTable(Source):
         """Return None: each read of the source has an end."""
         return None
 
-    def check(self, *, is_new: bool) -> None:
-        """Raise a ConfigurationError if the table or the version can't be read."""
+    def check(self, *, is_new: bool) -> list[str]:
+        """Raise a ConfigurationError if the table or the version can't be read; it has no warnings."""
         del is_new
         session = active_session()
         assert session is not None
         self.at(session, self.newest(session))
+        return []
 
     def recognised(self, spark: SparkSession, label: str, known: Mapping[str, Any] | None) -> dict[str, Any]:
         """Check that this is the table that the checkpoint has read; see ``Source.recognised``."""

@@ -286,12 +286,14 @@ class Source:
             return None
         return f"{of_streams[0]} is an option of streams; leave it out, or read the range with spark.read"
 
-    def check(self, *, is_new: bool) -> None:
-        """Check the source before the query starts.
+    def check(self, *, is_new: bool) -> list[str]:
+        """Check the source before the query starts, and return warnings about rows that it may lack.
 
         Raises:
             ConfigurationError: The query can't start with this source.
         """
+        del is_new
+        return []
 
     def lost_since(self, spark: SparkSession, label: str, offset: str | None) -> list[str]:
         """Return descriptions of the losses after a position (a line of Spark's offset log, None at the start).

@@ -142,6 +142,10 @@ def files(
     A stream silently ignores a file that is a week or more older, by modification time, than the newest that it has
     read: copy old files with new times, or set Spark's option ``maxFileAge``, such as ``"3650d"``.
 
+    A value of a CSV, JSON or XML file that does not fit its column is null, and CSV's columns go by their order, as
+    Spark's options have it by default; ``{"mode": "FAILFAST"}`` ends the query at such a value instead, and
+    ``{"header": True, "enforceSchema": False}`` compares the names in CSV's header.
+
     Parquet files of a local or mounted folder are read by the Python workers themselves where that gives the same rows
     as Spark's reader: the usual types, event time a column, and no option or setting that changes how a file is
     read. Offsets and the log of what was read are Spark's in any case, so a checkpoint continues either way.
