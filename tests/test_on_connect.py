@@ -27,9 +27,13 @@ MORE = [
 
 OWN = [
     ["tests/connect/test_queries.py"],
-    ["tests/connect", "--ignore=tests/connect/test_queries.py"],
+    ["tests/connect/test_object_store_on_connect.py"],
 ]
-"""Tests of sessions of Connect alone, in two parts of some three minutes each."""
+OWN.append(["tests/connect", *(f"--ignore={path}" for (path,) in OWN)])
+"""Tests of sessions of Connect alone, in parts of some three minutes each.
+
+The object store's has a server of its own, and the first session that a process makes stays the active one.
+"""
 
 NOT_THERE = [
     # It changes a table with Delta's own package, which needs an extension of the server.
@@ -52,6 +56,6 @@ def test_what_ordinary_sessions_do_runs_on_connect(files: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("part", drawn(OWN, 1), ids=["queries", "others"])
+@pytest.mark.parametrize("part", drawn(OWN, 1), ids=lambda part: part[0].rpartition("/")[2])
 def test_queries_and_pipelines_run_on_connect(part: list[str]) -> None:
     assert "passed" in run("-m", "connect and not more", *part)

@@ -206,13 +206,14 @@ class Connection:
         return self._made(Consumer, group | _READING | dict(self._options.settings) | dict(fetching or {}) | _NO_GROUP)
 
     def setting(self, topic: str, name: str) -> str | None:
-        """Return a setting of a topic, such as ``cleanup.policy``; None where this user may not read it."""
+        """Return a setting of a topic, such as ``cleanup.policy``; None without it, or without the right."""
         resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
 
         def ask(timeout: float) -> str | None:
             (answer,) = self._client.describe_configs([resource], request_timeout=timeout).values()
             try:
-                return str(answer.result()[name].value)
+                setting = answer.result().get(name)
+                return None if setting is None else str(setting.value)
             except KafkaException as error:
                 if error.args[0].name() in PERMISSION_ERRORS:
                     return None
@@ -513,6 +514,14 @@ class Cluster(Connection):
             self._policies[topic] = self.setting(topic, "cleanup.policy")
         return "compact" in (self._policies[topic] or "")
 
+    @property
+    def unknown_policies(self) -> str:
+        """The advice about losses that may be compaction's, as the end of a message; empty where it is known."""
+        names = [repr(topic) for topic, policy in self._policies.items() if policy is None]
+        if not names:
+            return ""
+        return f". Whether compaction removed them is not known: grant DESCRIBE_CONFIGS on topic {', '.join(names)}"
+
     def next_existing(self, positions: Mapping[Partition, int]) -> dict[Partition, int]:
         """Return the first offset at or after each position that is in the archive or on the brokers."""
         log_starts = self.log_starts(positions)
@@ -527,13 +536,15 @@ class Cluster(Connection):
     def check_ends(self, partitions: Iterable[Partition]) -> None:
         """Check that the archive belongs to these topics, which must have its partitions and its offsets."""
         read = list(partitions)
-        topics, ends = self.partitions(), self.latest(read)
-        for partition, part in self.archive.archived.items():
+        archived = self.archive.archived
+        topics, ends = self.partitions(topic for topic, _ in archived), self.latest(read)
+        for partition, part in archived.items():
             (topic, number), problem = partition, None
             why = "it was created again, or the archive is another topic's"
             if topic not in topics:
                 problem = f"has records of topic {topic!r}, and the brokers have no such topic"
-                why = "only what the brokers have is read; leave it out of topic_pattern=, or create it again"
+                why = "only topics of the brokers are read; take its records out of the archive, or, in a new query, "
+                why += "the topic out of topic_pattern="
             elif number not in topics[topic]:
                 problem = f"has records of {name_of(partition)}, and the topic has partitions {topics[topic]}"
             elif ends.get(partition, part.cut) < part.cut:
@@ -561,9 +572,7 @@ class Cluster(Connection):
                 f'them, begin later, or set data_loss="skip" to leave them out, which is right if they were '
                 f"records of aborted transactions"
             )
-            if None in self._policies.values():
-                msg += ". It is also right if compaction has removed them: grant DESCRIBE_CONFIGS to have that noticed"
-            raise ConfigurationError(msg)
+            raise ConfigurationError(msg + self.unknown_policies)
 
     def _may_pass(self, topic: str, error: KafkaError) -> bool:
         """Return whether to ask for a topic again; not where it does not exist, or the brokers lack the request."""

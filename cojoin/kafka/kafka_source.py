@@ -236,7 +236,7 @@ class KafkaSource(Source):
                 begins, ends = self.range.resolve(cluster, partitions)
                 if self.archive is not None and self.data_loss == "fail":
                     cluster.check_seam(begins, ends)
-                warned = self.range.aged_out(cluster, partitions) if self.data_loss == "fail" else []
+                warned = self.range.aged_out(cluster, begins) if self.data_loss == "fail" else []
             else:
                 self.range.end(cluster, partitions)
         return dict(ids["topics"]), warned

@@ -144,6 +144,9 @@ def _time_of_all(points: Mapping[Scope, Point]) -> int | None:
     return point.value if point is not None and point.kind == "time" else None
 
 
+_SHOWN = 5
+"""The number of partitions that a warning names."""
+
 # No partition holds so many records, so a larger offset is probably meant as epoch milliseconds, a time after 1973.
 _LIKE_A_TIME = 100_000_000_000
 
@@ -234,21 +237,28 @@ class Range:
             offsets |= {each: max(offset, first[each]) for each, offset in fixed.items()}
         return {each: offsets[each] for each in read}
 
-    def aged_out(self, cluster: Cluster, partitions: Iterable[Partition]) -> list[str]:
-        """Return a text for each partition whose oldest record is later than its ``from_``, a time.
+    def aged_out(self, cluster: Cluster, begins: Mapping[Partition, int]) -> list[str]:
+        """Return a warning where the oldest record that partitions have is later than their ``from_``, a time.
 
-        Where earlier offsets are gone, as retention removes them, their records may have been of the range.
+        Earlier offsets are gone from them, as retention removes them, and their records may have been of the range.
+        ``begins`` are the offsets at which partitions are to be read.
         """
-        times = {each: point for each in partitions if (point := self._from(each)).kind == "time"}
+        times = {each: point for each in begins if (point := self._from(each)).kind == "time"}
         earliest = cluster.earliest(times) if times else {}
-        oldest = cluster.first_at([each for each, offset in earliest.items() if offset], 0)
-        return [
-            f"{self.label}: {name_of(partition)}: from_ is {times[partition]}, and its oldest record is offset "
-            f"{record[0]:,} of {Point('time', record[1])}: earlier ones are gone from the topic, and those since from_ "
-            f"are left out; begin later, or read them from archive="
-            for partition, record in oldest.items()
-            if record is not None and record[1] > times[partition].value
-        ]
+        late: list[str] = []
+        with closing(RecordLookup(cluster, self.label)) as lookup:
+            records = first_records(cluster, lookup, [each for each in times if earliest[each]], 0, self.trusted_until)
+        for partition, record in records.items():
+            if record is not None and record[0] >= begins[partition] and record[1] > times[partition].value:
+                late.append(
+                    f"{name_of(partition)}: from_ is {times[partition]}, and the oldest record is offset "
+                    f"{record[0]:,} of {Point('time', record[1])}"
+                )
+        if not late:
+            return []
+        more = f"; and {len(late) - _SHOWN} more partitions" if len(late) > _SHOWN else ""
+        cure = "any since from_ are left out: have them in an archive=, or accept it with from_='earliest'"
+        return [f"{self.label}: {'; '.join(late[:_SHOWN])}{more}. Earlier records are gone from the topic, and {cure}"]
 
     def end(self, cluster: Cluster, partitions: Iterable[Partition]) -> dict[Partition, int] | None:
         """Return the offset after the last one that each partition reads; None where the user set no ``to``.

@@ -99,7 +99,7 @@ def make_tasks(
             f"{label}: records that were to be read next are gone: {'; '.join(map(str, gaps))}; they aged out, or were "
             f'deleted, before they were read. Start a new query, or skip them with data_loss="skip"'
         )
-        raise QueryFailedError(msg)
+        raise QueryFailedError(msg + cluster.unknown_policies)
     holding = {partition for partition, end in ends.items() if end} | unread
     marks = {} if mark is None else dict.fromkeys(sorted(holding or ends), mark)
     held = unread.intersection(marks)

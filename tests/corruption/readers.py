@@ -23,8 +23,7 @@ from cojoin.session.spark_checkpoint import check_offsets, check_source_logs
 from cojoin.spark.batch.batch_facts import check_state
 from cojoin.spark.batch.control_input import RestoredState
 from cojoin.spark.savepoints.restore import unfinished
-from cojoin.spark.sinks.parquet_sink import ParquetSink, ParquetWriter
-from cojoin.spark.sinks.sink import OutputId
+from cojoin.spark.sinks.parquet_sink import owner_of
 from cojoin.storage.local_store import LocalStore
 from tests.corruption.written import GROUPS, LAST, row_of
 from tests.streams import specs
@@ -202,8 +201,7 @@ class _Loaded:
 def _owner(world: World) -> Any:
     query_id = world.written.query_id
     folder = world.written.root / "out"
-    output = OutputId(query_id, "output", 1, False)
-    owner = ParquetWriter(None, ParquetSink(str(folder)), output)._owner(LocalStore(str(folder)))  # type: ignore[arg-type]
+    owner = owner_of(LocalStore(str(folder)))
     if owner != query_id:
         # As ``check`` and ``_claim`` refuse the folder.
         msg = f"{folder}/_cojoin.json: it has folders of batches that this query did not write"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
@@ -220,12 +221,16 @@ def test_offsets_that_aged_out_are_told_and_skipped_only_if_asked(broker: Broker
     since = Range.of("2026-01-05", label=WHAT)
     assert list(since.begin(asked, read).values()) == [4, 0, 0, 10]
     # Partition 3 has no record, so no time from which it has them.
-    (told,) = since.aged_out(asked, read)
-    assert told.startswith(f"{WHAT}: topic ranges-aging partition 0: from_ is 2026-01-05T00:00:00Z, and its oldest ")
-    assert "earlier ones are gone from the topic, and those since from_ are left out" in told
+    (told,) = since.aged_out(asked, since.begin(asked, read))
+    assert told.startswith(f"{WHAT}: topic ranges-aging partition 0: from_ is 2026-01-05T00:00:00Z, and the oldest ")
+    assert "offset 4 of 2026-01-05T00:00:00.004Z. Earlier records are gone from the topic" in told
     oldest = datetime.fromtimestamp((START + 4) / 1000, tz=UTC)
     for begin in (oldest, "earliest", {topic: {0: 4}}):
-        assert Range.of(begin, label=WHAT).aged_out(asked, read) == []
+        exact = Range.of(begin, label=WHAT)
+        assert exact.aged_out(asked, exact.begin(asked, read)) == []
+    source = cj.kafka.source(broker.bootstrap_servers, topic, schema="id long", from_="2026-01-05")
+    assert len(source.check(is_new=True)) == 1
+    assert source.check(is_new=False) == replace(source, data_loss="skip").check(is_new=True) == []
     with pytest.raises(
         cj.ConfigurationError, match="partition 0: offsets before 4 are gone, and it is read up to offset 3"
     ):

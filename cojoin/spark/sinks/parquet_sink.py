@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from cojoin.spark.sinks.batch_marker import BatchMarker
     from cojoin.storage.parquet_files import WrittenFile
+    from cojoin.storage.store import Store
 
 _BATCH = "batch_id"
 _BATCH_FOLDER = re.compile(rf"{_BATCH}=(\d+)")
@@ -98,10 +99,10 @@ class ParquetWriter(SinkWriter):
 
         Neither may it be gone where the query has written to it.
         """
-        batches, owner = self._batches(), self._owner()
+        batches, owner = self._batches(), owner_of(self._files)
         where = f"checkpoint {position.checkpoint}: output {self._output.name!r}, parquet folder {self._sink.path}"
-        known = str(position.written.get("parquet", "")).rstrip("/")
-        last = position.last_batch if known == self._sink.path.rstrip("/") else None
+        # That it is the same folder was checked (``check_unchanged``), however it is spelled.
+        last = position.last_batch if "parquet" in position.written else None
         # Release 0.5.0 did not name the query in the folder; then the checkpoint must name the folder.
         if batches and (last is None if owner is None else owner != self._output.query_id):
             msg = (
@@ -119,8 +120,9 @@ class ParquetWriter(SinkWriter):
         recorded = f"{where}: the checkpoint records that batch {last} was written to it, and"
         if not batches and owner is None:
             msg = (
-                f"{recorded} it has none of the query's batches: it was deleted or moved. {_LEFT_OUT}, with "
-                f"restore_from=cojoin.Snapshot({position.checkpoint!r}) and a new output"
+                f"{recorded} it has none of the query's batches, nor the file {_OWNER}: it was deleted or moved. "
+                f"{_LEFT_OUT}, with restore_from=cojoin.Snapshot({position.checkpoint!r}) and a new output; or, if it "
+                f"was emptied on purpose, make an empty folder {_BATCH}={last} in it"
             )
             raise CheckpointError(msg)
         # A batch that is run again is about to be written.
@@ -134,7 +136,8 @@ class ParquetWriter(SinkWriter):
 
     def write(self, frame: DataFrame, marker: BatchMarker) -> dict[str, Any]:
         """Write the batch's folder, replacing that of an earlier attempt; return the manifest's entry."""
-        self._claim(marker.batch_id)
+        self._check_exists(marker.batch_id)
+        self._claim()
         frame.write.mode("overwrite").parquet(self._folder(marker.batch_id))
         return self._sink.place()
 
@@ -151,7 +154,7 @@ class ParquetWriter(SinkWriter):
         del schema
         written = Path(str(adapter_of(self._session).local_path(self._folder(marker.batch_id, _UNFINISHED))))
         try:
-            self._claim(marker.batch_id)
+            self._check_exists(marker.batch_id)
         except QueryFailedError:
             # The folder may be put back only where it does not exist.
             shutil.rmtree(written.parent, ignore_errors=True)
@@ -159,6 +162,7 @@ class ParquetWriter(SinkWriter):
                 written.parent.parent.rmdir()
             raise
         check_seen(str(written), files)
+        self._claim()
         folder = Path(str(adapter_of(self._session).local_path(self._folder(marker.batch_id))))
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
@@ -173,20 +177,26 @@ class ParquetWriter(SinkWriter):
             check()
             self._files.delete_directory(f"{_BATCH}={marker.batch_id}")
 
-    def _claim(self, batch_id: int) -> None:
-        """Write the query's id to a folder without one; raise an error if it has another's, or is gone."""
-        owner = self._owner()
-        if owner is None:
-            if self._is_ours and not self._batches():
-                msg = (
-                    f"parquet folder {self._sink.path}: it has none of the query's batches, nor its file {_OWNER}: it "
-                    f"was deleted or moved while the query ran. Batch {batch_id} was not written. {_LEFT_OUT} with a "
-                    f"new output"
-                )
-                raise QueryFailedError(msg)
+    def _check_exists(self, batch_id: int) -> None:
+        """Raise an error if the folder is gone, with what was written to it."""
+        if not self._is_ours:
+            return
+        owner = owner_of(self._files)
+        if owner is None and not self._batches():
+            msg = (
+                f"parquet folder {self._sink.path}: it has none of the query's batches, nor the file {_OWNER}: it was "
+                f"deleted or moved while the query ran. Batch {batch_id} was not written. {_LEFT_OUT} with a new output"
+            )
+            raise QueryFailedError(msg)
+        self._is_ours = owner == self._output.query_id
+
+    def _claim(self) -> None:
+        """Write the query's id to a folder that has none; raise a CheckpointError if it has another's."""
+        if self._is_ours:
+            return
+        if owner_of(self._files) is None:
             write_document(self._files, _OWNER, _FORM, {"query_id": self._output.query_id})
-            owner = self._owner()
-        if owner != self._output.query_id:
+        if owner_of(self._files) != self._output.query_id:
             msg = f"parquet folder {self._sink.path}: another query has begun to write to it; name a new folder"
             raise CheckpointError(msg)
         self._is_ours = True
@@ -195,9 +205,10 @@ class ParquetWriter(SinkWriter):
         """Return the batches that the folder has."""
         return {int(batch[1]) for name in self._files.names("") if (batch := _BATCH_FOLDER.fullmatch(name))}
 
-    def _owner(self) -> str | None:
-        """Return the id of the query that writes to the folder; None if the folder names none."""
-        return read_document(self._files, _OWNER, _FORM, lambda content: str(content["query_id"]))
-
     def _folder(self, batch_id: int, within: str = "") -> str:
         return f"{self._sink.path.rstrip('/')}/{within}{_BATCH}={batch_id}"
+
+
+def owner_of(files: Store) -> str | None:
+    """Return the id of the query that writes to a folder; None if the folder names none."""
+    return read_document(files, _OWNER, _FORM, lambda content: str(content["query_id"]))

@@ -142,7 +142,7 @@ def test_a_parquet_folder_that_is_deleted_ends_the_query_and_stops_the_next_star
         return joined.start(output=cj.sinks.parquet(str(out)), rejected=move, checkpoint=checkpoint, trigger=ALL)
 
     # The first batch has a rejected row, which comes once its folder is written.
-    gone = f"parquet folder {out}: it has none of the query's batches, nor its file _cojoin.json: it was deleted"
+    gone = f"parquet folder {out}: it has none of the query's batches, nor the file _cojoin.json: it was deleted"
     with refused(gone, "Batch 1 was not written", kind=cj.QueryFailedError):
         start().await_termination()
     with refused("that batch 0 was written to it, and it has none of the query's batches", kind=cj.CheckpointError):
