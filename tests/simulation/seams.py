@@ -273,7 +273,7 @@ _SEAMS: dict[str, dict[str, Any]] = {
         "runs_python": lambda _: False,
         "BatchWriter": SimulatedBatchWriter,
         "HistoryHolds": _HistoryHolds,
-        "InputStreams": SimpleNamespace(of=lambda _: SimpleNamespace(lines=(1, 1))),
+        "InputStreams": SimpleNamespace(of=lambda _: SimpleNamespace(lines=(1, 1), logs=(None, None))),
         # Rows are numbers here, so no table has columns to compare.
         "_check_tables": lambda *_: None,
     },

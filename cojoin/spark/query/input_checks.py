@@ -146,7 +146,7 @@ def tables_put_back(
     spark: SparkSession, files: Store, inputs: Sequence[BoundInput], streams: InputStreams
 ) -> Iterator[str]:
     """Yield a warning for each Delta table whose last version that was read is later than the batch that read it."""
-    batch_id = newest_id(files, COMMITS)
+    batch_id = newest_id(files, COMMITS) if any(streams.logs) else None
     lines = [] if batch_id is None else source_offsets(files, batch_id)[:-1]
     names = [bound.spec.name for bound, count in zip(inputs, streams.lines, strict=True) for _ in range(count)]
     if batch_id is None or len(lines) != len(names):

@@ -57,6 +57,7 @@ def test_what_a_successor_wrote_stays_where_the_batch_had_no_rows(
     for name in plan.outputs:
         sink = cj.sinks.parquet(f"{tmp_path}/{name}")
         outputs[name] = OpenOutput(sink, sink.open(spark, OutputId(QUERY_ID, name)))
+        (tmp_path / name / f"batch_id={BATCH - 1}").mkdir(parents=True)
         written = {**sink.place(), "batch_id": BATCH - 1}
         outputs[name].writer.check(Position(files.root, BATCH, written))
 
