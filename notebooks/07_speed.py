@@ -185,8 +185,8 @@ plt.show()
 #   into Delta, and does 2.5 times as many trades a second as Flink in Java.
 # * Where Spark reads the files (`spark.cojoin.parquet=spark`), `asof_join` into Delta takes 0.15 of the floor's time
 #   more.
-# * A `static` join of 20 million rows of files takes 1.2 times what Spark takes to shuffle, sort and copy them, and up to
-#   7 GB: a key group's rows are in a worker's memory at once, where Spark's sort spills.
+# * A `static` join of 20 million rows of files takes 1.04 times what Spark takes to shuffle, sort and copy them, and
+#   2.8 GB, of which Spark's has 2.4: a key group's rows are in a worker's memory at once, where Spark's sort spills.
 # * Without Spark, rows go through a function that sets a timer for each and updates a state at 145,000 to 196,000 a
 #   second and core (`python -m benchmarks.join.row_path`).
 #

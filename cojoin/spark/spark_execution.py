@@ -267,7 +267,11 @@ class SparkExecution:
             call, columns = StaticCall(plan), EMITTED_DDL
             text = F.when(F.col("kind") == F.lit(STATISTICS), F.col("payload").cast("string"))
         run = for_workers(call, _function_of(plan))
-        emitted = self._packed(plan).groupBy("key_group").applyInArrow(run, columns)
+        packed, tasks = self._packed(plan), min(plan.key_groups, self._bytes_of_files // _BYTES_OF_TASK)
+        if tasks > adapter_of(packed.sparkSession).parallel_tasks():
+            # Spark would make a task for each core, and the first core that ends would wait for the last.
+            packed = packed.repartition(tasks, "key_group")
+        emitted = packed.groupBy("key_group").applyInArrow(run, columns)
         if name != REJECTED:
             emitted = _with_rejection_warnings(emitted, text, [spec.name for spec in plan.inputs], depth + 1)
         if is_direct:
@@ -283,6 +287,11 @@ class SparkExecution:
         if one is not None and two is not None:
             one, two = one.together_with(two), two.together_with(one)
         return SparkExecution(self._left.read_from(one), self._right.read_from(two))
+
+    @property
+    def _bytes_of_files(self) -> int:
+        """The size of the static inputs whose files the workers read."""
+        return sum(_size(each) for each in self.bound if each.reads_files)
 
     @property
     def _has_static_side(self) -> bool:
@@ -313,6 +322,9 @@ _BYTES_OF_GROUP, _MOST_STATIC_GROUPS = 4 << 20, 512
 
 A call has all rows of its key group in memory, where they are many times as large as in a file.
 """
+
+_BYTES_OF_TASK = 80 << 20
+"""The bytes of files of static inputs for which there is another task that joins them."""
 
 _CALL_MS = 1.5, 4.0
 """The lower and the usual upper bound of what a key group costs per micro-batch, in milliseconds, even without rows."""

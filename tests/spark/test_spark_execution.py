@@ -98,3 +98,18 @@ def test_large_files_get_more_key_groups_and_other_plans_no_more(spark: SparkSes
         for each in (left, right):
             patch.setitem(vars(each), "reads_files", False)
         assert _static_groups(8, (left, right)) == 8
+
+
+def test_large_files_are_joined_by_more_tasks_than_cores(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = f"{tmp_path}/trades"
+    pd.DataFrame({"k": range(1_000), "at": AT, "a": "x"}).to_parquet(path)
+    sides = [cj.Input(spark.read.parquet(path), key="k", event_time="at", name=name) for name in ("one", "two")]
+    monkeypatch.setattr("cojoin.spark.spark_execution._size", lambda _: 8 << 20)
+    joined = cj.connect(*sides, key_groups=16).asof_join(suffixes=("", "_two"))
+    assert joined.to_dataframe().rdd.getNumPartitions() <= 2
+    monkeypatch.setattr("cojoin.spark.spark_execution._BYTES_OF_TASK", (16 << 20) // 11)
+    frame = joined.to_dataframe()
+    assert frame.rdd.getNumPartitions() == 11
+    assert frame.where("a_two = 'x'").count() == 1_000
