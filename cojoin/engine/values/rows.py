@@ -264,14 +264,15 @@ def _micros_of(array: pa.Array) -> pa.Array:
 
 def _decode_timestamp(array: pa.Array, beyond: Stand) -> list[Any]:
     epoch = _EPOCH if array.type.tz else _EPOCH_NAIVE
-    micros = _micros_of(array).fill_null(0).to_numpy().tolist()
-    zero = 0
+    micros = _micros_of(array).fill_null(0).to_numpy()
     try:
-        values: list[Any] = [epoch + timedelta(zero, zero, value) for value in micros]
-    except OverflowError:
+        # numpy makes timedeltas sooner than Python does; the smallest number it takes for none.
+        values: list[Any] = [epoch + since for since in micros.view("m8[us]").tolist()]
+    except (OverflowError, TypeError) as error:
         if beyond is None:
-            raise
-        values = [_moment(epoch, timedelta(microseconds=value), beyond) for value in micros]
+            msg = "a time is beyond the years 1 to 9999 of Python's datetimes"
+            raise OverflowError(msg) from error
+        values = [_moment(epoch, timedelta(microseconds=value), beyond) for value in micros.tolist()]
     return _with_nulls(array, values)
 
 
