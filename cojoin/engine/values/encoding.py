@@ -371,11 +371,8 @@ def encode_column(values: Sequence[Any], dtype: pa.DataType) -> pa.Array:
     classes = set(map(type, values))
     if pa.types.is_timestamp(dtype):
         zone = timezone.utc if dtype.tz else None
-        if (
-            dtype.unit == "us"
-            and classes <= _DATETIMES
-            and {each.tzinfo for each in values if each is not None} <= {zone}
-        ):
+        is_plain = dtype.unit == "us" and classes <= _DATETIMES
+        if is_plain and all(value is None or value.tzinfo is zone for value in values):
             return _encode_moments(values, dtype)
         _check_zones(values, aware=dtype.tz is not None)
     if not classes <= _faithful_classes(dtype):
