@@ -267,7 +267,7 @@ class SparkExecution:
             call, columns = StaticCall(plan), EMITTED_DDL
             text = F.when(F.col("kind") == F.lit(STATISTICS), F.col("payload").cast("string"))
         run = for_workers(call, _function_of(plan))
-        packed, tasks = self._packed(plan), min(plan.key_groups, self._bytes_of_files // _BYTES_OF_TASK)
+        packed, tasks = self._packed(plan), min(plan.key_groups, _bytes_of_files(self.bound) // _BYTES_OF_TASK)
         if tasks > adapter_of(packed.sparkSession).parallel_tasks():
             # Spark would make a task for each core, and the first core that ends would wait for the last.
             packed = packed.repartition(tasks, "key_group")
@@ -287,11 +287,6 @@ class SparkExecution:
         if one is not None and two is not None:
             one, two = one.together_with(two), two.together_with(one)
         return SparkExecution(self._left.read_from(one), self._right.read_from(two))
-
-    @property
-    def _bytes_of_files(self) -> int:
-        """The size of the static inputs whose files the workers read."""
-        return sum(_size(each) for each in self.bound if each.reads_files)
 
     @property
     def _has_static_side(self) -> bool:
@@ -367,10 +362,13 @@ def _static_groups(groups: int, inputs: Sequence[BoundInput]) -> int:
     Of a plan Spark only estimates the size, and of a join that is the product of its sides; so only files count for
     more key groups.
     """
-    sizes = [_size(each) for each in inputs]
-    of_files = sum(size for size, each in zip(sizes, inputs, strict=True) if each.reads_files)
-    needed = min(of_files // _BYTES_OF_GROUP, _MOST_STATIC_GROUPS) if inputs[0].spec.key else 1
-    return max(min(groups, 1 + sum(sizes) // _BYTES_FOR_GROUP), needed)
+    needed = min(_bytes_of_files(inputs) // _BYTES_OF_GROUP, _MOST_STATIC_GROUPS) if inputs[0].spec.key else 1
+    return max(min(groups, 1 + sum(map(_size, inputs)) // _BYTES_FOR_GROUP), needed)
+
+
+def _bytes_of_files(inputs: Sequence[BoundInput]) -> int:
+    """Return the size of the static inputs whose files the workers read."""
+    return sum(_size(each) for each in inputs if each.reads_files)
 
 
 def _size(bound: BoundInput) -> int:

@@ -335,9 +335,6 @@ _FAITHFUL: tuple[tuple[Callable[[pa.DataType], bool], frozenset[type]], ...] = (
 """The classes whose values pyarrow stores unchanged or refuses, by type; any other class is converted first."""
 
 
-_DATETIMES = frozenset({datetime, type(None)})
-
-
 def encode_rows(rows: list[Any], schema: pa.Schema, label: str) -> pa.Table:
     """Return a function's rows as a table: tuples, lists or rows by position, dicts by name with all fields.
 
@@ -368,14 +365,13 @@ def encode_column(values: Sequence[Any], dtype: pa.DataType) -> pa.Array:
     """
     if pa.types.is_nested(dtype):
         return encode_entries(list(map(coercer(dtype, ""), values)), dtype)
-    classes = set(map(type, values))
+    is_faithful = set(map(type, values)) <= _faithful_classes(dtype)
     if pa.types.is_timestamp(dtype):
         zone = timezone.utc if dtype.tz else None
-        is_plain = dtype.unit == "us" and classes <= _DATETIMES
-        if is_plain and all(value is None or value.tzinfo is zone for value in values):
+        if is_faithful and dtype.unit == "us" and all(value is None or value.tzinfo is zone for value in values):
             return _encode_moments(values, dtype)
         _check_zones(values, aware=dtype.tz is not None)
-    if not classes <= _faithful_classes(dtype):
+    if not is_faithful:
         values = list(map(coercer(dtype, ""), values))
     return encode_entries(values, dtype)
 

@@ -153,9 +153,10 @@ def tables_put_back(
         return
     ran_at = logged_time(files, batch_id)
     for name, table, position in zip(names, streams.logs, map(Position.read, lines), strict=True):
-        if table is None or position is None or position.last_version < 0:
+        version = -1 if position is None else position.last_version
+        if table is None or version < 0:
             continue
-        written_at, version = _written_at(spark, table[0], position.last_version), position.last_version
+        written_at = _written_at(spark, table[0], version)
         # A time that is still to come is that of a wrong clock.
         if written_at is not None and ran_at + _CLOCKS_DIFFER_MS < written_at <= 1_000 * time.time():
             yield (
