@@ -24,6 +24,7 @@ Extra: TypeAlias = Literal["spark", "delta", "kafka", "registry", "sql", "metric
 _PACKAGES = {
     "confluent_kafka": "confluent-kafka",
     "delta": "delta-spark",
+    "deltalake": "deltalake",
     "fastavro": "fastavro",
     "google.protobuf": "protobuf",
     "httpx2": "confluent-kafka[schemaregistry]",
@@ -37,10 +38,13 @@ _PACKAGES = {
 }
 """The modules that are checked, and the packages that have them."""
 
-_OF_SPARK = ("pyspark", "pandas", "tqdm")
-"""The packages that every use of Spark needs. Object stores alone need obstore, checked where one is opened."""
+_OF_SPARK = ("pyspark", "pandas", "tqdm", "deltalake")
+"""The packages that every use of Spark needs: a checkpoint's tables are written by deltalake.
 
-_OLDEST = {"pyspark": (4, 0, 1), "pandas": (2, 2)}
+Object stores alone need obstore, checked where one is opened.
+"""
+
+_OLDEST = {"pyspark": (4, 0, 1), "pandas": (2, 2), "deltalake": (1, 6, 6)}
 """The oldest versions that cojoin works with, as in ``pyproject.toml``."""
 
 
@@ -50,10 +54,11 @@ def check_packages(label: str, extra: Extra, *modules: str) -> None:
     Raises:
         EnvironmentSetupError: One is missing, or is too old.
     """
-    missing = [_PACKAGES[each] for each in modules or _OF_SPARK if not is_installed(each)]
+    needed = modules or _OF_SPARK
+    missing = [_PACKAGES[each] for each in needed if not is_installed(each)]
     if missing:
         raise missing_packages(label, extra, *missing)
-    for package in () if modules else _OLDEST:
+    for package in filter(_OLDEST.__contains__, needed):
         installed = _version(package)
         if _is_too_old(package, installed):
             raise _too_old(label, package, installed, f"cojoin[{extra}]")

@@ -17,7 +17,7 @@ from cojoin.installed_packages import Extra, check_packages, check_pandas
 ROOT = Path(__file__).resolve().parents[1]
 ALONE = """
 import sys
-MISSING = ("pandas", "pyspark", "py4j", "delta", "obstore", "tqdm", "cloudpickle", "matplotlib")
+MISSING = ("pandas", "pyspark", "py4j", "delta", "deltalake", "obstore", "tqdm", "cloudpickle", "matplotlib")
 class Missing:
     def find_spec(self, name, path=None, target=None):
         if name.partition(".")[0] in MISSING:
@@ -93,7 +93,7 @@ refused(lambda: cj.plots.plot_timeline(pair.asof_join(), ["a"]))
         "check_determinism also runs the function in other processes: expected the package cloudpickle, or pyspark, "
         "which has its own, found none; run: pip install cloudpickle"
     )
-    of_spark = 'expected the packages pyspark, pandas, tqdm, found none; run: pip install "cojoin[spark]"'
+    of_spark = 'expected the packages pyspark, pandas, tqdm, deltalake, found none; run: pip install "cojoin[spark]"'
     assert alone(code).splitlines() == [
         *['to_pandas(): expected pandas 2.2 or later, found none; run: pip install "pandas>=2.2"'] * 3,
         pickler,
@@ -125,6 +125,29 @@ def test_commands_say_it_too(tmp_path: Path) -> None:
         assert ('pip install "pandas>=2.2"' if code == 0 else 'pip install "cojoin[spark]"') in said
 
 
+@pytest.mark.push
+def test_a_missing_deltalake_is_named_before_anything_starts(tmp_path: Path) -> None:
+    code = """
+MISSING = ("deltalake",)
+refused(lambda: cj.spark_session)
+refused(lambda: cj.kafka)
+"""
+    cure = 'expected the package deltalake, found none; run: pip install "cojoin[spark]"'
+    assert alone(code).splitlines() == [f"cojoin.spark_session: {cure}", f"cojoin.kafka: {cure}"]
+
+
+@pytest.mark.push
+@pytest.mark.parametrize("modules", [(), ("deltalake",)])
+def test_a_deltalake_that_is_too_old_is_refused(monkeypatch: pytest.MonkeyPatch, modules: tuple[str, ...]) -> None:
+    monkeypatch.setattr(installed_packages, "is_installed", lambda _: True)
+    monkeypatch.setattr(installed_packages, "_version", lambda name: "1.6.5" if name == "deltalake" else "9.0")
+    with pytest.raises(EnvironmentSetupError) as caught:
+        check_packages("connect()", "spark", *modules)
+    assert str(caught.value) == (
+        'connect(): expected deltalake 1.6.6 or later, found 1.6.5; run: pip install "cojoin[spark]"'
+    )
+
+
 @pytest.mark.parametrize(
     ("found", "is_right"), [("2.1.4", False), ("2.2.0", True), ("3.1.1", True), ("4.0.0rc1", True)]
 )
@@ -142,14 +165,16 @@ def test_pandas_that_is_too_old_is_refused(monkeypatch: pytest.MonkeyPatch, foun
 
 def test_spark_that_is_too_old_is_refused_before_it_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(installed_packages, "is_installed", lambda _: True)
-    monkeypatch.setattr(installed_packages, "_version", {"pyspark": "4.0.0", "pandas": "3.1.1"}.get)
+    monkeypatch.setattr(
+        installed_packages, "_version", {"pyspark": "4.0.0", "pandas": "3.1.1", "deltalake": "1.7.0"}.get
+    )
     with pytest.raises(EnvironmentSetupError) as caught:
         check_packages("connect()", "spark")
     assert str(caught.value) == (
         'connect(): expected pyspark 4.0.1 or later, found 4.0.0; run: pip install "cojoin[spark]"'
     )
     # Spark's own folder has no metadata; the session's version is checked later.
-    monkeypatch.setattr(installed_packages, "_version", {"pyspark": "", "pandas": "2.2.0"}.get)
+    monkeypatch.setattr(installed_packages, "_version", {"pyspark": "", "pandas": "2.2.0", "deltalake": "1.6.6"}.get)
     check_packages("connect()", "spark")
 
 

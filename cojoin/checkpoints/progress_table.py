@@ -25,7 +25,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from cojoin.checkpoints.manifest import Manifests
 from cojoin.checkpoints.output_tables import TableTransactions
 from cojoin.checkpoints.progress_rows import PROGRESS_SCHEMA, progress_rows
-from cojoin.delta.deltalake_table import check_deltalake, place_of
+from cojoin.delta.deltalake_table import place_of
 from cojoin.delta.table_batches import NO_BATCH
 from cojoin.delta.table_log import TableRows
 from cojoin.storage.parquet_files import WrittenFile, file_statistics
@@ -92,7 +92,7 @@ class ProgressTable:
     def prepare(self) -> None:
         """Import what the first commit needs, so that no batch waits for it."""
         if not self._is_spark_needed:
-            check_deltalake()
+            import deltalake  # noqa: F401, PLC0415 - it takes a third of a second
 
     def add(self, manifest: Manifest) -> None:
         """Add a batch to the group, which is written once it has 20 batches or is 60 seconds old."""

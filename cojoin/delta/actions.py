@@ -31,11 +31,15 @@ _NAMED_WRITER_FEATURES, _NAMED_READER_FEATURES = 7, 3
 
 @dataclass(frozen=True)
 class Protocol:
-    """A table's protocol: its versions for readers and writers, and its features, also those that an old one has."""
+    """A table's protocol: its versions for readers and writers, and its features, also those that an old one has.
+
+    ``reader_features`` are those that a reader must know, too; a protocol that names no features has none.
+    """
 
     reader: int
     writer: int
     features: frozenset[str]
+    reader_features: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, action: Mapping[str, Any]) -> Protocol:
@@ -45,10 +49,11 @@ class Protocol:
         ['appendOnly', 'checkConstraints', 'invariants']
         """
         reader, writer = int(action["minReaderVersion"]), int(action["minWriterVersion"])
-        named = {*(action.get("readerFeatures") or ()), *(action.get("writerFeatures") or ())}
+        of_readers = frozenset(action.get("readerFeatures") or ())
+        named = {*of_readers, *(action.get("writerFeatures") or ())}
         if writer < _NAMED_WRITER_FEATURES:
             named |= {name for version, names in _IMPLIED_BY_WRITER.items() if version <= writer for name in names}
-        return cls(reader, writer, frozenset(named))
+        return cls(reader, writer, frozenset(named), of_readers)
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
 from cojoin.delta.actions import DataFile
-from cojoin.errors import ConfigurationError, EnvironmentSetupError, QueryFailedError
+from cojoin.errors import ConfigurationError, QueryFailedError
+from cojoin.installed_packages import check_packages
 from cojoin.storage.local_store import LocalStore
 from cojoin.storage.locations import MASK, without_login
 
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     from cojoin.storage.object_store_settings import Settings
     from cojoin.storage.store import Store
 
-_OLDEST = (1, 6, 6)
 _COLOUR, _ARROW, _STACK = (
     re.compile(r"\x1b\[[0-9;]*m"),
     re.compile(r"\s*\n\s*↳\s*"),
@@ -72,20 +72,6 @@ class LostCommitError(QueryFailedError):
     def __init__(self, message: str, version: int) -> None:
         super().__init__(message)
         self.version = version
-
-
-def check_deltalake() -> None:
-    """Raise ``EnvironmentSetupError`` unless ``deltalake`` is installed in a version that works."""
-    wanted = ".".join(map(str, _OLDEST))
-    try:
-        import deltalake  # noqa: PLC0415 - it is loaded with the first table that is written
-    except ImportError as error:
-        msg = f"expected deltalake {wanted} or later, found none ({error}); pip install 'deltalake>={wanted}'"
-        raise EnvironmentSetupError(msg) from error
-    installed = tuple(int(each) for each in re.findall(r"\d+", deltalake.__version__)[:3])
-    if installed < _OLDEST:
-        msg = f"expected deltalake {wanted} or later, found {deltalake.__version__}; pip install 'deltalake>={wanted}'"
-        raise EnvironmentSetupError(msg)
 
 
 @contextlib.contextmanager
@@ -194,7 +180,7 @@ def deleted_rows(store: Store, version: int, paths: Sequence[str]) -> dict[str, 
 
 def _placed(store: Store, folder: str) -> Place:
     """Return how ``deltalake`` reaches a folder; errors are those of ``DeltalakeTable``."""
-    check_deltalake()
+    check_packages(f"Delta table {without_login(store.path(folder))}", "spark", "deltalake")
     place = place_of(store, folder)
     if place is None:
         msg = (

@@ -239,6 +239,13 @@ class TableLog:
         """Return the version of the oldest commit that the log still has; None where it has none."""
         return next(iter(self.versions()), None)
 
+    def check_checkpoint(self) -> None:
+        """Raise ``UnreadableLogError`` where the newest checkpoint is damaged, also where the log can do without it."""
+        listed = self._listed()
+        newest = max(listed.checkpoints, default=None)
+        if newest is not None:
+            self._of_checkpoint(listed.checkpoints[newest], (*_STATE, "add"))
+
     @property
     def _named(self) -> str:
         return without_login(self.path)
@@ -330,8 +337,8 @@ class TableLog:
         except _DAMAGE as error:
             msg = (
                 f"Delta table {self._named}: the checkpoint {name} can't be read: {type(error).__name__}: "
-                f"{str(error).partition(chr(10))[0]}; delete it where the log still has all commits from version 0 "
-                f"on, or put it back from a backup of the table"
+                f"{str(error).partition(chr(10))[0]}; where the log still has all commits from version 0 on, delete it "
+                f"and {LOG}/_last_checkpoint, or else put it back from a backup of the table"
             )
             raise UnreadableLogError(msg) from error
 

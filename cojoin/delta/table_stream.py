@@ -51,7 +51,11 @@ Removals: TypeAlias = Literal["fail", "ignore_deletes", "ignore_changes", "skip_
 DeletedRows: TypeAlias = Callable[[int, Sequence[str]], Mapping[str, bytes]]
 """A function that returns the deleted rows of files of a version, by the files' paths (``StreamFile.deleted``)."""
 
-_UNREADABLE_FEATURES = frozenset({"typeWidening", "typeWidening-preview", "catalogManaged", "catalogOwned-preview"})
+_READABLE_FEATURES = frozenset(
+    {"columnMapping", "deletionVectors", "timestampNtz", "v2Checkpoint", "vacuumProtocolCheck", "variantType"}
+)
+"""The features for readers with which the files' rows are the table's; a later protocol's are not known."""
+
 _READER_OF_FEATURES = 3
 _FIELDS = {"reservoirId", "reservoirVersion", "index", "isStartingVersion"}
 _MAPPING, _MAPPED_NAME = "delta.columnMapping.mode", "delta.columnMapping.physicalName"
@@ -226,7 +230,8 @@ def why_unreadable(protocol: Protocol, metadata: Mapping[str, Any], *, of_change
     """Return why a table's rows, or with ``of_changes`` those of its change feed, can't be read from its files.
 
     >>> from cojoin.delta.actions import Protocol
-    >>> why_unreadable(Protocol(3, 7, frozenset({"typeWidening"})), {})
+    >>> protocol = {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": ["typeWidening"]}
+    >>> why_unreadable(Protocol.of(protocol), {})
     "its feature 'typeWidening'"
     """
     mode = dict(metadata.get("configuration") or {}).get(_MAPPING, "none")
@@ -235,8 +240,8 @@ def why_unreadable(protocol: Protocol, metadata: Mapping[str, Any], *, of_change
     if protocol.reader > _READER_OF_FEATURES:
         return f"its protocol for readers, {protocol.reader}"
     # The changes of a commit may be the differences between two deletion vectors.
-    features = _UNREADABLE_FEATURES | ({"deletionVectors"} if of_changes else set())
-    unread = sorted(protocol.features & features)
+    readable = _READABLE_FEATURES - ({"deletionVectors"} if of_changes else set())
+    unread = sorted(protocol.reader_features - readable)
     return f"its feature {unread[0]!r}" if unread else None
 
 

@@ -192,11 +192,16 @@ class TableWriter:
         return kind(f"Delta table {without_login(self._path)}: {why}")
 
     def _busy(self) -> QueryFailedError:
-        why = f"others commit to it at the same time, in each of {_TRIES} tries; stop other runs of this query"
+        why = (
+            f"others commit to it at the same time, in each of {_TRIES} tries; stop other runs of this query, or pause "
+            f"the other writers, and start the query again"
+        )
         return self._error(TableConflictError, why)
 
     def _not_allowed(self, why: str) -> QueryFailedError:
-        return self._error(TableRefusedError, f"{why} does not allow this commit; Spark writes it")
+        return self._error(
+            TableRefusedError, f"{why} does not allow this commit; start the query again, and Spark writes it"
+        )
 
     def _lost(self, version: int, now: str) -> LostCommitError:
         return LostCommitError(
@@ -243,6 +248,7 @@ class TableWriter:
                         return
                     # Another writer may have been creating the table.
                     if number == _TRIES - 1:
+                        self._log.check_checkpoint()
                         raise
                 else:
                     return

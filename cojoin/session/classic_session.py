@@ -35,7 +35,9 @@ _WITH_DELTA: set[str] = set()
 _CHECKED: set[str] = set()
 """The applications whose Java version was checked."""
 
-_BUILD = re.compile(r"delta-spark_(\d+\.\d+)_2\.\d+-")
+_BUILD = re.compile(r"delta-spark_(?:(\d+\.\d+)_)?2\.\d+-(\d+\.\d+)")
+_BUILT_FOR = {"4.0": "4.0", **{f"3.{minor}": "3.5" for minor in range(4)}}
+"""The Spark of those versions of Delta whose jars' names lack it."""
 """The version of Spark in the name of Delta's jar."""
 
 _PLAIN_FILE = re.compile(r"file:(/(?!\.{1,2}(/|$))[^/]+)+")
@@ -330,14 +332,15 @@ def stopped(label: str) -> ConfigurationError:
 
 
 def _check_build(version: str, jar: str) -> None:
-    """Check by the name of Delta's jar that it is built for this version of Spark; a name without one is accepted."""
-    built = _BUILD.search(jar)
-    if built is None or built[1] == spark_version(version):
+    """Check by the name of Delta's jar that it is built for this version of Spark; an unknown name is accepted."""
+    names = _BUILD.search(jar)
+    built = None if names is None else names[1] or _BUILT_FOR.get(names[2])
+    if built is None or built == spark_version(version):
         return
     if not has_delta(version):
         raise no_delta(version)
     msg = (
-        f"Delta's jar {jar.rpartition('/')[2]} is built for Spark {built[1]}, and this session is of Spark {version}; "
+        f"Delta's jar {jar.rpartition('/')[2]} is built for Spark {built}, and this session is of Spark {version}; "
         f"start the session with the package {delta_package(version)} instead of this jar"
     )
     raise EnvironmentSetupError(msg)

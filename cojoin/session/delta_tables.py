@@ -10,6 +10,7 @@ commits from the log, so the commits after a version are returned only where the
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
@@ -19,9 +20,10 @@ from pyspark.sql.types import StructType
 
 from cojoin.delta.table_batches import FENCE
 from cojoin.delta.table_log import LOG, TableLog, TableVersion
-from cojoin.errors import CheckpointError
+from cojoin.errors import CheckpointError, ConfigurationError
 from cojoin.session.sessions import adapter_of, open_store
-from cojoin.storage.locations import is_path, is_relative
+from cojoin.session.spark_errors import SPARK_ERRORS, first_line
+from cojoin.storage.locations import is_path, is_relative, without_login
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -32,16 +34,43 @@ if TYPE_CHECKING:
 
 _DEFAULTS = "spark.databricks.delta.properties.defaults."
 _FILES_IN_CHECKSUM = "spark.databricks.delta.allFilesInCrc.enabled"
+_PART_OF_NAME = re.compile(r"`(?:[^`]|``)+`|[^.`]+")
 _ALL_ROWS = ("[]", '["true"]')
 # Delta refuses time travel beyond the retention of deleted files; its error for missing files is enough here.
 _LOOKING_BACK = "spark.databricks.delta.vacuum.enforceTimeTravelWithinDeletedFileRetentionDuration"
 
 
 def table_path(session: SparkSession, location: str) -> str | None:
-    """Return a table's folder; None where no table has the name."""
+    """Return a table's folder; None where no table has the name, ``ConfigurationError`` where the catalog fails."""
     if is_path(location):
         return location
-    return adapter_of(session).table_location(location) if session.catalog.tableExists(location) else None
+    try:
+        return adapter_of(session).table_location(location) if session.catalog.tableExists(location) else None
+    except SPARK_ERRORS as error:
+        msg = f"Delta table {location}: the session's catalog can't look it up: {first_line(error)}; correct the name"
+        raise ConfigurationError(msg) from error
+
+
+def check_table_name(session: SparkSession, name: str) -> None:
+    """Check that a name is that of a Delta table, or one that Spark can give to a new table.
+
+    Raises ``ConfigurationError`` where the catalog or the schema does not exist, or a table of another format has it.
+    """
+    folder = table_path(session, name)
+    if folder is not None:
+        if not open_store(session, folder, "Delta table").exists(LOG):
+            msg = (
+                f"Delta table {name}: expected a Delta log in its folder {without_login(folder)}, found none: it is a "
+                f"table of another format, or its files are gone; give another name, or run: DROP TABLE {name}"
+            )
+            raise ConfigurationError(msg)
+        return
+    schema = ".".join(_PART_OF_NAME.findall(name)[:-1])
+    if schema and not session.catalog.tableExists(name) and not session.catalog.databaseExists(schema):
+        msg = (
+            f"Delta table {name}: the schema {schema} does not exist; correct the name, or run: CREATE SCHEMA {schema}"
+        )
+        raise ConfigurationError(msg)
 
 
 def table_log(session: SparkSession, location: str) -> TableLog | None:

@@ -273,9 +273,9 @@ class ObjectStore(Store):
         if not self._honours_conditions(f".probe-{uuid.uuid4().hex}"):
             msg = (
                 f"{self.named}: its store does not honour conditional writes (If-None-Match and If-Match), "
-                f"which keep a second query away; upgrade the store's server, put the {self.label} on another store, "
-                f"or set spark.cojoin.storage=hadoop in the session: then two queries that start within one moment may "
-                f"both run for a moment"
+                f"by which a second query or writer is refused; upgrade the store's server, put the {self.label} on "
+                f"another store, or set spark.cojoin.storage=hadoop in the session: then of two that start, or commit, "
+                f"within one moment neither is refused"
             )
             raise CheckpointError(msg)
 

@@ -119,6 +119,11 @@ def test_a_commit_that_another_has_overwritten_is_named(store: ObjectStore, monk
             "InvalidAccessKeyId: The key *** is unknown",
             "it refuses these credentials",
         ),
+        (
+            Refusal("400 Bad Request", "ExpiredToken", "The provided token has expired."),
+            "ExpiredToken: The provided token has expired.",
+            "its credentials have expired: renew them",
+        ),
         (HANG_UP, "the store does not answer", "see that the store runs"),
     ],
 )

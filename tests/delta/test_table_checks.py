@@ -50,7 +50,7 @@ def test_a_harmless_feature_takes_a_plain_file(tmp_path: Path, name: str) -> Non
 def test_other_features_are_refused_by_name(tmp_path: Path, name: str, protocol: Mapping[str, Any]) -> None:
     by_hand(tmp_path, protocol)
     assert writer(tmp_path).refusal() == why(tmp_path) == f"its feature {name!r}"
-    with pytest.raises(TableRefusedError, match=f"its feature '{name}' does not allow this commit; Spark writes it"):
+    with pytest.raises(TableRefusedError, match=f"its feature '{name}' does not allow this commit; start the"):
         append(writer(tmp_path), tmp_path, 0)
 
 

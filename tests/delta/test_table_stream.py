@@ -22,6 +22,7 @@ from cojoin.storage.local_store import LocalStore
 from tests.seeds import SEED
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from cojoin.delta.table_stream import Removals
@@ -227,14 +228,33 @@ def test_a_commit_that_is_gone_from_the_log_names_the_ways_to_continue(tmp_path:
         stream_of(tmp_path).next(begin, 2, ALL)
 
 
+def test_a_stream_ends_where_its_table_gets_a_feature_that_readers_must_know(tmp_path: Path) -> None:
+    append(tmp_path, 1)
+    stream = stream_of(tmp_path)
+    read = stream.next(stream.first(), 0, ALL)
+    features = {"readerFeatures": ["fromTheFuture"], "writerFeatures": ["fromTheFuture"]}
+    upgrade = {"protocol": {"minReaderVersion": 3, "minWriterVersion": 7, **features}}
+    (tmp_path / "_delta_log" / f"{1:020}.json").write_text(json.dumps(upgrade))
+    with pytest.raises(QueryFailedError, match=r"since version 1 its feature 'fromTheFuture' needs Delta's own source"):
+        stream.next(read, 1, ALL)
+
+
+def protocol_of(*features: str, writers_alone: Sequence[str] = ()) -> Protocol:
+    """Return a protocol that names its features: those of readers, and those that only writers must know."""
+    named = {"readerFeatures": features, "writerFeatures": [*features, *writers_alone]}
+    return Protocol.of({"minReaderVersion": 3, "minWriterVersion": 7, **named})
+
+
 def test_tables_whose_files_do_not_simply_hold_the_rows_are_left_to_deltas_own_source() -> None:
     plain = Protocol(1, 2, frozenset())
     assert why_unreadable(plain, {}) is None
-    deleted = Protocol(3, 7, frozenset({"deletionVectors", "timestampNtz", "v2Checkpoint"}))
+    deleted = protocol_of("deletionVectors", "timestampNtz", "v2Checkpoint")
     assert why_unreadable(deleted, {}) is None
     assert why_unreadable(deleted, {}, of_changes=True) == "its feature 'deletionVectors'"
     by_name, by_id = ({"configuration": {"delta.columnMapping.mode": mode}} for mode in ("name", "id"))
     assert why_unreadable(Protocol(2, 5, frozenset({"columnMapping"})), by_name) is None
     assert why_unreadable(Protocol(2, 5, frozenset({"columnMapping"})), by_id) == "its column mapping by id"
-    assert why_unreadable(Protocol(3, 7, frozenset({"typeWidening"})), {}) == "its feature 'typeWidening'"
+    assert why_unreadable(protocol_of("typeWidening"), {}) == "its feature 'typeWidening'"
+    assert why_unreadable(protocol_of("timestampNtz", "fromTheFuture"), {}) == "its feature 'fromTheFuture'"
+    assert why_unreadable(protocol_of(writers_alone=["fromTheFuture", "rowTracking"]), {}) is None
     assert why_unreadable(Protocol(4, 7, frozenset()), {}) == "its protocol for readers, 4"

@@ -15,7 +15,7 @@ from deltalake import DeltaTable, write_deltalake
 from cojoin.delta import table_writer
 from cojoin.delta.actions import DataFile
 from cojoin.delta.deltalake_table import LostCommitError, TableConflictError, TableRefusedError
-from cojoin.delta.table_log import TableLog
+from cojoin.delta.table_log import TableLog, UnreadableLogError
 from cojoin.delta.table_writer import Change, Committed, NewTable, TableWriter, unknown_properties
 from cojoin.errors import QueryFailedError
 from cojoin.storage.local_store import LocalStore
@@ -376,3 +376,31 @@ def test_the_statistics_of_many_files_are_those_written(tmp_path: Path) -> None:
     assert sorted(log_of(tmp_path).files(0), key=lambda each: each.path) == sorted(files, key=lambda each: each.path)
     assert pq.read_table(tmp_path / files[3].path)["id"].to_pylist() == [3]
     assert DeltaTable(str(tmp_path)).metadata().configuration == table_writer.DEFAULT_PROPERTIES
+
+
+@pytest.mark.parametrize("is_complete", [True, False])
+def test_a_damaged_checkpoint_is_named_and_its_cure_helps(tmp_path: Path, *, is_complete: bool) -> None:
+    """``deltalake`` opens no such table; Delta and ``TableLog`` read the commits instead, where these are complete."""
+    for number in range(3):
+        append(writer(tmp_path), tmp_path, number)
+    DeltaTable(str(tmp_path)).create_checkpoint()
+    log = tmp_path / "_delta_log"
+    checkpoint, commit = log / f"{2:020d}.checkpoint.parquet", log / f"{0:020d}.json"
+    backup = checkpoint.read_bytes()
+    checkpoint.write_bytes(b"PAR1 damaged")
+    first = commit.read_bytes()
+    if not is_complete:
+        commit.unlink()
+    with pytest.raises(UnreadableLogError) as caught:
+        append(writer(tmp_path), tmp_path, 3)
+    named = f"the checkpoint _delta_log/{checkpoint.name} can't be read: ArrowInvalid: "
+    cure = "delete it and _delta_log/_last_checkpoint, or else put it back from a backup of the table"
+    assert named in str(caught.value)
+    assert str(caught.value).endswith(cure)
+    if is_complete:
+        assert commit.read_bytes() == first
+        checkpoint.unlink()
+        (log / "_last_checkpoint").unlink()
+    else:
+        checkpoint.write_bytes(backup)
+    assert append(writer(tmp_path), tmp_path, 3).version == 3

@@ -90,6 +90,11 @@ def test_a_jar_for_another_spark_is_refused_by_its_name(installed_delta: pytest.
         check("4.3.0", "file:/jars/delta-spark_4.2_2.13-4.4.0.jar")
     with pytest.raises(EnvironmentSetupError, match=r"4\.1_2\.13-4\.4\.0\.jar is built for Spark 4\.1, and this"):
         check("4.2.0", "file:/jars/io.delta_delta-spark_4.1_2.13-4.4.0.jar")
+    # Delta 4.0 and earlier have no version of Spark in the names of their jars.
+    check("4.0.1", "file:/jars/io.delta_delta-spark_2.13-4.0.0.jar")
+    for name, spark in (("delta-spark_2.13-4.0.1.jar", "4.0"), ("delta-spark_2.12-3.3.2.jar", "3.5")):
+        with pytest.raises(EnvironmentSetupError, match=f"{name} is built for Spark {spark}, and this session is of"):
+            check("4.2.0", f"file:/jars/{name}")
 
 
 @pytest.mark.parametrize("version", ["4.0.0", "3.5.6", "odd"])

@@ -142,6 +142,8 @@ def test_a_store_that_refuses_is_told_at_the_start(
     bucket.refuses = lambda _method, _path: None
     bucket.ignores_conditions = True
     assert "does not honour conditional writes" in refused(checkpoint=f"{bucket.root}/checkpoint")
+    said = refused(output=cj.sinks.delta(f"{bucket.root}/out"))
+    assert said.startswith(f"output: Delta table {bucket.root}/out: its store does not honour conditional writes")
     bucket.ignores_conditions = False
     with changed_settings(spark, {FILE_MANAGER: "org.example.FileSystemBasedCheckpointFileManager"}):
         assert "keeps the state of an earlier attempt" in refused(checkpoint=f"{bucket.root}/checkpoint")

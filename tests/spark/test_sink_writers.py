@@ -156,3 +156,13 @@ def test_a_table_that_only_spark_writes_needs_delta_before_the_query_starts(
         cj.sinks.delta(f"{tmp_path}/out", partition_by="day").check_writer(spark, schema, "output")
     with refused("only Spark writes it (no table has that name)", kind=cj.errors.EnvironmentSetupError):
         cj.sinks.delta("nowhere_yet").check_writer(spark, schema, "output")
+    # Another writer upgrades the table while the query runs.
+    out, rows = f"{tmp_path}/upgraded", pa.schema([("id", pa.int64())])
+    spark.sql(f"CREATE TABLE delta.`{out}` (id bigint) USING delta")
+    writer = cj.sinks.delta(out).open(spark, OUTPUT)
+    assert writer.target(rows, 0) is not None
+    spark.sql(f"ALTER TABLE delta.`{out}` ADD CONSTRAINT few CHECK (id < 9)")
+    assert writer.target(rows, 0) is None
+    why = f"output: Delta {out}: only Spark writes it (its CHECK constraint 'few'), and this Spark has no Delta"
+    with refused(why, kind=cj.errors.EnvironmentSetupError):
+        writer.write(spark.range(1), BatchMarker(0, 1, 0, "offsets"))

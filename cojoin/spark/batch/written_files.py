@@ -271,7 +271,8 @@ class _Upload:
         try:
             yield
         except ERRORS as error:
-            msg = f"{without_login(self._path)} can't be written: {explained(error).why}"
+            why, cure = explained(error)
+            msg = f"{without_login(self._path)} can't be written: {'; '.join(filter(None, (why, cure)))}"
             raise QueryFailedError(msg) from None
 
     def write(self, data: Any) -> int:

@@ -59,7 +59,7 @@ from cojoin.engine.upsert import is_same_rule
 from cojoin.engine.values.rows import back_quoted
 from cojoin.errors import CheckpointError, ConfigurationError, EnvironmentSetupError, QueryFailedError, did_you_mean
 from cojoin.session.arrow_types import spark_schema
-from cojoin.session.delta_tables import columns_of, default_properties, read_table, table_in_sql
+from cojoin.session.delta_tables import check_table_name, columns_of, default_properties, read_table, table_in_sql
 from cojoin.session.sessions import adapter_of, empty_frame
 from cojoin.session.spark_errors import SPARK_ERRORS
 from cojoin.spark.batch.direct_reader import why_by_columns
@@ -254,19 +254,48 @@ class DeltaSink(Sink):
         options = {name.lower(): value for name, value in self.options}
         return options.get("mergeschema", otherwise).lower() == "true"
 
+    def check_place(self, session: SparkSession, output: str) -> None:
+        """Check, before the query starts, that the directory can be written, or that the name can be a Delta table's.
+
+        Raises:
+            ConfigurationError: As for any sink; or the name's catalog or schema does not exist, or a table of another
+                format has the name.
+        """
+        super().check_place(session, output)
+        if not is_path(self.location):
+            try:
+                check_table_name(session, self.location)
+            except (CheckpointError, ConfigurationError) as error:
+                msg = f"{output}: {error}"
+                raise ConfigurationError(msg) from error
+
     def check_writer(self, session: SparkSession, schema: pa.Schema, role: str) -> None:
-        """Check that Spark has Delta's classes where only Spark can write the table.
+        """Check that Spark has Delta's classes where only Spark can write the table, and else what its store can do.
 
         Raises:
             EnvironmentSetupError: It has none; the message has the reason why Spark writes.
-            ConfigurationError: With Spark Connect: an upsert that only Spark could write.
+            ConfigurationError: With Spark Connect: an upsert that only Spark could write; or the table's store has no
+                conditional writes, so that a commit would replace that of another writer.
         """
-        _, why = self.target(session, schema, self.transactions(session, ""))
+        transactions = self.transactions(session, "")
+        _, why = self.target(session, schema, transactions)
         if why is None:
+            try:
+                transactions.batches().store.check_swaps()
+            except CheckpointError as error:
+                msg = f"{role}: {error}"
+                raise ConfigurationError(msg) from error
             return
         if self.upsert is not None and not adapter_of(session).copies_settings:
             msg = f"{role}: {self.describe()}: {no_merge(why)}"
             raise ConfigurationError(msg)
+        self.check_spark(session, role, why)
+
+    def check_spark(self, session: SparkSession, role: str, why: str | None) -> None:
+        """Raise ``EnvironmentSetupError`` unless Spark has Delta's classes, which it needs where only it writes.
+
+        ``why`` is the reason why only Spark does.
+        """
         try:
             adapter_of(session).check_delta()
         except EnvironmentSetupError as error:
@@ -423,6 +452,8 @@ class DeltaWriter(SinkWriter):
         self.upserts = None
         _, newest = self._transactions.look()
         if not self._has_batch(newest, marker):
+            # Another writer may have upgraded the table since the start.
+            self._sink.check_spark(self._session, self._output.name, self.why_spark)
             if self._rule is not None:
                 self._merge(self._rule, frame, marker)
                 return self._written(marker, self._transactions.table())

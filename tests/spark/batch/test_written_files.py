@@ -30,7 +30,7 @@ from cojoin.spark.sinks.batch_marker import BatchMarker
 from cojoin.spark.sinks.sink import OutputId
 from cojoin.storage.object_store_settings import settings_of
 from cojoin.storage.parquet_files import WrittenFile
-from tests.servers.s3 import S3Server
+from tests.servers.s3 import Refusal, S3Server
 from tests.spark.data import connect, generate, rows, table
 from tests.spark.saved import DRAIN
 
@@ -358,6 +358,21 @@ def test_a_file_that_is_removed_leaves_no_part_on_a_store(state: str, monkeypatc
         file.remove()
         assert not client.list_multipart_uploads(Bucket=server.bucket).get("Uploads")
         assert not [name for name, _ in server.objects()]
+
+
+def test_an_upload_that_is_refused_says_what_to_do() -> None:
+    with S3Server("refused") as server:
+        settings, schema = settings_of(f"{server.root}/out", server.settings().get), pa.schema([("id", pa.int64())])
+        server.refuses = lambda _method, _path: Refusal("400 Bad Request", "ExpiredToken", "The token has expired.")
+        file = TargetFile(FileTarget(f"{server.root}/out", schema, "none", settings))
+        file.add(pa.record_batch([pa.array([1])], schema=schema))
+        with pytest.raises(cj.QueryFailedError) as caught:
+            file.close()
+        said = str(caught.value)
+        assert said.startswith(f"{server.root}/out/part-")
+        assert "ExpiredToken: The token has expired.; its credentials have expired: renew them" in said
+        server.refuses = lambda _method, _path: None
+        file.remove()
 
 
 @pytest.mark.slow

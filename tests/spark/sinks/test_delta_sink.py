@@ -90,6 +90,26 @@ PAIRS = [
 ]
 
 
+def test_a_name_that_can_not_be_a_delta_tables_is_refused_before_the_start(
+    spark: SparkSession, folders: Folders, tmp_path: Path
+) -> None:
+    spark.sql("CREATE TABLE of_parquet (id INT) USING parquet")
+    try:
+        for name, said in (
+            ("no_catalog.db.t", "the session's catalog can't look it up: "),
+            ("no_schema.t", "the schema no_schema does not exist; correct the name, or run: CREATE SCHEMA no_schema"),
+            ("`no schema`.t", "the schema `no schema` does not exist"),
+            ("of_parquet", "expected a Delta log in its folder "),
+        ):
+            with pytest.raises(cj.ConfigurationError) as caught:
+                start(spark, folders, name, f"{tmp_path}/checkpoint")
+            assert str(caught.value).startswith(f"output: Delta table {name}: {said}")
+            assert not (tmp_path / "checkpoint").exists()
+        assert spark.table("of_parquet").count() == 0
+    finally:
+        spark.sql("DROP TABLE of_parquet")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("by_name", [False, True])
 @pytest.mark.parametrize("merges", [False, True])

@@ -78,6 +78,13 @@ def test_what_cannot_be_opened_is_told_with_the_inputs_name(spark: SparkSession,
         connect(cj.sources.delta(missing))
     with refused("input 'trades': delta no_such_table can't be read: ", "`no_such_table` cannot be found"):
         connect(cj.sources.delta("no_such_table"))
+    for source in (
+        cj.sources.delta("no_catalog.db.trades"),
+        cj.sources.delta("no_catalog.db.trades", changes=True),
+        cj.sources.delta("no_catalog.db.trades", static=True),
+    ):
+        with refused("no_catalog.db.trades", "the session's catalog can't look it up: ", "correct the name"):
+            connect(source)
 
 
 def test_files_need_a_schema() -> None:
