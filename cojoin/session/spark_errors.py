@@ -50,7 +50,14 @@ _OF_SPARK = ("py4j.protocol.Py4JJavaError: ", "pyspark.errors.")
 _FULL = "No space left on device"
 _NO_PYTHON = "Python worker failed to connect back"
 # Clients below Hadoop name a place by the store's own scheme, s3:// where the user wrote s3a://, or by none.
-_OF_STORES = (*(f"{scheme}://" for scheme in SCHEMES), "S3Exception", "awssdk", "Unable to execute HTTP request", _FULL)
+_OF_STORES = (
+    *(f"{scheme}://" for scheme in SCHEMES),
+    "S3Exception",
+    "awssdk",
+    "Unable to execute HTTP request",
+    "No FileSystem for scheme",
+    _FULL,
+)
 
 _CONNECTORS = ("org.apache.hadoop.fs.s3a.", "org.apache.hadoop.fs.azurebfs.", "com.google.cloud.hadoop.")
 """The beginnings of the frames of Hadoop's connectors, whose errors may lack the path."""

@@ -293,7 +293,11 @@ class BoundInput:
         if session is None or not _is_table(source) or isinstance(declared.event_time, Column):
             return None
         check_session(session, self._label)
-        opened = delta_stream.streamed_table(session, source)
+        try:
+            opened = delta_stream.streamed_table(session, source)
+        except ConfigurationError as error:
+            msg = f"{self._label}: {error}"
+            raise ConfigurationError(msg) from error
         if isinstance(source, DeltaChanges):
             source.check_feed(session, None if opened is None else opened.version)
         return opened

@@ -67,6 +67,13 @@ _CURES = (
         "the store is overloaded or down: start the query again once it answers; it continues where it stopped",
     ),
     (
+        ("No FileSystem for scheme",),
+        (
+            "write the scheme that a connector of Spark's serves: s3a:// for S3, abfss:// for Azure, gs:// for Google; "
+            "the session needs that connector's package in spark.jars.packages"
+        ),
+    ),
+    (
         # The answer to a HEAD request has no text.
         ("status code: 400",),
         (
