@@ -28,13 +28,11 @@ class Mutant:
         name: What is wrong.
         where: The function: its module, a colon, and its name within the module.
         changes: Pairs of what its source says, exactly once, and what it says instead.
-        is_rare: Whether random histories of whole queries meet it too seldom.
     """
 
     name: str
     where: str
     changes: tuple[tuple[str, str], ...]
-    is_rare: bool = False
 
     @contextlib.contextmanager
     def __call__(self) -> Iterator[FunctionType]:
@@ -102,7 +100,6 @@ MUTANTS = (
         "a driver that takes over does not fence the table",
         "cojoin.checkpoints.output_tables:TableTransactions.fence",
         (("if self._epoch is None:", "if True:"),),
-        is_rare=True,
     ),
     Mutant(
         "cleaning does not keep the segments that snapshots name",
@@ -118,7 +115,6 @@ MUTANTS = (
                 "are_kept(Manifests(files), batch_id)",
             ),
         ),
-        is_rare=True,
     ),
     Mutant(
         "segments are deleted one batch too early",
@@ -158,13 +154,11 @@ MUTANTS = (
             ("manifests = Manifests(files)", "manifests, committed = Manifests(files), committed_batches(files)"),
             ("for batch_id in manifests.batch_ids() if", "for batch_id in ids if"),
         ),
-        is_rare=True,
     ),
     Mutant(
         "a snapshot is removed although it has become a savepoint",
         "cojoin.spark.query.batch_protocol:Cleaning._remove",
         (("savepoints_too=False", "savepoints_too=True"),),
-        is_rare=True,
     ),
     Mutant(
         "a snapshot becomes a savepoint without compare-and-swap",
@@ -178,7 +172,6 @@ MUTANTS = (
                 ),
             ),
         ),
-        is_rare=True,
     ),
     Mutant(
         "the lease is taken without compare-and-swap",
@@ -199,7 +192,6 @@ MUTANTS = (
         "the lease is never looked at",
         "cojoin.checkpoints.lease:Lease.check",
         (("if now is not None and self._is_ours(now):", "if True:"),),
-        is_rare=True,
     ),
     Mutant(
         "a savepoint does not look whether the batch's former snapshot is being removed",
@@ -210,31 +202,26 @@ MUTANTS = (
         "cleaning believes a listing without the newest snapshot",
         "cojoin.checkpoints.snapshots:Snapshots.listed",
         (("if known is not None and known not in", "if False and known not in"),),
-        is_rare=True,
     ),
     Mutant(
         "a snapshot stays that a run has written after another has taken over",
         "cojoin.checkpoints.snapshots:Snapshots.write",
         (("try:\n        check()", "try:\n        pass"),),
-        is_rare=True,
     ),
     Mutant(
         "a snapshot that is written again forgets what its former index pointed to",
         "cojoin.checkpoints.snapshots:Snapshots.write",
         (('**{each: [] for each in content["content_batch_ids"]}, ', ""),),
-        is_rare=True,
     ),
     Mutant(
         "the progress table is written without a batch in the midst of those that a run has seen",
         "cojoin.checkpoints.progress_table:ProgressTable._following",
         (("if len(seen) < last - newest:", "if min(seen, default=0) > newest + 1:"),),
-        is_rare=True,
     ),
     Mutant(
         "a savepoint is no longer one once its batch has run again",
         "cojoin.checkpoints.snapshots:Snapshots.write",
         (('if content["kind"] == "savepoint" else', "if False else"),),
-        is_rare=True,
     ),
     Mutant(
         "a savepoint points to content of which only other key groups are still needed",
@@ -245,7 +232,6 @@ MUTANTS = (
                 "{(int(each), group) for one in self.all() for each in one.content_batch_ids for group in range(9)}",
             ),
         ),
-        is_rare=True,
     ),
     Mutant(
         "starts of one moment do not wait for each other where there is no compare-and-swap",
@@ -259,13 +245,11 @@ MUTANTS = (
         "those who write the index of a snapshot do not wait for each other where there is no compare-and-swap",
         "cojoin.checkpoints.snapshots:Snapshots._stays",
         (("if self._files.swaps:", "if True:"),),
-        is_rare=True,
     ),
     Mutant(
         "a savepoint points to content without a look whether it is still there",
         "cojoin.checkpoints.savepoint:_write",
         (("holders &= snapshots.holders()", "pass"),),
-        is_rare=True,
     ),
     Mutant(
         "cleaning does not keep the content to which a savepoint may point that is being taken",
@@ -276,13 +260,11 @@ MUTANTS = (
         "cleaning does not keep the content to which an old savepoint may point that still counts in the end",
         "cojoin.checkpoints.snapshots:Snapshots.promised",
         (("each.batch_id not in barred", "not self._is_interrupted(each)"),),
-        is_rare=True,
     ),
     Mutant(
         "cleaning never removes what was promised to a savepoint that counts",
         "cojoin.checkpoints.snapshots:Snapshots.promised",
         (("each.batch_id not in barred", "not self._is_marked(each.batch_id)"),),
-        is_rare=True,
     ),
     Mutant(
         "a savepoint whose claim has ended removes what another has made sure of",
@@ -292,61 +274,51 @@ MUTANTS = (
             ("except QueryFailedError:", "except (BeingRemovedError, QueryFailedError):"),
             ("savepoints_too=False", "savepoints_too=True"),
         ),
-        is_rare=True,
     ),
     Mutant(
         "cleaning does not tell savepoints that are being taken that their rows are removed",
         "cojoin.checkpoints.state_table:StateCleaner._delete_unneeded",
         (("if {batch_id for batch_id, _ in gone} <= batch_ids:", "if True:"),),
-        is_rare=True,
     ),
     Mutant(
         "cleaning does not look whether a savepoint was written since it has ended others",
         "cojoin.checkpoints.state_commits:StateCommits.remove",
         (("None if ended is None else Claim.above_savepoints(ended.version)", "None"),),
-        is_rare=True,
     ),
     Mutant(
         "cleaning forgets a snapshot of which it has kept content for a savepoint that is being taken",
         "cojoin.checkpoints.state_table:StateCleaner.clean",
         (("if waiting.isdisjoint(_holders(snapshot)):", "if True:"),),
-        is_rare=True,
     ),
     Mutant(
         "a savepoint that was taken for interrupted commits its rows",
         "cojoin.checkpoints.state_commits:StateCommits.end_savepoints",
         (("self._claim(claim)", "pass"),),
-        is_rare=True,
     ),
     Mutant(
         "a savepoint whose files are deleted does not look whether its claim is over",
         "cojoin.checkpoints.state_commits:StateCommits.replace",
         (("claim.is_made(self._claimed)", "pass"),),
-        is_rare=True,
     ),
     Mutant(
         "a start does not look again where a former run has counted a batch meanwhile",
         "cojoin.spark.query.start:_last_counted",
         (("if manifests.last() == last:", "if True:"),),
-        is_rare=True,
     ),
     Mutant(
         "a run that was taken over writes over the rows of its successor's snapshot",
         "cojoin.checkpoints.state_commits:StateCommits.replace",
         (("writer.commit(change, claim.is_made,", "writer.commit(change, lambda _: False,"),),
-        is_rare=True,
     ),
     Mutant(
         "a drain that stood still ends the inputs of its successor",
         "cojoin.checkpoints.control:keep_former_runs_from_draining",
         (("if epoch > 1:", "if False:"),),
-        is_rare=True,
     ),
     Mutant(
         "a savepoint is not taken again where the query has removed what it was reading",
         "cojoin.checkpoints.savepoint:take_savepoint",
         (("if committed_batches(files)[-1:] == committed[-1:]:", "if True:"),),
-        is_rare=True,
     ),
     Mutant(
         "a restoration that stood still writes into Spark's logs",
@@ -368,7 +340,6 @@ MUTANTS = (
         "a restoration does not look whether its snapshot was removed while it was read",
         "cojoin.spark.savepoints.restore:write_restoration",
         (("table.check_unchanged(snapshot)", "pass"),),
-        is_rare=True,
     ),
 )
 
