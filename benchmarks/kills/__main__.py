@@ -16,8 +16,8 @@ from an older copy (``putting_back.py``). *Changed* are the settings between a f
 
 Rows must be the oracle's, each once, and every manifest's counts conserved; or the start or the batch is refused in
 words that help. By default: 40 kills, 10 suspended drivers, 10 copies, 10 changes. Ends with 1 if anything differs.
-With ``--s3``, the checkpoints and tables of killed and suspended drivers are on a server of S3's protocol, which is a
-process of its own.
+With ``--s3``, the checkpoints and tables, and the copies that are put back, are on a server of S3's protocol, which is
+a process of its own; those of changed settings are on the local disk.
 With ``--sink kafka``, the joined rows go to a topic of a real broker, and only the kills are done, of the worker that
 writes a batch, too (``topic_points.py``): a consumer of committed records, which runs all the while, must see the
 oracle's rows, each once, and each key's in order (``topic_killing.py``).
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from benchmarks.kills.points import Point
-    from benchmarks.kills.stories import Place as Copied
+    from benchmarks.kills.stories import Output
     from benchmarks.kills.verdicts import Verdict
 
 __all__ = ["choose", "run"]
@@ -89,9 +89,9 @@ def run(
     """Do all of it, one after the other."""
     suspending = Suspending(spark, folder / "suspended", seed, place)
     yield from suspending.run(suspending.choose(counts["suspended"]))
-    own: dict[str, tuple[Copied, ...]] = {"upsert": ("upserted",), "merge": ("merged",), "sql": ("sql",)}
+    own: dict[str, tuple[Output, ...]] = {"upsert": ("upserted",), "merge": ("merged",), "sql": ("sql",)}
     for number, copy in enumerate(choose_copies(counts["put_back"], seed, own.get(place.sink, OUTPUTS))):
-        yield put_back(spark, folder / f"copy-{number}", seed + number, copy, place.url)
+        yield put_back(spark, folder / f"copy-{number}", seed + number, copy, place)
     for number, change in enumerate(choose_changes(counts["changed"], seed)):
         yield change_settings(spark, folder / f"change-{number}", seed + number, *change)
     more = SQL_POINTS if place.sink == "sql" else ()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks.kills.kill_points import FAILURES
 from benchmarks.kills.putting_back import CHANGES
-from benchmarks.kills.stories import DRAIN, PAUSE, Place, Story
+from benchmarks.kills.stories import DRAIN, PAUSE, Output, Story
 from benchmarks.kills.verdicts import Verdict
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class MachineDownError(Exception):
     """What stops the batch."""
 
 
-def choose_changes(count: int, seed: int) -> list[tuple[Point, str, Place]]:
+def choose_changes(count: int, seed: int) -> list[tuple[Point, str, Output]]:
     """Choose points, what changes, and where the output goes: each as often as may be.
 
     Args:
@@ -41,13 +41,13 @@ def choose_changes(count: int, seed: int) -> list[tuple[Point, str, Place]]:
     """
     choice = random.Random(seed)
     points, changes = choice.sample(FAILURES, len(FAILURES)), choice.sample(list(CHANGES), len(CHANGES))
-    places: list[Place] = ["delta", "delta", "parquet", "partitioned"]
-    turns = zip(itertools.cycle(points), itertools.cycle(changes), itertools.cycle(places), strict=False)
+    outputs: list[Output] = ["delta", "delta", "parquet", "partitioned"]
+    turns = zip(itertools.cycle(points), itertools.cycle(changes), itertools.cycle(outputs), strict=False)
     return list(itertools.islice(turns, count))
 
 
 def change_settings(
-    spark: SparkSession, folder: Path, seed: int, point: Point, change: str, output: Place = "delta"
+    spark: SparkSession, folder: Path, seed: int, point: Point, change: str, output: Output = "delta"
 ) -> Verdict:
     """Do it, and say what came of it."""
     before, after = CHANGES[change]

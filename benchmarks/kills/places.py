@@ -1,4 +1,4 @@
-"""Where the checkpoints and tables of killed and suspended drivers lie: beside them, or on S3's protocol."""
+"""Where checkpoints and tables lie: beside the files of their drivers on this machine, or on S3's protocol."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from benchmarks.kills.files import LocalFiles, S3Files
 from benchmarks.kills.killed_driver import Job
 from tests.servers.s3 import BUCKET
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from benchmarks.kills.files import Files
     from benchmarks.kills.killed_driver import Sink
 
 __all__ = ["Place"]
@@ -36,6 +38,10 @@ class Place:
     def root(self, folder: Path) -> str:
         """Return where the checkpoint and the table of a query go whose folder on this machine is given."""
         return str(folder) if self.endpoint is None else f"s3a://{self.bucket}{folder}"
+
+    def files(self) -> Files:
+        """Return what copies and deletes folders there."""
+        return LocalFiles() if self.endpoint is None else S3Files(self.endpoint)
 
     def job(self, folder: Path, data: Path, batch: int) -> Job:
         """Return the job of a driver.

@@ -13,7 +13,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from benchmarks.kills.stories import DRAIN, PAUSE, Place, Settings, Story
+from benchmarks.kills.stories import DRAIN, PAUSE, Output, Settings, Story
 from benchmarks.kills.verdicts import Verdict
 
 if TYPE_CHECKING:
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import SparkSession
+
+    from benchmarks.kills.places import Place
 
 __all__ = ["CHANGES", "Copy", "choose_copies", "put_back"]
 
@@ -38,7 +40,7 @@ CHANGES: dict[str, tuple[Settings, Settings]] = {
 }
 """What may change in between, by its name: the settings before and after."""
 
-OUTPUTS: tuple[Place, ...] = ("delta", "upserted", "parquet", "partitioned", "delta", "merged")
+OUTPUTS: tuple[Output, ...] = ("delta", "upserted", "parquet", "partitioned", "delta", "merged")
 _FIRST = 3
 """How many batches there are before the copy."""
 _PATIENCE_SECONDS = 120
@@ -60,8 +62,8 @@ class Copy:
 
     age: int
     change: str = "as it was"
-    output: Place = "delta"
-    rejected: Place = "delta"
+    output: Output = "delta"
+    rejected: Output = "delta"
     running: bool = False
     between: int = 1
     interval: int | None = field(default=2)
@@ -72,7 +74,7 @@ class Copy:
         return f"{where}{self.age} batches old, {self.change}"
 
 
-def choose_copies(count: int, seed: int, outputs: Sequence[Place] = OUTPUTS) -> list[Copy]:
+def choose_copies(count: int, seed: int, outputs: Sequence[Output] = OUTPUTS) -> list[Copy]:
     """Choose cases: each age, change and kind of output as often as may be.
 
     Args:
@@ -98,12 +100,12 @@ def choose_copies(count: int, seed: int, outputs: Sequence[Place] = OUTPUTS) -> 
     return [Copy(*values) for values in itertools.islice(columns, count)]  # type: ignore[arg-type]
 
 
-def put_back(spark: SparkSession, folder: Path, seed: int, case: Copy, url: str = "") -> Verdict:
-    """Do it, and say what came of it; ``url`` is the database of an output that is in one."""
+def put_back(spark: SparkSession, folder: Path, seed: int, case: Copy, place: Place | None = None) -> Verdict:
+    """Do it, and say what came of it; ``place`` is where the checkpoint and the tables go, the folder if not given."""
     before, after = CHANGES[case.change]
     total = _FIRST + case.age + case.between
-    places = {"output": case.output, "rejected": case.rejected}
-    story = Story(spark, folder, seed, files=total, interval=case.interval, url=url, **places)
+    outputs = {"output": case.output, "rejected": case.rejected}
+    story = Story(spark, folder, seed, files=total, interval=case.interval, place=place, **outputs)
     story.add(_FIRST)
     if case.running:
         story.add(case.age)

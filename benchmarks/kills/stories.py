@@ -8,10 +8,8 @@ trades that no query can admit for want of a key, some that come late, and some 
 from __future__ import annotations
 
 import hashlib
-import shutil
 from collections import Counter
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import pandas as pd
@@ -19,19 +17,21 @@ import pandas as pd
 import cojoin as cj
 from benchmarks.differences import differences
 from benchmarks.kills.leavings import enriched_in
+from benchmarks.kills.places import Place
 from benchmarks.kills.verdicts import unfit_words
 from tests.spark.data import ENRICHED_DDL, FAR_FUTURE, MORNING, SECOND, Folders, connect, cut, enriched_rows, generate
 from tests.spark.saved import Saved
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["DRAIN", "PAUSE", "Place", "Settings", "Story"]
+__all__ = ["DRAIN", "PAUSE", "Output", "Settings", "Story"]
 
 DRAIN, PAUSE = cj.Trigger.available_now(drain=True), cj.Trigger.available_now()
-Place: TypeAlias = Literal["delta", "partitioned", "parquet", "beside", "upserted", "merged", "sql"]
+Output: TypeAlias = Literal["delta", "partitioned", "parquet", "beside", "upserted", "merged", "sql"]
 """Where an output goes: a Delta table whose files the workers write, or Spark; a folder of parquet files; a table that
 is upserted, by Delta in two ways or in a database; or, for the rejected rows, their table in the checkpoint."""
 
@@ -117,13 +117,14 @@ class Story:
 
     Args:
         spark: The session.
-        folder: Where all of it goes.
+        folder: Where all of it goes on this machine.
         seed: Makes the streams.
         files: In how many files they come at most.
         output: What its output is.
         rejected: Where its rejected rows go.
         interval: A snapshot every so many batches; None for none.
-        url: The database of an output that is in one.
+        place: Where its checkpoint, its outputs and its copies go, and the database of an output that is in one; the
+            folder if not given.
     """
 
     def __init__(
@@ -133,18 +134,19 @@ class Story:
         seed: int,
         *,
         files: int = 8,
-        output: Place = "delta",
-        rejected: Place = "delta",
+        output: Output = "delta",
+        rejected: Output = "delta",
         interval: int | None = 1,
-        url: str = "",
+        place: Place | None = None,
     ) -> None:
-        self._spark, self._folder, self._url = spark, folder, url
-        self._places: dict[str, Place] = {"out": output, "rejected": rejected}
+        place = place or Place()
+        self._spark, self._root, self._url, self._files = spark, place.root(folder), place.url, place.files()
+        self._outputs: dict[str, Output] = {"out": output, "rejected": rejected}
         self._interval = interval
         self._streams = generate(trades=40 * files, customers=10 * files, seed=seed)
         self._pieces = list(zip(cut(self._streams.trades, files), cut(self._streams.customers, files), strict=True))
         self._added: list[int] = []
-        self.saved = Saved(spark, folder, Folders(folder / "data"), key_groups=2)
+        self.saved = Saved(spark, self._root, Folders(folder / "data"), key_groups=2)
 
     def add(self, count: int) -> None:
         """Let the next files come."""
@@ -156,7 +158,7 @@ class Story:
 
     def start(self, settings: Settings, trigger: cj.Trigger = PAUSE) -> cj.Query:
         """Start it with these settings."""
-        options: dict[str, Any] = {} if self._places["rejected"] == "beside" else {"rejected": self._sink("rejected")}
+        options: dict[str, Any] = {} if self._outputs["rejected"] == "beside" else {"rejected": self._sink("rejected")}
         return self.saved.start(
             settings.joined(self.saved.folders, self.saved.key_groups),
             trigger=trigger,
@@ -185,7 +187,7 @@ class Story:
         if refusal is not None:
             double = sorted(number for number, count in found.items() if count > 1)
             faults = [f"refused, and {len(double)} trades are there twice, such as {double[0]}"] if double else []
-            names = [self.saved.checkpoint, *(self._path(name) for name in self._places)]
+            names = [self.saved.checkpoint, *(self._path(name) for name in self._outputs)]
             return faults + [f"refused: {each}" for each in unfit_words(refusal, *names)]
         trades = [int(number) for each in self._added for number in self._pieces[each][0].trade_id]
         odd = [int(number) for each in self._added for number in _odd(each, self._pieces[each][0]).trade_id]
@@ -202,57 +204,43 @@ class Story:
 
     def copy(self, to: str) -> None:
         """Copy the checkpoint as it lies there, as a tool that knows nothing of it would; the query may run on."""
-        self._copy(Path(self.saved.checkpoint), self._folder / to)
+        self._files.copy(self.saved.checkpoint, f"{self._root}/{to}")
 
     def put_back(self, copy: str) -> None:
         """Put a copy in the checkpoint's place, as if by another process: this one remembers no table of it."""
-        shutil.rmtree(self.saved.checkpoint)
-        self._copy(self._folder / copy, Path(self.saved.checkpoint))
+        self._files.delete(self.saved.checkpoint)
+        self._files.copy(f"{self._root}/{copy}", self.saved.checkpoint)
         self._spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # noqa: SLF001 - Delta keeps it by its path
 
-    def _copy(self, source: Path, target: Path) -> None:
-        for path in sorted(source.rglob("*")):
-            place = target / path.relative_to(source)
-            try:
-                if path.is_dir():
-                    place.mkdir(parents=True, exist_ok=True)
-                else:
-                    place.parent.mkdir(parents=True, exist_ok=True)
-                    shutil.copy2(path, place)
-            except FileNotFoundError:
-                # It went while the query ran on.
-                continue
-
     def _path(self, name: str) -> str:
-        root = Path(self.saved.checkpoint) if self._places[name] == "beside" else self._folder
-        return str(root / name)
+        return f"{self.saved.checkpoint if self._outputs[name] == 'beside' else self._root}/{name}"
 
     def _sink(self, name: str) -> cj.sinks.Sink:
-        place, path = self._places[name], self._path(name)
-        if place == "parquet":
+        output, path = self._outputs[name], self._path(name)
+        if output == "parquet":
             return cj.sinks.parquet(path)
-        if place == "sql":
+        if output == "sql":
             return cj.sinks.sql(self._url, self._table, upsert="trade_id", order_by="event_time")
         column = "tier" if name == "out" else "reason"
         # Late trades may be applied, so that no order is known of itself.
         rule: dict[str, Any] = (
-            {"upsert": "trade_id", "order_by": "event_time"} if place in {"upserted", "merged"} else {}
+            {"upsert": "trade_id", "order_by": "event_time"} if output in {"upserted", "merged"} else {}
         )
-        return cj.sinks.delta(path, partition_by=column if place in {"partitioned", "merged"} else (), **rule)
+        return cj.sinks.delta(path, partition_by=column if output in {"partitioned", "merged"} else (), **rule)
 
     @property
     def _table(self) -> str:
         """The output's table in a database, which is of the story's folder alone."""
-        return f"out_{hashlib.sha256(str(self._folder).encode()).hexdigest()[:16]}"
+        return f"out_{hashlib.sha256(self._root.encode()).hexdigest()[:16]}"
 
     def _frame(self, name: str) -> DataFrame | None:
         path = self._path(name)
-        if not Path(path).exists() or not any(each.suffix == ".parquet" for each in Path(path).rglob("*")):
+        if not any(each.endswith(".parquet") for each in self._files.names(path)):
             return None
-        return self._spark.read.format("parquet" if self._places[name] == "parquet" else "delta").load(path)
+        return self._spark.read.format("parquet" if self._outputs[name] == "parquet" else "delta").load(path)
 
     def _rows(self) -> list[tuple[Any, ...]]:
-        if self._places["out"] == "sql":
+        if self._outputs["out"] == "sql":
             return enriched_in(self._url, self._table)
         frame = self._frame("out")
         return [] if frame is None else enriched_rows(frame)

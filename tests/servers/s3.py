@@ -45,6 +45,7 @@ __all__ = [
     "SETTINGS",
     "Refusal",
     "S3Server",
+    "client_of",
     "requests_of",
     "s3_process",
     "s3_server",
@@ -69,6 +70,17 @@ _CONDITIONS = ("HTTP_IF_MATCH", "HTTP_IF_NONE_MATCH")
 def settings_for(endpoint: str) -> dict[str, str]:
     """Return Hadoop's settings for a server."""
     return {**SETTINGS, "fs.s3a.endpoint": endpoint}
+
+
+def client_of(endpoint: str) -> Any:
+    """Return a client of a server."""
+    return boto3.client(
+        "s3",
+        endpoint_url=endpoint,
+        aws_access_key_id=SETTINGS["fs.s3a.access.key"],
+        aws_secret_access_key=SETTINGS["fs.s3a.secret.key"],
+        region_name="us-east-1",
+    )
 
 
 @dataclass(frozen=True)
@@ -136,13 +148,7 @@ class S3Server:
 
     def client(self) -> Any:
         """Return a client of the server."""
-        return boto3.client(
-            "s3",
-            endpoint_url=self.endpoint,
-            aws_access_key_id=SETTINGS["fs.s3a.access.key"],
-            aws_secret_access_key=SETTINGS["fs.s3a.secret.key"],
-            region_name="us-east-1",
-        )
+        return client_of(self.endpoint)
 
     @property
     def root(self) -> str:

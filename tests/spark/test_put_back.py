@@ -9,6 +9,7 @@ import pytest
 
 from benchmarks.kills.changing import change_settings, choose_changes
 from benchmarks.kills.kill_points import FAILURES
+from benchmarks.kills.places import Place
 from benchmarks.kills.putting_back import CHANGES, Copy, choose_copies, put_back
 from cojoin.checkpoints.identity import note_sources
 from tests.seeds import SEED
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import SparkSession
+
+    from tests.servers.s3 import S3Server
 
 pytestmark = pytest.mark.spark
 
@@ -32,6 +35,15 @@ def test_a_checkpoint_that_is_put_back_writes_no_row_twice(spark: SparkSession, 
     # New input, in other batches than it came in at first: the doubled and the lost row at once.
     case = Copy(1 + 2 * (seed % 2), "more files a batch", rejected="beside" if seed % 3 else "delta")
     verdict = put_back(spark, tmp_path, seed, case)
+    assert not verdict.faults, verdict.told()
+
+
+@pytest.mark.slow  # Three runs, each some seconds longer than on a disk.
+def test_a_checkpoint_on_s3_that_is_put_back_writes_no_row_twice(
+    spark: SparkSession, bucket: S3Server, tmp_path: Path
+) -> None:
+    (case,) = choose_copies(1, SEED)
+    verdict = put_back(spark, tmp_path, SEED, case, Place(bucket.endpoint, bucket.bucket))
     assert not verdict.faults, verdict.told()
 
 
