@@ -211,7 +211,7 @@ MOST_LINES = {
     "kafka": 12_250,
     "metrics": 350,
     "plots": 1_280,
-    "session": 4_450,
+    "session": 4_520,
     "spark": 13_980,
     "sql": 1_400,
     "storage": 2_420,

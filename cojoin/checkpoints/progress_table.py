@@ -27,7 +27,7 @@ from cojoin.checkpoints.output_tables import TableTransactions
 from cojoin.checkpoints.progress_rows import PROGRESS_SCHEMA, progress_rows
 from cojoin.delta.deltalake_table import place_of
 from cojoin.delta.table_batches import NO_BATCH
-from cojoin.delta.table_log import TableRows
+from cojoin.delta.table_log import LOG, TableRows
 from cojoin.storage.parquet_files import WrittenFile, file_statistics
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class ProgressTable:
         if rows is not None and rows.why_not is None:
             newest = rows.largest("batch_id")
             self._written = NO_BATCH if newest is None else newest
-        elif any(name.endswith(".json") for name in self._files.names(f"{_FOLDER}/_delta_log")):
+        elif any(name.endswith(".json") for name in self._files.names(f"{_FOLDER}/{LOG}")):
             self._written = newest_batch(self._spark.read.format("delta").load(self._path))
         self._waiting = self._manifests.read_after(self._written)
 

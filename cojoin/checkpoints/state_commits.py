@@ -44,7 +44,7 @@ from cojoin.session.arrow_types import spark_schema
 from cojoin.session.delta_tables import default_properties, quoted_table
 from cojoin.session.sealed import for_workers
 from cojoin.session.sessions import adapter_of, empty_frame
-from cojoin.session.spark_errors import SPARK_ERRORS
+from cojoin.session.spark_errors import SPARK_ERRORS, names_same_transaction
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -74,8 +74,6 @@ _WRITTEN = pa.schema(
 
 _INTERVAL = {"delta.checkpointInterval": "10"}
 """Few commits are made, and to open the table reads all of them since the last checkpoint of its log."""
-
-_CONFLICT = "ConcurrentTransactionException"
 
 
 class ClaimGoneError(CheckpointError):
@@ -400,7 +398,7 @@ class StateCommits:
         try:
             writer.option("txnAppId", claim.app_id).option("txnVersion", str(claim.version)).save(self._path)
         except SPARK_ERRORS as error:
-            if _CONFLICT in str(error):
+            if names_same_transaction(error):
                 msg = f"the claim {claim.version} of {claim.app_id} is over: another commit has written it"
                 raise ClaimGoneError(msg) from error
             raise

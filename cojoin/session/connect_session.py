@@ -21,7 +21,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from cojoin.errors import CheckpointError, ConfigurationError
 from cojoin.session.classic_session import stopped
 from cojoin.session.session_adapter import SessionAdapter, changed_settings
-from cojoin.session.spark_errors import first_line
+from cojoin.session.spark_errors import first_line, names_missing_table
 from cojoin.storage.file_systems import direct_store
 from cojoin.storage.locations import is_path, literally, without_login
 
@@ -39,7 +39,6 @@ _CHECKED: set[str] = set()
 _TASKS: dict[str, int] = {}
 """The number of tasks that run at the same time, by session."""
 
-_NO_TABLE = ("DELTA_MISSING_DELTA_TABLE", "TABLE_OR_VIEW_NOT_FOUND", "DELTA_TABLE_NOT_FOUND", "SCHEMA_NOT_FOUND")
 _SIZE, _UNITS = re.compile(r"Statistics\(sizeInBytes=([\d.E+]+) ([KMGTPE]?)i?B"), ("", *"KMGTPE")
 """The size of a plan in its text, and the units of 1024 bytes."""
 
@@ -197,7 +196,7 @@ class ConnectSession(SessionAdapter):
         try:
             row = self.spark.sql(f"DESCRIBE DETAIL {table}").select("location").first()
         except PySparkException as error:
-            if any(each in str(error) for each in _NO_TABLE):
+            if names_missing_table(error):
                 return None
             raise
         return None if row is None else str(row[0])

@@ -26,6 +26,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from cojoin.engine.display import text_table
+from cojoin.errors import EnvironmentSetupError
 from cojoin.session.arrow_types import arrow_schema, spark_schema
 from cojoin.session.classic_session import ClassicSession
 from cojoin.session.connect_session import ConnectSession
@@ -44,7 +45,12 @@ from cojoin.session.spark_checkpoint import (
     planned_lines,
     source_entries,
 )
-from cojoin.session.spark_errors import SPARK_ERRORS, explain
+from cojoin.session.spark_errors import (
+    SPARK_ERRORS,
+    explain,
+    names_missing_table,
+    names_table_without_columns,
+)
 from cojoin.storage.local_store import LocalStore
 
 if TYPE_CHECKING:
@@ -56,14 +62,20 @@ _ALL = "4.0"
 """The oldest version that cojoin works with, which has most of these names."""
 
 _LISTENER_SECONDS = 30.0
-_ERRORS = (
-    "CONCURRENT_STREAM_LOG_UPDATE",
-    "FOREACH_BATCH_USER_FUNCTION_ERROR",
-    "SCHEMA_NOT_FOUND",
-    "STREAM_FAILED",
-    "TABLE_OR_VIEW_NOT_FOUND",
+_ERRORS = ("CONCURRENT_STREAM_LOG_UPDATE", "FOREACH_BATCH_USER_FUNCTION_ERROR", "SCHEMA_NOT_FOUND", "STREAM_FAILED")
+"""The names of Spark's errors by which cojoin distinguishes failures, and which no probe raises."""
+
+_DELTA_ERRORS = (
+    "DELTA_CONCURRENT_APPEND",
+    "DELTA_CONCURRENT_DELETE_READ",
+    "DELTA_CONCURRENT_TRANSACTION",
+    "DELTA_CONCURRENT_WRITE",
+    "DELTA_MISSING_DELTA_TABLE",
+    "DELTA_SOURCE_IGNORE_DELETE",
+    "DELTA_SOURCE_TABLE_IGNORE_CHANGES",
+    "DELTA_TABLE_NOT_FOUND",
 )
-"""The names of Spark's errors by which cojoin distinguishes failures."""
+"""The same of Delta's."""
 
 
 class Sample:
@@ -246,10 +258,33 @@ def _batch_id(sample: Sample) -> bool:
 
 
 def _errors(sample: Sample) -> bool:
-    loader = java_class(sample.spark, "java.lang.Thread").currentThread().getContextClassLoader()
-    place = loader.getResource("error/error-conditions.json")
+    missing = _raised(lambda: sample.spark.table("cojoin_no_such_table"))
+    return names_missing_table(missing) and _has_errors(sample, "error/error-conditions.json", _ERRORS)
+
+
+def _deltas_errors(sample: Sample) -> bool:
+    try:
+        sample.adapter.check_delta()
+    except EnvironmentSetupError:
+        return True
+    stream = _raised(lambda: sample.spark.readStream.format("delta").load(f"{sample.folder}/no_such_table"))
+    return names_table_without_columns(stream) and _has_errors(sample, "error/delta-error-classes.json", _DELTA_ERRORS)
+
+
+def _raised(call: Callable[[], Any]) -> BaseException:
+    error: BaseException = ValueError("it raises no error")
+    try:
+        call()
+    except SPARK_ERRORS as raised:
+        error = raised
+    return error
+
+
+def _has_errors(sample: Sample, file: str, names: Iterable[str]) -> bool:
+    """Return whether a file with the texts of errors, in the jars, has some by their names."""
+    place = java_class(sample.spark, "java.lang.Thread").currentThread().getContextClassLoader().getResource(file)
     known = json.loads(java_class(sample.spark, "org.apache.commons.io.IOUtils").toString(place, "UTF-8"))
-    return all(name in known for name in _ERRORS)
+    return all(name in known for name in names)
 
 
 def _pickles(_: Sample) -> bool:
@@ -317,6 +352,7 @@ PROBES = (
     Probe("state store: key.*, value.groupState.state", "savepoints and read_state", _ALL, "", _state),
     Probe("task property streaming.sql.batchId", "the id of a call's batch", _ALL, "a local property", _batch_id),
     Probe("names of errors", "errors told apart", _ALL, "", _errors),
+    Probe("names of Delta's errors, where it has Delta", "the same", _ALL, "", _deltas_errors),
     Probe(
         "pyspark.cloudpickle",
         "functions for the workers",

@@ -73,6 +73,9 @@ _UPDATED = re.compile(
     re.DOTALL,
 )
 
+_NO_TABLE = ("DELTA_MISSING_DELTA_TABLE", "DELTA_TABLE_NOT_FOUND", "SCHEMA_NOT_FOUND", "TABLE_OR_VIEW_NOT_FOUND")
+_NO_COLUMNS, _OTHER_COMMIT = "DELTA_SCHEMA_NOT_SET", "DELTA_CONCURRENT"
+_SAME_TRANSACTION = "ConcurrentTransactionException"
 _CODES = re.compile(r"\s*\bSQLSTATE: \w{5}\b")
 
 
@@ -104,6 +107,29 @@ def names_silent_python(error: BaseException) -> bool:
 def names_missing_file(error: BaseException) -> bool:
     """Return whether an error means that a file to read is gone."""
     return any(each in str(error) for each in ("FILE_NOT_EXIST", "FileNotFound", "does not exist"))
+
+
+def names_missing_table(error: BaseException) -> bool:
+    """Return whether an error means that no table has the name."""
+    return any(each in str(error) for each in _NO_TABLE)
+
+
+def names_table_without_columns(error: BaseException) -> bool:
+    """Return whether an error means that a Delta table to read as a stream does not exist, or has no columns."""
+    return _NO_COLUMNS in str(error)
+
+
+def names_other_commit(error: BaseException) -> bool:
+    """Return whether an error means that another writer's commit to a Delta table was first; a repetition may succeed.
+
+    Where the other commit has written the same transaction id, none does (``names_same_transaction``).
+    """
+    return _OTHER_COMMIT in str(error)
+
+
+def names_same_transaction(error: BaseException) -> bool:
+    """Return whether an error means that another commit to a Delta table has written the same transaction id."""
+    return _SAME_TRANSACTION in str(error)
 
 
 def explain(error: BaseException) -> str:

@@ -36,7 +36,7 @@ from cojoin.errors import ConfigurationError, SchemaError
 from cojoin.session.arrow_types import arrow_type
 from cojoin.session.sealed import for_workers
 from cojoin.session.sessions import active_session, adapter_of, check_full, check_session, is_left_to_spark
-from cojoin.session.spark_errors import JAVA_ERRORS, explain
+from cojoin.session.spark_errors import JAVA_ERRORS, explain, names_table_without_columns
 from cojoin.spark.batch.direct_reader import (
     TABLE_SETTING,
     DirectReader,
@@ -544,9 +544,8 @@ def _open(source: Any, label: str) -> DataFrame:
             # Spark Connect opens the source only when it needs its columns.
             _ = frame.columns
         except JAVA_ERRORS as error:
-            reason = explain(error)
-            if "DELTA_SCHEMA_NOT_SET" in reason:
-                reason = "the Delta table does not exist, or is empty and without columns"
+            is_empty = names_table_without_columns(error)
+            reason = "the Delta table does not exist, or is empty and without columns" if is_empty else explain(error)
             msg = f"{label}: {source.format} {source.location or ''} can't be read: {reason}"
             raise ConfigurationError(msg) from error
         return frame

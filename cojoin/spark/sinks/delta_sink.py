@@ -61,7 +61,7 @@ from cojoin.errors import CheckpointError, ConfigurationError, EnvironmentSetupE
 from cojoin.session.arrow_types import spark_schema
 from cojoin.session.delta_tables import check_table_name, columns_of, default_properties, read_table, table_in_sql
 from cojoin.session.sessions import adapter_of, empty_frame
-from cojoin.session.spark_errors import SPARK_ERRORS
+from cojoin.session.spark_errors import SPARK_ERRORS, names_other_commit
 from cojoin.spark.batch.direct_reader import why_by_columns
 from cojoin.spark.batch.written_files import FileTarget, check_seen
 from cojoin.spark.sinks.batch_marker import BatchMarker
@@ -526,7 +526,7 @@ class DeltaWriter(SinkWriter):
                 # Where another run has taken over, that is the reason, which this raises.
                 self._transactions.look()
                 # Another writer of the same files was first.
-                if "DELTA_CONCURRENT" not in str(error) or number == _TRIES - 1:
+                if not names_other_commit(error) or number == _TRIES - 1:
                     raise
         self._transactions.look()
         self._compare(marker)

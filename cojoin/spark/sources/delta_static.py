@@ -26,7 +26,7 @@ from cojoin.session.arrow_types import arrow_schema, arrow_type, spark_schema
 from cojoin.session.delta_tables import columns_of, quoted_table, read_table
 from cojoin.session.sealed import for_workers
 from cojoin.session.sessions import active_session, adapter_of
-from cojoin.session.spark_errors import JAVA_ERRORS, first_line
+from cojoin.session.spark_errors import JAVA_ERRORS, first_line, names_missing_table
 from cojoin.spark.batch.direct_reader import TABLE_SETTING, DirectReader, why_by_columns, why_by_settings
 from cojoin.spark.batch.packing import Grouping
 from cojoin.spark.batch.parquet_rows import RANGES
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from cojoin.engine.input_spec import InputSpec
     from cojoin.spark.sources.delta_stream import OpenTable
 
-_VERSION, _NOT_FOUND = "versionasof", "TABLE_OR_VIEW_NOT_FOUND"
+_VERSION = "versionasof"
 _OF_STREAMS = frozenset(
     name.lower()
     for name in (
@@ -139,7 +139,7 @@ class StaticTable(Source):
         try:
             table = read_table(session, str(self.location))
         except JAVA_ERRORS as error:
-            if _NOT_FOUND not in str(error):
+            if not names_missing_table(error):
                 msg = f"{self._shown} can't be read: {first_line(error)}"
                 raise ConfigurationError(msg) from error
             table = None
