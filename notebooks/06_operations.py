@@ -1206,7 +1206,7 @@ table("\n".join(["setting | here | why", *(f"{name} | {values[name]} | {why}" fo
 #
 # | of the table, or of the session | who reads |
 # |---|---|
-# | partitions, a change data feed, `timestamp_ntz`, v2 checkpoints, columns mapped by name, nested columns, deletion vectors, any feature that only writers must know; on local and shared disks, S3, Azure, Google | cojoin |
+# | partitions, a change data feed, `timestamp_ntz`, v2 checkpoints, columns mapped by name, nested columns, deletion vectors, any feature that only writers must know; on local and shared disks, S3, and on Azure and Google untried | cojoin |
 # | columns mapped by id, type widening, deletion vectors where its changes are read, files outside of its folder | Delta |
 # | variants, an expression as event time, partitions by a timestamp, options other than limits, `startingVersion`, `skipChangeCommits`, `ignoreChanges` and `ignoreDeletes` | Delta |
 # | Spark Connect, HDFS, `spark.cojoin.delta=spark` | Delta |

@@ -33,7 +33,7 @@ from obstore.exceptions import (
 
 from cojoin.errors import CheckpointError
 from cojoin.storage.local_store import escaped
-from cojoin.storage.locations import without_login
+from cojoin.storage.locations import MASK, without_login
 from cojoin.storage.object_store_settings import client_of
 from cojoin.storage.store import NO_BUCKET, Store, Tagged, cure_of, former_name, visible_names
 
@@ -51,6 +51,9 @@ ABSENT = (NotFoundError, FileNotFoundError)
 """Those among them that mean that the object does not exist."""
 
 _URL = re.compile(r"\b(https?://[^\s/?]+)[^\s]*")
+_SIGNATURE = re.compile(r"\b(sig|[\w-]*signature|[\w-]*token)=[^&\s'\"<>)]+", re.IGNORECASE)
+"""What lets anyone in who has a signed address, whose parts an answer may have without its host."""
+
 _CODE, _MESSAGE = re.compile(r"<Code>([^<]*)</Code>"), re.compile(r"<Message>([^<]*)</Message>")
 _STATUS = re.compile(r"non-2xx status code: (\d{3}[^:<]*)")
 _UNREACHED = re.compile(r"- HTTP error: ([^\n<]*)")
@@ -95,7 +98,8 @@ def explained(error: BaseException) -> Explained:
         # The answer to a request for an object's size has no body.
         return Explained(why, _CURE_WITHOUT_CODE)
     cure = cure_of(text)
-    return Explained(without_login(_URL.sub(r"\1/...", " ".join(why.split()))), cure)
+    plain = _SIGNATURE.sub(rf"\1={MASK}", _URL.sub(r"\1/...", " ".join(why.split())))
+    return Explained(without_login(plain), cure)
 
 
 @contextlib.contextmanager
