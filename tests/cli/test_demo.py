@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -30,6 +31,33 @@ def test_the_demo_ends_equal_with_its_table(tmp_path):
     assert not [line for line in (out + err).splitlines() if "WARN" in line or "log4j" in line or "ivy" in line.lower()]
     assert (folder / "enriched" / "_delta_log").is_dir()
     assert (folder / "spark.log").exists()
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_the_demo_needs_neither_jars_nor_a_network(tmp_path):
+    """Nor what an earlier start has left: its folder of jars is a new one, and so is the home where Ivy would look."""
+    jars, home, closed = tmp_path / "none", tmp_path / "home", "127.0.0.1:9"
+    host, port = closed.split(":")
+    proxies = [f"-D{kind}.proxyHost={host} -D{kind}.proxyPort={port}" for kind in ("http", "https")]
+    java = " ".join([os.environ.get("JDK_JAVA_OPTIONS", ""), f"-Duser.home={home}", *proxies])
+    variables = dict.fromkeys(("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"), f"http://{closed}")
+    away = {**os.environ, **variables, "COJOIN_JARS": str(jars), "HOME": str(home), "JDK_JAVA_OPTIONS": java}
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, *arguments]
+        return subprocess.run(command, env=away, capture_output=True, text=True, check=False, timeout=300)
+
+    ended = run("-m", "cojoin", "demo", "--rows", "3000", "--directory", str(tmp_path / "demo"))
+    assert ended.returncode == 0, ended.stderr
+    assert "equal, row for row, all 2,995." in ended.stdout
+    assert (tmp_path / "demo" / "enriched" / "_delta_log").is_dir()
+    assert not jars.exists()
+    # A session with Delta's jars would look for them there, and could not fetch them.
+    refused = run("-c", "import cojoin as cj; cj.spark_session()")
+    assert refused.returncode == 1
+    assert "could not fetch io.delta:delta-spark_" in refused.stderr
+    assert jars.is_dir()
 
 
 def test_the_demo_does_not_empty_a_folder_that_is_not_its_own(tmp_path, capsys):
