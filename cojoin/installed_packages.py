@@ -23,7 +23,6 @@ Extra: TypeAlias = Literal["spark", "delta", "kafka", "registry", "sql", "metric
 
 _PACKAGES = {
     "confluent_kafka": "confluent-kafka",
-    "delta": "delta-spark",
     "deltalake": "deltalake",
     "fastavro": "fastavro",
     "google.protobuf": "protobuf",

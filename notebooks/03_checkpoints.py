@@ -38,7 +38,6 @@ import textwrap
 from pathlib import Path
 
 import pandas as pd
-from delta.tables import DeltaTable
 
 import cojoin as cj
 from cojoin.__main__ import main as cojoin
@@ -315,7 +314,7 @@ show_refusal(restore)
 
 # %%
 restore(cut_back_output=True)
-history = DeltaTable.forPath(spark, "lake/enriched").history().orderBy("version")
+history = spark.sql(f"DESCRIBE HISTORY delta.`{Path('lake/enriched').absolute()}`").orderBy("version")
 history.selectExpr("version", "operation", "operationMetrics['numOutputRows'] AS rows_written").toPandas()
 
 # %%

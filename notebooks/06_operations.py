@@ -1184,13 +1184,13 @@ table("\n".join(["setting | here | why", *(f"{name} | {values[name]} | {why}" fo
 # | command | for | adds |
 # |---|---|---|
 # | `pip install cojoin` | joins in memory, `diff`, `lateness`, the harness | numpy 1.26, pyarrow 18, or later |
-# | `pip install "cojoin[spark]"` | everything on Spark but Delta sources, and tables that only Spark writes | PySpark 4.0.1, pandas 2.2, deltalake 1.6.6, tqdm, obstore (for object stores) |
-# | `pip install "cojoin[delta]"` | the same with a PySpark that fits; an archive of topics in Delta | the same, delta-spark 4.4 |
+# | `pip install "cojoin[spark]"` or `"cojoin[delta]"` | everything on Spark, Delta tables among it | PySpark 4.0.1, pandas 2.2, deltalake 1.6.6, tqdm, obstore (for object stores) |
 # | `cojoin[kafka]`, `[registry]`, `[sql]`, `[metrics]`, `[connect]` | topics, schemas of a registry, PostgreSQL, OpenTelemetry, Spark Connect | the same as `[spark]`, and a client |
 # | `cojoin[plots]` | pictures | matplotlib |
 #
-# Nothing of this has an upper bound, so an installation leaves what is there. delta-spark itself takes PySpark up to
-# 4.2.0: with `[delta]`, pip puts a later one back; without, `cj.spark_session()` fetches the jars of Delta 4.4.0. What is
+# Nothing of this has an upper bound, so an installation leaves what is there. Delta's jars are fetched by
+# `cj.spark_session()`: those of Delta 4.4.0 for your PySpark. Its package for Python, delta-spark, is not needed, and
+# would put a PySpark after 4.2.0 back; one that is there and is for a later Spark says which jars are fetched. What is
 # missing is named before anything starts, with the command that installs it. `to_pandas()` and inputs that are
 # DataFrames of pandas need pandas 2.2 or 3. PySpark itself warns of pandas 3.
 #

@@ -192,3 +192,11 @@ def test_the_installation_has_no_upper_bounds_and_needs_two_packages_alone() -> 
     extras = project["optional-dependencies"]
     assert [each for packages in extras.values() for each in packages if re.search("[<=~!]=|<", each)] == []
     assert set(get_args(Extra)) == set(extras)
+    # Its own upper bound would take PySpark back.
+    assert "delta-spark" not in str(extras)
+
+
+def test_the_package_is_small() -> None:
+    """Beside numpy and pyarrow at most 15 MB: the byte code that pip makes is as large as the sources."""
+    files = [each for each in (ROOT / "cojoin").rglob("*") if each.is_file() and "__pycache__" not in each.parts]
+    assert 2 * sum(each.stat().st_size for each in files) <= 15_000_000

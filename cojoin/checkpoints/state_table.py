@@ -280,7 +280,7 @@ class StateTable:
             msg = (
                 f"{self._files.named}: {why} makes Spark's reader of Delta necessary for its table "
                 f"{STATE_TABLE}, and that failed: {first_line(error)}; see that the session has "
-                f"Delta (cojoin[delta]), or restore another checkpoint"
+                f"Delta, as that of cojoin.spark_session() has, or restore another checkpoint"
             )
             raise CheckpointError(msg) from error
 

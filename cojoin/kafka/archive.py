@@ -26,16 +26,15 @@ from pyspark.sql import functions as F  # noqa: N812
 from cojoin.engine.values.rows import back_quoted
 from cojoin.engine.values.types import parse_schema
 from cojoin.errors import ConfigurationError, SchemaError
-from cojoin.installed_packages import check_packages
 from cojoin.kafka.archive_files import footer
 from cojoin.kafka.archive_index import ArchivedPartition, ArchiveIndex, Blocks, Layout, Piece, bucket_begins
 from cojoin.kafka.client import name_of
 from cojoin.kafka.records import HEADERS, KEY, TIME, VALUE
 from cojoin.session.arrow_types import spark_data_type
+from cojoin.session.delta_tables import read_table
 from cojoin.session.sessions import places_of
 from cojoin.session.spark_errors import JAVA_ERRORS, explain
 from cojoin.spark.sources.sources import Source
-from cojoin.storage.locations import is_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -225,20 +224,18 @@ def _folder_columns(source: Source, frame: DataFrame, layout: Layout, label: str
 
 def _folders(source: Source, frame: DataFrame, label: str) -> set[str]:
     if source.format == "delta":
-        check_packages(label, "delta", "delta")
-        from delta.tables import DeltaTable  # noqa: PLC0415 - other archives need no delta-spark
-
-        location, spark = str(source.location), frame.sparkSession
-        table = DeltaTable.forPath(spark, location) if is_path(location) else DeltaTable.forName(spark, location)
-        row = table.detail().select("partitionColumns", "properties").collect()[0]
-        mode = row.properties.get("delta.columnMapping.mode", "none")
+        table = read_table(frame.sparkSession, str(source.location))
+        if table is None:
+            msg = f"{label}: expected a Delta table, and there is none (any more)"
+            raise ConfigurationError(msg)
+        mode = table.properties.get("delta.columnMapping.mode", "none")
         if mode != "none":
             msg = (
                 f"{label}: its columns are mapped (delta.columnMapping.mode = {mode}), so its files have other names "
                 f"for them; give a copy of it without column mapping"
             )
             raise ConfigurationError(msg)
-        return set(row.partitionColumns)
+        return set(table.partition_columns)
     path = next(iter(frame.inputFiles()), "")
     return {part.partition("=")[0] for part in path.split("/") if "=" in part} & set(frame.columns)
 

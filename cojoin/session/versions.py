@@ -1,9 +1,9 @@
 """The versions of Spark and Java that cojoin works with, and the packages of Delta and Kafka that fit each Spark.
 
 cojoin works with Spark 4.0.1 and later. A newer minor version than those that were tried is accepted with a warning,
-once a process. Delta has builds for some minor versions alone: those up to the newest that the installed delta-spark
-allows, or that Delta 4.4.0 allows where none is installed. ``cojoin.kafka`` needs what the Python data source has since
-Spark 4.2: a limit on each batch, and an end.
+once a process. Delta has builds for some minor versions alone: those of Delta 4.4.0, and those up to the newest that
+the delta-spark of a user allows, which cojoin itself does not need. ``cojoin.kafka`` needs what the Python data source
+has since Spark 4.2: a limit on each batch, and an end.
 
 Some versions of Java are too old for Spark, and some give wrong data. The version of the Java that Spark would start is
 in the file ``release`` next to it, which every JDK and JRE has since Java 9; running ``java -version`` would take 0.1
@@ -197,9 +197,9 @@ def no_delta(version: str) -> EnvironmentSetupError:
     return EnvironmentSetupError(
         f"Delta {number} has no build for Spark {version}, only for those up to {_text(newest)}, so it can't "
         f"read static Delta tables, nor read or write tables that only Delta's own classes do: install PySpark "
-        f"{_text(newest)}: pip install 'pyspark=={_text(newest)}.*'; or a later delta-spark once there is one for this "
-        f"Spark: pip install --upgrade delta-spark. Streams of plain Delta tables, files and topics, into plain Delta "
-        f"tables, need no Delta of Spark's"
+        f"{_text(newest)}: pip install 'pyspark=={_text(newest)}.*'; or a later Delta once there is one for this "
+        f"Spark: pip install 'pyspark=={version}' 'delta-spark>{number}'. Streams of plain Delta tables, files and "
+        f"topics, into plain Delta tables, need no Delta of Spark's"
     )
 
 

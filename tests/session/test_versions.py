@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from importlib.metadata import PackageNotFoundError
 from typing import TYPE_CHECKING
 
 import pyspark
@@ -67,6 +68,16 @@ def test_the_installed_delta_says_for_which_spark_it_has_a_build(
         assert delta_package(spark) == f"io.delta:delta-spark_{package}"
 
 
+@pytest.mark.parametrize("minor", ["4.0", "4.1", "4.2"])
+def test_without_delta_spark_each_spark_has_its_jars(installed_delta: pytest.MonkeyPatch, minor: str) -> None:
+    def missing(name: str) -> str:
+        raise PackageNotFoundError(name)
+
+    installed_delta.setattr(versions, "installed_version", missing)
+    assert delta_package(f"{minor}.1") == f"io.delta:delta-spark_{minor}_2.13:4.4.0"
+    assert not has_delta("4.3.0")
+
+
 def test_a_spark_without_a_delta_is_refused_where_delta_is_used(installed_delta: pytest.MonkeyPatch) -> None:
     install(installed_delta, "4.4.0", "pyspark<=4.2.0,>=4.0.1")
     assert spark_version("4.3.0") == "4.3"
@@ -75,8 +86,8 @@ def test_a_spark_without_a_delta_is_refused_where_delta_is_used(installed_delta:
     assert str(caught.value) == (
         "Delta 4.4.0 has no build for Spark 4.3.0, only for those up to 4.2, so it can't read static Delta tables, nor "
         "read or write tables that only Delta's own classes do: install PySpark 4.2: pip install 'pyspark==4.2.*'; or "
-        "a later delta-spark once there is one for this Spark: pip install --upgrade delta-spark. Streams of plain "
-        "Delta tables, files and topics, into plain Delta tables, need no Delta of Spark's"
+        "a later Delta once there is one for this Spark: pip install 'pyspark==4.3.0' 'delta-spark>4.4.0'. Streams of "
+        "plain Delta tables, files and topics, into plain Delta tables, need no Delta of Spark's"
     )
 
 

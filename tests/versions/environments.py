@@ -86,7 +86,7 @@ def _at_least(name: str) -> str:
 
 
 _PY4J = "py4j==0.10.9.9"
-_LIBRARIES = [each for each in _NEEDED if each.name not in {"pyspark", "delta-spark"}]
+_LIBRARIES = [each for each in _NEEDED if each.name != "pyspark"]
 EVERY = (
     Environment("spark-4-0", ("pyspark==4.0.*", _PY4J)),
     Environment("spark-4-1", ("pyspark==4.1.*", _PY4J)),
