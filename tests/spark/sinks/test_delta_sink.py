@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from typing import TYPE_CHECKING
 
 import pytest
@@ -88,6 +89,20 @@ PAIRS = [
     ("string", "struct<a:int>"),
     ("int", "array<int>"),
 ]
+
+
+def test_a_name_in_a_schema_that_is_made_as_the_message_says_is_taken(
+    spark: SparkSession, folders: Folders, tmp_path: Path
+) -> None:
+    schema = f"made_{uuid.uuid4().hex}"
+    with pytest.raises(cj.ConfigurationError) as caught:
+        start(spark, folders, f"{schema}.enriched", f"{tmp_path}/checkpoint")
+    spark.sql(str(caught.value).rpartition("run: ")[2])
+    try:
+        start(spark, folders, f"{schema}.enriched", f"{tmp_path}/checkpoint")
+        assert spark.table(f"{schema}.enriched").count() == 1
+    finally:
+        spark.sql(f"DROP SCHEMA {schema} CASCADE")
 
 
 def test_a_name_that_can_not_be_a_delta_tables_is_refused_before_the_start(

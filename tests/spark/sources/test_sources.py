@@ -79,7 +79,9 @@ def test_what_cannot_be_opened_is_told_with_the_inputs_name(spark: SparkSession,
     with refused("input 'trades': delta no_such_table can't be read: ", "`no_such_table` cannot be found"):
         connect(cj.sources.delta("no_such_table"))
     for source in (cj.sources.delta("s3://lake/trades"), cj.sources.files("s3://lake/x", "parquet", schema=TRADES_DDL)):
-        with refused("input 'trades': ", "No FileSystem for scheme", "; write the scheme that a connector", "s3a:// for"):
+        with refused(
+            "input 'trades': ", "No FileSystem for scheme", "; write the scheme that a connector", "s3a:// for"
+        ):
             connect(source)
     for source in (
         cj.sources.delta("no_catalog.db.trades"),
