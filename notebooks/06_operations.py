@@ -782,7 +782,12 @@ history.selectExpr(
 # %% [markdown]
 # The workers write the files of a plain table, and the driver commits them, without the JVM. Spark writes tables with
 # partitions, writer options, constraints or NOT NULL columns; `query.progress.written_by_spark` has the outputs that it
-# writes, with the reason. Batches without rows commit nothing.
+# writes, with the reason, and of the checkpoint's tables `checkpoint/state` and `checkpoint/progress`. Batches without
+# rows commit nothing. Others may change a table between two batches: where the new feature is one that only Spark writes, it
+# writes from then on. Where the rows do not fit any more, the query ends; change the table back, and start it again.
+#
+# Leave `delta.setTransactionRetentionDuration` out. With it, Delta forgets after that time which batches a table has. No
+# row is written twice, since the next start is refused, but only a new table and a restored query help then. A start warns.
 #
 # ### What if others write the table of an upsert?
 #
@@ -1070,11 +1075,14 @@ refusal(count_one, "string", 2_000, old)
 # also counts the requests by object). Delta tables as inputs, fewer key groups, fewer shuffle partitions and longer
 # triggers help.
 #
-# What is not fenced there: Delta 4.4 writes its log on S3 by a look and then a write, exact within one driver only. A
-# driver that is suspended between these two, for as long as another takes to take over, could still replace a commit.
-# Where that may happen, let Delta's own `S3DynamoDBLogStore` write the log (`io.delta:delta-storage-s3-dynamodb:4.4.0`
-# and `spark.delta.logStore.s3a.impl`). And leave `fs.s3a.performance.flags=create` out: with it, Hadoop does not
-# even look whether a file is there.
+# What is not fenced there: cojoin writes a commit only where the store has none of that version (`If-None-Match`). Delta
+# 4.4 writes its log on S3 by a look and then a write, exact within one driver only, so a commit by Spark could replace
+# one that came in between. cojoin reads each of its commits back: if another one is in its place, the query ends, and
+# the next start writes those rows again; one that is replaced later stops the next batch, or the next start. Delta's `S3DynamoDBLogStore` does not help: it keeps off only the writers that
+# make an entry in DynamoDB, and cojoin makes none. So let only one kind of writer commit to a table at a time: cojoin, or
+# Spark's `OPTIMIZE`, `MERGE` and the like while the query stands still. Or let Spark make all commits, with
+# `spark.cojoin.storage=hadoop` in every session that writes there, and that log store in all of them. And leave
+# `fs.s3a.performance.flags=create` out: with it, Hadoop does not even look whether a file is there.
 #
 # ## How do I run it on a cluster?
 #

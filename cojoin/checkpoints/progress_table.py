@@ -25,7 +25,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from cojoin.checkpoints.manifest import Manifests
 from cojoin.checkpoints.output_tables import TableTransactions
 from cojoin.checkpoints.progress_rows import PROGRESS_SCHEMA, progress_rows
-from cojoin.delta.deltalake_table import place_of
+from cojoin.delta.deltalake_table import why_unreachable
 from cojoin.delta.table_batches import NO_BATCH
 from cojoin.delta.table_log import LOG, TableRows
 from cojoin.storage.parquet_files import WrittenFile, file_statistics
@@ -66,13 +66,17 @@ def read_progress_rows(files: Store) -> pa.Table | None:
 
 
 class ProgressTable:
-    """Writes batches to the progress table, in groups."""
+    """Writes batches to the progress table, in groups.
+
+    ``why_spark`` is the reason why Spark writes its rows, as of the start or the last group; None where it does not.
+    """
 
     def __init__(self, spark: SparkSession, files: Store, manifests: Manifests) -> None:
         self._spark = spark
         self._manifests = manifests
         self._files = files
-        self._path, self._is_spark_needed = files.path(_FOLDER), place_of(files, _FOLDER) is None
+        self._path, self.why_spark = files.path(_FOLDER), why_unreachable(files, _FOLDER)
+        self._is_spark_needed = self.why_spark is not None
         self._waiting: list[Manifest] = []
         self._written = -1
         self._since = time.monotonic()
@@ -88,6 +92,8 @@ class ProgressTable:
         elif any(name.endswith(".json") for name in self._files.names(f"{_FOLDER}/{LOG}")):
             self._written = newest_batch(self._spark.read.format("delta").load(self._path))
         self._waiting = self._manifests.read_after(self._written)
+        if not self._is_spark_needed:
+            self.why_spark = self._transactions("").why_spark(PROGRESS_SCHEMA)
 
     def prepare(self) -> None:
         """Import what the first commit needs, so that no batch waits for it."""
@@ -124,7 +130,7 @@ class ProgressTable:
         if not self._waiting:
             return
         last = self._waiting[-1]
-        transactions = TableTransactions(self._spark, self._path, f"cojoin-{last.query_id}-progress", is_shared=True)
+        transactions = self._transactions(f"cojoin-{last.query_id}-progress")
         for _ in range(_TRIES):
             # Another driver, which held the lease before or after this one, may have written some of them.
             _, newest = transactions.look()
@@ -134,6 +140,9 @@ class ProgressTable:
         self._waiting = []
         self._written = last.batch_id
         self._manifests.clean(last.batch_id - _KEPT_MANIFESTS)
+
+    def _transactions(self, app_id: str) -> TableTransactions:
+        return TableTransactions(self._spark, self._path, app_id, is_shared=True)
 
     def _following(self, newest: int) -> list[Manifest]:
         """Return the batches that follow the table's newest one, with those that this run has not seen.
@@ -152,7 +161,8 @@ class ProgressTable:
     def _append(self, waiting: Sequence[Manifest], newest: int, transactions: TableTransactions) -> bool:
         """Write batches that follow the table's newest batch; return whether that was still the newest."""
         rows, last = progress_rows(waiting), waiting[-1]
-        if transactions.why_spark(PROGRESS_SCHEMA) is not None:
+        self.why_spark = transactions.why_spark(PROGRESS_SCHEMA)
+        if self.why_spark is not None:
             # An Arrow table becomes a local relation; Python rows would start a Python worker.
             writer = self._spark.createDataFrame(rows).coalesce(1).write.format("delta")
             writer = writer.option("txnAppId", transactions.app_id).option("txnVersion", last.batch_id)

@@ -35,10 +35,10 @@ import pyarrow.parquet as pq
 
 from cojoin.checkpoints.snapshot_row import STATE_SCHEMA
 from cojoin.delta.actions import DataFile
-from cojoin.delta.deltalake_table import TableRefusedError, place_of
+from cojoin.delta.deltalake_table import TableRefusedError, why_unreachable
 from cojoin.delta.table_checks import why_not_removable
 from cojoin.delta.table_log import TableLog
-from cojoin.delta.table_writer import Change, NewTable, TableWriter, unknown_properties
+from cojoin.delta.table_writer import Change, NewTable, TableWriter, why_not_creatable
 from cojoin.errors import CheckpointError
 from cojoin.session.arrow_types import spark_schema
 from cojoin.session.delta_tables import default_properties, quoted_table
@@ -265,6 +265,14 @@ class StateCommits:
         self._spark, self._files, self._path = spark, files, files.path(STATE_TABLE)
         self._log = TableLog(files, STATE_TABLE)
         self._made: TableWriter | None = None
+        self._why: tuple[str | None] | None = None
+
+    @property
+    def why_spark(self) -> str | None:
+        """Why Spark makes the commits, as of the last one, or of the first; None where this process makes them."""
+        if self._why is None:
+            self._writer()
+        return None if self._why is None else self._why[0]
 
     def has_claim(self, claim: Claim) -> bool:
         """Return whether a claim is the newest one of its application."""
@@ -380,15 +388,17 @@ class StateCommits:
         table = self._log.newest()
         properties = {} if table is not None else default_properties(self._spark)
         new = NewTable(STATE_SCHEMA, PARTITIONS, {**_INTERVAL, **properties})
-        if place_of(self._files, STATE_TABLE) is None or adapter_of(self._spark).encrypts_files():
-            return None, new
-        if table is None:
-            is_served = not unknown_properties(new.properties)
-        else:
-            is_served = why_not_removable(table.protocol, table.metadata) is None
-        if is_served and self._made is None:
+        why = why_unreachable(self._files, STATE_TABLE)
+        if why is None and adapter_of(self._spark).encrypts_files():
+            why = "Spark encrypts its files"
+        if why is None and table is None:
+            why = why_not_creatable(new.properties)
+        elif why is None and table is not None:
+            why = why_not_removable(table.protocol, table.metadata)
+        self._why = (why,)
+        if why is None and self._made is None:
             self._made = TableWriter(self._files, STATE_TABLE, log=self._log)
-        return self._made if is_served else None, new
+        return self._made if why is None else None, new
 
     def _replace_by_spark(self, rows: DataFrame, batch_id: int, claim: Claim) -> None:
         if claim.is_made(self._claimed):

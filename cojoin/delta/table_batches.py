@@ -16,7 +16,7 @@ from cojoin.delta.actions import DataFile
 from cojoin.delta.deltalake_table import why_unreachable
 from cojoin.delta.table_checks import column_difference, not_null_columns, why_not_plain, why_not_removable
 from cojoin.delta.table_log import TableLog
-from cojoin.delta.table_writer import Change, NewTable, TableWriter, unknown_properties
+from cojoin.delta.table_writer import Change, NewTable, TableWriter, why_not_creatable
 from cojoin.errors import QueryFailedError
 from cojoin.storage.locations import without_login
 
@@ -116,8 +116,7 @@ class TableBatches:
             return why
         table = self._log.newest()
         if table is None:
-            others = unknown_properties(self._properties)
-            return f"new tables have properties that only Spark gives: {', '.join(others)}" if others else None
+            return why_not_creatable(self._properties)
         why = (_why_not_replaceable if self._replaces else why_not_plain)(table.protocol, table.metadata)
         if why is not None or schema is None:
             return why

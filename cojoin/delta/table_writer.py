@@ -206,8 +206,9 @@ class TableWriter:
     def _lost(self, version: int, now: str) -> LostCommitError:
         return LostCommitError(
             f"Delta table {without_login(self._path)}: the commit of version {version} was made and is {now}: another "
-            f"writer of the table looks for a version and then writes it, as Spark does on S3 by default; let only one "
-            f"write at a time, or give Spark a log store that is safe (spark.delta.logStore.s3a.impl)",
+            f"writer of the table looks for a version and then writes it, as Spark does on S3 with each of Delta's log "
+            f"stores (S3DynamoDBLogStore keeps off only those that use it, too); let only one of them write at a time, "
+            f"and start the query again, which makes the commit again",
             version,
         )
 
@@ -345,9 +346,10 @@ class TableWriter:
             _log.warning("%s", explained_error(error, self._path, label, self._table.secrets))
 
 
-def unknown_properties(names: Iterable[str]) -> list[str]:
-    """Return those of a new table's properties that this writer can't give; with any, Spark makes the table."""
-    return sorted(set(names) - _CREATABLE)
+def why_not_creatable(properties: Iterable[str]) -> str | None:
+    """Return why only Spark makes a new table with these properties; None where this writer can."""
+    others = sorted(set(properties) - _CREATABLE)
+    return f"new tables have properties that only Spark gives: {', '.join(others)}" if others else None
 
 
 def _none(_: str) -> None:

@@ -251,7 +251,8 @@ class BatchReport:
         drained: Whether all inputs are finished.
         output_delay_ms: How far an output row's event time may be behind the watermark when the row is emitted.
         segment_bytes_written: How many bytes of state this batch wrote as segments.
-        written_by_spark: Why Spark writes the rows of a Delta output, and not the workers, by the output's name.
+        written_by_spark: Why Spark writes the rows of a Delta table, and not the workers or this process, by the
+            output's name; the checkpoint's tables are ``"checkpoint/state"`` and ``"checkpoint/progress"``.
         upserts: Of an output with ``upsert=``, by its name, the rows of this batch that were ``inserted``, ``updated``,
             ``deleted``, ``superseded`` by another row of their key, or left out for a null in it (``null_keys``). Of a
             batch that the output had already there are none.
@@ -419,7 +420,7 @@ class BatchReport:
         return [line for line in (each.loading() for each in self.inputs) if line is not None]
 
     def readings(self) -> list[str]:
-        """Return a line for each output with upserts or that Spark writes, and one for each input with its reader."""
+        """Return a line for each output with upserts, each table that Spark writes, and each input with its reader."""
         upserted = [f"of the rows of {name!r} {_upserted(counts)}" for name, counts in self.upserts.items()]
         written = [f"the rows of {name!r} are written by Spark: {why}" for name, why in self.written_by_spark.items()]
         return (

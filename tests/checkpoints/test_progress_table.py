@@ -39,7 +39,7 @@ def start(
 ) -> Started:
     if request.param == "by Spark":
         # As where only Hadoop reaches the store.
-        monkeypatch.setattr(progress_table, "place_of", lambda *_: None)
+        monkeypatch.setattr(progress_table, "why_unreachable", lambda *_: "only Hadoop's file systems reach it")
         monkeypatch.setattr(table_batches, "why_unreachable", lambda *_: "only Hadoop's file systems reach it")
     return Started(spark, tmp_path, manifests)
 
@@ -205,7 +205,7 @@ def test_a_session_that_gives_new_tables_a_feature_has_spark_make_it(
 def test_a_table_that_spark_has_written_goes_on(spark: SparkSession, tmp_path: Path, manifests: Manifests) -> None:
     start = Started(spark, tmp_path, manifests)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(progress_table, "place_of", lambda *_: None)
+        patch.setattr(progress_table, "why_unreachable", lambda *_: "only Hadoop's file systems reach it")
         started = start()
         start.batch(started, 0)
         started.flush()
@@ -214,7 +214,7 @@ def test_a_table_that_spark_has_written_goes_on(spark: SparkSession, tmp_path: P
     start.batch(again, 1)
     again.flush()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(progress_table, "place_of", lambda *_: None)
+        patch.setattr(progress_table, "why_unreachable", lambda *_: "only Hadoop's file systems reach it")
         back = start()
         start.batch(back, 1)
         start.batch(back, 2)

@@ -16,7 +16,7 @@ from cojoin.delta import table_writer
 from cojoin.delta.actions import DataFile
 from cojoin.delta.deltalake_table import LostCommitError, TableConflictError, TableRefusedError
 from cojoin.delta.table_log import TableLog, UnreadableLogError
-from cojoin.delta.table_writer import Change, Committed, NewTable, TableWriter, unknown_properties
+from cojoin.delta.table_writer import Change, Committed, NewTable, TableWriter, why_not_creatable
 from cojoin.errors import QueryFailedError
 from cojoin.storage.local_store import LocalStore
 from tests.delta.tables import APP, FIELDS, SCHEMA, append, by_hand, commit, data_file, features, ids, writer
@@ -70,9 +70,9 @@ def test_an_empty_table_with_properties_and_partitions(tmp_path: Path) -> None:
     schema = pa.schema([*SCHEMA, pa.field("day", pa.date32()), pa.field("side", pa.string())])
     new = NewTable(schema, ["day", "side"], {"delta.appendOnly": "true", "delta.checkpointInterval": "7"})
     ours = writer(tmp_path)
-    assert unknown_properties({**new.properties, "delta.enableDeletionVectors": "true"}) == [
-        "delta.enableDeletionVectors"
-    ]
+    assert why_not_creatable({**new.properties, "delta.enableDeletionVectors": "true"}) == (
+        "new tables have properties that only Spark gives: delta.enableDeletionVectors"
+    )
     assert ours.commit(Change({FENCE: 1}), never, new=new).version == 0
     found = DeltaTable(str(tmp_path))
     assert found.metadata().configuration == {"delta.appendOnly": "true", "delta.checkpointInterval": "7"}

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import time
-from typing import TYPE_CHECKING
+import uuid
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
-from deltalake import write_deltalake
+from deltalake import DeltaTable, transaction, write_deltalake
 
 import cojoin as cj
 from benchmarks.kills.leavings import compare, enriched, rejected, write_files
@@ -44,6 +46,10 @@ def data(tmp_path: Path) -> tuple[Streams, Folders]:
     streams, folders = generate(trades=120, customers=40), Folders(tmp_path / "data")
     write_files(streams, folders)
     return streams, folders
+
+
+def join_of(folders: Folders, files_a_batch: int = 1) -> cj.Joined:
+    return asof(connect(*folders.sources(files_a_batch)))
 
 
 def in_segments(joined: cj.Joined) -> cj.Joined:
@@ -171,6 +177,62 @@ def test_a_checkpoint_and_its_output_may_be_on_two_stores(
     saved.run(trigger=DRAIN, output=cj.sinks.delta(f"{output}/out"))
     out, dead = enriched(spark, f"{output}/out"), rejected(spark, f"{saved.checkpoint}/rejected")
     assert not compare(streams, on_s3, out, dead)
+
+
+THEIRS = b'{"txn":{"appId":"theirs","version":1}}\n'
+
+
+def of_another_table(commit: bytes) -> bytes:
+    """Return what another writer would commit that has made the same table: a first commit with another table's id."""
+    actions = [json.loads(line) for line in commit.splitlines()]
+    kept = [each for each in actions if {"protocol", "metaData"} & each.keys()]
+    for each in kept:
+        if "metaData" in each:
+            each["metaData"]["id"] = str(uuid.uuid4())
+    return b"".join(json.dumps(each).encode() + b"\n" for each in kept)
+
+
+@pytest.mark.slow  # Two runs on an object store, the first of which fails.
+@pytest.mark.parametrize(("folder", "version"), [("out", 0), ("out", 1), ("checkpoint/state", 1)])
+def test_a_commit_that_another_writer_overwrites_is_made_again_by_the_next_start(
+    spark: SparkSession,
+    bucket: S3Server,
+    data: tuple[Streams, Folders],
+    monkeypatch: pytest.MonkeyPatch,
+    folder: str,
+    version: int,
+) -> None:
+    streams, folders = data
+    saved, client = Saved(spark, f"{bucket.root}/query", folders), bucket.client()
+    name, made = f"query/{folder}/_delta_log/{version:020d}.json", list[bytes]()
+
+    def followed(commit: Callable[..., None]) -> Callable[..., None]:
+        """Return the commit, after which another writer puts its own in the place of a version, as Spark's may."""
+
+        def both(*arguments: Any, **options: Any) -> None:
+            commit(*arguments, **options)
+            if not made and any(each == name for each, _ in bucket.objects()):
+                made.append(client.get_object(Bucket=bucket.bucket, Key=name)["Body"].read())
+                client.put_object(Bucket=bucket.bucket, Key=name, Body=of_another_table(made[0]) + THEIRS)
+
+        return both
+
+    monkeypatch.setattr(DeltaTable, "create_write_transaction", followed(DeltaTable.create_write_transaction))
+    creation = followed(transaction.create_table_with_add_actions)
+    monkeypatch.setattr(transaction, "create_table_with_add_actions", creation)
+    with pytest.raises(cj.QueryFailedError) as caught:
+        saved.run(join_of(folders, 2), trigger=DRAIN)
+    text = str(caught.value)
+    lost = (
+        f"Delta table {saved.folder}/{folder}: the commit of version {version} was made and is that of another writer"
+    )
+    assert lost in text
+    assert "let only one of them write at a time, and start the query again" in text
+    assert made
+    saved.run(join_of(folders, 2), trigger=DRAIN)
+    assert not faults(spark, streams, saved)
+    saved.assert_conserved()
+    assert dict(bucket.objects())[name].endswith(THEIRS)
 
 
 @pytest.mark.slow  # It is stopped at several moments of a run, on an object store.

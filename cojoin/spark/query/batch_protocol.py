@@ -188,7 +188,7 @@ class BatchProtocol:
             statistics, files = batch.execute(targets)
             durations["execute"] = _since(started)
             durations["calls"] = round(sum(each["call_ms"] for each in statistics), 1)
-            report = self._report(batch_id, statistics)
+            report = self._report(batch, statistics)
             if self._preparing is not None:
                 self._preparing.join()
             planned = self._planned(batch_id)
@@ -283,13 +283,16 @@ class BatchProtocol:
     def _snapshot(self, batch: Batch, manifest: Manifest) -> None:
         is_first = self._checkpoint.begins_at is not None and manifest.batch_id == 0
         rows = batch.rows(SNAPSHOT, STATE_SCHEMA)
-        if self._state_commits is None:
-            self._state_commits = StateCommits(batch.session, self._files)
-        table = StateTable(batch.session, self._files, commits=self._state_commits)
+        table = StateTable(batch.session, self._files, commits=self._commits_of(batch))
         kind: SnapshotKind = "restored" if is_first else "checkpoint"
         claim = Claim.of_run(manifest.epoch, manifest.batch_id)
         check = self._lease.check
         table.write(rows, manifest, kind, self._plan.key_groups, remembered=True, check=check, claim=claim)
+
+    def _commits_of(self, batch: Batch) -> StateCommits:
+        if self._state_commits is None:
+            self._state_commits = StateCommits(batch.session, self._files)
+        return self._state_commits
 
     def finish(self) -> None:
         """Wait for the cleaning."""
@@ -384,13 +387,15 @@ class BatchProtocol:
             raise QueryFailedError(msg)
         return planned
 
-    def _report(self, batch_id: int, statistics: list[dict[str, Any]]) -> BatchReport:
-        left, right = self._plan.inputs
+    def _report(self, batch: Batch, statistics: list[dict[str, Any]]) -> BatchReport:
+        batch_id, (left, right) = batch.batch_id, self._plan.inputs
         if not statistics:
             # Without any row, as from an empty file, no key group is called and nothing changes.
             last = self.last_report or BatchReport.before_the_first((left.name, right.name))
             return replace(last, batch_id=batch_id, emitted=dict.fromkeys(self._plan.outputs, 0), upserts={})
         why = {name: each.writer.why_spark for name, each in self._outputs.items()}
+        why["checkpoint/state"] = self._commits_of(batch).why_spark
+        why["checkpoint/progress"] = self._checkpoint.progress.why_spark
         by_spark = {name: reason for name, reason in why.items() if reason is not None}
         merged = merge_reports(batch_id, (left.name, right.name), statistics)
         return replace(merged, written_by_spark=by_spark)

@@ -53,7 +53,7 @@ from pyspark.sql.types import (
 )
 
 from cojoin.checkpoints.output_tables import TableTransactions, save_rows
-from cojoin.delta.table_writer import NewTable, unknown_properties
+from cojoin.delta.table_writer import NewTable, why_not_creatable
 from cojoin.engine.input_spec import REJECTED_SCHEMA, STAMPED_SCHEMA
 from cojoin.engine.upsert import is_same_rule
 from cojoin.engine.values.rows import back_quoted
@@ -171,6 +171,7 @@ _MERGES = "spark.databricks.delta.schema.autoMerge.enabled"
 _TRIES = 5
 _OF_UPSERTS = {"mergeschema", "usermetadata"}
 _APPENDS = "delta.appendOnly"
+_KEPT = "delta.setTransactionRetentionDuration"
 _OTHER_SCHEMA = {"overwriteschema", "replacewhere"}
 _SESSION_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 
@@ -412,8 +413,16 @@ class DeltaWriter(SinkWriter):
         self._added, self._left_out = (missing, others) if merges else ((), (*missing, *others))
 
     def notes(self) -> list[str]:
-        """Return the warnings about an older table of rejected rows, and about other queries that upsert the table."""
+        """Return the warnings: an older table of rejected rows, other queries that upsert, batches that expire."""
         notes = [] if self._rule is None or self._rule.order_by else self._notes_of_others()
+        kept = self._kept()
+        if kept is not None:
+            where = table_in_sql(self._session, self._sink.location)
+            notes.append(
+                f"output {self._output.name!r}, Delta table {self._sink.location}: after {kept} without rows of this "
+                f"query it may forget the query's batches, and the next start is refused then: ALTER TABLE {where} "
+                f"UNSET TBLPROPERTIES ('{_KEPT}')"
+            )
         if not self._left_out:
             return notes
         note = (
@@ -422,6 +431,11 @@ class DeltaWriter(SinkWriter):
             f"another type; leave the option out, or rename the column"
         )
         return [*notes, note]
+
+    def _kept(self) -> str | None:
+        """Return after which time Delta forgets the batches of a table without new ones; None where it never does."""
+        table = self._transactions.table()
+        return None if table is None else table.properties.get(_KEPT)
 
     def _notes_of_others(self) -> list[str]:
         """Return a warning where other queries have written the table, and this one has not."""
@@ -444,7 +458,9 @@ class DeltaWriter(SinkWriter):
         if known_id not in (None, table_id):
             return "it is another table of that name"
         if self._newest < 0:
-            return "it has none of the query's batches"
+            kept = self._kept()
+            why = "" if kept is None else f" (its property {_KEPT} = {kept} lets Delta forget them)"
+            return f"it has none of the query's batches{why}"
         return f"it has the query's batches up to {self._newest}" if self._newest < known else None
 
     def write(self, frame: DataFrame, marker: BatchMarker) -> dict[str, Any]:
@@ -470,8 +486,11 @@ class DeltaWriter(SinkWriter):
             try:
                 self._save(writer)
             except SPARK_ERRORS:
-                # Where another run has taken over, that is the reason, which this raises.
+                # Where another run has taken over, or another writer has changed the columns, this raises that.
                 self._transactions.look()
+                schema = self._output.schema
+                if schema is not None and schema != STAMPED_SCHEMA:
+                    self._sink.check_table(self._session, schema, self._output.name)
                 raise
             # Delta silently skips a batch that another driver has committed in the meantime.
             self._transactions.look()
@@ -544,7 +563,7 @@ class DeltaWriter(SinkWriter):
         """Fence the table off from earlier runs; if it does not exist, create it empty, as a batch would."""
         schema, properties = self._output.schema, default_properties(self._session)
         schema = None if schema is None else self._sink.stored(schema)
-        is_sparks = bool(self._sink.options or unknown_properties(properties))
+        is_sparks = bool(self._sink.options or why_not_creatable(properties))
 
         def create(applications: Mapping[str, int]) -> None:
             # Delta skips a commit of transaction ids that it has; that of a new table always takes effect.

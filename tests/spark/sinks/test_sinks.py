@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import shutil
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import cojoin as cj
+from cojoin.checkpoints.manifest import Manifests
 from cojoin.engine.values.types import schema_to_ddl
+from cojoin.session.sessions import open_store
 from cojoin.spark.sinks.batch_marker import BatchMarker
 from cojoin.spark.sinks.sink import OutputId
 from cojoin.spark.sinks.sinks import as_sink
@@ -124,6 +127,99 @@ def test_a_table_that_is_gone_put_back_or_replaced_while_the_query_runs_ends_it(
     shutil.copytree(copies[at], out)
     start().await_termination()
     assert [row[0] for row in rows(table(spark, out), "trade_id")] == [1, 3, 4, 9]
+
+
+MAPPED = "SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name')"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        (["ADD CONSTRAINT positive CHECK (trade_id > 0)"], "its CHECK constraint 'positive'"),
+        (["SET TBLPROPERTIES ('delta.enableInCommitTimestamps' = 'true')"], "its feature 'inCommitTimestamp'"),
+        ([MAPPED], "its column mapping (delta.columnMapping.mode = name)"),
+    ],
+)
+def test_a_table_that_gets_a_feature_between_two_batches_is_written_by_spark_from_then_on(
+    spark: SparkSession, two_batches: Folders, tmp_path: Path, changes: list[str], why: str
+) -> None:
+    def change(_: DataFrame, batch_id: int) -> None:
+        if not batch_id:
+            for each in changes:
+                spark.sql(f"ALTER TABLE delta.`{tmp_path}/out` {each}")
+
+    query = asof(connect(*two_batches.sources())).start(
+        output=cj.sinks.delta(f"{tmp_path}/out"), rejected=change, checkpoint=f"{tmp_path}/check", trigger=DRAIN
+    )
+    query.await_termination()
+    manifests = Manifests(open_store(spark, f"{tmp_path}/check"))
+    seen = [each.report.written_by_spark for each in manifests.read_all(manifests.batch_ids())]
+    assert seen[0] == {}
+    assert len(seen) == 3
+    assert why in seen[1]["output"]
+    assert why in seen[2]["output"]
+    assert [row[0] for row in rows(table(spark, tmp_path / "out"), "trade_id")] == [1, 3, 4, 9]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("changes", "message", "cure"),
+    [
+        (["ADD CONSTRAINT few CHECK (trade_id < 3)"], "[DELTA_VIOLATE_CONSTRAINT", "DROP CONSTRAINT few"),
+        (
+            [MAPPED, "RENAME COLUMN version TO edition"],
+            "the table has no column 'version'",
+            "RENAME COLUMN edition TO version",
+        ),
+    ],
+)
+def test_a_table_that_takes_the_rows_no_more_ends_the_query_which_goes_on_after_the_cure(
+    spark: SparkSession, two_batches: Folders, tmp_path: Path, changes: list[str], message: str, cure: str
+) -> None:
+    def change(_: DataFrame, batch_id: int) -> None:
+        if not batch_id:
+            for each in changes:
+                spark.sql(f"ALTER TABLE delta.`{tmp_path}/out` {each}")
+
+    def start() -> cj.Query:
+        return asof(connect(*two_batches.sources())).start(
+            output=cj.sinks.delta(f"{tmp_path}/out"), rejected=change, checkpoint=f"{tmp_path}/check", trigger=DRAIN
+        )
+
+    with refused(f"batch 1: output to Delta {tmp_path}/out: ", message, kind=cj.QueryFailedError):
+        start().await_termination()
+    assert [row[0] for row in rows(table(spark, tmp_path / "out"), "trade_id")] == [1]
+    spark.sql(f"ALTER TABLE delta.`{tmp_path}/out` {cure}")
+    start().await_termination()
+    assert [row[0] for row in rows(table(spark, tmp_path / "out"), "trade_id")] == [1, 3, 4, 9]
+
+
+@pytest.mark.slow
+def test_a_table_that_has_forgotten_the_querys_batches_is_refused_and_a_start_warns_before(
+    spark: SparkSession, two_batches: Folders, tmp_path: Path
+) -> None:
+    kept, out = "delta.setTransactionRetentionDuration", f"delta.`{tmp_path}/out`"
+
+    def start() -> cj.Query:
+        return asof(connect(*two_batches.sources())).start(
+            output=cj.sinks.delta(f"{tmp_path}/out"), checkpoint=f"{tmp_path}/check", trigger=ALL
+        )
+
+    start().await_termination()
+    spark.sql(f"ALTER TABLE {out} SET TBLPROPERTIES ('{kept}' = 'interval 1 second')")
+    with pytest.warns(UserWarning, match=r"it may forget the query's batches.* UNSET TBLPROPERTIES") as caught:
+        start().await_termination()
+    assert any("after interval 1 second without rows of this query" in str(each.message) for each in caught)
+    time.sleep(1.5)
+    log = spark._jvm.org.apache.spark.sql.delta.DeltaLog
+    log.clearCache()
+    log.forTable(spark._jsparkSession, f"{tmp_path}/out").checkpoint()
+    with refused(
+        "it has none of the query's batches (its property", "lets Delta forget them)", kind=cj.CheckpointError
+    ):
+        start()
+    assert [row[0] for row in rows(table(spark, tmp_path / "out"), "trade_id")] == [1, 3, 9]
 
 
 def test_a_parquet_folder_that_is_deleted_ends_the_query_and_stops_the_next_start(
