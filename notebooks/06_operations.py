@@ -1208,7 +1208,25 @@ table("\n".join(["setting | here | why", *(f"{name} | {values[name]} | {why}" fo
 # | 4.0.1 to 4.1 | all but `cojoin.kafka` |
 # | 4.2 | all |
 # | 4.3 | all but tables that only Delta's own classes read or write (below), for Delta has no build for it yet; they are refused before a query starts. `cojoin.kafka` is untried |
-# | later | as 4.3; a warning says what is untested |
+# | later | as 4.3; a warning says what is untested, and names `python -m cojoin.session.probes`, which tries each thing of Spark that is not public and that cojoin needs |
+#
+# Which versions go together is said by the packages themselves, and by the builds that they have:
+#
+# | Python | PySpark | pandas | pyarrow |
+# |---|---|---|---|
+# | 3.10 | 4.0.1 to 4.2; 4.3 takes Python 3.11 or later | 2.2.0 to 2.3.3; 3 takes Python 3.11 or later | 18.0 to 25.0.1 |
+# | 3.11, 3.12 | 4.0.1 to 4.3 | 2.2.0 and later | 18.0 and later |
+# | 3.13 | 4.0.1 to 4.3 | 2.2.3 and later | 18.0 and later |
+# | 3.14 | 4.1 to 4.3; 4.0 does not name this Python | 2.3.3 and later | 22.0 and later |
+#
+# `python -m tests.versions.smoke --join`, from a clone, tries them: plain PySpark's `mapInArrow` and
+# `applyInPandasWithState`, without which cojoin can't run, and then a join. Where it was run:
+#
+# | Python | PySpark | pandas | pyarrow | plain PySpark | a join |
+# |---|---|---|---|---|---|
+# | 3.10 | 4.0.1 | 2.2.0 | 18.0.0 | passes | passes |
+# | 3.13 | 4.3.0 | 3.1.1 | 26.0.1 | passes | not run |
+# | 3.14 | | | | not run: it is tried in CI alone, with PySpark 4.3.0 | |
 #
 # A Delta table is read as a stream by cojoin's own source on Spark 4.2 and later, or by Delta's:
 #

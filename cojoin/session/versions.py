@@ -139,7 +139,8 @@ def spark_version(version: str | None = None) -> str:
     """Return the major and minor version of a PySpark (None: the installed one), such as ``"4.2"``.
 
     Raises ``EnvironmentSetupError`` for a version that cojoin does not work with; warns, once a process, of a newer one
-    with which it was not tried.
+    with which it was not tried. The warning names the command that runs the probes instead of running them: they start
+    queries and take 7 to 30 seconds.
 
     >>> spark_version("4.1.4")
     '4.1'
@@ -158,7 +159,9 @@ def spark_version(version: str | None = None) -> str:
         msg = (
             f"cojoin was tried with PySpark {_text(_OLDEST)} to {_text(_NEWEST)}, and this is {version}: untested are "
             f"restarts, snapshots and what is read from Spark's plans, errors and logs, which may have other forms "
-            f"now. Results are the same or an error is raised; a newer cojoin may support this version"
+            f"now. Results are the same or an error is raised; python -m cojoin.session.probes tries each thing that "
+            f"cojoin needs of Spark and is not public, in another session, and names what this version lacks. A "
+            f"newer cojoin may support it"
         )
         warnings.warn(msg, stacklevel=3)
     return _text(numbers[:2])

@@ -117,8 +117,11 @@ def test_a_version_that_is_too_old_is_refused(version: str) -> None:
 
 def test_a_newer_version_is_warned_of_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(versions, "_WARNED", set())
-    with pytest.warns(UserWarning, match=r"tried with PySpark 4\.0\.1 to 4\.3, and this is 4\.4\.0: untested are"):
+    with pytest.warns(
+        UserWarning, match=r"tried with PySpark 4\.0\.1 to 4\.3, and this is 4\.4\.0: untested are"
+    ) as seen:
         assert spark_version("4.4.0") == "4.4"
+    assert "python -m cojoin.session.probes tries each thing" in str(seen[0].message)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert spark_version("4.4.0") == "4.4"

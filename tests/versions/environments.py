@@ -19,9 +19,9 @@ from packaging.requirements import Requirement
 
 from cojoin.storage.local_store import locked
 
-__all__ = ["EVERY", "WITHOUT_DELTA", "Environment"]
+__all__ = ["EVERY", "PROJECT", "PY4J", "WITHOUT_DELTA", "Environment", "at_least"]
 
-_PROJECT = Path(__file__).resolve().parents[2]
+PROJECT = Path(__file__).resolve().parents[2]
 _LIST = "packages.txt"
 _ALL = [Requirement(each) for each in requires("cojoin") or []]
 _NEEDED = [each for each in _ALL if each.marker is None or each.marker.evaluate({"extra": "delta"})]
@@ -34,20 +34,25 @@ class Environment:
 
     Attributes:
         name: What it is called.
-        packages: What pip installs, without what they need themselves.
+        packages: What pip installs; for this Python without what they need themselves, which is here.
+        interpreter: The Python that they are for; another one gets what they need, too, and nothing that is compiled
+            here.
     """
 
     name: str
     packages: tuple[str, ...]
+    interpreter: str = sys.executable
 
     def folder(self) -> Path:
         """Return the folder of the packages, which are installed where they are not there yet."""
-        folder = _PROJECT / f".venv-{self.name}"
+        folder = PROJECT / f".venv-{self.name}"
         with locked(folder.with_name(f"{folder.name}.lock"), lambda: None):
             listed = folder / _LIST
             if not listed.exists() or listed.read_text() != "\n".join(self.packages):
                 shutil.rmtree(folder, ignore_errors=True)
-                pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(folder)]
+                pip = [sys.executable, "-m", "pip", "--python", self.interpreter, "install", "--quiet"]
+                pip += ["--no-deps"] if self.interpreter == sys.executable else ["--only-binary=:all:"]
+                pip += ["--target", str(folder)]
                 # Few of the modules are imported, so it would take longer to compile all of them; and PySpark comes as
                 # sources, of which pip makes a wheel, that need not be packed small.
                 pip += ["--no-compile", "--config-settings=--build-option=--compression=stored"]
@@ -72,32 +77,32 @@ class Environment:
     def run(self, module: str, *arguments: str) -> str:
         """Run a module there, in a process of its own, and return its output; it must end with 0."""
         environment = {name: value for name, value in os.environ.items() if not name.startswith("SPARK_")}
-        environment["PYTHONPATH"] = os.pathsep.join([str(self.folder()), str(_PROJECT)])
+        environment["PYTHONPATH"] = os.pathsep.join([str(self.folder()), str(PROJECT)])
         command = [sys.executable, "-m", module, *arguments]
-        done = subprocess.run(command, cwd=_PROJECT, env=environment, capture_output=True, text=True, check=False)
+        done = subprocess.run(command, cwd=PROJECT, env=environment, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
         return done.stdout
 
 
-def _at_least(name: str) -> str:
+def at_least(name: str) -> str:
     """Return the oldest version of a package that cojoin allows."""
     needed = next(each for each in _NEEDED if each.name == name)
     return next(each.version for each in needed.specifier if each.operator in {">=", "=="})
 
 
-_PY4J = "py4j==0.10.9.9"
+PY4J = "py4j==0.10.9.9"
 _LIBRARIES = [each for each in _NEEDED if each.name != "pyspark"]
 EVERY = (
-    Environment("spark-4-0", ("pyspark==4.0.*", _PY4J)),
-    Environment("spark-4-1", ("pyspark==4.1.*", _PY4J)),
-    Environment("spark-4-2", ("pyspark==4.2.*", _PY4J)),
+    Environment("spark-4-0", ("pyspark==4.0.*", PY4J)),
+    Environment("spark-4-1", ("pyspark==4.1.*", PY4J)),
+    Environment("spark-4-2", ("pyspark==4.2.*", PY4J)),
     Environment(
         "oldest",
-        (f"pyspark=={_at_least('pyspark')}", _PY4J, *(f"{each.name}=={_at_least(each.name)}" for each in _LIBRARIES)),
+        (f"pyspark=={at_least('pyspark')}", PY4J, *(f"{each.name}=={at_least(each.name)}" for each in _LIBRARIES)),
     ),
     Environment("newest", tuple(f"{each.name}{each.specifier}" for each in _LIBRARIES)),
 )
 """The newest of each Spark that Delta has a build for, the oldest of each package, and the newest of each library."""
 
-WITHOUT_DELTA = Environment("spark-4-3", ("pyspark==4.3.*", _PY4J, "pandas==3.*"))
+WITHOUT_DELTA = Environment("spark-4-3", ("pyspark==4.3.*", PY4J, "pandas==3.*"))
 """The newest Spark, of which Delta has no build, with the newest pandas; most tests read their outputs by Delta."""

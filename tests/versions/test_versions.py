@@ -10,6 +10,7 @@ from operator import attrgetter
 
 import pytest
 
+from cojoin.session.probes import PROBES
 from tests.seeds import drawn
 from tests.versions.environments import EVERY, WITHOUT_DELTA, Environment
 from tests.versions.matrix import run_all
@@ -27,5 +28,13 @@ def test_a_query_runs_on_the_newest_spark_where_delta_has_no_build() -> None:
     output = WITHOUT_DELTA.run("cojoin", "demo")
     assert [*WITHOUT_DELTA.folder().glob("pyspark-4.3*.dist-info")]
     assert "equal, row for row, all 199,995" in output
-    assert "Spark 4.3" in (told := WITHOUT_DELTA.run("tests.versions.without_delta"))
-    assert "all 8 orders, twice" in told
+    shown = WITHOUT_DELTA.run("tests.versions.without_delta")
+    assert "Spark 4.3" in shown
+    assert "all 8 orders, twice, and counted; Delta's classes refused" in shown
+
+
+def test_all_that_is_not_public_holds_on_the_newest_spark() -> None:
+    """The command ends with 1 where a probe fails, and its output names those."""
+    shown = WITHOUT_DELTA.run("cojoin.session.probes")
+    assert shown.startswith("PySpark 4.3")
+    assert all(each.name in shown for each in PROBES)

@@ -60,10 +60,10 @@ from cojoin.engine.values.rows import back_quoted
 from cojoin.errors import CheckpointError, ConfigurationError, EnvironmentSetupError, QueryFailedError, did_you_mean
 from cojoin.session.arrow_types import spark_schema
 from cojoin.session.delta_tables import check_table_name, columns_of, default_properties, read_table, table_in_sql
-from cojoin.session.sessions import adapter_of, empty_frame
+from cojoin.session.sessions import adapter_of, empty_frame, is_left_to_spark
 from cojoin.session.spark_errors import SPARK_ERRORS, names_other_commit
 from cojoin.spark.batch.direct_reader import why_by_columns
-from cojoin.spark.batch.written_files import FileTarget, check_seen
+from cojoin.spark.batch.written_files import OUTPUT_SETTING, FileTarget, check_seen
 from cojoin.spark.sinks.batch_marker import BatchMarker
 from cojoin.spark.sinks.batch_rows import BatchRows, FileRows, KeyWarnings, UnfitFileError
 from cojoin.spark.sinks.delta_merge import merge, no_merge
@@ -312,6 +312,8 @@ class DeltaSink(Sink):
         target = None if store is None else FileTarget.at(session, store.path(""), schema, store)
         if store is not None and target is None:
             why = "the workers can't write its files: a type, a codec, encryption, or a path outside of file systems"
+            if is_left_to_spark(session, OUTPUT_SETTING):
+                why = f"{OUTPUT_SETTING} is spark"
         return target, why
 
     def _why_spark(self, session: SparkSession, schema: pa.Schema, transactions: TableTransactions) -> str | None:

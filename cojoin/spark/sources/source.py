@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeAlias
 
 from cojoin.delta.table_log import UnreadableLogError
-from cojoin.errors import CheckpointError, ConfigurationError
+from cojoin.errors import CheckpointError, ConfigurationError, EnvironmentSetupError
 from cojoin.session.delta_tables import table_log
 from cojoin.session.sessions import active_session, adapter_of, open_store
 from cojoin.session.spark_checkpoint import has_read
@@ -404,7 +404,8 @@ class Source:
             The rows.
 
         Raises:
-            ConfigurationError: No session is active, or it has no Delta.
+            ConfigurationError: No session is active.
+            EnvironmentSetupError: The session has no Delta, whose own source is to read the table.
         """
         spark = active_session()
         if spark is None:
@@ -414,7 +415,11 @@ class Source:
             )
             raise ConfigurationError(msg)
         if self.format == "delta":
-            adapter_of(spark).check_delta()
+            try:
+                adapter_of(spark).check_delta()
+            except EnvironmentSetupError as error:
+                msg = f"source {self.title}: Delta's own source is to read it, and {error}"
+                raise EnvironmentSetupError(msg) from error
         reader: Any = (spark.readStream if streaming else spark.read).format(self.format).options(**self.options)
         if self.schema is not None:
             reader = reader.schema(self.schema)
