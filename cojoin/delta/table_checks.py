@@ -9,8 +9,9 @@ the ``remove`` action. (Delta's protocol, "Table Features".)
 
 A file fits where its rows' columns are the table's by name, type and order, whatever their nullability, and the file's
 statistics count no nulls of a column that is NOT NULL. It has a partition value for each partition column of the table,
-as a text that can be parsed as the column's type. It is in the table's folder in its written size; that costs one
-request a file, eight at a time on object stores.
+as a text that can be parsed as the column's type, and is not empty: by the protocol that is a null, which not every
+reader makes of it. It is in the table's folder in its written size; that costs one request a file, eight at a time on
+object stores.
 """
 
 from __future__ import annotations
@@ -264,10 +265,9 @@ def _unfit(
     if file.partition_values.keys() != partitions.keys():
         return f"expected values of the partition columns {list(partitions)}, got {list(file.partition_values)}"
     for name, value in file.partition_values.items():
-        if value is None and name in not_null:
-            return f"the partition column {name!r} is NOT NULL, and its value is null"
-        if value is not None and not _is_of_type(value, partitions[name]):
-            return f"the value {value!r} of the partition column {name!r} is not of its type {partitions[name]}"
+        why = _unfit_value(value, partitions[name], is_nullable=name not in not_null)
+        if why is not None:
+            return f"the value {value!r} of the partition column {name!r} {why}"
     statistics = file.counted()
     if counted and "numRecords" not in statistics:
         return "expected statistics with the number of rows, as the table's feature 'deletionVectors' requires"
@@ -277,6 +277,15 @@ def _unfit(
             number = nulls.get(name, "unknown")
             return f"the column {name!r} is NOT NULL; expected statistics that count 0 nulls in it, got {number}"
     return None
+
+
+def _unfit_value(value: str | None, dtype: Any, *, is_nullable: bool) -> str | None:
+    """Return why a partition value does not fit its column; None where it does."""
+    if value is None:
+        return None if is_nullable else "is a null, and the column is NOT NULL"
+    if not value:
+        return "is an empty text, which Spark reads as a null; expected None"
+    return None if _is_of_type(value, dtype) else f"is not of its type {dtype}"
 
 
 def _is_of_type(value: str, dtype: Any) -> bool:

@@ -13,8 +13,10 @@ what these left, or refused by its name. A commit whose answer was lost is settl
 application ids show whether it was made.
 
 Each commit has in the table's history what Spark's streaming writer writes, except the operation's name, which is
-``deltalake``'s own (WRITE, CREATE TABLE). An append is marked as a blind one, so that it does not conflict with another
-writer's MERGE, UPDATE or DELETE. A commit with files costs a request for each of them.
+``deltalake``'s own (WRITE, CREATE TABLE). An append is marked as a blind one, as Spark's own are. At the isolation
+level WriteSerializable it is in conflict with no other writer's MERGE, UPDATE or DELETE; at Serializable, the only one
+of Delta's open-source Spark, with those whose conditions on partitions its files meet. A commit with files costs a
+request for each of them.
 
 The log's checkpoints follow ``delta.checkpointInterval`` as Spark counts it (every tenth version without it, every
 hundredth of the tables made here), and its cleaning ``delta.enableExpiredLogCleanup`` and

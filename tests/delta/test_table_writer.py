@@ -92,6 +92,7 @@ def test_an_empty_table_with_properties_and_partitions(tmp_path: Path) -> None:
     )
     for values, why in (
         ({"day": "2026-01-01"}, r"expected values of the partition columns \['day', 'side'\], got \['day'\]"),
+        ({"day": None, "side": ""}, "the value '' of the partition column 'side' is an empty text, .* expected None"),
         ({"day": "1 May", "side": "c"}, "the value '1 May' of the partition column 'day' is not of its type date"),
     ):
         with pytest.raises(TableRefusedError, match=why):
@@ -341,6 +342,16 @@ def test_the_log_has_checkpoints_and_is_cleaned_by_the_tables_properties(tmp_pat
         assert (commits[0] == 0) == (name == "kept")
         assert ids(tmp_path / name) == list(range(8))
         assert log_of(tmp_path / name).newest().transaction(APP) == 7  # type: ignore[union-attr]
+
+
+def test_without_its_property_the_log_has_a_checkpoint_at_every_tenth_version(tmp_path: Path) -> None:
+    by_hand(tmp_path)
+    ours = writer(tmp_path)
+    for number in range(1, 21):
+        append(ours, tmp_path, number)
+        found = sorted(int(each.name[:20]) for each in (tmp_path / "_delta_log").glob("*.checkpoint.parquet"))
+        assert found == [10, 20][: number // 10]
+    assert ids(tmp_path) == list(range(1, 21))
 
 
 def test_a_checkpoint_that_fails_is_no_commits_failure(

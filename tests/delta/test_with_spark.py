@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
+from cojoin.delta.deltalake_table import TableRefusedError
 from cojoin.delta.table_checks import nullable_schema, why_not_plain
 from cojoin.delta.table_log import TableLog
 from cojoin.delta.table_writer import Change, NewTable, why_not_creatable
@@ -44,6 +45,23 @@ def same(spark: SparkSession, folder: Path) -> list[int]:
     found = [each for (each,) in rows(table(spark, folder).select("id"))]
     assert found == ids(folder)
     return found
+
+
+@pytest.mark.slow
+def test_files_that_were_vacuumed_before_the_commit_are_refused_by_name(spark: SparkSession, tmp_path: Path) -> None:
+    ours = writer(tmp_path / "t")
+    append(ours, tmp_path / "t", 0)
+    file = data_file(tmp_path / "t", [1])
+    check = "spark.databricks.delta.retentionDurationCheck.enabled"
+    spark.conf.set(check, "false")
+    try:
+        spark.sql(f"VACUUM delta.`{tmp_path}/t` RETAIN 0 HOURS")
+    finally:
+        spark.conf.unset(check)
+    with pytest.raises(TableRefusedError, match=f"file {file.path}: expected {file.size} bytes, found no such file"):
+        ours.commit(Change({APP: 1}, SCHEMA, [file]), lambda _: False)
+    assert append(ours, tmp_path / "t", 1).version == 3  # VACUUM has commits of its own.
+    assert same(spark, tmp_path / "t") == [0, 1]
 
 
 @pytest.mark.slow
