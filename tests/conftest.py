@@ -67,6 +67,7 @@ _GROUPS = {
         "tests/session/",
         "tests/sql/test_queries.py",
         "tests/storage/",
+        "tests/delta/test_readers.py",
         "tests/delta/test_with_spark.py",
         "tests/simulation/test_against_spark.py",
         "tests/checkpoints/",
@@ -101,6 +102,7 @@ _OPTIONAL = (
     "obstore",
     "opentelemetry",
     "pandas",
+    "polars",
     "pyspark",
 )
 """Packages of single test modules."""
