@@ -265,9 +265,11 @@ def _unfit(
     if file.partition_values.keys() != partitions.keys():
         return f"expected values of the partition columns {list(partitions)}, got {list(file.partition_values)}"
     for name, value in file.partition_values.items():
-        why = _unfit_value(value, partitions[name], is_nullable=name not in not_null)
-        if why is not None:
-            return f"the value {value!r} of the partition column {name!r} {why}"
+        if value is None and name in not_null:
+            return f"the partition column {name!r} is NOT NULL, and its value is null"
+        if value is not None and not _is_of_type(value, partitions[name]):
+            why = f"not of its type {partitions[name]}" if value else "an empty text, which Spark reads as a null"
+            return f"the value {value!r} of the partition column {name!r} is {why}"
     statistics = file.counted()
     if counted and "numRecords" not in statistics:
         return "expected statistics with the number of rows, as the table's feature 'deletionVectors' requires"
@@ -279,22 +281,13 @@ def _unfit(
     return None
 
 
-def _unfit_value(value: str | None, dtype: Any, *, is_nullable: bool) -> str | None:
-    """Return why a partition value does not fit its column; None where it does."""
-    if value is None:
-        return None if is_nullable else "is a null, and the column is NOT NULL"
-    if not value:
-        return "is an empty text, which Spark reads as a null; expected None"
-    return None if _is_of_type(value, dtype) else f"is not of its type {dtype}"
-
-
 def _is_of_type(value: str, dtype: Any) -> bool:
     read = Decimal if isinstance(dtype, str) and dtype.startswith("decimal") else _READ.get(str(dtype), str)
     try:
         read(value)
     except (ValueError, KeyError, ArithmeticError):
         return False
-    return True
+    return value != ""
 
 
 def _check_sizes(store: Store, folder: str, named: str, files: Sequence[DataFile]) -> None:
