@@ -213,6 +213,11 @@ class TableTransactions:
         batches = self._opened()
         return None if batches is None else batches.table()
 
+    @property
+    def last_read(self) -> TableVersion | None:
+        """The table as it was read last, which asks the store for nothing; None where there was none."""
+        return None if self._batches is None else self._batches.last_read
+
     def look(self) -> tuple[str | None, int]:
         """Return the table's id and its newest batch; None and ``NO_BATCH`` without a table."""
         batches = self._opened()

@@ -86,14 +86,14 @@ class ProgressTable:
     def recover(self) -> None:
         """Read the manifests of the batches that are not yet in the table, to be written with the next group."""
         rows = None if self._is_spark_needed else TableRows(self._files, _FOLDER)
+        if rows is not None:
+            self.why_spark = rows.why_not
         if rows is not None and rows.why_not is None:
             newest = rows.largest("batch_id")
             self._written = NO_BATCH if newest is None else newest
         elif any(name.endswith(".json") for name in self._files.names(f"{_FOLDER}/{LOG}")):
             self._written = newest_batch(self._spark.read.format("delta").load(self._path))
         self._waiting = self._manifests.read_after(self._written)
-        if not self._is_spark_needed:
-            self.why_spark = self._transactions("").why_spark(PROGRESS_SCHEMA)
 
     def prepare(self) -> None:
         """Import what the first commit needs, so that no batch waits for it."""

@@ -265,14 +265,8 @@ class StateCommits:
         self._spark, self._files, self._path = spark, files, files.path(STATE_TABLE)
         self._log = TableLog(files, STATE_TABLE)
         self._made: TableWriter | None = None
-        self._why: tuple[str | None] | None = None
-
-    @property
-    def why_spark(self) -> str | None:
-        """Why Spark makes the commits, as of the last one, or of the first; None where this process makes them."""
-        if self._why is None:
-            self._writer()
-        return None if self._why is None else self._why[0]
+        self.why_spark = self._why_by_place()
+        """Why Spark makes the commits, as of the last one, and before it by the place alone; None where it does not."""
 
     def has_claim(self, claim: Claim) -> bool:
         """Return whether a claim is the newest one of its application."""
@@ -388,17 +382,19 @@ class StateCommits:
         table = self._log.newest()
         properties = {} if table is not None else default_properties(self._spark)
         new = NewTable(STATE_SCHEMA, PARTITIONS, {**_INTERVAL, **properties})
-        why = why_unreachable(self._files, STATE_TABLE)
-        if why is None and adapter_of(self._spark).encrypts_files():
-            why = "Spark encrypts its files"
+        why = self._why_by_place()
         if why is None and table is None:
             why = why_not_creatable(new.properties)
         elif why is None and table is not None:
             why = why_not_removable(table.protocol, table.metadata)
-        self._why = (why,)
+        self.why_spark = why
         if why is None and self._made is None:
             self._made = TableWriter(self._files, STATE_TABLE, log=self._log)
         return self._made if why is None else None, new
+
+    def _why_by_place(self) -> str | None:
+        why = why_unreachable(self._files, STATE_TABLE)
+        return "Spark encrypts its files" if why is None and adapter_of(self._spark).encrypts_files() else why
 
     def _replace_by_spark(self, rows: DataFrame, batch_id: int, claim: Claim) -> None:
         if claim.is_made(self._claimed):

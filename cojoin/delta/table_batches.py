@@ -100,6 +100,11 @@ class TableBatches:
         """Return the table at its newest version; None without a table."""
         return self._log.newest()
 
+    @property
+    def last_read(self) -> TableVersion | None:
+        """The table as it was read last, which asks the store for nothing; None where there was none."""
+        return self._log.last_read
+
     def look(self) -> tuple[str | None, int]:
         """Return the table's id and its newest batch; None and ``NO_BATCH`` without a table."""
         newest = self._log.newest()

@@ -143,6 +143,11 @@ class TableLog:
         """The table's folder, as Spark takes it."""
         return self._store.path(self._folder)
 
+    @property
+    def last_read(self) -> TableVersion | None:
+        """The table as it was read last, which asks the store for nothing; None where there was none."""
+        return None if self._known is None else self._known[0]
+
     def name(self, file: str) -> str:
         """Return the name of a file of the table below the store's root."""
         return f"{self._folder}/{file}" if self._folder else file

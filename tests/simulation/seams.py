@@ -222,7 +222,7 @@ _SEAMS: dict[str, dict[str, Any]] = {
     "cojoin.checkpoints.segment_files": {"KEPT_MANIFESTS": 3},
     # A savepoint is taken for interrupted while a driver still stands still.
     "cojoin.checkpoints.snapshots": {"time": SimulatedTime, "_SAFE_SECONDS": 60.0},
-    "cojoin.checkpoints.state_commits": {"write_rows": write_state_rows},
+    "cojoin.checkpoints.state_commits": {"write_rows": write_state_rows, "why_unreachable": _why_unreachable},
     "cojoin.checkpoints.savepoint": {
         "STATE_LOCK": _StateLock(),
         "os": _System,
@@ -234,6 +234,7 @@ _SEAMS: dict[str, dict[str, Any]] = {
         "time": SimulatedTime,
         "threading": SimulatedThreads,
         "F": Functions,
+        "why_unreachable": _why_unreachable,
         "progress_rows": lambda manifests: [{"batch_id": each.batch_id} for each in manifests],
         "_GROUP_BATCHES": 4,
         "_KEPT_MANIFESTS": 5,

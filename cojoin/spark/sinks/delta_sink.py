@@ -33,6 +33,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import (
     ArrayType,
@@ -436,7 +437,7 @@ class DeltaWriter(SinkWriter):
 
     def _kept(self) -> str | None:
         """Return after which time Delta forgets the batches of a table without new ones; None where it never does."""
-        table = self._transactions.table()
+        table = self._transactions.last_read
         return None if table is None else table.properties.get(_KEPT)
 
     def _notes_of_others(self) -> list[str]:
@@ -487,11 +488,11 @@ class DeltaWriter(SinkWriter):
             )
             try:
                 self._save(writer)
-            except SPARK_ERRORS:
+            except SPARK_ERRORS as error:
                 # Where another run has taken over, or another writer has changed the columns, this raises that.
                 self._transactions.look()
                 schema = self._output.schema
-                if schema is not None and schema != STAMPED_SCHEMA:
+                if isinstance(error, AnalysisException) and schema not in (None, STAMPED_SCHEMA):
                     self._sink.check_table(self._session, schema, self._output.name)
                 raise
             # Delta silently skips a batch that another driver has committed in the meantime.
