@@ -12,7 +12,7 @@ Two inputs are connected by their keys, and a join or a function is a method of 
 
 Names are imported at their first use, so importing the package costs little, and rows in memory are joined without
 loading Spark, which need not be installed: ``pip install cojoin`` is for joins in memory, and
-``pip install "cojoin[delta]"`` for those on Spark.
+``pip install "cojoin[spark]"`` for those on Spark.
 """
 
 from __future__ import annotations

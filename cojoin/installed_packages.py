@@ -38,7 +38,7 @@ _PACKAGES = {
 """The modules that are checked, and the packages that have them."""
 
 _OF_SPARK = ("pyspark", "pandas", "tqdm", "deltalake")
-"""The packages that every use of Spark needs: a checkpoint's tables are written by deltalake.
+"""The packages that every use of Spark needs; deltalake writes a checkpoint's tables, where Spark does not have to.
 
 Object stores alone need obstore, checked where one is opened.
 """

@@ -15,8 +15,8 @@
 # two small tables, then on streams whose rows arrive out of order, late or broken. Then it lists what an input may
 # declare, and where rows can come from and go to.
 #
-# It needs Java 17 and `pip install "cojoin[delta]" matplotlib`. PySpark has some 450 MB. The first start fetches Delta's
-# packages.
+# It needs Java 17 and `pip install "cojoin[spark]" "pyspark<4.3" matplotlib`. PySpark has some 450 MB. The first start
+# fetches Delta's packages.
 
 # %%
 import tempfile

@@ -15,7 +15,7 @@
 # event time has come. So you can ask why a trade has not come out yet, and see the state as it was some micro-batches
 # ago. And you can start a new query from a snapshot, without a row missing or written twice.
 #
-# It needs Java 17 and `pip install "cojoin[delta]" matplotlib`.
+# It needs Java 17 and `pip install "cojoin[spark]" "pyspark<4.3" matplotlib`.
 #
 # ## What does a query keep?
 #

@@ -1075,14 +1075,15 @@ refusal(count_one, "string", 2_000, old)
 # also counts the requests by object). Delta tables as inputs, fewer key groups, fewer shuffle partitions and longer
 # triggers help.
 #
-# What is not fenced there: cojoin writes a commit only where the store has none of that version (`If-None-Match`). Delta
-# 4.4 writes its log on S3 by a look and then a write, exact within one driver only, so a commit by Spark could replace
-# one that came in between. cojoin reads each of its commits back: if another one is in its place, the query ends, and
-# the next start writes those rows again; one that is replaced later stops the next batch, or the next start. Delta's `S3DynamoDBLogStore` does not help: it keeps off only the writers that
-# make an entry in DynamoDB, and cojoin makes none. So let only one kind of writer commit to a table at a time: cojoin, or
-# Spark's `OPTIMIZE`, `MERGE` and the like while the query stands still. Or let Spark make all commits, with
-# `spark.cojoin.storage=hadoop` in every session that writes there, and that log store in all of them. And leave
-# `fs.s3a.performance.flags=create` out: with it, Hadoop does not even look whether a file is there.
+# What is not fenced there: cojoin writes a commit only where the store has none of that version (`If-None-Match`).
+# Delta 4.4 writes its log on S3 by a look and then a write, exact within one driver only, so a commit by Spark could
+# replace one that came in between. cojoin reads each of its commits back: if another one is in its place, the query
+# ends, and the next start writes those rows again; one that is replaced later stops the next batch, or the next start.
+# Delta's `S3DynamoDBLogStore` does not help: it keeps off only the writers that make an entry in DynamoDB, and cojoin
+# makes none. So let only one kind of writer commit to a table at a time: cojoin, or Spark's `OPTIMIZE`, `MERGE` and the
+# like while the query stands still. Or let Spark make all commits, with `spark.cojoin.storage=hadoop` in every session
+# that writes there, and that log store in all of them. And leave `fs.s3a.performance.flags=create` out: with it, Hadoop
+# does not even look whether a file is there.
 #
 # ## How do I run it on a cluster?
 #
@@ -1192,15 +1193,16 @@ table("\n".join(["setting | here | why", *(f"{name} | {values[name]} | {why}" fo
 # | command | for | adds |
 # |---|---|---|
 # | `pip install cojoin` | joins in memory, `diff`, `lateness`, the harness | numpy 1.26, pyarrow 18, or later |
-# | `pip install "cojoin[spark]"` or `"cojoin[delta]"` | everything on Spark, Delta tables among it | PySpark 4.0.1, pandas 2.2, deltalake 1.6.6, tqdm, obstore (for object stores) |
+# | `pip install "cojoin[spark]"` (`[delta]` is its former name) | everything on Spark, Delta tables among it | PySpark 4.0.1, pandas 2.2, deltalake 1.6.6, tqdm, obstore (for object stores) |
 # | `cojoin[kafka]`, `[registry]`, `[sql]`, `[metrics]`, `[connect]` | topics, schemas of a registry, PostgreSQL, OpenTelemetry, Spark Connect | the same as `[spark]`, and a client |
 # | `cojoin[plots]` | pictures | matplotlib |
 #
-# Nothing of this has an upper bound, so an installation leaves what is there. Delta's jars are fetched by
-# `cj.spark_session()`: those of Delta 4.4.0 for your PySpark. Its package for Python, delta-spark, is not needed, and
-# would put a PySpark after 4.2.0 back; one that is there and is for a later Spark says which jars are fetched. What is
-# missing is named before anything starts, with the command that installs it. `to_pandas()` and inputs that are
-# DataFrames of pandas need pandas 2.2 or 3. PySpark itself warns of pandas 3.
+# Nothing of this has an upper bound, so an installation leaves what is there, and a new one takes PySpark 4.3: add
+# `"pyspark<4.3"` where Delta's own classes are needed. Delta's jars are fetched by `cj.spark_session()`: those of Delta
+# 4.4.0 for your PySpark. Its package for Python, delta-spark, is not needed, and would put a PySpark after 4.2.0 back;
+# one that is there and is for a later Spark says which jars are fetched. What is missing is named before anything
+# starts, with the command that installs it. `to_pandas()` and inputs that are DataFrames of pandas need pandas 2.2 or
+# 3. PySpark itself warns of pandas 3.
 #
 # | PySpark | what works |
 # |---|---|

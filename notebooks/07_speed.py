@@ -15,8 +15,8 @@
 # their conditions, says where a batch's time goes and why, measures a small join beside plain Spark on this machine,
 # and ends with a calculator for your own.
 #
-# It needs Java 17 and `pip install "cojoin[delta]" matplotlib`. The programs that measured the figures are in the repository,
-# below `benchmarks/`: see [the end](#How-do-I-measure-it-myself?).
+# It needs Java 17 and `pip install "cojoin[spark]" "pyspark<4.3" matplotlib`. The programs that measured the
+# figures are in the repository, below `benchmarks/`: see [the end](#How-do-I-measure-it-myself?).
 
 # %%
 import os

@@ -14,7 +14,7 @@
 # Trades come as a stream, and what they are joined with is often a table: customers that change now and then, kept in
 # Delta. This guide shows which ways there are to make a table the right side of a join, and which rows a trade finds.
 #
-# It needs Java 17 and `pip install "cojoin[delta]" matplotlib`.
+# It needs Java 17 and `pip install "cojoin[spark]" "pyspark<4.3" matplotlib`.
 
 # %%
 import os

@@ -14,7 +14,7 @@
 # Each job as one would type it first, with its lines and seconds, and what it takes elsewhere. Where a library of
 # Python does the same, it does so here, on the same rows, and the results are compared.
 #
-# It needs Java 17, a Kafka broker for one of the jobs, and `pip install "cojoin[delta,kafka]" matplotlib`.
+# It needs Java 17, a Kafka broker for one of the jobs, and `pip install "cojoin[spark,kafka]" "pyspark<4.3" matplotlib`.
 
 # %%
 import json

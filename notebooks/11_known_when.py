@@ -16,7 +16,7 @@
 # orders with the prices that were *known* at their time: in a frame, and in a stream whose rows a training set of next
 # month repeats exactly.
 #
-# It needs Java 17 and `pip install "cojoin[delta]" matplotlib`.
+# It needs Java 17 and `pip install "cojoin[spark]" "pyspark<4.3" matplotlib`.
 
 # %%
 import os

@@ -22,6 +22,7 @@ from benchmarks.join.registry import BY_NAME, CONTENDERS, FLOORS
 from benchmarks.join.rounds import run_rounds, sizes_of
 from benchmarks.join.table import figures, table
 from cojoin.engine.display import text_table
+from cojoin.session.versions import delta_package, has_delta
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -136,8 +137,9 @@ def _described(row: Figures) -> dict[str, Any]:
 
 
 def _machine() -> dict[str, Any]:
-    packages = {name: version(name) for name in ("cojoin", "pyspark", "delta-spark", "pyarrow", "pandas", "numpy")}
-    return {"cores": os.cpu_count(), "system": platform.system(), "python": platform.python_version(), **packages}
+    packages = {name: version(name) for name in ("cojoin", "pyspark", "deltalake", "pyarrow", "pandas", "numpy")}
+    about = {"cores": os.cpu_count(), "system": platform.system(), "python": platform.python_version()}
+    return {**about, **packages, "delta": delta_package() if has_delta() else None}
 
 
 if __name__ == "__main__":

@@ -87,7 +87,7 @@ class ProgressTable:
         """Read the manifests of the batches that are not yet in the table, to be written with the next group."""
         rows = None if self._is_spark_needed else TableRows(self._files, _FOLDER)
         if rows is not None:
-            self.why_spark = rows.why_not
+            self.why_spark = rows.why_not_appended
         if rows is not None and rows.why_not is None:
             newest = rows.largest("batch_id")
             self._written = NO_BATCH if newest is None else newest

@@ -412,6 +412,7 @@ class TableRows:
     """The rows of a table at its newest version.
 
     ``files`` are the table's; none without a table. ``why_not`` is why only Spark reads its rows; None where this does.
+    ``why_not_appended`` is why only Spark adds files to it.
     """
 
     def __init__(self, store: Store, folder: str) -> None:
@@ -419,7 +420,8 @@ class TableRows:
         log = TableLog(store, folder)
         newest = log.newest()
         self.files: Sequence[DataFile] = [] if newest is None else log.files(newest.version)
-        self.why_not = None if newest is None else why_not_plain(newest.protocol, newest.metadata)
+        self.why_not_appended = None if newest is None else why_not_plain(newest.protocol, newest.metadata)
+        self.why_not = self.why_not_appended
         if newest is not None and newest.partition_columns:
             self.why_not = "its partition columns"
         if any(each.deletion_vector for each in self.files):

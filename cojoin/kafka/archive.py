@@ -31,7 +31,7 @@ from cojoin.kafka.archive_index import ArchivedPartition, ArchiveIndex, Blocks, 
 from cojoin.kafka.client import name_of
 from cojoin.kafka.records import HEADERS, KEY, TIME, VALUE
 from cojoin.session.arrow_types import spark_data_type
-from cojoin.session.delta_tables import read_table
+from cojoin.session.delta_tables import table_in_sql
 from cojoin.session.sessions import places_of
 from cojoin.session.spark_errors import JAVA_ERRORS, explain
 from cojoin.spark.sources.sources import Source
@@ -224,18 +224,16 @@ def _folder_columns(source: Source, frame: DataFrame, layout: Layout, label: str
 
 def _folders(source: Source, frame: DataFrame, label: str) -> set[str]:
     if source.format == "delta":
-        table = read_table(frame.sparkSession, str(source.location))
-        if table is None:
-            msg = f"{label}: expected a Delta table, and there is none (any more)"
-            raise ConfigurationError(msg)
-        mode = table.properties.get("delta.columnMapping.mode", "none")
+        named = table_in_sql(frame.sparkSession, str(source.location))
+        row = frame.sparkSession.sql(f"DESCRIBE DETAIL {named}").select("partitionColumns", "properties").collect()[0]
+        mode = row.properties.get("delta.columnMapping.mode", "none")
         if mode != "none":
             msg = (
                 f"{label}: its columns are mapped (delta.columnMapping.mode = {mode}), so its files have other names "
                 f"for them; give a copy of it without column mapping"
             )
             raise ConfigurationError(msg)
-        return set(table.partition_columns)
+        return set(row.partitionColumns)
     path = next(iter(frame.inputFiles()), "")
     return {part.partition("=")[0] for part in path.split("/") if "=" in part} & set(frame.columns)
 

@@ -36,9 +36,10 @@ _CHECKED: set[str] = set()
 """The applications whose Java version was checked."""
 
 _BUILD = re.compile(r"delta-spark_(?:(\d+\.\d+)_)?2\.\d+-(\d+\.\d+)")
+"""The version of Spark in the name of Delta's jar, where it has one, and Delta's."""
+
 _BUILT_FOR = {"4.0": "4.0", **{f"3.{minor}": "3.5" for minor in range(4)}}
 """The Spark of those versions of Delta whose jars' names lack it."""
-"""The version of Spark in the name of Delta's jar."""
 
 _PLAIN_FILE = re.compile(r"file:(/(?!\.{1,2}(/|$))[^/]+)+")
 _LOCAL_FILES = "fs.file.impl"
@@ -208,6 +209,9 @@ class ClassicSession(SessionAdapter):
             return table
         state = self._java.sessionState()
         try:
+            if self.spark.catalog.currentCatalog() != "spark_catalog":
+                # Only the catalog itself could resolve the name.
+                return None
             identifier = state.sqlParser().parseTableIdentifier(table)
             catalog = state.catalog()
             if catalog.tableExists(identifier):

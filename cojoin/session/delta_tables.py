@@ -47,30 +47,44 @@ def table_path(session: SparkSession, location: str) -> str | None:
     try:
         return adapter_of(session).table_location(location) if session.catalog.tableExists(location) else None
     except SPARK_ERRORS as error:
-        msg = f"Delta table {location}: the session's catalog can't look it up: {first_line(error)}; correct the name"
-        raise ConfigurationError(msg) from error
+        raise _not_looked_up(location, error) from error
 
 
 def check_table_name(session: SparkSession, name: str) -> None:
     """Check that a name is that of a Delta table, or one that Spark can give to a new table.
 
-    Raises ``ConfigurationError`` where the catalog or the schema does not exist, or a table of another format has it.
+    Raises ``ConfigurationError`` where the catalog or the schema does not exist, or where a view or a table of another
+    format has the name.
     """
-    folder = table_path(session, name)
-    if folder is not None:
-        if not open_store(session, folder, "Delta table").exists(LOG):
-            msg = (
-                f"Delta table {name}: expected a Delta log in its folder {without_login(folder)}, found none: it is a "
-                f"table of another format, or its files are gone; give another name, or run: DROP TABLE {name}"
-            )
-            raise ConfigurationError(msg)
-        return
     schema = ".".join(_PART_OF_NAME.findall(name)[:-1])
-    if schema and not session.catalog.tableExists(name) and not session.catalog.databaseExists(schema):
+    try:
+        exists = session.catalog.tableExists(name)
+        lacks_schema = not exists and bool(schema) and not session.catalog.databaseExists(schema)
+        is_view = exists and session.catalog.getTable(name).tableType in ("VIEW", "TEMPORARY")
+    except SPARK_ERRORS as error:
+        raise _not_looked_up(name, error) from error
+    if is_view:
+        msg = f"Delta table {name}: expected a table, found a view of that name; give the name of a table"
+        raise ConfigurationError(msg)
+    if lacks_schema:
         msg = (
             f"Delta table {name}: the schema {schema} does not exist; correct the name, or run: CREATE SCHEMA {schema}"
         )
         raise ConfigurationError(msg)
+    folder = table_path(session, name)
+    if folder is not None and not open_store(session, folder, "Delta table").exists(LOG):
+        msg = (
+            f"Delta table {name}: expected a Delta log in its folder {without_login(folder)}, found none: it is a "
+            f"table of another format, or its files are gone; give another name, or put its files back"
+        )
+        raise ConfigurationError(msg)
+
+
+def _not_looked_up(name: str, error: BaseException) -> ConfigurationError:
+    return ConfigurationError(
+        f"Delta table {name}: the session's catalog can't look it up: {first_line(error)}; correct the name, or see "
+        f"that the catalog answers and lets this session read it"
+    )
 
 
 def table_log(session: SparkSession, location: str) -> TableLog | None:

@@ -71,6 +71,7 @@ _DELTA_ERRORS = (
     "DELTA_CONCURRENT_TRANSACTION",
     "DELTA_CONCURRENT_WRITE",
     "DELTA_MISSING_DELTA_TABLE",
+    "DELTA_SCHEMA_CHANGED",
     "DELTA_SOURCE_IGNORE_DELETE",
     "DELTA_SOURCE_TABLE_IGNORE_CHANGES",
     "DELTA_TABLE_NOT_FOUND",
@@ -351,8 +352,8 @@ PROBES = (
     Probe("logs: offsets, commits, sources", "manifests, restore, drain", _ALL, "", _logs),
     Probe("state store: key.*, value.groupState.state", "savepoints and read_state", _ALL, "", _state),
     Probe("task property streaming.sql.batchId", "the id of a call's batch", _ALL, "a local property", _batch_id),
-    Probe("names of errors", "errors told apart", _ALL, "", _errors),
-    Probe("names of Delta's errors, where it has Delta", "the same", _ALL, "", _deltas_errors),
+    Probe("names of errors", "errors distinguished", _ALL, "", _errors),
+    Probe("names of Delta's errors, where it has Delta", "Delta's errors distinguished", _ALL, "", _deltas_errors),
     Probe(
         "pyspark.cloudpickle",
         "functions for the workers",

@@ -75,7 +75,7 @@ _UPDATED = re.compile(
 
 _NO_TABLE = ("DELTA_MISSING_DELTA_TABLE", "DELTA_TABLE_NOT_FOUND", "SCHEMA_NOT_FOUND", "TABLE_OR_VIEW_NOT_FOUND")
 _NO_COLUMNS, _OTHER_COMMIT = "DELTA_SCHEMA_NOT_SET", "DELTA_CONCURRENT"
-_SAME_TRANSACTION = "ConcurrentTransactionException"
+_SAME_TRANSACTION = ("ConcurrentTransactionException", "DELTA_CONCURRENT_TRANSACTION")
 _CODES = re.compile(r"\s*\bSQLSTATE: \w{5}\b")
 
 
@@ -129,7 +129,7 @@ def names_other_commit(error: BaseException) -> bool:
 
 def names_same_transaction(error: BaseException) -> bool:
     """Return whether an error means that another commit to a Delta table has written the same transaction id."""
-    return _SAME_TRANSACTION in str(error)
+    return any(each in str(error) for each in _SAME_TRANSACTION)
 
 
 def explain(error: BaseException) -> str:

@@ -159,9 +159,9 @@ def spark_version(version: str | None = None) -> str:
         msg = (
             f"cojoin was tried with PySpark {_text(_OLDEST)} to {_text(_NEWEST)}, and this is {version}: untested are "
             f"restarts, snapshots and what is read from Spark's plans, errors and logs, which may have other forms "
-            f"now. Results are the same or an error is raised; python -m cojoin.session.probes tries each thing that "
-            f"cojoin needs of Spark and is not public, in another session, and names what this version lacks. A "
-            f"newer cojoin may support it"
+            f"now. Results are the same or an error is raised; python -m cojoin.session.probes tries, in "
+            f"another session, each part of Spark that is not public and that cojoin needs, and names those that are "
+            f"missing. A newer cojoin may support it"
         )
         warnings.warn(msg, stacklevel=3)
     return _text(numbers[:2])
@@ -198,10 +198,10 @@ def no_delta(version: str) -> EnvironmentSetupError:
     """Return the error for a use of Delta with a version of Spark for which it has no build."""
     number, newest = _delta()
     return EnvironmentSetupError(
-        f"Delta {number} has no build for Spark {version}, only for those up to {_text(newest)}, so it can't "
-        f"read static Delta tables, nor read or write tables that only Delta's own classes do: install PySpark "
-        f"{_text(newest)}: pip install 'pyspark=={_text(newest)}.*'; or a later Delta once there is one for this "
-        f"Spark: pip install 'pyspark=={version}' 'delta-spark>{number}'. Streams of plain Delta tables, files and "
+        f"Delta {number} has no build for Spark {version}, only for those up to {_text(newest)}, so tables that only "
+        f"Delta's own classes read or write can't be used: install PySpark {_text(newest)}: pip install "
+        f"'pyspark=={_text(newest)}.*'; or a later Delta once there is one for this Spark: pip install "
+        f"'pyspark=={version}' 'delta-spark>{number}'. Streams and static sides of plain Delta tables, files and "
         f"topics, into plain Delta tables, need no Delta of Spark's"
     )
 

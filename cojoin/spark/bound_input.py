@@ -32,8 +32,9 @@ from cojoin.engine.key_groups import group_labels
 from cojoin.engine.values.arguments import Duration, milliseconds
 from cojoin.engine.values.rows import back_quoted
 from cojoin.engine.values.types import parse_schema
-from cojoin.errors import ConfigurationError, SchemaError
+from cojoin.errors import ConfigurationError, EnvironmentSetupError, SchemaError
 from cojoin.session.arrow_types import arrow_type
+from cojoin.session.delta_tables import table_path
 from cojoin.session.sealed import for_workers
 from cojoin.session.sessions import active_session, adapter_of, check_full, check_session, is_left_to_spark
 from cojoin.session.spark_errors import JAVA_ERRORS, explain, names_table_without_columns
@@ -294,7 +295,11 @@ class BoundInput:
             return None
         check_session(session, self._label)
         try:
+            # Whatever reads it, a name that the catalog can't look up is named alike.
+            table_path(session, str(source.location))
             opened = delta_stream.streamed_table(session, source)
+        except EnvironmentSetupError:
+            raise
         except ConfigurationError as error:
             msg = f"{self._label}: {error}"
             raise ConfigurationError(msg) from error

@@ -52,7 +52,7 @@ ABSENT = (NotFoundError, FileNotFoundError)
 
 _URL = re.compile(r"\b(https?://[^\s/?]+)[^\s]*")
 _SIGNATURE = re.compile(r"\b(sig|[\w-]*signature|[\w-]*token)=[^&\s'\"<>)]+", re.IGNORECASE)
-"""What lets anyone in who has a signed address, whose parts an answer may have without its host."""
+"""The parts of a signed address that let anyone in, which an answer may have without its host."""
 
 _CODE, _MESSAGE = re.compile(r"<Code>([^<]*)</Code>"), re.compile(r"<Message>([^<]*)</Message>")
 _STATUS = re.compile(r"non-2xx status code: (\d{3}[^:<]*)")

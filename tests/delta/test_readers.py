@@ -113,11 +113,12 @@ def _of_duckdb(place: str) -> list[dict[str, Any]]:
     with duckdb.connect() as connection:
         try:
             connection.execute("LOAD delta")
-            found = connection.sql(f"SELECT * FROM delta_scan('{place}')")
         except duckdb.Error:
             # Without its extension, DuckDB reads the files that deltalake lists.
             connection.register("listed", DeltaTable(place).to_pyarrow_dataset())
             found = connection.sql("SELECT * FROM listed")
+        else:
+            found = connection.sql(f"SELECT * FROM delta_scan('{place}')")
         return found.to_arrow_table().to_pylist()
 
 

@@ -402,8 +402,11 @@ def test_a_damaged_checkpoint_is_named_and_its_cure_helps(tmp_path: Path, *, is_
     checkpoint, commit = log / f"{2:020d}.checkpoint.parquet", log / f"{0:020d}.json"
     backup = checkpoint.read_bytes()
     checkpoint.write_bytes(b"PAR1 damaged")
-    first = commit.read_bytes()
-    if not is_complete:
+    if is_complete:
+        newest = log_of(tmp_path).newest()
+        assert newest is not None
+        assert newest.version == 2
+    else:
         commit.unlink()
     with pytest.raises(UnreadableLogError) as caught:
         append(writer(tmp_path), tmp_path, 3)
@@ -412,7 +415,6 @@ def test_a_damaged_checkpoint_is_named_and_its_cure_helps(tmp_path: Path, *, is_
     assert named in str(caught.value)
     assert str(caught.value).endswith(cure)
     if is_complete:
-        assert commit.read_bytes() == first
         checkpoint.unlink()
         (log / "_last_checkpoint").unlink()
     else:

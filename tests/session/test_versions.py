@@ -84,9 +84,9 @@ def test_a_spark_without_a_delta_is_refused_where_delta_is_used(installed_delta:
     with pytest.raises(EnvironmentSetupError) as caught:
         delta_package("4.3.0")
     assert str(caught.value) == (
-        "Delta 4.4.0 has no build for Spark 4.3.0, only for those up to 4.2, so it can't read static Delta tables, nor "
-        "read or write tables that only Delta's own classes do: install PySpark 4.2: pip install 'pyspark==4.2.*'; or "
-        "a later Delta once there is one for this Spark: pip install 'pyspark==4.3.0' 'delta-spark>4.4.0'. Streams of "
+        "Delta 4.4.0 has no build for Spark 4.3.0, only for those up to 4.2, so tables that only Delta's own "
+        "classes read or write can't be used: install PySpark 4.2: pip install 'pyspark==4.2.*'; or a later Delta once "
+        "there is one for this Spark: pip install 'pyspark==4.3.0' 'delta-spark>4.4.0'. Streams and static sides of "
         "plain Delta tables, files and topics, into plain Delta tables, need no Delta of Spark's"
     )
 
@@ -121,7 +121,7 @@ def test_a_newer_version_is_warned_of_once(monkeypatch: pytest.MonkeyPatch) -> N
         UserWarning, match=r"tried with PySpark 4\.0\.1 to 4\.3, and this is 4\.4\.0: untested are"
     ) as seen:
         assert spark_version("4.4.0") == "4.4"
-    assert "python -m cojoin.session.probes tries each thing" in str(seen[0].message)
+    assert "python -m cojoin.session.probes tries, in another session" in str(seen[0].message)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert spark_version("4.4.0") == "4.4"

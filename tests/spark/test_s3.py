@@ -154,7 +154,10 @@ def test_a_store_that_refuses_is_told_at_the_start(
     with changed_settings(spark, {FILE_MANAGER: "org.example.FileSystemBasedCheckpointFileManager"}):
         assert "keeps the state of an earlier attempt" in refused(checkpoint=f"{bucket.root}/checkpoint")
     spark._jsc.hadoopConfiguration().set("fs.s3.impl", "org.apache.hadoop.fs.s3a.S3AFileSystem")
-    assert "write the place as s3a://" in refused(checkpoint=f"s3://{bucket.bucket}/checkpoint")
+    try:
+        assert "write the place as s3a://" in refused(checkpoint=f"s3://{bucket.bucket}/checkpoint")
+    finally:
+        spark._jsc.hadoopConfiguration().unset("fs.s3.impl")
     assert list(bucket.objects()) == []
     configuration, nobody = spark._jsc.hadoopConfiguration(), f"{bucket.bucket}-nobody"
     for name, value in bucket.settings().items():

@@ -163,6 +163,6 @@ def test_a_table_that_only_spark_writes_needs_delta_before_the_query_starts(
     assert writer.target(rows, 0) is not None
     spark.sql(f"ALTER TABLE delta.`{out}` ADD CONSTRAINT few CHECK (id < 9)")
     assert writer.target(rows, 0) is None
-    why = f"output: Delta {out}: only Spark writes it (its CHECK constraint 'few'), and this Spark has no Delta"
+    why = "only Spark writes it (its CHECK constraint 'few'), and this Spark has no Delta"
     with refused(why, kind=cj.errors.EnvironmentSetupError):
         writer.write(spark.range(1), BatchMarker(0, 1, 0, "offsets"))

@@ -267,12 +267,14 @@ class DeltaSink(Sink):
         if not is_path(self.location):
             try:
                 check_table_name(session, self.location)
-            except (CheckpointError, ConfigurationError) as error:
+            except EnvironmentSetupError:
+                raise
+            except ConfigurationError as error:
                 msg = f"{output}: {error}"
                 raise ConfigurationError(msg) from error
 
     def check_writer(self, session: SparkSession, schema: pa.Schema, role: str) -> None:
-        """Check that Spark has Delta's classes where only Spark can write the table, and else what its store can do.
+        """Check that Spark has Delta's classes where only it can write the table; else, that the table's store suits.
 
         Raises:
             EnvironmentSetupError: It has none; the message has the reason why Spark writes.
@@ -291,17 +293,10 @@ class DeltaSink(Sink):
         if self.upsert is not None and not adapter_of(session).copies_settings:
             msg = f"{role}: {self.describe()}: {no_merge(why)}"
             raise ConfigurationError(msg)
-        self.check_spark(session, role, why)
-
-    def check_spark(self, session: SparkSession, role: str, why: str | None) -> None:
-        """Raise ``EnvironmentSetupError`` unless Spark has Delta's classes, which it needs where only it writes.
-
-        ``why`` is the reason why only Spark does.
-        """
         try:
-            adapter_of(session).check_delta()
+            _check_spark(session, why)
         except EnvironmentSetupError as error:
-            msg = f"{role}: {self.describe()}: only Spark writes it ({why}), and {error}"
+            msg = f"{role}: {self.describe()}: {error}"
             raise EnvironmentSetupError(msg) from error
 
     def target(
@@ -353,6 +348,15 @@ class DeltaSink(Sink):
         if faults:
             msg = f"{role}: {self.describe()}: the output does not fit the existing table: {'; '.join(faults)}"
             raise ConfigurationError(msg)
+
+
+def _check_spark(session: SparkSession, why: str | None) -> None:
+    """Raise ``EnvironmentSetupError`` unless Spark has Delta's classes; ``why`` is the reason why only it writes."""
+    try:
+        adapter_of(session).check_delta()
+    except EnvironmentSetupError as error:
+        msg = f"only Spark writes it ({why}), and {error}"
+        raise EnvironmentSetupError(msg) from error
 
 
 class DeltaWriter(SinkWriter):
@@ -422,9 +426,9 @@ class DeltaWriter(SinkWriter):
         if kept is not None:
             where = table_in_sql(self._session, self._sink.location)
             notes.append(
-                f"output {self._output.name!r}, Delta table {self._sink.location}: after {kept} without rows of this "
-                f"query it may forget the query's batches, and the next start is refused then: ALTER TABLE {where} "
-                f"UNSET TBLPROPERTIES ('{_KEPT}')"
+                f"output {self._output.name!r}, Delta table {self._sink.location}: with its property {_KEPT} = {kept}, "
+                f"Delta may forget the query's batches after that time without rows, and the next start would be "
+                f"refused; to keep them, run: ALTER TABLE {where} UNSET TBLPROPERTIES ('{_KEPT}')"
             )
         if not self._left_out:
             return notes
@@ -472,7 +476,7 @@ class DeltaWriter(SinkWriter):
         _, newest = self._transactions.look()
         if not self._has_batch(newest, marker):
             # Another writer may have upgraded the table since the start.
-            self._sink.check_spark(self._session, self._output.name, self.why_spark)
+            _check_spark(self._session, self.why_spark)
             if self._rule is not None:
                 self._merge(self._rule, frame, marker)
                 return self._written(marker, self._transactions.table())
@@ -643,6 +647,7 @@ class DeltaWriter(SinkWriter):
         self, store: Store, schema: pa.Schema, files: Sequence[WrittenFile], marker: BatchMarker, why: str
     ) -> dict[str, Any]:
         """Upsert files in the table's folder by Spark's MERGE, and delete them."""
+        self.why_spark = why
         _log.info("batch %s: %s: Spark merges it: %s", marker.batch_id, self._sink.describe(), why)
         reader = self._session.read.schema(spark_schema(schema))
         place = self.write(reader.parquet(*(literally(store.path(file.name)) for file in files)), marker)

@@ -168,10 +168,11 @@ class Sink(ABC):
         """
 
     def check_writer(self, session: SparkSession, schema: pa.Schema, role: str) -> None:  # noqa: B027 - most need none
-        """Check, before the query starts, that the session has the classes that write the output.
+        """Check, before the query starts, that the session has the classes that write the output, and the store suits.
 
         Raises:
-            EnvironmentSetupError: It lacks something; the message names it.
+            EnvironmentSetupError: The session lacks something; the message names it.
+            ConfigurationError: The output's store does not refuse a commit where another was first.
         """
 
     def check_table(self, session: SparkSession, schema: pa.Schema, role: str) -> None:  # noqa: B027 - most have none

@@ -91,6 +91,21 @@ PAIRS = [
 ]
 
 
+def test_the_progress_has_the_reason_why_spark_writes_a_table(
+    spark: SparkSession, folders: Folders, tmp_path: Path
+) -> None:
+    progress = start(spark, folders, f"{tmp_path}/plain", f"{tmp_path}/first").progress
+    assert progress is not None
+    assert progress.written_by_spark == {}
+    odd = f"{tmp_path}/of%41"
+    progress = start(spark, folders, f"{odd}/out", f"{odd}/checkpoint").progress
+    assert progress is not None
+    names = ("output", "rejected", "checkpoint/state", "checkpoint/progress")
+    why = "its path has characters that deltalake takes for a URL's"
+    assert progress.written_by_spark == dict.fromkeys(names, why)
+    assert table(spark, f"{odd}/out").count() == 1
+
+
 def test_a_name_in_a_schema_that_is_made_as_the_message_says_is_taken(
     spark: SparkSession, folders: Folders, tmp_path: Path
 ) -> None:
@@ -109,12 +124,16 @@ def test_a_name_that_can_not_be_a_delta_tables_is_refused_before_the_start(
     spark: SparkSession, folders: Folders, tmp_path: Path
 ) -> None:
     spark.sql("CREATE TABLE of_parquet (id INT) USING parquet")
+    spark.sql("CREATE VIEW of_rows AS SELECT 1 AS id")
+    spark.range(1).createOrReplaceTempView("of_a_session")
     try:
         for name, said in (
             ("no_catalog.db.t", "the session's catalog can't look it up: "),
             ("no_schema.t", "the schema no_schema does not exist; correct the name, or run: CREATE SCHEMA no_schema"),
             ("`no schema`.t", "the schema `no schema` does not exist"),
             ("of_parquet", "expected a Delta log in its folder "),
+            ("of_rows", "expected a table, found a view of that name; give the name of a table"),
+            ("of_a_session", "expected a table, found a view of that name"),
         ):
             with pytest.raises(cj.ConfigurationError) as caught:
                 start(spark, folders, name, f"{tmp_path}/checkpoint")
@@ -123,6 +142,8 @@ def test_a_name_that_can_not_be_a_delta_tables_is_refused_before_the_start(
         assert spark.table("of_parquet").count() == 0
     finally:
         spark.sql("DROP TABLE of_parquet")
+        spark.sql("DROP VIEW of_rows")
+        spark.catalog.dropTempView("of_a_session")
 
 
 @pytest.mark.slow
