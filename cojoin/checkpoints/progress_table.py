@@ -28,6 +28,7 @@ from cojoin.checkpoints.progress_rows import PROGRESS_SCHEMA, progress_rows
 from cojoin.delta.deltalake_table import why_unreachable
 from cojoin.delta.table_batches import NO_BATCH
 from cojoin.delta.table_log import LOG, TableRows
+from cojoin.session.delta_tables import check_sparks_delta
 from cojoin.storage.parquet_files import WrittenFile, file_statistics
 
 if TYPE_CHECKING:
@@ -92,6 +93,8 @@ class ProgressTable:
             newest = rows.largest("batch_id")
             self._written = NO_BATCH if newest is None else newest
         elif any(name.endswith(".json") for name in self._files.names(f"{_FOLDER}/{LOG}")):
+            why = self.why_spark if rows is None else rows.why_not
+            check_sparks_delta(self._spark, why, f"{self._files.named}: its table {_FOLDER!r}")
             self._written = newest_batch(self._spark.read.format("delta").load(self._path))
         self._waiting = self._manifests.read_after(self._written)
 
@@ -163,6 +166,7 @@ class ProgressTable:
         rows, last = progress_rows(waiting), waiting[-1]
         self.why_spark = transactions.why_spark(PROGRESS_SCHEMA)
         if self.why_spark is not None:
+            check_sparks_delta(self._spark, self.why_spark, f"{self._files.named}: its table {_FOLDER!r}")
             # An Arrow table becomes a local relation; Python rows would start a Python worker.
             writer = self._spark.createDataFrame(rows).coalesce(1).write.format("delta")
             writer = writer.option("txnAppId", transactions.app_id).option("txnVersion", last.batch_id)

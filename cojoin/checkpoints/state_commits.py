@@ -41,7 +41,7 @@ from cojoin.delta.table_log import TableLog
 from cojoin.delta.table_writer import Change, NewTable, TableWriter, why_not_creatable
 from cojoin.errors import CheckpointError
 from cojoin.session.arrow_types import spark_schema
-from cojoin.session.delta_tables import default_properties, quoted_table
+from cojoin.session.delta_tables import check_sparks_delta, default_properties, quoted_table
 from cojoin.session.sealed import for_workers
 from cojoin.session.sessions import adapter_of, empty_frame
 from cojoin.session.spark_errors import SPARK_ERRORS, names_same_transaction
@@ -295,6 +295,7 @@ class StateCommits:
             # Of two that create it at once, one finds the other's claim.
             writer.commit(Change(dict([first])), lambda version: version(first.app_id) is not None, new=new)
         else:
+            self._check_spark()
             empty = empty_frame(self._spark, STATE_SCHEMA)
             empty.write.format("delta").mode("append").partitionBy(*PARTITIONS).save(self._path)
 
@@ -369,6 +370,7 @@ class StateCommits:
         if writer is not None:
             writer.commit(Change(dict([claim])), lambda version: (version(claim.app_id) or 0) >= claim.version)
             return
+        self._check_spark()
         rows = self._spark.read.format("delta").load(self._path).limit(0)
         into = rows.write.format("delta").mode("append").partitionBy(*PARTITIONS)
         into.option("txnAppId", claim.app_id).option("txnVersion", str(claim.version)).save(self._path)
@@ -396,9 +398,13 @@ class StateCommits:
         why = why_unreachable(self._files, STATE_TABLE)
         return "Spark encrypts its files" if why is None and adapter_of(self._spark).encrypts_files() else why
 
+    def _check_spark(self) -> None:
+        check_sparks_delta(self._spark, self.why_spark, f"{self._files.named}: its table {STATE_TABLE!r}")
+
     def _replace_by_spark(self, rows: DataFrame, batch_id: int, claim: Claim) -> None:
         if claim.is_made(self._claimed):
             return
+        self._check_spark()
         writer = rows.write.format("delta").mode("overwrite").partitionBy(*PARTITIONS)
         writer = writer.option("replaceWhere", f"batch_id = {batch_id}")
         try:
@@ -415,6 +421,7 @@ class StateCommits:
     ) -> None:
         _is_ended(self._claimed, ended, again)
         if partitions:
+            self._check_spark()
             # Its rows are looked up again: only rows of the same batch's later savepoint are at risk.
             conditions = " OR ".join(f"({_condition(*each)})" for each in partitions)
             self._spark.sql(f"DELETE FROM {quoted_table(self._path)} WHERE {conditions}")  # noqa: S608 - numbers only

@@ -20,7 +20,7 @@ from pyspark.sql.types import StructType
 
 from cojoin.delta.table_batches import FENCE
 from cojoin.delta.table_log import LOG, TableLog, TableVersion
-from cojoin.errors import CheckpointError, ConfigurationError
+from cojoin.errors import CheckpointError, ConfigurationError, EnvironmentSetupError
 from cojoin.session.sessions import adapter_of, open_store
 from cojoin.session.spark_errors import SPARK_ERRORS, first_line
 from cojoin.storage.locations import is_path, is_relative, without_login
@@ -78,6 +78,18 @@ def check_table_name(session: SparkSession, name: str) -> None:
             f"table of another format, or its files are gone; give another name, or put its files back"
         )
         raise ConfigurationError(msg)
+
+
+def check_sparks_delta(session: SparkSession, why: str | None, label: str = "") -> None:
+    """Raise ``EnvironmentSetupError`` unless Spark has Delta's classes.
+
+    ``why`` is the reason why only Spark writes a table; ``label`` names the table where its caller's errors do not.
+    """
+    try:
+        adapter_of(session).check_delta()
+    except EnvironmentSetupError as error:
+        msg = f"{label}{': ' if label else ''}only Spark writes it ({why}), and {error}"
+        raise EnvironmentSetupError(msg) from error
 
 
 def _not_looked_up(name: str, error: BaseException) -> ConfigurationError:

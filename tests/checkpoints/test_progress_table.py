@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,7 +12,8 @@ from cojoin.checkpoints.manifest import Manifests
 from cojoin.checkpoints.progress_table import ProgressTable
 from cojoin.delta import table_batches
 from cojoin.delta.table_log import TableLog
-from cojoin.session.sessions import open_store
+from cojoin.errors import EnvironmentSetupError
+from cojoin.session.sessions import adapter_of, open_store
 from cojoin.storage.local_store import LocalStore
 from tests.checkpoints.reports import MOMENT, manifest
 from tests.spark.data import table
@@ -220,3 +222,27 @@ def test_a_table_that_spark_has_written_goes_on(spark: SparkSession, tmp_path: P
         start.batch(back, 2)
         back.flush()
     assert start.batch_ids() == [0, 1, 2]
+
+
+def test_without_delta_the_table_that_only_spark_writes_is_named(
+    spark: SparkSession, tmp_path: Path, manifests: Manifests, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lacks(self: Any) -> None:
+        msg = "this Spark has no Delta"
+        raise EnvironmentSetupError(msg)
+
+    for module in (progress_table, table_batches):
+        monkeypatch.setattr(module, "why_unreachable", lambda *_: "only Hadoop's file systems reach it")
+    start = Started(spark, tmp_path, manifests)
+    started = start()
+    start.batch(started, 0)
+    started.flush()
+    monkeypatch.setattr(type(adapter_of(spark)), "check_delta", lacks)
+    why = (
+        "its table 'progress': only Spark writes it (only Hadoop's file systems reach it), and this Spark has no Delta"
+    )
+    with pytest.raises(EnvironmentSetupError, match=re.escape(why)):
+        start()
+    start.batch(started, 1)
+    with pytest.raises(EnvironmentSetupError, match=re.escape(why)):
+        started.flush()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from cojoin.checkpoints.state_commits import Claim
-from cojoin.errors import CheckpointError, QueryFailedError
+from cojoin.errors import CheckpointError, EnvironmentSetupError, QueryFailedError
+from cojoin.session.sessions import adapter_of
 from tests.checkpoints.state_stand_ins import SnapshotWriter, rows_of_groups
 
 if TYPE_CHECKING:
@@ -76,8 +78,14 @@ def test_a_table_begun_by_spark_goes_on_here_and_back(spark: SparkSession, tmp_p
     assert by_delta(spark, tmp_path).count() == 0
 
 
-@pytest.mark.slow  # Two snapshots by Spark; that the feature is seen, test_plainness shows.
-def test_a_table_with_deletion_vectors_is_sparks(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.slow  # Two snapshots by Spark; that the feature is seen, test_what_this_does_not_serve_is_sparks shows.
+def test_a_table_with_deletion_vectors_is_sparks(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lacks(self: Any) -> None:
+        msg = "this Spark has no Delta"
+        raise EnvironmentSetupError(msg)
+
     writer = SnapshotWriter(spark, tmp_path)
     writer.write(3)
     writer.write(4)
@@ -97,3 +105,7 @@ def test_a_table_with_deletion_vectors_is_sparks(spark: SparkSession, tmp_path: 
     assert writer.cleaner.clean([3, 4]) > 0
     assert writer.table.has(sixth)
     assert {row.batch_id for row in by_delta(spark, tmp_path).select("batch_id").distinct().collect()} == {6}
+    monkeypatch.setattr(type(adapter_of(spark)), "check_delta", lacks)
+    why = "its table 'state': only Spark writes it (its feature 'deletionVectors'), and this Spark has no Delta"
+    with pytest.raises(EnvironmentSetupError, match=re.escape(why)):
+        writer.write(8)

@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -15,11 +21,11 @@ from cojoin.delta.table_writer import Change, NewTable, why_not_creatable
 from cojoin.session.arrow_types import spark_schema
 from cojoin.session.delta_tables import default_properties
 from cojoin.storage.local_store import LocalStore
-from tests.delta.tables import APP, SCHEMA, append, data_file, ids, writer
+from tests.delta.tables import APP, SCHEMA, append, commit, data_file, ids, writer
 from tests.spark.data import rows, table
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Callable
 
     from pyspark.sql import SparkSession
 
@@ -45,6 +51,83 @@ def same(spark: SparkSession, folder: Path) -> list[int]:
     found = [each for (each,) in rows(table(spark, folder).select("id"))]
     assert found == ids(folder)
     return found
+
+
+def actions_of(spark: SparkSession, folder: Path) -> list[str]:
+    """Return all actions that make up a table's newest version, removals among them, as Delta's own classes read it."""
+    actions = [json.loads(each) for each in deltas_own(spark, folder).stateDS().toJSON().collectAsList()]
+    for removed in (each["remove"] for each in actions if "remove" in each):
+        # The log's checkpoints may leave out the rest, which only readers of the commit need.
+        for name in removed.keys() - {"path", "deletionTimestamp", "deletionVector"}:
+            del removed[name]
+    return sorted(json.dumps(each, sort_keys=True) for each in actions)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("made_with", "last"),
+    [
+        ("'delta.enableDeletionVectors' = 'true', 'delta.checkpointInterval' = '3'", 6),
+        (
+            "'delta.enableDeletionVectors' = 'true', 'delta.checkpointPolicy' = 'v2', 'delta.checkpointInterval' = '3'",
+            6,
+        ),
+        ("'delta.enableDeletionVectors' = 'true'", 10),
+        ("'delta.enableChangeDataFeed' = 'true', 'delta.checkpointPolicy' = 'v2', 'delta.checkpointInterval' = '3'", 6),
+    ],
+)
+def test_a_checkpoint_of_the_log_has_all_that_its_commits_had(
+    spark: SparkSession, tmp_path: Path, made_with: str, last: int
+) -> None:
+    place, commits = tmp_path / "t", tmp_path / "commits"
+    name, log = f"delta.`{place}`", place / "_delta_log"
+    spark.sql(
+        f"CREATE TABLE {name} (id BIGINT COMMENT 'the row') USING delta COMMENT 'a table' "
+        f"TBLPROPERTIES ({made_with}, 'ours' = 'yes')"
+    )
+    added = spark.range(100, 110).coalesce(1).write.format("delta").mode("append")
+    added.option("txnAppId", "theirs").option("txnVersion", 4).save(str(place))
+    # The second one gives the same file another vector; where an interval is set, Spark writes a checkpoint here.
+    spark.sql(f"DELETE FROM {name} WHERE id = 103")
+    spark.sql(f"DELETE FROM {name} WHERE id = 107")
+    file = data_file(place, [200])
+    tagged = {"path": file.path, "size": file.size, "partitionValues": {}, "modificationTime": 5, "dataChange": True}
+    commit(place, 4, {"add": {**tagged, "stats": file.statistics, "tags": {"a": "b"}}})
+    ours = writer(place)
+    for version in range(5, last + 1):
+        # The commits, before they are cleaned away as those of 1970.
+        shutil.copytree(place, commits, dirs_exist_ok=True, ignore=shutil.ignore_patterns("*checkpoint*", "_sidecars"))
+        for each in log.glob("*.json"):
+            os.utime(each, (1, 1))
+        append(ours, place, version)
+    shutil.copy(log / f"{last:020d}.json", commits / "_delta_log")
+    for each in place.glob("*.parquet"):
+        shutil.copy(each, commits)
+    kept = sorted(int(each.name[:20]) for each in log.glob("*.json") if "checkpoint" not in each.name)
+    assert 0 < kept[0] <= last
+    assert (log / f"{last:020d}.checkpoint.parquet").exists()
+    for each in kept[:-1]:
+        (log / f"{each:020d}.json").unlink()
+    for each in log.glob("*.crc"):
+        each.unlink()
+
+    expected, found = (TableLog(LocalStore(str(each), "table")) for each in (commits, place))
+    assert len(expected.versions()) == last + 1
+    assert found.versions() == (last,)
+    before, after = expected.at(last), found.at(last)
+    for name in ("protocol", "table_id", "schema_text", "partition_columns", "properties", "applications"):
+        assert getattr(before, name) == getattr(after, name)
+    assert after.applications == {"theirs": 4, APP: last}
+    # A checkpoint of Spark's has no file as changed data.
+    files, kept_files = ([replace(each, changes_data=True) for each in log.files(last)] for log in (expected, found))
+    assert kept_files == files
+    assert any(each.deletion_vector for each in found.files(last)) == ("DeletionVectors" in made_with)
+    assert actions_of(spark, place) == actions_of(spark, commits)
+    assert [each for (each,) in rows(table(spark, place).select("id"))] == [
+        *range(5, last + 1),
+        *(each for each in range(100, 110) if each not in {103, 107}),
+        200,
+    ]
 
 
 @pytest.mark.slow
@@ -198,3 +281,68 @@ def test_the_properties_that_a_session_gives_new_tables(spark: SparkSession) -> 
         )
     finally:
         spark.conf.unset(name)
+
+
+def _held(folder: str) -> bool:
+    """Say that a statement has read its table, and wait until its commit may follow."""
+    (Path(folder) / "read").touch()
+    until = time.monotonic() + 120
+    while not (Path(folder) / "appended").exists() and time.monotonic() < until:
+        time.sleep(0.05)
+    return True
+
+
+def _outcome(spark: SparkSession, folder: Path, statement: str, append_to: Callable[[Path], Any]) -> list[int] | str:
+    """Return a table's rows, or the name of the conflict, after a statement with an append before its commit."""
+    place = folder / "t"
+    spark.sql(f"CREATE TABLE delta.`{place}` (id BIGINT, side STRING) USING delta PARTITIONED BY (side)")
+    spark.range(2).selectExpr("id", "'a' side").coalesce(1).write.format("delta").mode("append").save(str(place))
+    spark.udf.register("meanwhile", lambda _, to=str(folder): _held(to), "boolean")
+    with ThreadPoolExecutor(1) as threads:
+        running = threads.submit(spark.sql, statement.format(table=f"delta.`{place}`"))
+        while not (folder / "read").exists() and not running.done():
+            time.sleep(0.05)
+        append_to(place)
+        (folder / "appended").touch()
+        error = running.exception()
+    commits = list(TableLog(LocalStore(str(place))).commits(1))
+    assert commits[0].info["isBlindAppend"]
+    if error is not None:
+        assert len(commits) == 1
+        return next(each for each in str(error).split() if "CONCURRENT" in each)
+    assert [each.info["readVersion"] for each in commits] == [1, 1]
+    return same(spark, place)
+
+
+_MERGE = (
+    "MERGE INTO {table} t USING (SELECT id FROM range(1, 3) WHERE meanwhile(id)) s ON t.id = s.id "
+    "WHEN MATCHED THEN UPDATE SET id = 21 WHEN NOT MATCHED THEN INSERT (id, side) VALUES (22, 'a')"
+)
+_CONFLICT = "[DELTA_CONCURRENT_APPEND.WITH_PARTITION_HINT]"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("statement", "expected"),
+    [
+        ("DELETE FROM {table} WHERE side = 'a' AND id = 1 AND meanwhile(id)", [0, 7]),
+        ("UPDATE {table} SET id = 21 WHERE side = 'a' AND id = 1 AND meanwhile(id)", [0, 7, 21]),
+        ("DELETE FROM {table} WHERE id = 1 AND meanwhile(id)", _CONFLICT),
+        (_MERGE, _CONFLICT),
+    ],
+)
+def test_an_append_between_a_statements_read_and_its_commit_is_as_sparks_own(
+    spark: SparkSession, tmp_path: Path, statement: str, expected: list[int] | str
+) -> None:
+    schema = pa.schema([*SCHEMA, pa.field("side", pa.string())])
+
+    def by_spark(place: Path) -> None:
+        added = spark.range(7, 8).selectExpr("id", "'b' side").coalesce(1)
+        added.write.format("delta").mode("append").save(str(place))
+
+    def by_us(place: Path) -> None:
+        writer(place).commit(Change({APP: 7}, schema, [data_file(place, [7], side="b")]), lambda _: False)
+
+    for name, append_to in (("spark", by_spark), ("ours", by_us)):
+        (tmp_path / name).mkdir()
+        assert _outcome(spark, tmp_path / name, statement, append_to) == expected, name

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+import sys
 import time
 import uuid
 from typing import TYPE_CHECKING, Any
@@ -21,8 +22,9 @@ from cojoin.engine.state.segments import SegmentOptions
 from cojoin.session.session_adapter import FILE_MANAGER, changed_settings
 from cojoin.session.sessions import open_store
 from tests.seeds import drawn
-from tests.servers.s3 import HANG_UP, SETTINGS, Refusal
-from tests.spark.data import Folders, Streams, asof, connect, generate
+from tests.servers.jars import s3_jars
+from tests.servers.s3 import HANG_UP, SETTINGS, Refusal, S3Server
+from tests.spark.data import Folders, Streams, asof, connect, generate, table
 from tests.spark.saved import DRAIN, Saved
 
 if TYPE_CHECKING:
@@ -30,8 +32,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import SparkSession
-
-    from tests.servers.s3 import S3Server
 
 pytestmark = pytest.mark.spark
 
@@ -46,6 +46,19 @@ def data(tmp_path: Path) -> tuple[Streams, Folders]:
     streams, folders = generate(trades=120, customers=40), Folders(tmp_path / "data")
     write_files(streams, folders)
     return streams, folders
+
+
+class Hidden:
+    """Files of the inputs that a run does not see, until they are shown."""
+
+    def __init__(self, folders: Folders, pattern: str) -> None:
+        self._files = [(path, path.with_name(f".{path.name}")) for path in folders.root.glob(f"*/{pattern}.parquet")]
+        for path, hidden in self._files:
+            path.rename(hidden)
+
+    def show(self) -> None:
+        for path, hidden in self._files:
+            hidden.rename(path)
 
 
 def join_of(folders: Folders, files_a_batch: int = 1) -> cj.Joined:
@@ -180,6 +193,38 @@ def test_a_checkpoint_and_its_output_may_be_on_two_stores(
     saved.run(trigger=DRAIN, output=cj.sinks.delta(f"{output}/out"))
     out, dead = enriched(spark, f"{output}/out"), rejected(spark, f"{saved.checkpoint}/rejected")
     assert not compare(streams, on_s3, out, dead)
+
+
+@pytest.mark.slow  # Two runs on an object store, by Spark's own writer.
+def test_a_query_by_hadoop_is_written_by_spark_and_goes_on(
+    spark: SparkSession, bucket: S3Server, data: tuple[Streams, Folders]
+) -> None:
+    streams, folders = data
+    saved, hidden = Saved(spark, f"{bucket.root}/query", folders), Hidden(folders, "0000[8-9]*")
+    written = ("output", "rejected", "checkpoint/state", "checkpoint/progress")
+    with changed_settings(spark, {"spark.cojoin.storage": "hadoop"}):
+        first = saved.run(join_of(folders, 2))
+        hidden.show()
+        last = saved.run(join_of(folders, 2), trigger=DRAIN)
+        for query in (first, last):
+            assert query.progress is not None
+            assert query.progress.written_by_spark == dict.fromkeys(written, "only Hadoop's file systems reach it")
+        saved.assert_conserved()
+        assert not faults(spark, streams, saved)
+        progress = table(spark, f"{saved.checkpoint}/progress").select("batch_id")
+        batches = [row.batch_id for row in progress.collect()]
+    assert last.progress is not None
+    assert len(batches) == len(set(batches))
+    assert max(batches) == last.progress.batch_id
+    # Nothing but Spark has committed.
+    infos = [content for name, content in bucket.objects() if "/_delta_log/" in name and name.endswith(".json")]
+    assert {name.partition("/_delta_log/")[0] for name, _ in bucket.objects() if "_delta_log" in name} == {
+        "query/checkpoint/progress",
+        "query/checkpoint/rejected",
+        "query/checkpoint/state",
+        "query/out",
+    }
+    assert all(b'"engineInfo":"Apache-Spark' in each for each in infos)
 
 
 THEIRS = b'{"txn":{"appId":"theirs","version":1}}\n'
@@ -329,3 +374,23 @@ def test_a_disk_that_is_full_loses_nothing(
     assert not faults(spark, streams, saved)
     assert errors
     assert all("No space left on device" in each for each in errors), errors
+
+
+@pytest.mark.slow  # A session of another process, whose settings can't be changed.
+def test_no_text_of_spark_has_the_credentials(data: tuple[Streams, Folders], tmp_path: Path) -> None:
+    if not s3_jars():
+        pytest.skip("the jars for s3a:// are those of Spark 4.2")
+    assert data[1].root == tmp_path / "data"
+    with S3Server(f"bucket-{uuid.uuid4().hex}") as server:
+        program = [sys.executable, "-m", "tests.spark.logged_query", str(tmp_path), server.endpoint, server.root]
+        done = subprocess.run(program, check=False, capture_output=True)
+        assert not done.returncode, done.stderr[-4000:]
+        stored = dict(server.objects())
+    logs = {path.name: path.read_bytes() for path in (tmp_path / "events").rglob("*") if path.is_file()}
+    # The log has what Spark shows of a session and of each query's plan.
+    assert any(b"fs.s3a.secret.key" in each and b"SparkListenerSQLExecutionStart" in each for each in logs.values())
+    assert b"== Analyzed Logical Plan ==" in done.stdout
+    assert any(name.startswith("query/checkpoint/") for name in stored)
+    texts = {"printed": done.stdout, "logged": done.stderr, **logs, **stored}
+    signs = (*SECRETS, b"X-Amz-Signature", b"X-Amz-Credential", b"AWSAccessKeyId")
+    assert not {name: sign for name, text in texts.items() for sign in signs if sign in text}

@@ -60,7 +60,14 @@ from cojoin.engine.upsert import is_same_rule
 from cojoin.engine.values.rows import back_quoted
 from cojoin.errors import CheckpointError, ConfigurationError, EnvironmentSetupError, QueryFailedError, did_you_mean
 from cojoin.session.arrow_types import spark_schema
-from cojoin.session.delta_tables import check_table_name, columns_of, default_properties, read_table, table_in_sql
+from cojoin.session.delta_tables import (
+    check_sparks_delta,
+    check_table_name,
+    columns_of,
+    default_properties,
+    read_table,
+    table_in_sql,
+)
 from cojoin.session.sessions import adapter_of, empty_frame, is_left_to_spark
 from cojoin.session.spark_errors import SPARK_ERRORS, names_other_commit
 from cojoin.spark.batch.direct_reader import why_by_columns
@@ -293,11 +300,7 @@ class DeltaSink(Sink):
         if self.upsert is not None and not adapter_of(session).copies_settings:
             msg = f"{role}: {self.describe()}: {no_merge(why)}"
             raise ConfigurationError(msg)
-        try:
-            _check_spark(session, why)
-        except EnvironmentSetupError as error:
-            msg = f"{role}: {self.describe()}: {error}"
-            raise EnvironmentSetupError(msg) from error
+        check_sparks_delta(session, why, f"{role}: {self.describe()}")
 
     def target(
         self, session: SparkSession, schema: pa.Schema, transactions: TableTransactions
@@ -348,15 +351,6 @@ class DeltaSink(Sink):
         if faults:
             msg = f"{role}: {self.describe()}: the output does not fit the existing table: {'; '.join(faults)}"
             raise ConfigurationError(msg)
-
-
-def _check_spark(session: SparkSession, why: str | None) -> None:
-    """Raise ``EnvironmentSetupError`` unless Spark has Delta's classes; ``why`` is the reason why only it writes."""
-    try:
-        adapter_of(session).check_delta()
-    except EnvironmentSetupError as error:
-        msg = f"only Spark writes it ({why}), and {error}"
-        raise EnvironmentSetupError(msg) from error
 
 
 class DeltaWriter(SinkWriter):
@@ -476,7 +470,7 @@ class DeltaWriter(SinkWriter):
         _, newest = self._transactions.look()
         if not self._has_batch(newest, marker):
             # Another writer may have upgraded the table since the start.
-            _check_spark(self._session, self.why_spark)
+            check_sparks_delta(self._session, self.why_spark)
             if self._rule is not None:
                 self._merge(self._rule, frame, marker)
                 return self._written(marker, self._transactions.table())

@@ -179,13 +179,7 @@ def _property(text: str) -> tuple[str, str, str]:
 FEATURES = [
     ("nothing special", "", "", "", None),
     ("partitions", "", "PARTITIONED BY (customer_id)", "", "partition"),
-    (
-        "NOT NULL",
-        ", must INT NOT NULL DEFAULT 1",
-        "TBLPROPERTIES ('delta.feature.allowColumnDefaults' = 'supported')",
-        "",
-        "",
-    ),
+    ("NOT NULL", "", "", "CREATE OR REPLACE TABLE {table} ({strict}) USING delta", "its column 'trade_id' is NOT NULL"),
     ("appendOnly", *_property("'delta.appendOnly' = 'true'"), None),
     ("change data feed", *_property("'delta.enableChangeDataFeed' = 'true'"), None),
     ("timestamp_ntz", *_property("'delta.feature.timestampNtz' = 'supported'"), None),
@@ -193,14 +187,14 @@ FEATURES = [
     ("deletion vectors", *_property("'delta.enableDeletionVectors' = 'true'"), None),
     ("v2 checkpoints", *_property("'delta.checkpointPolicy' = 'v2'"), None),
     ("CHECK", "", "", "ALTER TABLE {table} ADD CONSTRAINT positive CHECK (trade_id > 0)", "positive"),
-    ("generated columns", ", day DATE GENERATED ALWAYS AS (CAST(event_time AS DATE))", "", "", ""),
-    ("identity", ", n BIGINT GENERATED ALWAYS AS IDENTITY", "", "", ""),
+    ("generated columns", ", day DATE GENERATED ALWAYS AS (CAST(event_time AS DATE))", "", "", "generated values"),
+    ("identity", ", n BIGINT GENERATED ALWAYS AS IDENTITY", "", "", "identityColumns"),
     (
         "defaults",
         ", tag STRING DEFAULT 'x'",
         "TBLPROPERTIES ('delta.feature.allowColumnDefaults' = 'supported')",
         "",
-        "",
+        "allowColumnDefaults",
     ),
     ("column mapping", *_property("'delta.columnMapping.mode' = 'name'"), "column mapping"),
     ("row tracking", *_property("'delta.enableRowTracking' = 'true'"), "domainMetadata"),
@@ -225,9 +219,10 @@ def test_a_table_with_a_feature_has_each_row_once(
 ) -> None:
     folders.add_trades(trades([(2, 1, 20), (3, 2, 30)]))
     joined, out = asof(folders.connect(spark)), f"{tmp_path}/out"
-    spark.sql(f"CREATE TABLE delta.`{out}` ({schema_to_ddl(joined.plan.output)}{columns}) USING delta {clauses}")
+    ddl = schema_to_ddl(joined.plan.output)
+    spark.sql(f"CREATE TABLE delta.`{out}` ({ddl}{columns}) USING delta {clauses}")
     if then:
-        spark.sql(then.format(table=f"delta.`{out}`"))
+        spark.sql(then.format(table=f"delta.`{out}`", strict=ddl.replace(",", " NOT NULL,", 1)))
     query = start(spark, folders, out, f"{tmp_path}/checkpoint")
     assert query.progress is not None
     by_spark = query.progress.written_by_spark.get("output")
