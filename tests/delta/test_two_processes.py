@@ -44,6 +44,7 @@ def test_each_commit_of_each_process_is_there_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.more  # Spark's commit, which takes longest, is seldom the first.
 @pytest.mark.spark
 def test_cojoin_deltalake_and_spark_write_at_once(spark: SparkSession, tmp_path: Path) -> None:
     place = tmp_path / "t"
@@ -58,23 +59,22 @@ def test_cojoin_deltalake_and_spark_write_at_once(spark: SparkSession, tmp_path:
         each: subprocess.Popen([*command, str(begin), each], stdout=subprocess.PIPE, text=True)
         for each, begin in begins.items()
     }
-    expected = []
     try:
-        for number in range(0, 30, 10):
-            added = spark.range(number, number + 4).selectExpr("id", "'spark' side").repartition(2)
-            added.write.format("delta").mode("append").save(str(place))
-            spark.sql(
-                f"MERGE INTO {name} t USING (SELECT {number}L id) s ON t.side = 'spark' AND t.id = s.id "
-                "WHEN MATCHED THEN UPDATE SET id = t.id + 1000"
-            )
-            spark.sql(f"DELETE FROM {name} WHERE side = 'spark' AND id = {number + 1}")
-            spark.sql(f"{'OPTIMIZE' if number else 'VACUUM'} {name}")
-            expected += [number + 2, number + 3, number + 1000]
+        added = spark.range(4).selectExpr("id", "'spark' side").repartition(2)
+        added.write.format("delta").mode("append").save(str(place))
+        spark.sql(
+            f"MERGE INTO {name} t USING (SELECT 0L id) s ON t.side = 'spark' AND t.id = s.id "
+            "WHEN MATCHED THEN UPDATE SET id = t.id + 1000"
+        )
+        spark.sql(f"DELETE FROM {name} WHERE side = 'spark' AND id = 1")
+        spark.sql(f"VACUUM {name}")
+        spark.sql(f"OPTIMIZE {name} WHERE side = 'spark'")
     finally:
         (tmp_path / "stop").touch()
         counts = {each: int(process.communicate(timeout=120)[0] or 0) for each, process in running.items()}
     assert [each.returncode for each in running.values()] == [0, 0]
-    assert min(counts.values()) > 2
+    assert min(counts.values()) > 1
+    expected = [2, 3, 1000]
     for each, begin in begins.items():
         expected += range(begin, begin + counts[each])
     assert [each for (each,) in rows(table(spark, place).select("id"))] == sorted(expected)
@@ -109,7 +109,7 @@ def until_stopped(folder: Path, number: int, append_to: Callable[[Path, int], No
     while not (folder.parent / "stop").exists():
         append_to(folder, number)
         number += 1
-        time.sleep(1.5)
+        time.sleep(4)
     return number - begin
 
 
