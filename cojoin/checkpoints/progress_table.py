@@ -93,8 +93,7 @@ class ProgressTable:
             newest = rows.largest("batch_id")
             self._written = NO_BATCH if newest is None else newest
         elif any(name.endswith(".json") for name in self._files.names(f"{_FOLDER}/{LOG}")):
-            why = self.why_spark if rows is None else rows.why_not
-            check_sparks_delta(self._spark, why, f"{self._files.named}: its table {_FOLDER!r}")
+            self._check_spark(self.why_spark if rows is None else rows.why_not)
             self._written = newest_batch(self._spark.read.format("delta").load(self._path))
         self._waiting = self._manifests.read_after(self._written)
 
@@ -133,7 +132,7 @@ class ProgressTable:
         if not self._waiting:
             return
         last = self._waiting[-1]
-        transactions = self._transactions(f"cojoin-{last.query_id}-progress")
+        transactions = TableTransactions(self._spark, self._path, f"cojoin-{last.query_id}-progress", is_shared=True)
         for _ in range(_TRIES):
             # Another driver, which held the lease before or after this one, may have written some of them.
             _, newest = transactions.look()
@@ -144,8 +143,8 @@ class ProgressTable:
         self._written = last.batch_id
         self._manifests.clean(last.batch_id - _KEPT_MANIFESTS)
 
-    def _transactions(self, app_id: str) -> TableTransactions:
-        return TableTransactions(self._spark, self._path, app_id, is_shared=True)
+    def _check_spark(self, why: str | None) -> None:
+        check_sparks_delta(self._spark, why, f"{self._files.named}: its table {_FOLDER!r}")
 
     def _following(self, newest: int) -> list[Manifest]:
         """Return the batches that follow the table's newest one, with those that this run has not seen.
@@ -166,7 +165,7 @@ class ProgressTable:
         rows, last = progress_rows(waiting), waiting[-1]
         self.why_spark = transactions.why_spark(PROGRESS_SCHEMA)
         if self.why_spark is not None:
-            check_sparks_delta(self._spark, self.why_spark, f"{self._files.named}: its table {_FOLDER!r}")
+            self._check_spark(self.why_spark)
             # An Arrow table becomes a local relation; Python rows would start a Python worker.
             writer = self._spark.createDataFrame(rows).coalesce(1).write.format("delta")
             writer = writer.option("txnAppId", transactions.app_id).option("txnVersion", last.batch_id)
