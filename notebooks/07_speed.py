@@ -410,8 +410,9 @@ pd.DataFrame(
 # **Memory.** A task reads from these files, and merges them, within a budget of 1 GB, so that a key group's state may be
 # larger than the memory: `spark.cojoin.memory` in the session (`128m`), by default half of what
 # `spark.executor.pyspark.memory` leaves to each core. The batch's own rows come on top, as does one key with all its
-# versions. A snapshot names the files and copies none of their rows, and a restore reads a state in ranges of keys, which
-# wait in plain files on the task's local disk (`spark.io.encryption.enabled` does not cover them).
+# versions, and the waiting rows of a function at its drain. A snapshot names the files and copies none of their rows,
+# and a restore reads a state in ranges of keys, which wait in plain files on the task's local disk
+# (`spark.io.encryption.enabled` does not cover them).
 #
 # | an as-of join, one key group (`python -m benchmarks.state.memory`) | peak above an idle worker |
 # |---|---|

@@ -13,14 +13,12 @@ class MemoryStore:
     def __init__(self) -> None:
         self.files: dict[str, bytes] = {}
 
-    def write(self, name: str, content: pa.Buffer) -> None:
+    def write(self, name: str, content: pa.Buffer) -> object:
         assert self.files.get(name, content.to_pybytes()) == content.to_pybytes()
         self.files[name] = content.to_pybytes()
+        return id(self.files[name])
 
-    def stamp(self, name: str) -> int:
-        return id(self.files.get(name))
-
-    def open(self, name: str) -> pa.Buffer:
+    def open(self, name: str) -> tuple[pa.Buffer, object]:
         if name not in self.files:
             raise FileNotFoundError(name)
-        return pa.py_buffer(self.files[name])
+        return pa.py_buffer(self.files[name]), id(self.files[name])

@@ -7,10 +7,11 @@ read a file before the start; if that fails, or Hadoop alone reaches the object 
 store.
 
 A segment is deleted once a restart, a repeated batch or a snapshot can't need it. That is when neither the manifests of
-the last ten batches nor those in the index of a snapshot name it (``Snapshots.segments``), and it was written at least
-two batches before the last one. (Two manifests are enough for a restart. A savepoint in another process is noted while
-its batch is one of the last ten, so that the files that it names stay however long it takes.) A crash before the
-deletion may leave files behind, which a later run deletes. It never loses a file that is needed.
+the last ten batches nor the index of a snapshot names it (``Snapshots.segments``), and it was written at least ten
+batches before the last one. (Two would be enough for a restart. A savepoint in another process is noted while its batch
+is one of the last ten, so that the files that it names stay however long it takes. Of a batch that Spark has computed
+twice, as after a lost executor, the state may name other files of equal rows than the manifest does.) A crash before
+the deletion may leave files behind, which a later run deletes. It never loses a file that is needed.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import os
 import uuid
 from collections import OrderedDict, deque
 from dataclasses import dataclass, replace
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -42,28 +44,31 @@ _LOG = logging.getLogger(__name__)
 
 FOLDER = "segments"
 KEPT_MANIFESTS = 10
-"""The number of newest manifests whose segments are kept."""
+"""The number of newest manifests whose segments are kept, and of batches after which one that none names is deleted."""
 
-_KEPT_BATCHES = 2
 _LISTED_EVERY = 100
 _CACHE_BYTES = 256 << 20
 
 _stores: dict[str, ObjectStore] = {}
 """The object stores that this process has opened, by the folder's URL."""
 
-_read: OrderedDict[str, pa.Buffer] = OrderedDict()
-"""The files that this process read last from non-local file systems; a file of one name never changes."""
+_read: OrderedDict[str, tuple[pa.Buffer, int]] = OrderedDict()
+"""The files that this process read last from non-local file systems, each with the number of its fetch."""
+
+_fetches = count()
 
 
 @dataclass(frozen=True)
 class SegmentFolder:
     """The URL of a checkpoint's segments (``state.segments.SegmentStore``); it is serialized with the tasks.
 
-    ``settings`` are those of its object store; None on other file systems.
+    ``settings`` are those of its object store; None on other file systems. ``cache_bytes`` limits what a process keeps
+    of the files that it read from non-local file systems.
     """
 
     uri: str
     settings: Settings | None = None
+    cache_bytes: int = _CACHE_BYTES
 
     @classmethod
     def of(cls, files: Store) -> SegmentFolder:
@@ -75,39 +80,45 @@ class SegmentFolder:
         """The directory, for messages."""
         return self.uri
 
-    def write(self, name: str, content: pa.Buffer) -> None:
+    def within(self, memory: int) -> SegmentFolder:
+        """Return the folder for tasks that may use so many bytes of memory."""
+        return replace(self, cache_bytes=min(_CACHE_BYTES, memory // 4))
+
+    def write(self, name: str, content: pa.Buffer) -> object:
         """Write a file whole or not at all; an existing file of that name has the same content."""
         if self.settings is not None:
             _object_store(self.uri, self.settings).write_bytes(name, content.to_pybytes())
-            return
+            return None
         system, path = file_system(f"{self.uri}/{name}", "segments")
-        if system.type_name == "local":
-            partial = Path(path).with_name(f".{name}.{uuid.uuid4().hex}.tmp")
-            try:
-                partial.write_bytes(memoryview(content))
-                os.replace(partial, path)  # noqa: PTH105 - the one call that is atomic wherever Python runs
-            except OSError as error:
-                with contextlib.suppress(OSError):
-                    partial.unlink(missing_ok=True)
-                msg = (
-                    f"segment {path} of {content.size:,} bytes can't be written: {error.strerror}; see to "
-                    f"this disk and start the query again: the batch is run again, and nothing is lost"
-                )
-                raise CheckpointError(msg) from error
-        else:
-            partial_path = f"{path.removesuffix(name)}.{name}.{uuid.uuid4().hex}.tmp"
-            with system.open_output_stream(partial_path) as stream:
+        try:
+            if system.type_name == "local":
+                _write_local(Path(path), content)
+                return _stamp(path)
+            partial = f"{path.removesuffix(name)}.{name}.{uuid.uuid4().hex}.tmp"
+            with system.open_output_stream(partial) as stream:
                 stream.write(content)
-            system.move(partial_path, path)
+            system.move(partial, path)
+        except OSError as error:
+            msg = (
+                f"segment {path} of {content.size:,} bytes can't be written: {error.strerror or error}; see to "
+                f"this disk and start the query again: the batch is run again, and nothing is lost"
+            )
+            raise CheckpointError(msg) from error
+        return None
 
-    def open(self, name: str) -> pa.Buffer:
-        """Return a file's bytes, mapped into memory where the file is local; ``OSError`` where it can't be read."""
+    def open(self, name: str) -> tuple[pa.Buffer, object]:
+        """Return a file's bytes and their stamp; a local file is mapped into memory; ``OSError`` if it can't be read.
+
+        The stamp is a local file's inode, size and modification time before it was opened, and the number of the fetch
+        of any other file.
+        """
         uri = f"{self.uri}/{name}"
         if self.settings is None:
             system, path = file_system(uri, "segments")
             if system.type_name == "local":
+                stamp = _stamp(path)
                 with pa.memory_map(path) as file:
-                    return file.read_buffer()
+                    return file.read_buffer(), stamp
         if uri in _read:
             _read.move_to_end(uri)
             return _read[uri]
@@ -116,19 +127,10 @@ class SegmentFolder:
                 content = file.read_buffer()
         else:
             content = self._read_object(name)
-        _read[uri] = content
-        while len(_read) > 1 and sum(each.size for each in _read.values()) > _CACHE_BYTES:
+        _read[uri] = content, next(_fetches)
+        while len(_read) > 1 and sum(each.size for each, _ in _read.values()) > self.cache_bytes:
             _read.popitem(last=False)
-        return content
-
-    def stamp(self, name: str) -> tuple[int, ...]:
-        """Return the inode, size and modification time of a local file; an empty tuple for other files."""
-        if self.settings is None:
-            system, path = file_system(f"{self.uri}/{name}", "segments")
-            if system.type_name == "local":
-                about = Path(path).stat()
-                return about.st_ino, about.st_size, about.st_mtime_ns
-        return ()
+        return _read[uri]
 
     def _read_object(self, name: str) -> pa.Buffer:
         assert self.settings is not None
@@ -140,6 +142,22 @@ class SegmentFolder:
             msg = f"{self.uri}/{name} does not exist"
             raise FileNotFoundError(msg)
         return pa.py_buffer(content)
+
+
+def _write_local(path: Path, content: pa.Buffer) -> None:
+    partial = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+    try:
+        partial.write_bytes(memoryview(content))
+        os.replace(partial, path)  # noqa: PTH105 - the one call that is atomic wherever Python runs
+    except OSError:
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
+        raise
+
+
+def _stamp(path: str) -> tuple[int, ...]:
+    about = Path(path).stat()
+    return about.st_ino, about.st_size, about.st_mtime_ns
 
 
 def _object_store(uri: str, settings: Settings) -> ObjectStore:
@@ -154,17 +172,19 @@ def open_segments(files: Store) -> SegmentFolder | None:
     """Create and return the directory of a checkpoint's segments; None if a test file can't be written and read.
 
     None also for an object store that is left to Hadoop, since pyarrow would write without the session's settings, such
-    as those of encryption; a query that has segments in it continues with them.
+    as those of encryption; a query that has segments in it continues with them. Raises ``CheckpointError`` where it has
+    segments, and a test file can't be written and read now.
     """
-    folder, probe = SegmentFolder.of(files), f"probe-{uuid.uuid4().hex}"
+    folder, probe, has_segments = SegmentFolder.of(files), f"probe-{uuid.uuid4().hex}", False
     is_hadoops = folder.settings is None and files.root.partition("://")[0] in SCHEMES
     try:
-        if is_hadoops and all(name.startswith("probe-") for name in files.names(FOLDER)):
+        has_segments = any(not name.startswith("probe-") for name in files.names(FOLDER))
+        if is_hadoops and not has_segments:
             why = "tasks do not reach its object store with the session's settings"
         else:
             files.make_directory(FOLDER)
             folder.write(probe, pa.py_buffer(probe.encode()))
-            content = folder.open(probe).to_pybytes()
+            content = folder.open(probe)[0].to_pybytes()
             is_listed = files.exists(f"{FOLDER}/{probe}")
             files.delete(f"{FOLDER}/{probe}")
             if is_listed and content == probe.encode():
@@ -172,17 +192,23 @@ def open_segments(files: Store) -> SegmentFolder | None:
             why = f"a test file in {FOLDER} is {'not as it was written' if is_listed else 'not listed'}"
     except (ConfigurationError, CheckpointError, OSError, pa.ArrowException) as error:
         why = str(error)
-    _LOG.info("checkpoint %s: its state stays in Spark's own state store: %s", files.root, why)
+    if has_segments:
+        msg = (
+            f"{files.named}: its state has rows in files in {FOLDER}, and a test file can't be written and read there: "
+            f"{why}; see to this store, and start the query again"
+        )
+        raise CheckpointError(msg)
+    _LOG.warning("%s: its state stays in Spark's own state store, in memory as a whole: %s", files.named, why)
     return None
 
 
 def obsolete(names: Collection[str], last_batch_id: int, needed: Collection[str]) -> list[str]:
     """Return the files that no manifest of the last batches names, and that are old.
 
-    >>> obsolete(["000000000003-00000-ab.arrow", "000000000005-00000-cd.arrow"], 5, [])
+    >>> obsolete(["000000000003-00000-ab.arrow", "000000000005-00000-cd.arrow"], 13, [])
     ['000000000003-00000-ab.arrow']
     """
-    return sorted(name for name in names if name not in needed and _batch_id(name) <= last_batch_id - _KEPT_BATCHES)
+    return sorted(name for name in names if name not in needed and _batch_id(name) <= last_batch_id - KEPT_MANIFESTS)
 
 
 def _batch_id(name: str) -> int:

@@ -4,7 +4,9 @@ The *content* of a row is the tables of the key group's state. Rows that the sta
 the content names their files, as the state value does, and they are kept as long as the snapshot (``segment_files``).
 So a snapshot costs as much as a state value, however large the state is. The content is written only if it changed
 since the previous snapshot, by its fingerprint; otherwise the row points to the snapshot that has it. The *header*,
-with the watermarks and the counters, is small and always changes, so every row has it.
+with the watermarks, the counters and the names of the content's files, is small and always changes, so every row has
+it. The index of the snapshot keeps the files that its rows name: a task that is run again may have given its files
+other names than the batch's manifest has.
 
 The calls decide whether a batch ends with a snapshot, each from its key group's state (``SnapshotCadence``). The driver
 foresees it (``DueSnapshots``).
@@ -55,7 +57,7 @@ STATE_SCHEMA = pa.schema(
 
 - *batch_id*, *key_group*: the snapshot and the key group.
 - *segment*: the key group again where the row has the content, else null; the table is partitioned by it.
-- *header*: watermarks and counters, as JSON.
+- *header*: watermarks and counters, and under ``"files"`` the names of the content's files if there are any, as JSON.
 - *content_batch_id*: the snapshot whose row has the content; *fingerprint*: the content's BLAKE2b; *content_bytes*: its
   size in bytes.
 - *seal*: the BLAKE2b of header, fingerprint and the description of the tables; the snapshot's index file has a BLAKE2b
@@ -65,8 +67,9 @@ STATE_SCHEMA = pa.schema(
 """
 
 
-_NOT_OF_HEADERS = ("saved", SEGMENTS, codec.RUNS)
-"""The entries of a state value's header that a row's header lacks: the content has the names of files."""
+_FILES = "files"
+_NOT_OF_HEADERS = ("saved", SEGMENTS, codec.RUNS, _FILES)
+"""The entries of a state value's header, or of another row's, that a row's header does not take over."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +125,9 @@ def snapshot_row(
     content = codec.encode(files.header(), tables)
     fingerprint = _digest(content)
     is_new = saved.get("fingerprint") != fingerprint
-    text = json.dumps({name: value for name, value in header.items() if name not in _NOT_OF_HEADERS})
+    of_row = {name: value for name, value in header.items() if name not in _NOT_OF_HEADERS}
+    names = sorted(file.name for file in files.files())
+    text = json.dumps({**of_row, _FILES: names} if names else of_row)
     described = describe_content(files, tables)
     row = {
         "batch_id": batch_id,
@@ -143,6 +148,12 @@ def snapshot_row(
         "fingerprint": fingerprint,
     }
     return pa.Table.from_pylist([row], schema=STATE_SCHEMA), remembered
+
+
+def files_of(header: str) -> list[str]:
+    """Return the names of the files that a row's header names."""
+    names: list[str] = json.loads(header).get(_FILES, [])
+    return names
 
 
 def describe_content(files: NamedFiles, tables: Mapping[str, pa.Table]) -> list[dict[str, Any]]:

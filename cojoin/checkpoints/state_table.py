@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from dataclasses import replace
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -28,7 +29,14 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from cojoin.checkpoints.lease import holder
 from cojoin.checkpoints.segment_files import SegmentFolder
-from cojoin.checkpoints.snapshot_row import STATE_SCHEMA, are_whole, describe_content, open_content, seal_of
+from cojoin.checkpoints.snapshot_row import (
+    STATE_SCHEMA,
+    are_whole,
+    describe_content,
+    files_of,
+    open_content,
+    seal_of,
+)
 from cojoin.checkpoints.snapshots import BeingRemovedError, SnapshotIndex, SnapshotKind, Snapshots, named
 from cojoin.checkpoints.state_commits import PARTITIONS, STATE_TABLE, ClaimGoneError, StateCommits, partition_folder
 from cojoin.delta.table_checks import why_not_plain
@@ -152,8 +160,10 @@ class StateTable:
         for row in index:
             holders.setdefault(str(row["content_batch_id"]), []).append(row["key_group"])
         of_contents = sum(row["content_bytes"] for row in index)
+        files = {name for row in written for name in files_of(row.header)}
         snapshot = SnapshotIndex(
-            manifest,
+            # Its files stay as long as the snapshot, those of its rows as well as those of the batch.
+            replace(manifest, segments=tuple(sorted(files.union(manifest.segments)))),
             kind,
             key_groups,
             rows=sum(row["rows"] for row in index),

@@ -23,7 +23,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import pairwise
 from types import CodeType, FunctionType
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 import numpy as np
 
@@ -43,6 +43,7 @@ from cojoin.engine.input_spec import refuse_known
 from cojoin.engine.keyed_state_backend import FunctionClock, KeyedStateBackend
 from cojoin.engine.operator import OUTPUT, Emission, Operator, Sides, refuse_refresh
 from cojoin.engine.ordering import OrderedPart, arrival_order, total_order
+from cojoin.engine.state.segmented_table import by_key_range
 from cojoin.engine.time.timers import MAX_STALLED_TIMERS, TimeDomain
 from cojoin.engine.time.watermarks import END_OF_TIME, NONE
 from cojoin.engine.values.arguments import check_word
@@ -163,6 +164,21 @@ def _references(code: CodeType, name: str) -> bool:
     )
 
 
+class _Advance(NamedTuple):
+    """The times of one ``advance``; rows and timers are due up to ``until``, those of processing time to ``clock``."""
+
+    before: int
+    until: int | None
+    after: int
+    clock: int
+    last_event: int | None
+
+    @property
+    def drains(self) -> bool:
+        """Whether this is the last one."""
+        return self.last_event is not None
+
+
 class KeyedCoProcessOperator(Operator):
     """The operator that runs a function for one key group."""
 
@@ -218,8 +234,25 @@ class KeyedCoProcessOperator(Operator):
         until = after if after > NONE and (self._by_time or after > before) else None
         if not (due[0].num_rows or due[1].num_rows or self._state_backend.has_due_timers(until, clock)):
             return
+        moment = _Advance(before, until, after, clock, last_event)
+        timers = self._state_backend.due_timers(until, clock)
+        rows = [
+            *((each, spec.keys(each)) for spec, each in zip(self.inputs, due, strict=True)),
+            *zip(timers, timers, strict=True),
+        ]
+        # A drain counts the timers that it leaves by the keys of one call.
+        options, tables = None if moment.drains else self.options, self.segmented_tables().values()
+        for within, (left, right, *of_timers) in by_key_range(tables, rows, options):
+            yield from self._call((left, right), of_timers, moment)
+            if within is not None:
+                self.flush_tables()
+
+    def _call(self, due: Sides, timers: Sequence[pa.Table], moment: _Advance) -> Iterator[Emission]:
+        """Call the function for the due rows and timers of some keys; ``timers`` are the keys of the timers."""
+        before, until, after, _, last_event = moment
+        service = self._state_backend.timer_service
         keys = [spec.keys(table) for spec, table in zip(self.inputs, due, strict=True)]
-        codes, row_codes = self._state_backend.begin(keys, until, clock)
+        codes, row_codes = self._state_backend.begin(keys, timers)
         self._open()
         run = CallbackRunner(self._function, self._state_backend, self._context, self.inputs, self._yielded, last_event)
         due_rows = DueRows(due, self.inputs)
@@ -235,17 +268,16 @@ class KeyedCoProcessOperator(Operator):
                 continue
             for _ in steps:
                 yield from self._flush(run)
-        for _ in self._fire_timers(run, until, clock, after, drains=last_event is not None):
+        for _ in self._fire_timers(run, moment):
             yield from self._flush(run)
         yield from self._flush(run)
         # From here on a time-to-live uses the watermark, since no row and no timer is current.
         self._context._timestamp, service.watermark = None, after  # noqa: SLF001
         self._state_backend.end()
 
-    def _fire_timers(
-        self, run: CallbackRunner, until: int | None, clock: int, after: int, *, drains: bool
-    ) -> Iterator[None]:
-        """Fire the timers of all keys, of event time first; in a drain, repeat until no event-time timer is due."""
+    def _fire_timers(self, run: CallbackRunner, moment: _Advance) -> Iterator[None]:
+        """Fire the touched keys' timers, of event time first; in a drain, repeat until no event-time timer is due."""
+        until, clock, after = moment.until, moment.clock, moment.after
         backend = self._state_backend
         service, domains = backend.timer_service, (backend.timers, backend.processing_timers)
         stalled = 0
@@ -255,7 +287,7 @@ class KeyedCoProcessOperator(Operator):
                 yield from run.fire_timers(TimeDomain.EVENT_TIME, until, None if self._by_time else after)
             service.input_watermarks = self._own_watermarks
             yield from run.fire_timers(TimeDomain.PROCESSING_TIME, clock, after)
-            if not drains or until is None or not domains[0].due(until):
+            if not moment.drains or until is None or not domains[0].due(until):
                 return
             advanced = [timers.has_advanced() for timers in domains]
             stalled = 0 if any(advanced) else stalled + 1

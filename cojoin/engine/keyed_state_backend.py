@@ -150,19 +150,22 @@ class KeyedStateBackend(RuntimeContext):
         """Return how many timers a drain left unfired."""
         return sum(timers.not_fired for timers in self._domains.values())
 
+    def due_timers(self, watermark: int | None, processing_time: int) -> list[pa.Table]:
+        """Return the keys of the due timers, those of event time first; None means that none of these are due."""
+        return [
+            self._keys_of(self._stored_timers[name].filter(pc.field(_TIMESTAMP) <= pa.scalar(now, pa.int64())))
+            for name, now in zip(self._domains, (watermark, processing_time), strict=True)
+        ]
+
     def begin(
-        self, row_keys: Sequence[pa.Table], watermark: int | None, processing_time: int
+        self, row_keys: Sequence[pa.Table], timer_keys: Sequence[pa.Table] = ()
     ) -> tuple[list[int], list[NDArray[np.int64]]]:
         """Load the entries and timers of the touched keys: those with a due row or a due timer.
 
-        ``row_keys`` are the key columns of the due rows, one table for each input. Event-time timers are due up to the
-        watermark; None means none. Return the codes of the touched keys, and for each table the codes of its rows.
+        ``row_keys`` are the key columns of the due rows, one table for each input, ``timer_keys`` those of the due
+        timers. Return the codes of the touched keys, and for each table of rows the codes of its rows.
         """
-        due = [
-            self._stored_timers[name].filter(pc.less_equal(self._stored_timers[name].column(_TIMESTAMP), now))
-            for name, now in zip(self._domains, (pa.scalar(watermark, pa.int64()), processing_time), strict=True)
-        ]
-        self._touched = TouchedKeys([self._as_keys(table) for table in [*row_keys, *map(self._keys_of, due)]])
+        self._touched = TouchedKeys([self._as_keys(table) for table in [*row_keys, *timer_keys]])
         self._key_values = decode_keys(self._touched.keys)
         for name, timers in self._domains.items():
             codes, timestamps = self._stored(name)

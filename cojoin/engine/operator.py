@@ -66,7 +66,7 @@ if TYPE_CHECKING:
 
     from cojoin.engine.input_spec import InputSpec, LatePolicy
     from cojoin.engine.rescaling import SpilledTables
-    from cojoin.engine.state.segmented_table import SegmentedTable
+    from cojoin.engine.state.segmented_table import Flushed, SegmentedTable
     from cojoin.engine.state.segments import Segment, SegmentContext
     from cojoin.engine.state.waiting_rows import Run
     from cojoin.engine.time.control_rows import Control
@@ -207,6 +207,8 @@ class Operator(ABC):
         self._holds_rows = holds_rows
         self._held = (self._buffer(0, None), self._buffer(1, None))
         self._rejected = [self._rejected_rows(spec, None) for spec in inputs]
+        # The bytes of files that this batch has written so far, and whether this state or a former one names files.
+        self._written, self._named_files = 0, False
 
     @abstractmethod
     def advance(self, due: Sides, before: int, after: int, last_event: int | None) -> Iterator[Emission]:
@@ -385,7 +387,7 @@ class Operator(ABC):
         if not any(held.has_due(after) for held in self._held):
             yield from self._advance((due[0], due[1]), before, after, last_event)
             return
-        slice_bytes = ((self.segmenting and self.segmenting.options) or SegmentOptions()).slice_bytes
+        slice_bytes = (self.options or SegmentOptions()).slice_bytes
         is_whole = last_event is not None and not self._drains_in_slices
         samples = [] if is_whole else [each for held in self._held for each in held.samples(after, slice_bytes)]
         in_memory = [_by_time(rows, spec.millis(rows)) for rows, spec in zip(due, self.inputs, strict=True)]
@@ -398,6 +400,8 @@ class Operator(ABC):
                 starts[side] = stop
             yield from self._advance((part[0], part[1]), before, until, last_event)
             before = until
+            if self._is_partial:
+                self.flush_tables()
 
     def _advance(self, rows: Sides, before: int, after: int, last_event: int | None) -> Iterator[Emission]:
         """Take the rows apart that the subclass does not get, run ``advance`` for the others, and count the output."""
@@ -433,6 +437,11 @@ class Operator(ABC):
         """Return the time up to which an input's rows are due whatever the watermark, in epoch milliseconds."""
         del spec
         return NONE
+
+    @property
+    def options(self) -> SegmentOptions | None:
+        """The limits of what lies in memory; None where all of the state does."""
+        return None if self.segmenting is None else self.segmenting.options
 
     def held_rows(self) -> Sides:
         """Return the buffered rows of both inputs, which wait for the watermark."""
@@ -514,19 +523,26 @@ class Operator(ABC):
 
         It is as ``parts``, but with the segments' names in place of their rows; and the number of bytes written.
         """
-        written = 0
         if self.segmenting is not None:
-            written = sum(held.flush(self.segmenting) for side, held in enumerate(self._held) if self._spills(side))
-        tables, before = self._tables(), self.waiting_rows()
+            spilled = [held for side, held in enumerate(self._held) if self._spills(side)]
+            self._written += sum(held.flush(self.segmenting) for held in spilled)
+        tables, flushed = self._tables(), self.flush_tables()
+        written, self._written = self._written, 0
+        runs = {name: held.describe() for name, held in self._named() if held.runs}
+        # Release 0.6, which deletes files that only snapshots name, refuses a state that has the entry.
+        self._named_files = self._named_files or bool(runs or flushed.described)
+        header = {**self._header(), SEGMENTS: flushed.described, **({codec.RUNS: runs} if self._named_files else {})}
+        return header, {**tables, **flushed.tables}, written
+
+    def flush_tables(self) -> Flushed:
+        """Write memtables that are too large as segments; also between parts of a batch, which would each copy them."""
+        before = self.waiting_rows()
         flushed = flush(self.segmented_tables(), self.segmenting)
         for counts, were, are in zip(self.counts, before, self.waiting_rows(), strict=True):
             # Rows that have expired are done when a compaction removes them.
             counts.done += were - are
-        runs = {name: held.describe() for name, held in self._named() if held.runs}
-        # Release 0.6, which deletes files that only snapshots name, refuses a state that has the entry.
-        names_files = runs or flushed.described
-        header = {**self._header(), SEGMENTS: flushed.described, **({codec.RUNS: runs} if names_files else {})}
-        return header, {**tables, **flushed.tables}, flushed.written + written
+        self._written += flushed.written
+        return flushed
 
     def _header(self) -> dict[str, Any]:
         return {
@@ -570,6 +586,7 @@ class Operator(ABC):
         for name, rows in zip(("held1", "held2"), held, strict=True):
             rows.attach(header.get(codec.RUNS, {}).get(name, ()), self.segmenting)
         described = header.get(SEGMENTS, {})
+        self._named_files = codec.RUNS in header
         own = without_shadowed(described, tables)
         self._rejected = [
             self._rejected_rows(spec, tables.get(f"rejected{number}"))

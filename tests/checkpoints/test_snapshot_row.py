@@ -10,7 +10,14 @@ import pyarrow as pa
 import pytest
 
 import cojoin as cj
-from cojoin.checkpoints.snapshot_row import STATE_SCHEMA, DueSnapshots, SnapshotCadence, open_content, snapshot_row
+from cojoin.checkpoints.snapshot_row import (
+    STATE_SCHEMA,
+    DueSnapshots,
+    SnapshotCadence,
+    files_of,
+    open_content,
+    snapshot_row,
+)
 from cojoin.engine.state.named_files import NamedFiles
 from cojoin.engine.state.segmented_table import SegmentedTable, flush
 from cojoin.engine.state.segments import SegmentContext, SegmentOptions
@@ -83,6 +90,7 @@ def test_rows_in_files_are_named_and_not_copied() -> None:
     (values,) = row.to_pylist()
     assert [(each["name"], each["rows"]) for each in values["tables"]] == [("versions", 3), ("held1", 2)]
     assert {"segments", "runs"}.isdisjoint(json.loads(values["header"]))
+    assert files_of(values["header"]) == sorted(store.files)
     content, fingerprint = values["content"], values["fingerprint"]
     assert values["content_bytes"] == len(content)
     files, stored = open_content(content, fingerprint, "here")
@@ -93,6 +101,10 @@ def test_rows_in_files_are_named_and_not_copied() -> None:
     # Nothing is written where only the time has gone on.
     again, _ = snapshot_row(3, 9, {**header, "saved": saved}, {**flushed.tables, "held1": waiting.memory})
     assert content_of(again) is None
+    assert files_of(again.column("header")[0].as_py()) == sorted(store.files)
+    # A state that is written anew has the header of another, and none of its files.
+    anew, _ = snapshot_row(3, 9, json.loads(values["header"]) | {"saved": None}, TABLES)
+    assert files_of(anew.column("header")[0].as_py()) == []
     # Release 0.6 and earlier ones read format 2, and take all rows of a snapshot to be in it.
     assert content[6] == 3
     gone, kept_content = store.files.popitem()

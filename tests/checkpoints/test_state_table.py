@@ -7,9 +7,11 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
+import pyarrow as pa
 import pytest
 
 from cojoin.checkpoints.lease import Lease
+from cojoin.checkpoints.snapshot_row import snapshot_row
 from cojoin.checkpoints.snapshots import SNAPSHOT_FORM, BeingRemovedError, Snapshots
 from cojoin.checkpoints.state_commits import Claim
 from cojoin.checkpoints.state_table import StateTable
@@ -332,3 +334,16 @@ def test_the_files_of_snapshots_are_known_by_a_listing_that_has_the_newest_one(s
             snapshots.segments(7)
         # Another process may have removed it.
         assert snapshots.segments(9) == {named[3], named[5], "taken now"}
+
+
+def test_a_snapshot_keeps_the_files_that_its_rows_name(spark: Any, tmp_path: Path) -> None:
+    """Where Spark computes a batch's rows twice, they may name other files than the calls that were counted."""
+    writer = Writer(spark, tmp_path)
+    rows = []
+    for group in range(2):
+        runs = {"held1": [[[f"of the row of group {group}", 1, 0, 5, "digest"], 0, 0, 0]]}
+        header = {"processing_time": 5, "watermark": 3, "runs": runs}
+        rows.append(snapshot_row(group, 3, header, {"held1": pa.table({"id": [1]})})[0])
+    counted, frame = replace(manifest(3), segments=("of the calls",)), spark.createDataFrame(pa.concat_tables(rows))
+    writer.table.write(frame, counted, "checkpoint", 2, remembered=True, claim=Claim.of_run(1, 3))
+    assert writer.snapshots.segments(3) == {"of the calls", "of the row of group 0", "of the row of group 1"}

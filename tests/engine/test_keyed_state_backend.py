@@ -119,7 +119,7 @@ def add(
 ) -> list[Any]:
     """Count one up for each touched key; give the keys in the order in which they are touched."""
     total = store.get_state(TOTAL)
-    codes, _ = store.begin([left, left.slice(0, 0) if right is None else right], watermark, clock)
+    codes, _ = store.begin([left, left.slice(0, 0) if right is None else right], store.due_timers(watermark, clock))
     touched = []
     for store.key_context.code in codes:
         touched.append(store.key_of(store.key_context.code))
@@ -151,7 +151,7 @@ def test_the_rights_keys_are_the_same_keys_under_other_names() -> None:
 
 def test_a_key_with_a_due_timer_is_touched() -> None:
     store = KeyedStateBackend(SINGLE, "F")
-    codes, _ = store.begin([keys("a", "b"), keys()], -1, -1)
+    codes, _ = store.begin([keys("a", "b"), keys()])
     for store.key_context.code, timestamp in zip(codes, (5, 9), strict=True):
         store.timers.register(timestamp)
     store.end()
@@ -163,7 +163,7 @@ def test_a_key_with_a_due_timer_is_touched() -> None:
 
 def test_a_key_with_a_due_timer_of_the_clock_is_touched() -> None:
     store = KeyedStateBackend(SINGLE, "F")
-    (code,), _ = store.begin([keys("a"), keys()], -1, -1)
+    (code,), _ = store.begin([keys("a"), keys()])
     store.key_context.code = code
     store.processing_timers.register(7)
     store.end()
@@ -176,7 +176,7 @@ def test_a_cleared_key_leaves_nothing_behind() -> None:
     store = KeyedStateBackend(SINGLE, "F")
     add(store, keys("a"))
     total = store.get_state(TOTAL)
-    (code,), _ = store.begin([keys("a"), keys()], -1, -1)
+    (code,), _ = store.begin([keys("a"), keys()])
     store.key_context.code = code
     total.clear()
     store.end()
@@ -187,7 +187,7 @@ def test_states_are_loaded_when_they_are_asked_for_within_a_batch() -> None:
     store, again = KeyedStateBackend(SINGLE, "F"), KeyedStateBackend(SINGLE, "F")
     add(store, keys("a", "b"))
     again.load_tables(store.tables())
-    (code,), _ = again.begin([keys("b"), keys()], -1, -1)
+    (code,), _ = again.begin([keys("b"), keys()])
     again.key_context.code = code
     assert again.get_state(TOTAL).value() == 1
     again.end()
@@ -198,7 +198,7 @@ def test_a_state_that_is_no_longer_asked_for_is_kept() -> None:
     store, again = KeyedStateBackend(SINGLE, "F"), KeyedStateBackend(SINGLE, "F")
     add(store, keys("a"))
     again.load_tables(store.tables())
-    again.begin([keys("a"), keys()], -1, -1)
+    again.begin([keys("a"), keys()])
     again.end()
     assert totals(again) == {("a",): 1}
 
@@ -286,14 +286,14 @@ def test_a_state_may_be_declared_wider_than_it_is_stored(
 ) -> None:
     store, again = KeyedStateBackend(SINGLE, "F"), KeyedStateBackend(SINGLE, "F")
     old = handle(store, before(ttl))
-    codes, _ = store.begin([keys("a", "b"), keys()], -1, -1)
+    codes, _ = store.begin([keys("a", "b"), keys()])
     for store.key_context.code in codes:
         write(old)
     store.end()
     again.load_tables(store.tables())
     new = handle(again, after(ttl))
     assert again.state_of("a") == again.state_of("b") == {"s": expected}
-    (code,), _ = again.begin([keys("b"), keys()], -1, -1)
+    (code,), _ = again.begin([keys("b"), keys()])
     again.key_context.code = code
     assert not isinstance(new, ListState) or new.get() == expected
     new.clear()
@@ -326,7 +326,7 @@ def test_a_state_that_a_batch_does_not_use_stays_as_it_is() -> None:
     store = KeyedStateBackend(SINGLE, "F")
     add(store, keys("a", "b"))
     before = store.tables()["state:total"]
-    store.begin([keys("a"), keys()], -1, -1)
+    store.begin([keys("a"), keys()])
     store.end()
     assert store.tables()["state:total"] is before
 
@@ -338,7 +338,7 @@ def test_no_key_is_current_before_the_first_and_after_the_last() -> None:
     with pytest.raises(FunctionError, match="F: state 'total': no key is current"):
         store.get_state(TOTAL).value()
     again.load_tables(store.tables())
-    again.begin([keys("a"), keys()], -1, -1)
+    again.begin([keys("a"), keys()])
     with pytest.raises(FunctionError, match="F: state 'total': no key is current"):
         again.get_state(TOTAL).update(5)
     again.end()
@@ -355,7 +355,7 @@ def test_many_batches_leave_few_pieces() -> None:
 
 def test_a_keys_states_and_timers_can_be_read_between_batches() -> None:
     store = KeyedStateBackend(COMPOSITE, "F")
-    codes, _ = store.begin([keys(("a", 1), ("b", 2), names=("customer", "region")), COMPOSITE.empty_table()], -1, -1)
+    codes, _ = store.begin([keys(("a", 1), ("b", 2), names=("customer", "region")), COMPOSITE.empty_table()])
     total, seen = store.get_state(TOTAL), store.get_list_state(ListStateDescriptor("seen", "tier string"))
     for store.key_context.code in codes:
         total.update(5)
@@ -386,7 +386,7 @@ def test_what_has_expired_is_not_shown_and_not_kept_in_a_snapshot() -> None:
         ListStateDescriptor("l", "long", ttl=StateTtlConfig("10 ms", time_domain="event_time"))
     )
     store.timer_service.watermark = store.timer_service.processing_time = 0
-    (code,), _ = store.begin([keys("a"), keys()], -1, -1)
+    (code,), _ = store.begin([keys("a"), keys()])
     store.key_context.code = code
     forgetful.update(1)
     by_time.add(2)

@@ -14,10 +14,10 @@ still kept, and forgotten at once if no later row can match it.
 
 Each batch costs a sort of the new rows as integers, a merge with the kept rows in memory, a binary search for each new
 row, and the copies of the pairs; no Python for each row. After a restore, the kept rows are also sorted once, since
-they may be in any order. Kept rows in segments (``segmented_table``) are looked up by the keys of the new rows, and
-sorted with them. Rows that may still be emitted without a match are always in memory. A row in segments that has ended
-is counted until it is read or compacted. (Flink's ``IntervalJoin`` and ``TimeIntervalJoin``; here the output is in
-event-time order.)
+they may be in any order. Kept rows in segments (``segmented_table``) are looked up by the keys of the new rows, one
+range of hashes after another where they are many, and sorted with them. Rows that may still be emitted without a match
+are always in memory. A row in segments that has ended is counted until it is read or compacted. (Flink's
+``IntervalJoin`` and ``TimeIntervalJoin``; here the output is in event-time order.)
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from cojoin.engine.joins.output_columns import JoinedColumns, Suffixes, joined_s
 from cojoin.engine.joins.search import at, expand, ranges, shift, sort_alone, sort_sides
 from cojoin.engine.operator import OUTPUT, Emission, Operator, refuse_refresh
 from cojoin.engine.ordering import stable_argsort
-from cojoin.engine.state.segmented_table import Expired, SegmentedTable
+from cojoin.engine.state.segmented_table import Expired, SegmentedTable, by_key_range
 from cojoin.engine.state.segments import MATCHED
 from cojoin.engine.time.watermarks import END_OF_TIME
 from cojoin.engine.values.arguments import Duration, check_flag, check_word, microseconds
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from cojoin.engine.input_spec import InputSpec
     from cojoin.engine.joins.search import SortedRows
     from cojoin.engine.operator import Sides
+    from cojoin.engine.state.segmented_table import HashRange
     from cojoin.engine.time.operator_watermark import TimePolicy
 
 IntervalHow: TypeAlias = Literal["inner", "left", "right", "full"]
@@ -177,24 +178,38 @@ class IntervalJoinOperator(Operator):
     def advance(self, due: Sides, before: int, after: int, last_event: int | None) -> Iterator[Emission]:
         """Join the due rows with the kept rows and with each other, then forget rows that can't match any more."""
         del before, last_event
-        kept_before = self.waiting_rows()
         if due[0].num_rows or due[1].num_rows or self._any_ended(after):
-            yield from self._join(due, after)
+            rows = [(each, spec.keys(each)) for spec, each in zip(self.inputs, due, strict=True)]
+            settled, self._settled = self._settled, True
+            for within, (left, right) in by_key_range(self._kept, rows, self.options):
+                kept = self.waiting_rows()
+                yield from self._join((left, right), after, within, settled=settled)
+                self._count_done(kept[0] + left.num_rows, kept[1] + right.num_rows)
+                if within is not None:
+                    self.flush_tables()
+        kept = self.waiting_rows()
         self._expire(after)
-        for counts, were, came, are in zip(self.counts, kept_before, due, self.waiting_rows(), strict=True):
-            counts.done += were + came.num_rows - are
+        self._count_done(*kept)
 
-    def _join(self, due: Sides, after: int) -> Iterator[Emission]:
-        """Join the due rows, and keep those of all rows in memory that a later row may match."""
+    def _count_done(self, *rows: int) -> None:
+        """Count the rows of each side that are done, of those that were kept or came."""
+        for counts, were, are in zip(self.counts, rows, self.waiting_rows(), strict=True):
+            counts.done += were - are
+
+    def _join(self, due: Sides, after: int, within: HashRange | None, *, settled: bool) -> Iterator[Emission]:
+        """Join the due rows, and keep those of all rows in memory that a later row may match.
+
+        All are of keys in a range of hashes.
+        """
         touched = [spec.keys(rows) for spec, rows in zip(self.inputs, due, strict=True)]
-        settled = [table.memtable.num_rows if self._settled else 0 for table in self._kept]
-        taken = [table.take(touched) for table in self._kept]
+        taken = [table.take(touched, within) for table in self._kept]
+        known = [table.memtable.num_rows if settled else 0 for table in self._kept]
         matched_before = [_flags_of(table) for table in taken]
         left, right = (
             concat([table.drop_columns([table.column_names[-1]]), rows]).combine_chunks()
             for table, rows in zip(taken, due, strict=True)
         )
-        sides = sort_sides(self.inputs, (left, right), (settled[0], settled[1]))
+        sides = sort_sides(self.inputs, (left, right), (known[0], known[1]))
         fresh = [side.order >= table.num_rows for side, table in zip(sides, taken, strict=True)]
         lefts, rights = self._pairs(sides, fresh)
         matched, ends, lonely = [], [], []
@@ -213,7 +228,6 @@ class IntervalJoinOperator(Operator):
         in_order = stable_argsort(codes, releases, lefts, rights)
         for number, side in enumerate(sides):
             self._keep(number, side, matched[number], matched_before[number], ends[number] > after)
-        self._settled = True
         for start in range(0, len(in_order), _ROWS_AT_ONCE):
             piece = in_order[start : start + _ROWS_AT_ONCE]
             yield Emission(OUTPUT, self._columns.take(sides, lefts[piece], rights[piece]))

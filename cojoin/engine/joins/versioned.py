@@ -8,7 +8,8 @@ and a version when no row can match it any more. A version is done when the wate
 
 It costs a sort of the batch's rows as integers, and a merge with the waiting rows and with the versions in memory; no
 Python for each row. Once after a restore, the rows kept are sorted too, since they may come in any order. Versions in
-segments (``segmented_table``) are looked up by the keys of the batch and of all waiting rows, and sorted with it. An
+segments (``segmented_table``) are looked up by the keys of the batch and of all waiting rows, one range of hashes after
+another where they are many, and sorted with it. An
 expired version there is counted until it is read or compacted.
 
 Where versions have known times (``known_time``), they are sorted by event time all the same, and by effective time in
@@ -26,7 +27,7 @@ from cojoin.engine.joins.output_columns import JoinedColumns
 from cojoin.engine.joins.search import Neighbours, shift, sort_alone, sort_sides
 from cojoin.engine.operator import OUTPUT, Emission, Operator
 from cojoin.engine.ordering import stable_argsort
-from cojoin.engine.state.segmented_table import Expired, SegmentedTable
+from cojoin.engine.state.segmented_table import Expired, SegmentedTable, by_key_range
 from cojoin.engine.values.tables import concat, event_millis, take_rows
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from cojoin.engine.joins.search import SortedRows
     from cojoin.engine.operator import Sides
     from cojoin.engine.ordering import Ranks
+    from cojoin.engine.state.segmented_table import HashRange
     from cojoin.engine.time.operator_watermark import TimePolicy
 
 
@@ -105,22 +107,36 @@ class VersionedJoinOperator(Operator):
         if not self._waiting.num_rows and not due[0].num_rows and not due[1].num_rows:
             self._expire_versions(after)
             return
-        left = concat([self._waiting, due[0]]).combine_chunks()
+        tables = (self._waiting, *due)
+        rows = [(each, self.inputs[side].keys(each)) for side, each in zip((0, 0, 1), tables, strict=True)]
+        self._waiting, settled = self._waiting.slice(0, 0), self._settled
+        for within, (waiting, left, right) in by_key_range([self._versions], rows, self.options):
+            yield Emission(OUTPUT, self._joined(waiting, (left, right), after, within, settled=settled))
+            if within is not None:
+                self.flush_tables()
+        self._settled = True
+        self._expire_versions(after)
+
+    def _joined(
+        self, waiting: pa.Table, due: Sides, after: int, within: HashRange | None, *, settled: bool
+    ) -> pa.Table:
+        """Return the joined rows that are released, and keep the others; all rows have keys of a range of hashes."""
+        left = concat([waiting, due[0]]).combine_chunks()
         touched = [spec.keys(rows) for spec, rows in zip(self.inputs, (left, due[1]), strict=True)]
-        taken = self._versions.take(touched)
+        taken = self._versions.take(touched, within)
         right = self._at_commits(concat([taken, due[1]])).combine_chunks()
-        rows, versions = sort_sides(self.inputs, (left, right), self._settled_rows(taken), self._right_ranks())
+        # Rows that a restored segment holds may be in any order.
+        in_order = (waiting.num_rows, 0 if self._versions.segments else taken.num_rows) if settled else (0, 0)
+        rows, versions = sort_sides(self.inputs, (left, right), in_order, self._right_ranks())
         versions = self._effective(versions)
         matches, emission_times = self._decide(rows, versions)
         waits = np.flatnonzero(emission_times > after)
         self.counts[0].done += len(rows) - len(waits)
         self.counts[1].done += due[1].num_rows
-        self._waiting = take_rows(left, rows.order[waits])
+        self._waiting = concat([self._waiting, take_rows(left, rows.order[waits])])
         kept = versions.order[self._kept(versions, matches[waits], after)]
         self._versions.put_back(take_rows(right, kept), kept)
-        self._settled = True
-        self._expire_versions(after)
-        yield Emission(OUTPUT, self._output(rows, versions, Decision(matches, emission_times), after))
+        return self._output(rows, versions, Decision(matches, emission_times), after)
 
     def _at_commits(self, versions: pa.Table) -> pa.Table:
         """Return versions and deletes where those deletes that have kept the deleted row's time have their commit's."""
@@ -144,13 +160,6 @@ class VersionedJoinOperator(Operator):
         """Return the newest version before (``exact``: at or before) each row, of those that are known at its time."""
         near, spec = Neighbours(left, right, tolerance, exact=exact), self.inputs[1]
         return near.behind() if spec.known is None else near.known_behind(spec.micros(right.table)[right.order])
-
-    def _settled_rows(self, versions: pa.Table) -> tuple[int, int]:
-        """Return how many of the waiting rows and of the taken versions are in the total order within their keys."""
-        if not self._settled:
-            return 0, 0
-        # Rows that a restored segment holds may be in any order.
-        return self._waiting.num_rows, 0 if self._versions.segments else versions.num_rows
 
     def _output(self, rows: SortedRows, versions: SortedRows, decision: Decision, after: int) -> pa.Table:
         """Return the joined rows that are released, by key, emission time and total order."""

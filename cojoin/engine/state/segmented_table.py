@@ -7,7 +7,8 @@ batch read from segments and that were changed, added, removed or expired; hashe
 are not shadowed. A read returns the rows of a hash from the newest piece that has or shadows it. Keys whose hashes are
 equal always move together, so a collision costs time and never a row.
 
-A batch takes the memtable and the rows of its keys (``take``), and puts back what is to stay (``put_back``). A
+A batch takes the memtable and the rows of its keys (``take``), and puts back what is to stay (``put_back``). Where its
+keys have more rows than a slice may have, it takes one range of hashes after another (``by_key_range``). A
 memtable that has outgrown its limit is flushed (``flush``): it becomes a segment, and is compacted with the newest
 segments while these are not much larger, so that sizes grow by a ratio (size-tiered compaction). The state value then
 has the memtable and the hashes that it shadows, and its header the segments' names.
@@ -50,7 +51,7 @@ from cojoin.engine.values.tables import concat, take_rows
 from cojoin.errors import CheckpointError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -133,6 +134,17 @@ class Expired:
         return table if young.all() else table.filter(pa.array(young))
 
 
+class HashRange(NamedTuple):
+    """A range of hashes of keys."""
+
+    first: int
+    last: int
+
+    def has(self, hashes: NDArray[np.uint64]) -> NDArray[np.bool_]:
+        """Return for each hash whether it is in the range."""
+        return (np.uint64(self.first) <= hashes) & (hashes <= np.uint64(self.last))  # type: ignore[no-any-return]
+
+
 class _Surviving(NamedTuple):
     """Rows of a file in a range that are neither hidden nor superseded, with their hashes; and its tombstones there."""
 
@@ -171,6 +183,8 @@ class SegmentedTable:
         self._shadowed = _NONE
         self._expired: Expired | None = None
         self._taken: _Read | None = None
+        # The rows of the memtable that a batch has not taken.
+        self._apart = _empty(memtable)
         self._store: SegmentStore | None = None
 
     @property
@@ -182,12 +196,16 @@ class SegmentedTable:
         """Convert the rows to another schema; those in segments are converted when they are read."""
         self.memtable = change(self.memtable)
 
-    def take(self, keys: Sequence[pa.Table]) -> pa.Table:
+    def take(self, keys: Sequence[pa.Table], within: HashRange | None = None) -> pa.Table:
         """Return the memtable's rows, then those of the keys' hashes in segments; ``put_back`` must follow.
 
-        Only rows of these keys may be added. The tables have the key columns in the order of the key, whatever their
-        names.
+        ``within`` takes only a range of hashes, which those of the keys are in. Only rows of these keys may be added.
+        The tables have the key columns in the order of the key, whatever their names.
         """
+        if within is not None:
+            is_within = within.has(key_hashes(self.memtable.select(self._key)))
+            self._apart = self.memtable.filter(pa.array(~is_within))
+            self.memtable = self.memtable.filter(pa.array(is_within))
         if not self.segments:
             return self.memtable
         wanted = np.unique(np.concatenate([key_hashes(each) for each in keys])) if keys else _NONE
@@ -221,7 +239,7 @@ class SegmentedTable:
         """
         count, taken = self.memtable.num_rows, self._taken
         if taken is None:
-            self._keep(rows, rows.num_rows)
+            self._keep(rows, rows.num_rows + self._apart.num_rows)
             return
         hashes, self._taken = taken.hashes, None
         live = self.rows + rows.num_rows - count - len(hashes)
@@ -239,7 +257,22 @@ class SegmentedTable:
         stays[from_segment] = ~among(hashes[origins[from_segment] - count], moved)
         self._keep(rows.filter(pa.array(~stays)) if stays.any() else rows, live)
 
+    def sizes_of(self, hashes: NDArray[np.uint64]) -> NDArray[np.float64]:
+        """Return about how many bytes of rows the segments have of each hash; the hashes are sorted and distinct."""
+        sizes = np.zeros(len(hashes))
+        for parts in _segments(self.segments):
+            start = 0
+            for part, own in zip(parts, _by_part(hashes, parts), strict=True):
+                if len(own) and part.rows:
+                    known = self._open(part).hashes
+                    counts = np.searchsorted(known, own, "right") - np.searchsorted(known, own)
+                    sizes[start : start + len(own)] += counts * (part.bytes / part.rows)
+                start += len(own)
+        return sizes
+
     def _keep(self, memtable: pa.Table, rows: int) -> None:
+        if self._apart.num_rows:
+            memtable, self._apart = concat([self._apart, memtable]), _empty(memtable)
         chunks = memtable.column(0).num_chunks if memtable.num_columns else 0
         self.memtable = memtable.combine_chunks() if chunks > MAX_CHUNKS else memtable
         self.rows = rows
@@ -474,6 +507,29 @@ def _none_of(rows: pa.Table) -> pa.Table:
 
 def _empty(rows: pa.Table) -> pa.Table:
     return rows.schema.empty_table()
+
+
+def by_key_range(
+    tables: Collection[SegmentedTable], rows: Sequence[tuple[pa.Table, pa.Table]], options: SegmentOptions | None
+) -> Iterator[tuple[HashRange | None, list[pa.Table]]]:
+    """Yield ranges of hashes, each with the rows of each table of ``rows`` that are in it.
+
+    Each table of ``rows`` comes with its key columns. Of a range's keys, the segments of the tables have about as many
+    bytes as a slice may have, or those of a single key. Where all keys have no more, or without options, there is one
+    range, None, with all rows.
+    """
+    starts: list[int] = []
+    if options is not None and sum(part.bytes for table in tables for part in table.segments) > options.slice_bytes:
+        hashes = [key_hashes(keys) for _, keys in rows]
+        touched = np.unique(np.concatenate(hashes))
+        slices = np.cumsum(sum(table.sizes_of(touched) for table in tables)) // options.slice_bytes
+        starts = touched[1:][slices[1:] > slices[:-1]].tolist()
+    if not starts:
+        yield None, [each for each, _ in rows]
+        return
+    for first, after in pairwise([0, *starts, HASHES]):
+        within = HashRange(first, after - 1)
+        yield within, [each.filter(pa.array(within.has(own))) for (each, _), own in zip(rows, hashes, strict=True)]
 
 
 class Flushed(NamedTuple):

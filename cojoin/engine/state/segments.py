@@ -8,7 +8,7 @@ likewise.
 A file is written once. Its name is made of the batch, the key group and a digest of the content, so a task that is run
 again gives it the same name. Where the store maps files into memory, only the pages that a search touches are read.
 Each process compares a file's length whenever it opens the file, and its digest the first time and whenever the file
-was written since. It costs 0.1 ms to open a file, and a binary search for each key.
+was written, or fetched from its store, since. It costs 0.1 ms to open a file, and a binary search for each key.
 """
 
 from __future__ import annotations
@@ -33,6 +33,9 @@ HASHES = 1 << 64
 """The number of hashes. They are spread evenly, so ranges of equal width have about as many rows."""
 
 _FIXES = "restore a snapshot that is whole (`cojoin checkpoints list` shows them)"
+_MOST_SLICE_BYTES = 1 << 30
+"""The largest slice: the texts of an Arrow column in one piece have 2 GB at most."""
+
 _KNOWN = 100_000
 _NEVER = object()
 
@@ -47,14 +50,17 @@ class SegmentStore(Protocol):
     def place(self) -> str:
         """The directory, for messages."""
 
-    def write(self, name: str, content: pa.Buffer) -> None:
-        """Write a file as a whole or not at all; a file that already has this name has the same content."""
+    def write(self, name: str, content: pa.Buffer) -> object:
+        """Write a file as a whole or not at all, and return its stamp.
 
-    def open(self, name: str) -> pa.Buffer:
-        """Return a file's bytes, mapped into memory where that is possible, or raise ``OSError``."""
+        A file that already has this name has the same content. ``CheckpointError`` is raised where it can't be written.
+        """
 
-    def stamp(self, name: str) -> object:
-        """Return a value that differs once a file was written; the same for all where ``open`` returns a copy."""
+    def open(self, name: str) -> tuple[pa.Buffer, object]:
+        """Return a file's bytes, mapped into memory where that is possible, and their stamp, or raise ``OSError``.
+
+        A stamp differs from all others of the file once the file was written, or its bytes were fetched, again.
+        """
 
 
 @dataclass(frozen=True)
@@ -77,12 +83,12 @@ class SegmentOptions:
     @property
     def waiting_bytes(self) -> int:
         """The limit for an input's rows that wait in a key group's state value; with more, all are written as a run."""
-        return min(16 * self.limit_bytes, self.slice_bytes // 2)
+        return min(16 * self.limit_bytes, self.slice_bytes // 4)
 
     @property
     def slice_bytes(self) -> int:
         """The bytes of rows that are processed at a time, or merged into one file; each is copied several times."""
-        return self.memory_bytes // 16
+        return min(self.memory_bytes // 16, _MOST_SLICE_BYTES)
 
     def ratio_of(self, key_group: int) -> float:
         """Return a key group's own ratio, from 3/4 to 5/4 of it, so that largest merges fall into different batches.
@@ -131,7 +137,7 @@ class Segment:
         """Return the file's bytes, after comparing their length, and their digest the first time."""
         where = f"segment {store.place}/{self.name}"
         try:
-            stamp, content = store.stamp(self.name), store.open(self.name)
+            content, stamp = store.open(self.name)
         except FileNotFoundError as error:
             msg = f"{where}: the state names this file of {self.bytes:,} bytes, which is missing; {_FIXES}"
             raise CheckpointError(msg) from error
@@ -200,8 +206,7 @@ def write_file(segmenting: SegmentContext, content: pa.Buffer) -> tuple[str, str
     """Write a file, and return its name and digest."""
     digest = _digest(content)
     name = f"{segmenting.batch_id:012d}-{segmenting.key_group:05d}-{digest}.arrow"
-    segmenting.store.write(name, content)
-    _note((segmenting.store.place, name), segmenting.store.stamp(name))
+    _note((segmenting.store.place, name), segmenting.store.write(name, content))
     return name, digest
 
 

@@ -61,7 +61,7 @@ class HandStore:
     def key(self, key: str = "a") -> Iterator[Any]:
         """Make a key the current one, in a batch of its own."""
         table = pa.table({"customer": [key]}, schema=SCHEMA)
-        (code,), _ = self.store.begin([table, table.slice(0, 0)], -(1 << 63), -(1 << 63))
+        (code,), _ = self.store.begin([table, table.slice(0, 0)])
         self.store.key_context.code = code
         yield self.state
         self.store.end()

@@ -14,7 +14,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cojoin.engine.state import StateTtlConfig
+from cojoin.engine.functions import KeyedCoProcessFunction
+from cojoin.engine.input_spec import InputSpec
+from cojoin.engine.joins import AsofJoin, IntervalJoin, TemporalJoin
+from cojoin.engine.keyed_process import KeyedCoProcess
+from cojoin.engine.local.key_group import check_conservation
+from cojoin.engine.operator import Batch
+from cojoin.engine.state import StateTtlConfig, ValueStateDescriptor
 from cojoin.engine.state import segmented_table as kept_module
 from cojoin.engine.state import segments as segments_module
 from cojoin.engine.state.named_files import NamedFiles
@@ -30,6 +36,7 @@ from cojoin.engine.state.segmented_table import (
 )
 from cojoin.engine.state.segments import SegmentContext, SegmentOptions
 from cojoin.engine.state.ttl import timed_type
+from cojoin.engine.time.control_rows import ONE_PARTITION, Control
 from cojoin.engine.values import codec
 from cojoin.engine.values.tables import concat
 from cojoin.errors import CheckpointError, CodecError
@@ -38,6 +45,8 @@ from tests.segments import MemoryStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from cojoin.engine.operator import Operator
 
 HASHES = st.lists(st.integers(0, 9) | st.just((1 << 64) - 1), max_size=12)
 
@@ -375,3 +384,78 @@ def test_rows_in_segments_are_found_again() -> None:
     assert sorted(again["versions"].read_all().column("id").to_pylist()) == [1, 2]
     with pytest.raises(CheckpointError, match="no segment store is configured; run the query with its own checkpoint"):
         attach(kept(), flushed.described, flushed.tables, None)
+
+
+class _Lasts(KeyedCoProcessFunction):
+    """Emits for each trade the text of its customer."""
+
+    def open(self, context: Any) -> None:
+        self.text = context.get_state(ValueStateDescriptor("text", "string"))
+
+    def process_element1(self, row: Any, context: Any) -> Iterator[Any]:
+        yield row.id, self.text.value()
+
+    def process_element2(self, row: Any, context: Any) -> Iterator[Any]:
+        self.text.update(row.text)
+        yield from ()
+
+
+KEPT_KEYS, TEXT = 2_000, "x" * 400
+SLICE = 40_000
+
+
+def _operator(name: str) -> Operator:
+    types = [("id", pa.int64()), ("time", pa.timestamp("us", "UTC"))]
+    schemas = (pa.schema(types), pa.schema([*types, ("text", pa.string())]))
+    names = ("trades", "customers")
+    left, right = (InputSpec(each, schema, ("id",), "time") for each, schema in zip(names, schemas, strict=True))
+    made: dict[str, Any] = {
+        "as-of": AsofJoin(suffixes=("", "_right")),
+        "nearest": AsofJoin(direction="nearest", tolerance="20 s", suffixes=("", "_right")),
+        "temporal": TemporalJoin(suffixes=("", "_right")),
+        "interval": IntervalJoin("-1 hour", "1 hour", suffixes=("", "_right")),
+        "function": KeyedCoProcess(_Lasts(), pa.schema([("id", pa.int64()), ("text", pa.string())])),
+    }
+    return made[name].create_operator(left, right)  # type: ignore[no-any-return]
+
+
+def _rows(spec: InputSpec, second: int, count: int = KEPT_KEYS) -> pa.Table:
+    times = pa.array([second * 1_000_000 + 1_000 * each for each in range(count)], pa.timestamp("us", "UTC"))
+    columns = [pa.array(range(count), pa.int64()), times, pa.array([TEXT] * count)]
+    return pa.table(columns[: len(spec.schema)], schema=spec.schema)
+
+
+@pytest.mark.parametrize("name", ["as-of", "nearest", "temporal", "interval", "function"])
+def test_a_batch_has_about_a_slice_of_rows_in_memory_whether_they_come_from_files_or_wait(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken: list[int] = []
+    take = SegmentedTable.take
+
+    def measured(table: SegmentedTable, *arguments: Any) -> pa.Table:
+        rows = take(table, *arguments)
+        taken.append(rows.nbytes)
+        return rows
+
+    monkeypatch.setattr(SegmentedTable, "take", measured)
+    operator, store, options = _operator(name), MemoryStore(), SegmentOptions(1_000, memory_bytes=16 * SLICE)
+    (left, right), found = operator.inputs, 0
+    # Versions wait for the trades, then all of them are due at once; then a trade of each of them comes.
+    batches = [(left.schema.empty_table(), _rows(right, 10)), (_rows(left, 20, 1), _rows(right, 20))]
+    batches += [(_rows(left, 30), _rows(right, 30, 1)), (_rows(left, 100, 1), _rows(right, 100, 1))]
+    for number, rows in enumerate(batches):
+        operator.segmenting = SegmentContext(store, options, 0, number)
+        controls = [
+            Control(side, {ONE_PARTITION: int(spec.millis(each).max())}, each.num_rows)
+            for side, (spec, each) in enumerate(zip(operator.inputs, rows, strict=True), start=1)
+            if each.num_rows
+        ]
+        emitted = [each.table for each in operator.process(Batch(rows, controls))]
+        found += sum(table.num_rows for table in emitted)
+        assert {text for table in emitted for text in table.column("text").to_pylist()} <= {TEXT}
+        check_conservation(operator)
+        operator.flush()
+    # The whole is twenty times as large.
+    assert KEPT_KEYS * len(TEXT) > 19 * SLICE
+    assert max(taken) < 2.5 * SLICE, taken
+    assert found == (2 * (KEPT_KEYS - 1) + 2 * 3 if name == "interval" else KEPT_KEYS + 1)

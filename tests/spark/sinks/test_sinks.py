@@ -208,7 +208,7 @@ def test_a_table_that_has_forgotten_the_querys_batches_is_refused_and_a_start_wa
 
     start().await_termination()
     spark.sql(f"ALTER TABLE {out} SET TBLPROPERTIES ('{kept}' = 'interval 1 second')")
-    with pytest.warns(UserWarning, match=r"it may forget the query's batches.* UNSET TBLPROPERTIES") as caught:
+    with pytest.warns(UserWarning, match=r"Delta may forget the query's batches.* UNSET TBLPROPERTIES") as caught:
         start().await_termination()
     assert any("after interval 1 second without rows of this query" in str(each.message) for each in caught)
     time.sleep(1.5)
