@@ -201,7 +201,7 @@ MOST_LINES = {
     "": 850,
     "api": 1_600,
     "capture": 2_000,
-    "checkpoints": 7_040,
+    "checkpoints": 7_060,
     "cli": 2_700,
     "comparison": 1_450,
     "debugging": 1_210,

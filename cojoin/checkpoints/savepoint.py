@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import os
 import socket
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from cojoin.checkpoints.checkpoint import Snapshot
 from cojoin.checkpoints.identity import read_query
 from cojoin.checkpoints.lease import read_lease
 from cojoin.checkpoints.manifest import Manifests
-from cojoin.checkpoints.segment_files import are_kept
+from cojoin.checkpoints.segment_files import may_be_deleted
 from cojoin.checkpoints.snapshots import BeingRemovedError, Snapshots
 from cojoin.checkpoints.state_commits import StateCommits
 from cojoin.checkpoints.state_table import STATE_LOCK, StateCleaner, StateTable
@@ -98,16 +99,21 @@ def _write(spark: SparkSession, files: Store, manifest: Manifest, key_groups: in
         snapshots.begin(manifest, key_groups, holders)
         # From here on they stay. Some may be gone since they were listed.
         holders &= snapshots.holders()
-        if not are_kept(Manifests(files), batch_id):
+        if may_be_deleted(Manifests(files), batch_id, unnamed=False):
             return False
-    check_segments(spark, files, committed)
+    # Where Spark has computed the batch twice, the state may name other files than its manifest.
+    unnamed = check_segments(spark, files, committed).difference(manifest.segments)
+    if unnamed and is_noted:
+        snapshots.begin(replace(manifest, segments=(*manifest.segments, *sorted(unnamed))), key_groups, holders)
+        if may_be_deleted(Manifests(files), batch_id, unnamed=True):
+            return False
     rows = snapshot_rows(spark, files, committed, batch_id, key_groups, holders)
     try:
         taken = table.write(rows, manifest, "savepoint", key_groups, remembered=False, claim=claim)
     except BeingRemovedError:
         # A cleaning has taken it for interrupted, or another savepoint was taken.
         return False
-    if taken is not None and not is_noted and not are_kept(Manifests(files), batch_id):
+    if taken is not None and not is_noted and may_be_deleted(Manifests(files), batch_id, unnamed=bool(unnamed)):
         snapshots.remove(batch_id, written_by=taken)
         return False
     return taken is not None and _make_final(spark, files, batch_id)

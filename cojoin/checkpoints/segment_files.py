@@ -7,11 +7,12 @@ read a file before the start; if that fails, or Hadoop alone reaches the object 
 store.
 
 A segment is deleted once a restart, a repeated batch or a snapshot can't need it. That is when neither the manifests of
-the last ten batches nor the index of a snapshot names it (``Snapshots.segments``), and it was written at least ten
-batches before the last one. (Two would be enough for a restart. A savepoint in another process is noted while its batch
-is one of the last ten, so that the files that it names stay however long it takes. Of a batch that Spark has computed
-twice, as after a lost executor, the state may name other files of equal rows than the manifest does.) A crash before
-the deletion may leave files behind, which a later run deletes. It never loses a file that is needed.
+the last ten batches nor the index of a snapshot names it (``Snapshots.segments``), and it was written at least two
+batches before the last one. (Two manifests are enough for a restart. A savepoint in another process is noted while its
+batch is one of the last ten, so that the files that it names stay however long it takes. Where Spark has computed a
+batch twice, as after a lost executor, the state may name other files, with equal rows, than the manifest does:
+``may_be_deleted``.) A crash before the deletion may leave files behind, which a later run deletes. It never loses a
+file that is needed.
 """
 
 from __future__ import annotations
@@ -44,8 +45,9 @@ _LOG = logging.getLogger(__name__)
 
 FOLDER = "segments"
 KEPT_MANIFESTS = 10
-"""The number of newest manifests whose segments are kept, and of batches after which one that none names is deleted."""
+"""The number of newest manifests whose segments are kept."""
 
+_KEPT_BATCHES = 2
 _LISTED_EVERY = 100
 _CACHE_BYTES = 256 << 20
 
@@ -194,7 +196,7 @@ def open_segments(files: Store) -> SegmentFolder | None:
         why = str(error)
     if has_segments:
         msg = (
-            f"{files.named}: its state has rows in files in {FOLDER}, and a test file can't be written and read there: "
+            f"{files.named}: its state has rows in files in {FOLDER}, where a test file can't be written and read: "
             f"{why}; see to this store, and start the query again"
         )
         raise CheckpointError(msg)
@@ -205,10 +207,10 @@ def open_segments(files: Store) -> SegmentFolder | None:
 def obsolete(names: Collection[str], last_batch_id: int, needed: Collection[str]) -> list[str]:
     """Return the files that no manifest of the last batches names, and that are old.
 
-    >>> obsolete(["000000000003-00000-ab.arrow", "000000000005-00000-cd.arrow"], 13, [])
+    >>> obsolete(["000000000003-00000-ab.arrow", "000000000005-00000-cd.arrow"], 5, [])
     ['000000000003-00000-ab.arrow']
     """
-    return sorted(name for name in names if name not in needed and _batch_id(name) <= last_batch_id - KEPT_MANIFESTS)
+    return sorted(name for name in names if name not in needed and _batch_id(name) <= last_batch_id - _KEPT_BATCHES)
 
 
 def _batch_id(name: str) -> int:
@@ -216,9 +218,14 @@ def _batch_id(name: str) -> int:
     return int(digits) if digits.isdigit() else -1
 
 
-def are_kept(manifests: Manifests, batch_id: int) -> bool:
-    """Return whether all files that the manifest of a batch names still exist: it is one of the last ones."""
-    return batch_id in manifests.batch_ids()[-KEPT_MANIFESTS:]
+def may_be_deleted(manifests: Manifests, batch_id: int, *, unnamed: bool) -> bool:
+    """Return whether a cleaning may be deleting files of the state after a batch, or have deleted them.
+
+    It is not if the batch is one of the last ones, whose manifests' files are kept. With ``unnamed`` ones, which the
+    batch's manifest does not name, no cleaning after a batch two later may have begun.
+    """
+    batch_ids = manifests.batch_ids()
+    return batch_id not in batch_ids[-KEPT_MANIFESTS:] or (unnamed and batch_ids[-1] >= batch_id + _KEPT_BATCHES)
 
 
 class SegmentCleaner:

@@ -169,11 +169,15 @@ def open_batch(spark: SparkSession, files: Store, batch_id: int) -> StoredState:
     return StoredState(batch_id, headers, tables, contents, segments)
 
 
-def check_segments(spark: SparkSession, files: Store, batch_id: int) -> None:
-    """Check that the segments that the state after a batch names are undamaged; errors are those of ``open_batch``."""
+def check_segments(spark: SparkSession, files: Store, batch_id: int) -> set[str]:
+    """Check that the files that the state after a batch names are undamaged, and return their names.
+
+    Errors are those of ``open_batch``.
+    """
     check = partial(_check, segments=SegmentFolder.of(files))
     values = _read_values(_load(spark, files, batch_id), files, batch_id, check)
     _check_written([each["written"] for each in values], files, batch_id)
+    return {name for each in values for name in each["files"]}
 
 
 def _check_written(written: Sequence[Sequence[Any] | None], files: Store, batch_id: int) -> None:
@@ -311,5 +315,6 @@ def _describe(content: bytes, segments: SegmentFolder) -> dict[str, Any]:
 
 def _check(content: bytes, segments: SegmentFolder) -> dict[str, Any]:
     header, _ = codec.decode(content)
-    NamedFiles.of(header).check(segments)
-    return {"written": header.get(codec.WRITTEN)}
+    files = NamedFiles.of(header)
+    files.check(segments)
+    return {"written": header.get(codec.WRITTEN), "files": [file.name for file in files.files()]}

@@ -12,7 +12,7 @@ import pytest
 from pyarrow import fs
 
 from cojoin.checkpoints import segment_files
-from cojoin.checkpoints.segment_files import SegmentCleaner, SegmentFolder, open_segments
+from cojoin.checkpoints.segment_files import SegmentCleaner, SegmentFolder, may_be_deleted, open_segments
 from cojoin.engine.state.segments import Segment, SegmentContext, write_file
 from cojoin.errors import CodecError
 from cojoin.storage.local_store import LocalStore
@@ -133,7 +133,7 @@ def test_a_folder_that_is_not_used_is_logged_with_the_reason(
     assert f"own state store, in memory as a whole: a test file in segments is {fault}" in caplog.text
     # A query with segments would fail in its first batch, by another reason.
     files.write("segments/000000000001-00000-x.arrow", "")
-    said = f"in files in segments, and a test file can't be written and read there: a test file in segments is {fault};"
+    said = f"in files in segments, where a test file can't be written and read: a test file in segments is {fault};"
     with lists if fault == "not listed" else damages, refused(said):
         open_segments(files)
 
@@ -221,12 +221,16 @@ def test_what_a_crash_left_is_found_by_the_next_run_and_what_is_needed_stays() -
     cleaner = SegmentCleaner(files, known)  # type: ignore[arg-type]
     assert cleaned(cleaner, Batch(9, (segment(7),))) == [segment(3, "lost")]
     assert cleaned(cleaner, Batch(10, (segment(7),))) == [segment(3)]
-    # A task that is run again may have given the state's files of batch 9 names that no manifest has.
-    assert cleaned(cleaner, Batch(11, (segment(7),))) == []
-    assert cleaned(cleaner, Batch(12, (segment(7),))) == [segment(9, "of a task that was lost")]
+    assert cleaned(cleaner, Batch(11, (segment(7),))) == [segment(9, "of a task that was lost")]
 
 
 def test_a_probe_of_a_start_that_was_killed_goes_too() -> None:
     files: Any = Files({"probe-abc"})
     cleaner = SegmentCleaner(files, Manifests([]))  # type: ignore[arg-type]
-    assert cleaned(cleaner, Batch(2, ())) == ["probe-abc"]
+    assert cleaned(cleaner, Batch(1, ())) == ["probe-abc"]
+
+
+def test_files_of_a_state_stay_while_its_batch_is_one_of_the_last_and_other_ones_for_a_batch() -> None:
+    manifests: Any = Manifests([Batch(each, ()) for each in range(3, 8)])
+    assert [may_be_deleted(manifests, each, unnamed=False) for each in (4, 5, 7)] == [True, False, False]
+    assert [may_be_deleted(manifests, each, unnamed=True) for each in (4, 5, 6, 7)] == [True, True, False, False]

@@ -111,8 +111,8 @@ MUTANTS = (
         "cojoin.checkpoints.savepoint:_write",
         (
             (
-                "if not are_kept(Manifests(files), batch_id):\n            return False",
-                "are_kept(Manifests(files), batch_id)",
+                "if may_be_deleted(Manifests(files), batch_id, unnamed=False):\n            return False",
+                "may_be_deleted(Manifests(files), batch_id, unnamed=False)",
             ),
         ),
     ),

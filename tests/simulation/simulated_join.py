@@ -330,11 +330,13 @@ def read_state(disk: Disk, root: str, batch_id: int) -> dict[str, Any]:
     return found
 
 
-def check_segments(session: Session, files: Any, batch_id: int) -> None:
+def check_segments(session: Session, files: Any, batch_id: int) -> set[str]:
     """Check that the segments of a state are there, as ``stored_state.check_segments`` does."""
-    for group in _state_for_people(session, files, batch_id)["groups"].values():
-        for name in group["segments"]:
-            _segment(session, files, batch_id, name)
+    groups = _state_for_people(session, files, batch_id)["groups"].values()
+    names = [name for group in groups for name in group["segments"]]
+    for name in names:
+        _segment(session, files, batch_id, name)
+    return set(names)
 
 
 def _state_for_people(session: Session, files: Any, batch_id: int) -> dict[str, Any]:
