@@ -321,7 +321,7 @@ class TableStream:
     ) -> None:
         self._log, self._table_id, self._columns, self._removals = log, table_id, columns, removals
         self._deleted_rows = deleted_rows
-        self._has_checked_table = False
+        self._newest: int | None = None
         self._begun: int | None = None
         self._snapshot: tuple[int, list[StreamFile]] = (-1, [])
         self._commits: dict[int, list[StreamFile]] = {}
@@ -344,7 +344,7 @@ class TableStream:
         if table is None or why is not None:
             msg = f"Delta table {self._named}: {why}; start a new query with its own checkpoint{cure}"
             raise QueryFailedError(msg)
-        self._has_checked_table = True
+        self._newest = table.version
         return table.version
 
     def next(self, begin: Position, until: int, limits: Limits) -> Position:
@@ -373,10 +373,9 @@ class TableStream:
         """Return the files between two positions, in order."""
         for position in (begin, end):
             self._check_position(position)
-        if not self._has_checked_table:
-            # A batch of an earlier start is planned again without a look at the newest version.
-            self.newest()
-        self._has_checked_table = False
+        # A batch of an earlier start is planned again without a look at the newest version.
+        newest, self._newest = self.newest() if self._newest is None else self._newest, None
+        self.check_reached(end, newest)
         if begin.begins_snapshot:
             # Another start may have planned the batch, with a snapshot of another version.
             begin = replace(begin, version=end.version if end.in_snapshot else end.version - 1)
