@@ -55,7 +55,8 @@ class UnreadableLogError(ConfigurationError):
 class TableVersion:
     """A Delta table at one version: its folder as Spark takes it, its protocol and its ``metaData`` action.
 
-    ``applications`` has the newest versions that applications have written, by their ids.
+    ``applications`` has the newest versions that applications have written, by their ids. The protocol and the metadata
+    are those of each version from ``unchanged_since`` on; they may be older.
     """
 
     path: str
@@ -63,6 +64,7 @@ class TableVersion:
     protocol: Protocol
     metadata: Mapping[str, Any]
     applications: Mapping[str, int]
+    unchanged_since: int
 
     @property
     def table_id(self) -> str:
@@ -90,12 +92,14 @@ class TableVersion:
 
     def after(self, commit: Commit) -> TableVersion:
         """Return the table once a commit is made on this version."""
+        stays = commit.protocol is None and commit.metadata is None
         return replace(
             self,
             version=commit.version,
             protocol=commit.protocol or self.protocol,
             metadata=self.metadata if commit.metadata is None else commit.metadata,
             applications={**self.applications, **commit.applications},
+            unchanged_since=self.unchanged_since if stays else commit.version,
         )
 
 
@@ -130,13 +134,15 @@ class _Listed:
 class TableLog:
     """The log of a Delta table, or of a folder that may become one, below the store's root.
 
-    Its methods raise ``UnreadableLogError`` where a part of the log is gone or damaged, ``CheckpointError`` where the
+    ``lost`` is the last version that was known before ``newest`` found another commit in its place, or none; None until
+    then. Methods raise ``UnreadableLogError`` where a part of the log is gone or damaged, ``CheckpointError`` where the
     store can't be reached.
     """
 
     def __init__(self, store: Store, folder: str = "") -> None:
         self._store, self._folder = store, folder.strip("/")
         self._known: tuple[TableVersion, bytes] | None = None
+        self.lost: int | None = None
 
     @property
     def path(self) -> str:
@@ -170,14 +176,20 @@ class TableLog:
 
         ``at`` is that version where the caller has it, of the same table: then later ones are not looked for.
         """
-        if self._known is not None and (at is not None or self.is_as_it_was()):
-            self._known = self._advanced(*self._known, at)
-            return self._known[0]
+        known, last = self._known, None
+        if known is not None:
+            last = known[1] if at is not None else self._content(known[0].version)
+            if last == known[1]:
+                self._known = self._advanced(*known, at)
+                return self._known[0]
         self._known = None
         listed = self._listed()
         if listed.newest < 0:
             return None
         table = self._built(listed, listed.newest)
+        # The log may have removed a commit that is old, and has later ones then.
+        if known is not None and (last is not None or table.version < known[0].version):
+            self.lost = known[0].version
         last = self._content(table.version)
         if last is not None:
             self._known = table, last
@@ -238,7 +250,11 @@ class TableLog:
     def committed_at(self, commit: Commit) -> int:
         """Return a commit's time, in epoch milliseconds: the one in it, or when its file in the log was written."""
         kept = commit.info.get("inCommitTimestamp")
-        return self._store.modified(self.name(commit_name(commit.version))) if kept is None else int(kept)
+        return self.written_at(commit.version) if kept is None else int(kept)
+
+    def written_at(self, version: int) -> int:
+        """Return when a commit's file in the log was written, in epoch milliseconds."""
+        return self._store.modified(self.name(commit_name(version)))
 
     def earliest(self) -> int | None:
         """Return the version of the oldest commit that the log still has; None where it has none."""
@@ -292,6 +308,7 @@ class TableLog:
             # A checkpoint has the properties as pairs.
             {**metadata, "configuration": dict(metadata.get("configuration") or {})},
             {row["txn"]["appId"]: int(row["txn"]["version"]) for row in rows if row.get("txn") is not None},
+            begin,
         )
         for commit in commits:
             table = table.after(commit)

@@ -17,15 +17,16 @@ their deleted rows, which are read when the version's files are.
 
 The stream of a table's *changes* has, after the snapshot, the files of each commit's change feed, a commit at a time.
 Where a commit has none, it has the files that were added and removed: their rows were inserted and deleted. It also has
-each commit's time: that of the commit's file in the log, or the one in the commit where the table keeps it there. A
-time that is not after the one before is moved a millisecond behind it, from the first commit of the batch on.
-(``DeltaSourceCDCSupport``, ``CDCReader``.)
+each commit's time: the one in the commit where the table keeps it there, or that of the commit's file in the log. A
+file's time that is not after the one before is moved a millisecond behind it, from the hundredth commit before on.
+(``DeltaSourceCDCSupport``, ``CDCReader``, ``DeltaHistoryManager``.)
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
@@ -62,7 +63,15 @@ _MAPPING, _MAPPED_NAME = "delta.columnMapping.mode", "delta.columnMapping.physic
 FEED = "delta.enableChangeDataFeed"
 """The property of a table that records its changes."""
 
-_SPARKS = "Delta's own source: connect the inputs again, which chooses it, and start the query from the same checkpoint"
+_SPARKS = (
+    "Delta's own source: set spark.cojoin.delta=spark in the session, connect the inputs again, and start the query "
+    "from the same checkpoint"
+)
+_NEW_QUERY = "start a new query with its own checkpoint, without startingVersion= or with that of a later version"
+_LOOK_BACK = 100
+"""By how many commits a commit's time may be moved, as in Delta's ``DeltaHistoryManager``."""
+
+_LOOKS = 8
 
 
 @dataclass(frozen=True)
@@ -193,9 +202,36 @@ class Columns(NamedTuple):
         return {names.get(name, name): value or None for name, value in file.partition_values.items()}
 
     def read(self, other: Columns) -> bool:
-        """Return whether files with other columns can be read with these: a column that they lack is null."""
-        is_same = other.types.items() <= self.types.items() and other.stored.items() <= self.stored.items()
-        return self.partition_by == other.partition_by and is_same
+        """Return whether files with other columns can be read with these: a column or field that they lack is null."""
+        return self.partition_by == other.partition_by and _has(_as_type(self), _as_type(other))
+
+
+_Type: TypeAlias = "tuple[Any, Any]"
+"""A type in its JSON form, or a list of fields, and the same with the files' names."""
+
+
+def _as_type(columns: Columns) -> _Type:
+    """Return columns as the fields of a type."""
+    own = [{"name": name, "type": json.loads(dtype)} for name, dtype in columns.types.items()]
+    stored = (columns.stored[name] for name in columns.types)
+    return own, [{"name": name, "type": json.loads(dtype)} for name, dtype in stored]
+
+
+def _has(one: _Type, other: _Type) -> bool:
+    """Return whether a type has all fields of another one, and they have the same types and names, also in files."""
+    if isinstance(one[0], list) and isinstance(other[0], list):
+        own, others = _by_names(one), _by_names(other)
+        return all(names in own and _has(own[names], inner) for names, inner in others.items())
+    if not (isinstance(one[0], dict) and isinstance(other[0], dict) and one[0].keys() == other[0].keys()):
+        return one == other
+    return all(_has((one[0][part], one[1][part]), (other[0][part], other[1][part])) for part in one[0])
+
+
+def _by_names(fields: _Type) -> dict[tuple[Any, ...], _Type]:
+    return {
+        (field["name"], stored["name"], field.get("nullable", True)): (field["type"], stored["type"])
+        for field, stored in zip(*fields, strict=True)
+    }
 
 
 def _is_mapped(metadata: Mapping[str, Any]) -> bool:
@@ -285,9 +321,11 @@ class TableStream:
     ) -> None:
         self._log, self._table_id, self._columns, self._removals = log, table_id, columns, removals
         self._deleted_rows = deleted_rows
-        self._has_checked_table = False
+        self._newest: int | None = None
+        self._begun: int | None = None
         self._snapshot: tuple[int, list[StreamFile]] = (-1, [])
         self._commits: dict[int, list[StreamFile]] = {}
+        self._kept: dict[int, Any] = {}
         self._times: dict[int, int] = {}
 
     def first(self) -> Position:
@@ -297,11 +335,16 @@ class TableStream:
     def newest(self) -> int:
         """Return the table's newest version; raise ``QueryFailedError`` where it was made again or is gone."""
         table = self._log.newest()
+        why, cure = None, ""
         if table is None or table.table_id != self._table_id:
             why = "it does not exist any more" if table is None else "it was made again, as another table"
-            msg = f"Delta table {self._named}: {why}; start a new query with its own checkpoint"
+        elif self._log.lost is not None:
+            why = f"its version {self._log.lost} is not what the query has found before: it was put back from a backup"
+            cure = ", or put back what it had up to that version"
+        if table is None or why is not None:
+            msg = f"Delta table {self._named}: {why}; start a new query with its own checkpoint{cure}"
             raise QueryFailedError(msg)
-        self._has_checked_table = True
+        self._newest = table.version
         return table.version
 
     def next(self, begin: Position, until: int, limits: Limits) -> Position:
@@ -310,18 +353,9 @@ class TableStream:
         ``until`` is the last version that it may read. The batch that begins a snapshot has nothing else, so its end
         shows of which version the snapshot is.
         """
-        self._check_id(begin.table_id)
-        begun = begin
-        if begin.is_first:
-            # The table may have changed since the inputs were connected.
-            table, begun = self._log.at(until), replace(begin, version=until)
-            if Columns.of(table.metadata) != self._columns:
-                msg = (
-                    f"Delta table {self._named}: its columns have changed by version {until}, since the inputs were "
-                    f"connected: make the inputs and connect them again"
-                )
-                raise QueryFailedError(msg)
-            self._check_readable(table)
+        self._check_position(begin)
+        begun = replace(begin, version=until) if begin.is_first else begin
+        self._check_begin(begun.version)
         end, files, size = begin, 0, 0
         for entry in self._entries(begun, begun.version if begun.begins_snapshot else until):
             if entry.file is not None:
@@ -337,15 +371,16 @@ class TableStream:
 
     def files(self, begin: Position, end: Position) -> list[StreamFile]:
         """Return the files between two positions, in order."""
-        self._check_id(end.table_id)
-        if not self._has_checked_table:
-            # A batch of an earlier start is planned again without a look at the newest version.
-            self.newest()
-        self._has_checked_table = False
+        for position in (begin, end):
+            self._check_position(position)
+        # A batch of an earlier start is planned again without a look at the newest version.
+        newest, self._newest = self.newest() if self._newest is None else self._newest, None
+        self.check_reached(end, newest)
         if begin.begins_snapshot:
             # Another start may have planned the batch, with a snapshot of another version.
             begin = replace(begin, version=end.version if end.in_snapshot else end.version - 1)
         until = end.version if end.index >= 0 else end.version - 1
+        self._check_begin(begin.version)
         files: list[StreamFile] = []
         for entry in self._entries(begin, until):
             if end.index >= 0 and (entry.version, entry.number) > (end.version, end.index):
@@ -355,8 +390,17 @@ class TableStream:
         self._forget(begin)
         if self._removals is not None:
             return files
-        times = self._increasing(begin.version, until)
+        times = self._committed_at(sorted({each.version for each in files}))
         return [each._replace(committed_at=times[each.version]) for each in files]
+
+    def check_first(self, position: Position, newest: int) -> None:
+        """Raise ``QueryFailedError`` where a query that has read nothing begins with a version that is not there."""
+        if position.version > newest:
+            msg = (
+                f"Delta table {self._named}: the query begins with version {position.version}, and the newest version "
+                f"is {newest}; give the source a startingVersion= that the table has"
+            )
+            raise QueryFailedError(msg)
 
     def check_reached(self, position: Position, newest: int) -> None:
         """Raise ``QueryFailedError`` where the table's newest version is before one that was read up to a position."""
@@ -378,6 +422,54 @@ class TableStream:
                 f"table back"
             )
             raise QueryFailedError(msg)
+
+    def _check_position(self, position: Position) -> None:
+        """Raise ``QueryFailedError`` where a position is one of another table, or one that only Delta's source has."""
+        self._check_id(position.table_id)
+        if position.index < -1:
+            msg = (
+                f"Delta table {self._named}: the query has stopped at a change of its columns in version "
+                f"{position.version}, as Delta's source does with schemaTrackingLocation; give the source this option "
+                f"again, or start a new query with its own checkpoint"
+            )
+            raise QueryFailedError(msg)
+
+    def _check_begin(self, version: int) -> None:
+        """Check once that the table still has the stream's columns, and had them at the first version that is read.
+
+        A commit says what it changes, so where nothing was changed since, no more is read of the log.
+        """
+        if self._begun is not None:
+            return
+        newest = self._log.last_read or self._log.at(self.newest())
+        if Columns.of(newest.metadata) != self._columns:
+            msg = (
+                f"Delta table {self._named}: its columns have changed by version {newest.version}, since the inputs "
+                f"were connected: make the inputs and connect them again"
+            )
+            raise QueryFailedError(msg)
+        table = newest if version >= newest.unchanged_since else self._at_begin(version, newest)
+        if table is not None:
+            columns = Columns.of(table.metadata)
+            # A column that was dropped since is not read; one that was added since is null. Both may be a renaming.
+            if not (self._columns.read(columns) or columns.read(self._columns)):
+                msg = (
+                    f"Delta table {self._named}: in version {version}, from which on the query reads, it had other "
+                    f"columns than now, other types of these, or other names of them in its files; {_NEW_QUERY}"
+                )
+                raise QueryFailedError(msg)
+            self._check_readable(table)
+        self._begun = version
+
+    def _at_begin(self, version: int, newest: TableVersion) -> TableVersion | None:
+        """Return the table where reading begins; None where the log lacks that, and no column has other names."""
+        try:
+            return self._log.at(version)
+        except UnreadableLogError as error:
+            if "columnMapping" not in newest.protocol.features:
+                return None
+            msg = f"{error}: the columns of version {version} may have had other names; {_NEW_QUERY}"
+            raise QueryFailedError(msg) from error
 
     @staticmethod
     def _after(begin: Position, entry: _Entry) -> Position:
@@ -408,7 +500,7 @@ class TableStream:
             self._check_columns(commit)
             files = self._added(commit) if self._removals is not None else self._changes(commit)
             self._commits[version] = self._checked(version, files)
-            self._times[version] = self._time_of(commit)
+            self._kept[version] = commit.info.get("inCommitTimestamp")
         return self._commits[version]
 
     def _read(self, version: int) -> Commit:
@@ -427,8 +519,10 @@ class TableStream:
     def _forget(self, begin: Position) -> None:
         if not begin.in_snapshot:
             self._snapshot = -1, []
-        for version in [each for each in self._commits if each < begin.version]:
-            del self._commits[version], self._times[version]
+        first = begin.version
+        self._commits = {version: files for version, files in self._commits.items() if version >= first}
+        self._kept = {version: kept for version, kept in self._kept.items() if version >= first}
+        self._times = {version: time for version, time in self._times.items() if version >= first - _LOOK_BACK}
 
     def _added(self, commit: Commit) -> list[StreamFile]:
         """Return the files that a commit adds with their rows, or raise an error where it removes rows."""
@@ -451,27 +545,50 @@ class TableStream:
             return [StreamFile("cdc", file, commit.version) for file in commit.changes]
         if _changed_no_row(commit):
             return []
-        return [StreamFile(kind, file, commit.version) for kind, file in commit.files if file.changes_data]
+        files = [StreamFile(kind, file, commit.version) for kind, file in commit.files if file.changes_data]
+        for kind, file, *_ in files:
+            why = None
+            if file.deletion_vector:
+                why = f"the rows of {file.path} changed between two deletion vectors, which needs {_SPARKS}"
+            elif kind == "remove" and (not file.size or len(file.partition_values) < len(self._columns.partition_by)):
+                why = f"the removal of {file.path} lacks the file's size or its partition's values; {_NEW_QUERY}"
+            if why is not None:
+                msg = f"Delta table {self._named}: the changes of version {commit.version} can't be read: {why}"
+                raise QueryFailedError(msg)
+        return files
 
-    def _time_of(self, commit: Commit) -> int:
-        """Return a commit's time, in epoch milliseconds; -1 in a stream that is not one of changes."""
-        return -1 if self._removals is not None else self._log.committed_at(commit)
+    def _committed_at(self, versions: Sequence[int]) -> dict[int, int]:
+        """Return the times of commits, in order, each the same in whichever batch it is.
 
-    def _increasing(self, first: int, last: int) -> dict[int, int]:
-        """Return the times of commits, each after the one before it."""
-        times: dict[int, int] = {}
-        for version in range(first, last + 1):
-            if version not in self._times:
+        It is the time in the commit, or that of its file in the log, moved behind the files of the 100 commits before.
+        """
+        for version in versions:
+            if version not in self._kept:
                 # That of a snapshot.
-                self._times[version] = self._time_of(self._log.commit(version))
-            times[version] = max(self._times[version], times.get(version - 1, -1) + 1)
+                self._kept[version] = self._log.commit(version, has_files=False).info.get("inCommitTimestamp")
+        of_files = [each for each in versions if self._kept[each] is None]
+        if of_files:
+            self._look_at_files(max(0, of_files[0] - _LOOK_BACK), of_files[-1])
+        times = {each: int(kept) for each in versions if (kept := self._kept[each]) is not None}
+        for version in of_files:
+            before = range(max(0, version - _LOOK_BACK), version + 1)
+            times[version] = max(self._times[each] + version - each for each in before if each in self._times)
         return times
+
+    def _look_at_files(self, first: int, last: int) -> None:
+        """Look at the times of the files of commits, of those that the log still has."""
+        unknown = [each for each in range(first, last + 1) if each not in self._times]
+        if len(unknown) > 1:
+            unknown = sorted({*unknown}.intersection(self._log.versions()))
+        with ThreadPoolExecutor(_LOOKS) as threads:
+            self._times.update(zip(unknown, threads.map(self._log.written_at, unknown), strict=True))
 
     def _check_columns(self, commit: Commit) -> None:
         if commit.metadata is not None and self._removals is not None:
             self._check_id(commit.metadata.get("id", self._table_id))
         if commit.metadata is not None and not self._continues(commit.version, commit.metadata):
-            raise QueryFailedError(columns_changed(f" in version {commit.version}"))
+            msg = f"Delta table {self._named}: {columns_changed(f' in version {commit.version}')}"
+            raise QueryFailedError(msg)
         if commit.protocol is not None or commit.metadata is not None:
             self._check_readable(self._log.at(commit.version))
 
@@ -486,8 +603,8 @@ class TableStream:
         columns = Columns.of(metadata)
         if not self._columns.read(columns):
             return False
-        # Only mapped columns are dropped from a table with files; the rows to come would lack them in silence.
-        return not _is_mapped(metadata) or version == 0 or self._had(version - 1).types.keys() <= columns.types.keys()
+        # A column that comes later may be missing; where one is dropped, the rows to come would lack it in silence.
+        return version in (0, self._begun) or columns.read(self._columns) or columns.read(self._had(version - 1))
 
     def _had(self, version: int) -> Columns:
         return Columns.of(self._log.at(version).metadata)

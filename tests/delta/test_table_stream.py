@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import shutil
 from dataclasses import replace
@@ -19,11 +20,13 @@ from cojoin.delta.table_log import TableLog
 from cojoin.delta.table_stream import Columns, Limits, Position, TableStream, why_unreadable
 from cojoin.errors import QueryFailedError
 from cojoin.storage.local_store import LocalStore
+from tests.delta.tables import FIELDS, PLAIN, by_hand, commit, features
 from tests.seeds import SEED
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
+    from typing import Any
 
     from cojoin.delta.table_stream import Removals
 
@@ -35,7 +38,7 @@ def append(folder: Path, *ids: int) -> None:
     write_deltalake(str(folder), pa.table({"id": list(ids)}), mode="append")
 
 
-def stream_of(folder: Path, removals: Removals = "fail") -> TableStream:
+def stream_of(folder: Path, removals: Removals | None = "fail") -> TableStream:
     log = TableLog(LocalStore(str(folder)))
     table = log.newest()
     assert table is not None
@@ -258,3 +261,187 @@ def test_tables_whose_files_do_not_simply_hold_the_rows_are_left_to_deltas_own_s
     assert why_unreadable(protocol_of("timestampNtz", "fromTheFuture"), {}) == "its feature 'fromTheFuture'"
     assert why_unreadable(protocol_of(writers_alone=["fromTheFuture", "rowTracking"]), {}) is None
     assert why_unreadable(Protocol(4, 7, frozenset()), {}) == "its protocol for readers, 4"
+
+
+RECORDS = {"delta.enableChangeDataFeed": "true"}
+MAPPED = {"delta.columnMapping.mode": "name"}
+ID = "0b8e"
+"""The id of a table that is written by hand."""
+
+
+def added(path: str, **more: Any) -> dict[str, Any]:
+    return {"add": {"path": path, "size": 9, "partitionValues": {}, "dataChange": True, **more}}
+
+
+def removed(path: str, **more: Any) -> dict[str, Any]:
+    return {"remove": {"path": path, "size": 9, "partitionValues": {}, "dataChange": True, **more}}
+
+
+def column(name: str, dtype: Any = "string", stored: str | None = None) -> dict[str, Any]:
+    metadata = {} if stored is None else {"delta.columnMapping.physicalName": stored}
+    return {"name": name, "type": dtype, "nullable": True, "metadata": metadata}
+
+
+def metadata_of(*fields: Mapping[str, Any], properties: Mapping[str, str] | None = None) -> dict[str, Any]:
+    schema = json.dumps({"type": "struct", "fields": [*FIELDS, *fields]})
+    return {"metaData": {"id": ID, "schemaString": schema, "partitionColumns": [], "configuration": properties or {}}}
+
+
+VECTOR = {"storageType": "u", "pathOrInlineDv": "ab", "offset": 1, "sizeInBytes": 36, "cardinality": 1}
+
+
+def test_changes_between_deletion_vectors_are_refused_wherever_they_come_up(tmp_path: Path) -> None:
+    by_hand(tmp_path, properties=RECORDS, actions=[added("a")])
+    connected = stream_of(tmp_path, None)
+    commit(tmp_path, 1, {"protocol": features("changeDataFeed", reader=["deletionVectors"])})
+    # They were switched on after the inputs were connected, and before the first start.
+    told = "its feature 'deletionVectors' needs Delta's own source: set spark.cojoin.delta=spark in the session"
+    with pytest.raises(QueryFailedError, match=told):
+        connected.next(Position(ID, 1, -1, in_snapshot=True), connected.newest(), ALL)
+    commit(tmp_path, 2, removed("a"), added("a", deletionVector=VECTOR))
+    commit(tmp_path, 3, {"protocol": {**PLAIN, "minWriterVersion": 4}})
+    # They were dropped since.
+    for begin in (Position(ID, 2), Position(ID, 1, -1, in_snapshot=True)):
+        with pytest.raises(QueryFailedError, match=told):
+            stream_of(tmp_path, None).next(begin, 3, ALL)
+    commit(tmp_path, 4, added("b"))
+    commit(tmp_path, 5, removed("b"), added("b", deletionVector=VECTOR))
+    log, columns = TableLog(LocalStore(str(tmp_path))), Columns.of(metadata_of()["metaData"])
+    stream = TableStream(log, ID, columns, None, lambda _, paths: dict.fromkeys(paths, b"\1"))
+    with pytest.raises(
+        QueryFailedError, match=r"the changes of version 5 .* of b changed between two deletion vectors"
+    ):
+        stream.next(Position(ID, 4), stream.newest(), ALL)
+
+
+def test_a_removal_without_the_files_partition_or_size_is_refused_in_a_feed(tmp_path: Path) -> None:
+    by_hand(tmp_path, properties=RECORDS, partitions=["id"], actions=[added("a", partitionValues={"id": "1"})])
+    commit(tmp_path, 1, removed("a", partitionValues={"id": "1"}))
+    assert [each.kind for each in stream_of(tmp_path, None).files(Position(ID, 1), Position(ID, 2))] == ["remove"]
+    commit(tmp_path, 2, removed("a"))
+    commit(tmp_path, 3, removed("a", partitionValues={"id": "1"}, size=None))
+    for version in (2, 3):
+        with pytest.raises(
+            QueryFailedError, match=f"version {version} .*: the removal of a lacks the file's size or its"
+        ):
+            stream_of(tmp_path, None).next(Position(ID, version), version, ALL)
+
+
+def test_the_times_of_commits_are_those_of_delta_in_whichever_batches_they_are_read(tmp_path: Path) -> None:
+    draws, count = random.Random(SEED), random.Random(SEED).randrange(5, 130)
+    by_hand(tmp_path, properties=RECORDS)
+    written = [draws.randrange(1_000_000, 1_000_000 + 40) for _ in range(count)]
+    kept = {version: 7_000_000 + version for version in range(count) if draws.random() < 0.1}
+    for version in range(1, count):
+        info = {"inCommitTimestamp": kept[version]} if version in kept else {}
+        commit(tmp_path, version, {"commitInfo": info}, added(f"{version}"))
+    for version, time in enumerate(written):
+        os.utime(tmp_path / "_delta_log" / f"{version:020}.json", ns=(time * 1_000_000, time * 1_000_000))
+    # As Delta has it: of files' times alone, from the hundredth commit before the batch on.
+    expected = {
+        version: kept.get(
+            version, max(written[each] + version - each for each in range(max(0, version - 100), version + 1))
+        )
+        for version in range(1, count)
+    }
+    for limit in (1, draws.randrange(2, 20), None):
+        begin, seen, stream = Position(ID, 1), dict[int, int](), stream_of(tmp_path, None)
+        while (end := stream.next(begin, count - 1, Limits(limit))) != begin:
+            # Another start goes on here, or this one does.
+            stream = draws.choice([stream, stream_of(tmp_path, None)])
+            seen |= {each.version: each.committed_at for each in stream.files(begin, end)}
+            begin = end
+        assert seen == expected, f"seed {SEED}"
+    end = Position(ID, count - 1, 0, in_snapshot=True)
+    snapshot = stream_of(tmp_path, None).files(Position(ID, count - 1, -1, in_snapshot=True), end)
+    assert [each.committed_at for each in snapshot] == [expected[count - 1]]
+
+
+def test_columns_that_were_renamed_are_not_null_in_the_versions_before(tmp_path: Path) -> None:
+    mapped = features(reader=["columnMapping"])
+    by_hand(tmp_path / "mapped", mapped, fields=[*FIELDS, column("tier", stored="col-1")], properties=MAPPED)
+    commit(tmp_path / "mapped", 1, added("a"))
+    commit(tmp_path / "mapped", 2, metadata_of(column("tier")), removed("a", dataChange=False))
+    by_hand(tmp_path / "plain", fields=[*FIELDS, column("tier")])
+    commit(tmp_path / "plain", 1, added("a"))
+    commit(tmp_path / "plain", 2, metadata_of(column("level")))
+    for name in ("mapped", "plain"):
+        begin = Position(ID, 1)
+        for plan in (lambda stream, at: stream.next(at, 2, ALL), lambda stream, at: stream.files(at, Position(ID, 2))):
+            with pytest.raises(
+                QueryFailedError, match=r"in version 1, from which .* had other columns .*; start a new query"
+            ):
+                plan(stream_of(tmp_path / name), begin)
+        assert stream_of(tmp_path / name).next(Position(ID, 2), 2, ALL) == Position(ID, 3)
+    # The log can't tell what the columns were.
+    actions = [{"protocol": mapped}, metadata_of(column("tier"))]
+    commit(tmp_path / "mapped", 2, *actions)
+    place = tmp_path / "mapped" / "_delta_log"
+    (place / f"{2:020}.json").with_suffix(".checkpoint.0b8e.json").write_text("\n".join(map(json.dumps, actions)))
+    (place / f"{0:020}.json").unlink()
+    with pytest.raises(QueryFailedError, match="the columns of version 1 may have had other names; start a new query"):
+        stream_of(tmp_path / "mapped").next(Position(ID, 1), 2, ALL)
+
+
+def test_columns_and_fields_that_were_added_or_dropped_since_do_not_end_a_start(tmp_path: Path) -> None:
+    inner = [column("a")]
+    by_hand(tmp_path, fields=[*FIELDS, column("part", {"type": "struct", "fields": inner}), column("old")])
+    commit(tmp_path, 1, added("a"))
+    part = column("part", {"type": "struct", "fields": [*inner, column("b")]})
+    texts = column("old"), column("new")
+    commit(tmp_path, 2, metadata_of(part, *texts))
+    assert stream_of(tmp_path).next(Position(ID, 1), 2, ALL) == Position(ID, 3)
+    stream, columns = stream_of(tmp_path, "skip_commit"), Columns.of(metadata_of(part, *texts)["metaData"])
+    assert stream.next(Position(ID, 2), 2, ALL) == Position(ID, 3)
+    # Nor is a column, or a part of one, null in silence from a version on.
+    for fewer in ((part, column("new")), (column("part", {"type": "struct", "fields": inner}), *texts)):
+        commit(tmp_path, 3, metadata_of(*fewer), removed("a"), added("b"))
+        with pytest.raises(QueryFailedError, match=r"^Delta table .*: the columns .* have changed in version 3 since"):
+            stream.next(Position(ID, 3), 3, ALL)
+    assert stream_of(tmp_path, "skip_commit").next(Position(ID, 3), 3, ALL) == Position(ID, 4)
+    commit(tmp_path, 4, metadata_of(column("more")))
+    late = TableStream(TableLog(LocalStore(str(tmp_path))), ID, columns)
+    with pytest.raises(QueryFailedError, match="columns have changed by version 4, since the inputs were connected"):
+        late.next(Position(ID, 4), late.newest(), ALL)
+
+
+def test_a_table_that_was_put_back_and_has_grown_again_while_it_is_read_is_refused(tmp_path: Path) -> None:
+    by_hand(tmp_path)
+    for version in (1, 2):
+        commit(tmp_path, version, added(f"{version}"))
+    stream, other = stream_of(tmp_path), stream_of(tmp_path)
+    assert stream.newest() == 2
+    for version in (2, 3):
+        commit(tmp_path, version, added(f"again {version}"))
+    with pytest.raises(
+        QueryFailedError, match="version 2 is not what the query has found before: it was put back from"
+    ):
+        stream.newest()
+    (tmp_path / "_delta_log" / f"{2:020}.json").unlink()
+    (tmp_path / "_delta_log" / f"{3:020}.json").unlink()
+    with pytest.raises(QueryFailedError, match="version 2 is not what the query has found before"):
+        other.newest()
+    # A query that was suspended finds that the log has removed what is old.
+    stream = stream_of(tmp_path)
+    lines = [
+        line
+        for line in (tmp_path / "_delta_log" / f"{0:020}.json").read_text().splitlines()
+        if "commitInfo" not in line
+    ]
+    (tmp_path / "_delta_log" / f"{2:020}.checkpoint.0b8e.json").write_text("\n".join(lines))
+    (tmp_path / "_delta_log" / f"{1:020}.json").unlink()
+    commit(tmp_path, 3, added("3"))
+    assert stream.newest() == 3
+
+
+def test_a_position_at_a_change_of_columns_is_one_of_deltas_own_source(tmp_path: Path) -> None:
+    by_hand(tmp_path, actions=[added("a"), added("b")])
+    within = Position.of(
+        {"sourceVersion": 3, "reservoirId": ID, "reservoirVersion": 0, "index": -20, "isStartingVersion": False}
+    )
+    with pytest.raises(
+        QueryFailedError, match=r"stopped at a change of its columns in version 0, .*schemaTrackingLocation"
+    ):
+        stream_of(tmp_path).next(within, 0, ALL)
+    with pytest.raises(QueryFailedError, match="schemaTrackingLocation"):
+        stream_of(tmp_path).files(within, Position(ID, 1))

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyspark.sql import functions as F  # noqa: N812
 
-from cojoin.delta.table_stream import FEED, Columns, records_changes
+from cojoin.delta.table_stream import FEED, Columns, records_changes, why_unreadable
 from cojoin.engine.row_changes import CHANGE_TYPE, COMMIT, COMMITTED_AT, DELETED, DELETES, DELTA_FEED
 from cojoin.engine.time.control_rows import CLOCK_SKEW_MS
 from cojoin.engine.values.arguments import milliseconds
@@ -79,16 +79,22 @@ def _count_files(commit: Commit, *, is_feed: bool) -> int:
     return sum(file.changes_data for file in (*commit.added, *(commit.removed if is_feed else ())))
 
 
-def _why_unreadable_since(log: TableLog, first: int, table: TableVersion) -> str | None:
-    """Return why the changes of a table from a version on can't be read with its present columns; None if they can."""
-    columns, metadata = Columns.of(table.metadata), log.at(first).metadata
+def _why_unreadable_since(log: TableLog, first: int, table: TableVersion, *, is_direct: bool = False) -> str | None:
+    """Return why the changes of a table from a version on can't be read with its present columns; None if they can.
+
+    With ``is_direct`` cojoin reads them, and not Delta's own source.
+    """
+    columns, then = Columns.of(table.metadata), log.at(first)
     for version in range(first, table.version + 1):
         if version > first:
-            metadata = log.commit(version, has_files=False).metadata or metadata
-        if not records_changes(metadata):
+            then = then.after(log.commit(version, has_files=False))
+        if not records_changes(then.metadata):
             return f"those of version {version} were not recorded, as {FEED} was not true"
-        if not columns.read(Columns.of(metadata)):
+        if not columns.read(Columns.of(then.metadata)):
             return f"in version {version} the table had other columns, or other types of these"
+        why = why_unreadable(then.protocol, then.metadata, of_changes=True) if is_direct else None
+        if why is not None:
+            return f"in version {version} {why} needs Delta's own source"
     return None
 
 
@@ -202,7 +208,7 @@ class DeltaChanges(Source):
             return "Delta's own source, which reads this table, always begins with the newest version"
         position = {"reservoirId": table.table_id, "reservoirVersion": version, "index": -1, "isStartingVersion": True}
         try:
-            why = _why_unreadable_since(log, version, table)
+            why = _why_unreadable_since(log, version, table, is_direct=True)
             if why is None:
                 self.lost_since(spark, "", json.dumps(position))
         except CheckpointError:

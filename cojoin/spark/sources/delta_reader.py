@@ -151,8 +151,8 @@ def _reader(reading: TableReading) -> DataSourceStreamReader:
 
         def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
             newest, begin = self._stream.newest(), Position.of(start)
-            if begin != reading.first(self._stream):
-                self._stream.check_reached(begin, newest)
+            is_first = begin == reading.first(self._stream)
+            (self._stream.check_first if is_first else self._stream.check_reached)(begin, newest)
             until = newest if self._until is None else self._until
             limits = Limits(None, None) if isinstance(limit, ReadAllAvailable) else reading.limits
             return self._stream.next(begin, until, limits).as_offset()

@@ -82,7 +82,7 @@ CHANGES: dict[str, tuple[Callable[[Path], Any], str | None]] = {
     "restored": (lambda table: DeltaTable(str(table)).restore(0), "version 4 of the Delta table .*left has deleted"),
     "renamed": (lambda table: table.rename(table.with_name("other")), "input 'left': .*: the Delta table does not"),
     "made again": (make_again, "Delta table .*left: a part of what .* is of a table with the id .*: it was made again"),
-    "put back": (put_back, "Delta table .*left: version 3 does not exist; the newest is 0"),
+    "put back": (put_back, "Delta table .*left: the query has read its version 3, and the newest version is 0"),
     "made with other columns": (rename_column, "input 'left' has no key column 'id'; valid are 'number', 'at'"),
     "upgraded": (upgrade, None),
     "a file removed": (lambda table: second_file(table).unlink(), f"left/.*parquet is gone, .*{BACK}"),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import random
 import re
 import shutil
+import time
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +14,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 import cojoin as cj
+from cojoin.delta.table_log import TableLog
+from cojoin.delta.table_stream import Limits, Position
 from cojoin.spark.query import start
+from cojoin.spark.sources import delta_changes
+from cojoin.storage.local_store import LocalStore
+from tests.delta.tables import PLAIN, by_hand, commit, features
+from tests.delta.test_table_stream import stream_of
 from tests.seeds import SEED, drawn
 from tests.spark.refused import refused
 from tests.spark.sources.changed_tables import A_DAY, FEED, HAS_LIMITS, MINUTE, READERS, ChangedTable
@@ -152,6 +160,36 @@ def test_a_snapshot_that_is_gone_before_the_first_batch_is_the_present_one_with_
     version, told = again()
     assert version != 1
     assert str(told).endswith("files or commits of version 1, or of a later one, are gone")
+
+
+def test_a_snapshot_from_before_deletion_vectors_is_not_begun_with(tmp_path: Path) -> None:
+    by_hand(tmp_path, properties={"delta.enableChangeDataFeed": "true"})
+    commit(tmp_path, 1, {"protocol": features("changeDataFeed", reader=["deletionVectors"])})
+    commit(tmp_path, 2, {"protocol": PLAIN})
+    log = TableLog(LocalStore(str(tmp_path)))
+    table = log.at(2)
+    why = [delta_changes._why_unreadable_since(log, first, table, is_direct=True) for first in range(3)]
+    assert why == [*["in version 1 its feature 'deletionVectors' needs Delta's own source"] * 2, None]
+    assert delta_changes._why_unreadable_since(log, 0, table) is None
+
+
+@pytest.mark.parametrize("layout", ["", ", 'delta.enableInCommitTimestamps' = 'true'"])
+def test_times_of_changes_are_those_of_deltas_own_feed(spark: SparkSession, tmp_path: Path, layout: str) -> None:
+    folder, draws, hour_ago = tmp_path / "table", random.Random(SEED), int(time.time()) - 3_600
+    spark.sql(f"create table delta.`{folder}` (id bigint) using delta {FEED.replace(')', layout + ')')}")
+    for number in range(4):
+        spark.sql(f"insert into delta.`{folder}` values ({number})")
+    for file in sorted((folder / "_delta_log").glob("*.json")):
+        os.utime(file, (hour_ago + draws.randrange(3),) * 2)
+    # A copy, whose log Delta has not read before.
+    shutil.copytree(folder, tmp_path / "copy")
+    feed = spark.read.format("delta").option("readChangeFeed", "true").option("startingVersion", 1)
+    theirs = feed.load(f"{tmp_path}/copy").selectExpr("_commit_version", "unix_millis(_commit_timestamp)").collect()
+    stream = stream_of(tmp_path / "copy", None)
+    begin = Position(stream.first().table_id, 1)
+    ours = stream.files(begin, stream.next(begin, 4, Limits()))
+    assert {each.version: each.committed_at for each in ours} == dict(map(tuple, theirs)), f"seed {SEED}"
+    assert (min(each.committed_at for each in ours) > 1_000 * (hour_ago + 60)) == bool(layout)
 
 
 def test_a_table_without_its_feed_is_refused_with_the_statement(spark: SparkSession, tmp_path: Path) -> None:

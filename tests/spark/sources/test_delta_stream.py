@@ -17,12 +17,14 @@ from pyspark.sql import functions as F  # noqa: N812
 
 import cojoin as cj
 from cojoin.delta.actions import DataFile
+from cojoin.delta.table_log import TableLog
 from cojoin.delta.table_stream import Columns, Limits, Position, StreamFile
 from cojoin.spark.batch.direct_reader import DirectReader
 from cojoin.spark.batch.packing import Grouping
 from cojoin.spark.batch.parquet_rows import RANGES
 from cojoin.spark.bound_input import BoundInput
 from cojoin.spark.sources import delta_reader, delta_stream
+from cojoin.storage.local_store import LocalStore
 from tests.delta.test_table_stream import batches, ids, stream_of
 from tests.seeds import SEED
 from tests.spark.data import asof, connect, generate
@@ -288,3 +290,30 @@ def test_tasks_have_each_row_once_however_large_files_are_cut(tmp_path: Path, mo
             seen.update(zip(rows.column(0).to_pylist(), rows.column(1).to_pylist(), strict=True))
     assert seen == expected
     assert len(tasks) <= reading.tasks + len(files)
+
+
+@HAS_LIMITS
+def test_a_query_begins_with_a_version_that_the_table_has(tmp_path: Path) -> None:
+    for number in range(4):
+        write_deltalake(str(tmp_path), rows_of(number), mode="append")
+    table = TableLog(LocalStore(str(tmp_path))).at(3)
+
+    def read(begin: int) -> list[int]:
+        reading = delta_reader.TableReading(
+            f"file:{tmp_path}", None, table.table_id, Columns.of(table.metadata), begin=begin
+        )
+        reader, found = delta_reader._reader(reading), list[int]()
+        start = reader.initialOffset()
+        while (end := reader.latestOffset(start, reader.getDefaultReadLimit())) != start:
+            paths = [each["path"].rpartition("/")[2] for task in reader.partitions(start, end) for each in task.value]
+            found += ids(tmp_path, paths)
+            start = end
+        return found
+
+    assert [sorted(read(begin)) for begin in range(4)] == [[0, 1, 2, 3], [1, 2, 3], [2, 3], [3]]
+    # As Delta has it, also for the next version.
+    for begin in (4, 9):
+        with pytest.raises(
+            cj.QueryFailedError, match=f"begins with version {begin}, and the newest version is 3; give"
+        ):
+            read(begin)
