@@ -205,7 +205,7 @@ MOST_LINES = {
     "cli": 2_700,
     "comparison": 1_450,
     "debugging": 1_210,
-    "delta": 2_480,
+    "delta": 2_500,
     "embedded": 2_110,
     "engine": 15_600,
     "kafka": 12_250,

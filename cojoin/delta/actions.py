@@ -63,7 +63,8 @@ class DataFile:
     ``path`` is below the table's folder, decoded; a URL where the file is elsewhere. ``size`` is in bytes, 0 where a
     removal lacks it; ``modified`` is when it was written or removed, in epoch milliseconds, 0 where unknown. The
     statistics are JSON; a partition value is a text, None for a null. ``changes_data`` is False for compaction.
-    ``deletion_vector`` has its deleted rows, as the protocol describes it.
+    ``deletion_vector`` has its deleted rows, as the protocol describes it. ``logged_path`` is the path as the log has
+    it, encoded; empty for a file that was not read from a log.
     """
 
     path: str
@@ -73,6 +74,7 @@ class DataFile:
     partition_values: Mapping[str, str | None] = field(default_factory=dict)
     changes_data: bool = True
     deletion_vector: Mapping[str, Any] | None = None
+    logged_path: str = field(default="", compare=False)
 
     @classmethod
     def of(cls, action: Mapping[str, Any]) -> DataFile:
@@ -87,6 +89,7 @@ class DataFile:
             values,
             bool(action.get("dataChange", True)),
             action.get("deletionVector"),
+            action["path"],
         )
 
     @property

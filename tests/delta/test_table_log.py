@@ -223,6 +223,42 @@ def test_a_damaged_commit_is_named(tmp_path: Path) -> None:
         log_of(tmp_path).newest()
 
 
+@pytest.mark.parametrize("content", [b"", b"\n"])
+def test_a_commit_without_an_action_is_not_a_version_without_changes(tmp_path: Path, content: bytes) -> None:
+    for number in range(2):
+        append(writer(tmp_path), tmp_path, number)
+    log, place = log_of(tmp_path), tmp_path / commit_name(2)
+    before = log.newest()
+    append(writer(tmp_path), tmp_path, 2)
+    whole = place.read_bytes()
+    place.write_bytes(content)
+    for read in (log.newest, log_of(tmp_path).newest, lambda: log.commit(2), lambda: log.files(2)):
+        with pytest.raises(UnreadableLogError, match=r"_delta_log/0{19}2.json is empty.* Start again once it is whole"):
+            read()
+    with pytest.raises(UnreadableLogError, match="is empty"):
+        append(writer(tmp_path), tmp_path, 3)
+    # Nothing of it was kept.
+    assert log.last_read == before
+    place.write_bytes(whole)
+    same(tmp_path, log)
+
+
+def test_files_of_one_moment_are_in_the_order_of_their_paths_as_the_log_has_them(tmp_path: Path) -> None:
+    paths = ["day=a%20b/0", "day=a%257C/0", "day=a%7Cb/0", "day=a-b/0", "day=ab/0", "day=%C3%A4/0", "file%201", "file1"]
+    drawn = random.Random(SEED).sample(paths, len(paths))
+    adds = [{"add": {**ADD, "path": path, "partitionValues": {}}} for path in drawn]
+    earlier = {"add": {**ADD, "path": "z", "partitionValues": {}, "modificationTime": 0}}
+    by_hand(tmp_path, actions=[*adds[:4], earlier])
+    commit(tmp_path, 1, *adds[4:])
+    # As Delta's source numbers them: by the bytes of what is in the log.
+    expected = ["z", *map(unquote, sorted(paths))]
+    assert [each.path for each in log_of(tmp_path).files(1)] == expected
+    DeltaTable(str(tmp_path)).create_checkpoint()
+    for version in range(2):
+        (tmp_path / commit_name(version)).unlink()
+    assert [each.path for each in log_of(tmp_path).files(1)] == expected
+
+
 def rows_of(folder: Path) -> TableRows:
     return TableRows(LocalStore(str(folder.parent)), folder.name)
 

@@ -7,6 +7,7 @@ import random
 from collections import Counter
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, unquote
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +18,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 import cojoin as cj
 from cojoin.delta.actions import DataFile
+from cojoin.delta.table_log import commit_name
 from cojoin.delta.table_stream import Columns, Limits, Position, StreamFile
 from cojoin.spark.batch.direct_reader import DirectReader
 from cojoin.spark.batch.packing import Grouping
@@ -72,6 +74,34 @@ def test_batches_and_positions_are_those_of_deltas_own_source(spark: SparkSessio
         assert theirs == [end for end, _ in ours]
         assert seen[len(seen) - len(ours) :] == [sorted(ids(folder, paths)) for _, paths in ours]
         begin = ours[-1][0] if ours else begin
+
+
+@pytest.mark.spark
+def test_a_snapshot_of_files_of_one_moment_is_read_in_the_order_of_deltas_own_source(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    folder, seen = tmp_path / "table", list[int]()
+    names = ["p=a|b", "p=ab", "p=a b", "p=a-b", "p=a%7Cb", "p=ä", "p=a{b", "p=a", "p=A"]
+    write_deltalake(str(folder), rows_of(*range(len(names)), p=names), partition_by=["p"])
+    log = folder / commit_name(0)
+    actions = [json.loads(line) for line in log.read_text().splitlines()]
+    for add, name in zip((each["add"] for each in actions if "add" in each), names, strict=True):
+        # Spark's folders have such names, deltalake's have not.
+        (folder / name).mkdir()
+        (folder / unquote(add["path"])).rename(folder / name / "0.parquet")
+        add |= {"path": quote(f"{name}/0.parquet", safe="/="), "modificationTime": 1}
+    log.write_text("".join(f"{json.dumps(each)}\n" for each in actions))
+
+    def keep(frame: Any, batch_id: int) -> None:
+        del batch_id
+        seen.extend(row.id for row in frame.select("id").collect())
+
+    stream = spark.readStream.format("delta").option("maxFilesPerTrigger", 1).load(str(folder))
+    writer = stream.writeStream.foreachBatch(keep).option("checkpointLocation", f"{tmp_path}/checkpoint")
+    writer.trigger(availableNow=True).start().awaitTermination()
+    ours = batches(folder, stream_of(folder).first(), Limits(1))
+    assert [ids(folder, paths) for _, paths in ours] == [[each] for each in seen]
+    assert sorted(seen) == list(range(len(names)))
 
 
 @HAS_LIMITS
