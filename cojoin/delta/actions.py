@@ -7,6 +7,7 @@ such as those of a domain's metadata, are skipped. (Delta's protocol, "Actions".
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 from urllib.parse import unquote
@@ -25,6 +26,9 @@ _IMPLIED_BY_WRITER = {
     6: ("identityColumns",),
 }
 """The features that a version of the protocol for writers implies, from before a protocol named its features."""
+
+_OUTSIDE = re.compile(r"/|[A-Za-z][A-Za-z0-9+.-]*:")
+"""The begin of a path that is not below a table's folder, as the log has it: encoded, with a scheme or a root."""
 
 _NAMED_WRITER_FEATURES, _NAMED_READER_FEATURES = 7, 3
 
@@ -91,6 +95,11 @@ class DataFile:
             action.get("deletionVector"),
             action["path"],
         )
+
+    @property
+    def is_outside(self) -> bool:
+        """Whether it is not in the table's folder, as those of a shallow clone, which are another table's."""
+        return _OUTSIDE.match(self.logged_path or self.path) is not None
 
     @property
     def rows(self) -> int | None:

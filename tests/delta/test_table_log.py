@@ -6,16 +6,17 @@ import json
 import random
 import shutil
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, QueryBuilder, write_deltalake
 
+from cojoin.delta.deltalake_table import deleted_rows
 from cojoin.delta.table_log import TableLog, TableRows, UnreadableLogError, commit_name
 from cojoin.storage.local_store import LocalStore
-from tests.delta.tables import FIELDS, PLAIN, append, by_hand, commit, features, writer
+from tests.delta.tables import FIELDS, PLAIN, append, by_hand, commit, data_file, deleting, features, writer
 from tests.seeds import SEED
 
 if TYPE_CHECKING:
@@ -257,6 +258,22 @@ def test_files_of_one_moment_are_in_the_order_of_their_paths_as_the_log_has_them
     for version in range(2):
         (tmp_path / commit_name(version)).unlink()
     assert [each.path for each in log_of(tmp_path).files(1)] == expected
+
+
+def test_deleted_rows_are_those_of_the_file_with_the_whole_path(tmp_path: Path) -> None:
+    folder, actions = tmp_path / "my table", list[dict[str, Any]]()
+    deleted = {"x.parquet": (0, 1), "d/x.parquet": (2, 3), "e f/d/x.parquet": (1, 9), "a%20b|ä.parquet": (0,)}
+    for path, rows in deleted.items():
+        file = data_file(folder, range(10), path)
+        vector = {"deletionVector": deleting(*rows), "partitionValues": {}}
+        actions.append({"add": {**ADD, "path": quote(path), "size": file.size, "stats": file.statistics, **vector}})
+    by_hand(folder, features(reader=["deletionVectors"]), actions=actions)
+    (tmp_path / "link").symlink_to(folder)
+    for root in (folder, tmp_path / "link"):
+        found = deleted_rows(LocalStore(str(root), "table"), 0, [*deleted, "another/x.parquet"])
+        assert {
+            path: tuple(row for row in range(10) if bits[row // 8] >> row % 8 & 1) for path, bits in found.items()
+        } == deleted
 
 
 def rows_of(folder: Path) -> TableRows:

@@ -21,7 +21,6 @@ import re
 from dataclasses import replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, NamedTuple
-from urllib.parse import urlsplit
 from uuid import uuid4
 
 import pyarrow as pa
@@ -216,7 +215,7 @@ def reasons_of_table(opened: OpenTable, schema: pa.Schema, *, of_feed: bool = Fa
 
 
 def _why_by_file(store: Store, file: DataFile, stored: pa.Schema, schema: pa.Schema, columns: Columns) -> str | None:
-    if urlsplit(file.path).scheme or file.path.startswith("/"):
+    if file.is_outside:
         return "it is outside of the table's folder"
     try:
         for name, value in columns.partition_values(file).items():
