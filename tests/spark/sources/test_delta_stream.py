@@ -318,3 +318,20 @@ def test_tasks_have_each_row_once_however_large_files_are_cut(tmp_path: Path, mo
             seen.update(zip(rows.column(0).to_pylist(), rows.column(1).to_pylist(), strict=True))
     assert seen == expected
     assert len(tasks) <= reading.tasks + len(files)
+
+
+@pytest.mark.parametrize("partition", ["_commit_version", "day"])
+def test_a_table_with_the_columns_of_a_feed_is_none(tmp_path: Path, partition: str) -> None:
+    columns = {"id": [1, 2], "_deleted": [True, False], "_change_type": ["delete", "delete"]}
+    pq.write_table(pa.table(columns), tmp_path / "0.parquet")
+    size = (tmp_path / "0.parquet").stat().st_size
+    file = DataFile("0.parquet", size, partition_values={partition: "7"})
+    schema = pa.schema([*pa.table(columns).schema, pa.field(partition, pa.int64())])
+    reading = delta_reader.TableReading(f"file:{tmp_path}", None, "t", Columns({}, (), {}))
+    reader = DirectReader("input", None, Grouping(schema, ("id",), 4), {}, "a setting")
+    (task,) = delta_reader.ranges_of(reading, [StreamFile("add", file, 0)])
+    (rows,) = reader([pa.RecordBatch.from_pylist(task.value, RANGES)])
+    assert dict(zip(schema.names, (each.to_pylist() for each in rows.columns[:4]), strict=True)) == {
+        **columns,
+        partition: [7, 7],
+    }
