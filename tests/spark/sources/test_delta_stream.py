@@ -25,10 +25,13 @@ from cojoin.spark.batch.packing import Grouping
 from cojoin.spark.batch.parquet_rows import RANGES
 from cojoin.spark.bound_input import BoundInput
 from cojoin.spark.sources import delta_reader, delta_stream
+from tests.delta.tables import commit, features
 from tests.delta.test_table_stream import batches, ids, stream_of
+
 from tests.seeds import SEED
 from tests.spark.data import asof, connect, generate
 from tests.spark.query.test_input_progress import Lake
+from tests.spark.refused import refused
 from tests.spark.sources.changed_tables import HAS_LIMITS
 
 if TYPE_CHECKING:
@@ -162,6 +165,26 @@ def test_a_partitioned_table_is_read_with_its_values(spark: SparkSession, tmp_pa
         {"id": each["id"], "day": each["day"], "a b": each["a b"], "tier": tier}
         for each, tier in zip(tables["left"].to_pylist(), ["gold", None, "tin"], strict=True)
     ]
+
+
+@HAS_LIMITS
+@pytest.mark.spark
+def test_a_table_that_changes_between_the_check_of_its_columns_and_the_stream_is_refused(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    folder, source = tmp_path / "table", cj.sources.delta(f"{tmp_path}/table")
+    part = pa.array([{"tags": ["x"], "n": 1}])
+    write_deltalake(str(folder), rows_of(1, part=part), mode="append")
+    schema = BoundInput(cj.Input(source, "id", "at"), "left", 1).spec.source_schema
+    assert delta_stream.open_ranges(spark, source, schema).stored == schema
+    commit(folder, 1, {"protocol": features("typeWidening", reader=["typeWidening"])})
+    with refused(f"delta {folder}: by version 1 ", "only Delta's own source reads (its feature 'typeWidening')"):
+        delta_stream.open_ranges(spark, source, schema)
+    commit(folder, 1, {"commitInfo": {}})
+    for version, changed in enumerate((rows_of(1, part=["x"]), rows_of(1, renamed=part), rows_of(1)), 2):
+        write_deltalake(str(folder), changed, mode="overwrite", schema_mode="overwrite")
+        with refused(f"delta {folder}: the columns of a table ", f"have changed by version {version} since", "make the"):
+            delta_stream.open_ranges(spark, source, schema)
 
 
 @HAS_LIMITS
