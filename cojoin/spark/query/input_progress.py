@@ -264,10 +264,11 @@ class _Table:
         if self._location is None or not adapter_of(session).shares_paths:
             return None
         if self._known is None or self._known[0] != end.version:
-            found = _of_files(session, self._location, end, self._times)
-            if found is None:
+            statistics = _of_files(session, self._location, end, self._times)
+            if statistics is None:
                 return None
-            self._known = end.version, np.minimum.accumulate(found[0][::-1])[::-1], found[1]
+            least, rows = statistics
+            self._known = end.version, np.minimum.accumulate(least[::-1])[::-1], rows
         return self._known[1:]
 
 

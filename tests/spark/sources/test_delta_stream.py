@@ -27,7 +27,6 @@ from cojoin.spark.bound_input import BoundInput
 from cojoin.spark.sources import delta_reader, delta_stream
 from tests.delta.tables import commit, features
 from tests.delta.test_table_stream import batches, ids, stream_of
-
 from tests.seeds import SEED
 from tests.spark.data import asof, connect, generate
 from tests.spark.query.test_input_progress import Lake
@@ -183,7 +182,9 @@ def test_a_table_that_changes_between_the_check_of_its_columns_and_the_stream_is
     commit(folder, 1, {"commitInfo": {}})
     for version, changed in enumerate((rows_of(1, part=["x"]), rows_of(1, renamed=part), rows_of(1)), 2):
         write_deltalake(str(folder), changed, mode="overwrite", schema_mode="overwrite")
-        with refused(f"delta {folder}: the columns of a table ", f"have changed by version {version} since", "make the"):
+        with refused(
+            f"delta {folder}: the columns of a table ", f"have changed by version {version} since", "make the"
+        ):
             delta_stream.open_ranges(spark, source, schema)
 
 
