@@ -7,6 +7,7 @@ such as those of a domain's metadata, are skipped. (Delta's protocol, "Actions".
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 from urllib.parse import unquote
@@ -25,6 +26,9 @@ _IMPLIED_BY_WRITER = {
     6: ("identityColumns",),
 }
 """The features that a version of the protocol for writers implies, from before a protocol named its features."""
+
+_OUTSIDE = re.compile(r"/|[A-Za-z][A-Za-z0-9+.-]*:")
+"""The begin of a path that is not below a table's folder, as the log has it: encoded, with a scheme or a root."""
 
 _NAMED_WRITER_FEATURES, _NAMED_READER_FEATURES = 7, 3
 
@@ -63,7 +67,8 @@ class DataFile:
     ``path`` is below the table's folder, decoded; a URL where the file is elsewhere. ``size`` is in bytes, 0 where a
     removal lacks it; ``modified`` is when it was written or removed, in epoch milliseconds, 0 where unknown. The
     statistics are JSON; a partition value is a text, None for a null. ``changes_data`` is False for compaction.
-    ``deletion_vector`` has its deleted rows, as the protocol describes it.
+    ``deletion_vector`` has its deleted rows, as the protocol describes it. ``logged_path`` is the path as the log has
+    it, encoded; empty for a file that was not read from a log.
     """
 
     path: str
@@ -73,6 +78,7 @@ class DataFile:
     partition_values: Mapping[str, str | None] = field(default_factory=dict)
     changes_data: bool = True
     deletion_vector: Mapping[str, Any] | None = None
+    logged_path: str = field(default="", compare=False)
 
     @classmethod
     def of(cls, action: Mapping[str, Any]) -> DataFile:
@@ -87,7 +93,13 @@ class DataFile:
             values,
             bool(action.get("dataChange", True)),
             action.get("deletionVector"),
+            action["path"],
         )
+
+    @property
+    def is_outside(self) -> bool:
+        """Whether it is not in the table's folder, as those of a shallow clone, which are another table's."""
+        return _OUTSIDE.match(self.logged_path or self.path) is not None
 
     @property
     def rows(self) -> int | None:

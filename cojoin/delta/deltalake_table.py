@@ -170,11 +170,12 @@ def deleted_rows(store: Store, version: int, paths: Sequence[str]) -> dict[str, 
     place = _placed(store, "")
     with translated(store.root, f"read in version {version}", place.secrets):
         table = DeltaTable(place.url, version, storage_options=dict(place.options) or None)
-        vectors = pa.table(table.deletion_vectors())
+        vectors, root = pa.table(table.deletion_vectors()), f"{table.table_uri.rstrip('/')}/"
     rows: dict[str, bytes] = {}
-    for url, kept in zip(map(unquote, vectors["filepath"].to_pylist()), vectors["selection_vector"], strict=True):
-        bits = np.packbits(~kept.values.to_numpy(zero_copy_only=False), bitorder="little").tobytes()
-        rows |= {path: bits for path in paths if url.endswith(f"/{path}")}
+    for url, kept in zip(vectors["filepath"].to_pylist(), vectors["selection_vector"], strict=True):
+        path = unquote(url.removeprefix(root))
+        if path in paths:
+            rows[path] = np.packbits(~kept.values.to_numpy(zero_copy_only=False), bitorder="little").tobytes()
     return rows
 
 

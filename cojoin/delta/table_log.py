@@ -204,14 +204,18 @@ class TableLog:
         return self._built(listed, version)
 
     def files(self, version: int) -> list[DataFile]:
-        """Return the files of a version in the order in which they were written, by their times and their paths."""
+        """Return the files of a version in the order in which they were written, by their times and their paths.
+
+        A position in a snapshot is a number in this order, so it is that of Delta's ``DeltaSourceSnapshot``, which
+        compares the paths as the log has them.
+        """
         _, rows, commits = self._replayed(self._listed(), version, "add")
         by_key = {_key(file): file for file in (DataFile.of(row["add"]) for row in rows if row.get("add"))}
         for commit in commits:
             for file in commit.removed:
                 by_key.pop(_key(file), None)
             by_key.update((_key(file), file) for file in commit.added)
-        return sorted(by_key.values(), key=lambda file: (file.modified, file.path))
+        return sorted(by_key.values(), key=lambda file: (file.modified, file.logged_path))
 
     def commits(self, after: int, until: int | None = None) -> Iterator[Commit]:
         """Yield the commits after a version (-1: all), up to another (None: the newest), oldest first."""
@@ -275,7 +279,16 @@ class TableLog:
         return _Listed.of(self._store.names(self.name(LOG)))
 
     def _content(self, version: int) -> bytes | None:
-        return self._store.read_unreplaced(self.name(commit_name(version)))
+        content = self._store.read_unreplaced(self.name(commit_name(version)))
+        if content is not None and not content.strip():
+            # Every writer puts an action into a commit. Without one it would count as a version without changes.
+            msg = (
+                f"Delta table {self._named}: {commit_name(version)} is empty, and a commit has at least one action: it "
+                f"is still being copied, or was cut off. Start again once it is whole; or put it back from a backup of "
+                f"the table, or where it is the newest and its writer has ended, delete it"
+            )
+            raise UnreadableLogError(msg)
+        return content
 
     def _parsed(self, version: int, content: bytes) -> Commit:
         try:

@@ -521,7 +521,8 @@ class BoundInput:
             ranges, reader = file_ranges(self.frame), DirectReader(self._label, root, grouping, {}, setting)
         else:
             ranges, places, stored = delta_stream.open_ranges(session, source, grouping.schema)
-            reader = DirectReader(self._label, None, grouping, places, TABLE_SETTING, stored)
+            is_feed = source.feed is not None
+            reader = DirectReader(self._label, None, grouping, places, TABLE_SETTING, stored, is_feed=is_feed)
         return self._packed_ranges(ranges, reader, has_clock=has_clock)
 
     def _packed_ranges(self, ranges: DataFrame, reader: DirectReader, *, has_clock: bool) -> DataFrame:

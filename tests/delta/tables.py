@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 import time
 import uuid
 from typing import TYPE_CHECKING, Any
@@ -83,6 +84,18 @@ def commit(folder: Path, version: int, *actions: Mapping[str, Any]) -> None:
     log = folder / "_delta_log"
     log.mkdir(parents=True, exist_ok=True)
     (log / f"{version:020d}.json").write_text("".join(f"{json.dumps(each)}\n" for each in actions))
+
+
+def deleting(*rows: int) -> dict[str, Any]:
+    """Return a deletion vector of some rows of a file, as it is written into a log (Delta's protocol)."""
+    bitmap = struct.pack(f"<IIHHI{len(rows)}H", 12346, 1, 0, len(rows) - 1, 16, *rows)
+    content = struct.pack("<IqI", 1681511377, 1, 0) + bitmap
+    content += bytes(-len(content) % 4)
+    digits = [str(n) for n in range(10)] + [chr(n) for n in (*range(97, 123), *range(65, 91))]
+    digits += ".-:+=^!/*?&<>()[]{}@%$#"
+    words = [word for (word,) in struct.iter_unpack(">I", content)]
+    text = "".join(digits[word // 85**place % 85] for word in words for place in range(4, -1, -1))
+    return {"storageType": "i", "pathOrInlineDv": text, "sizeInBytes": len(content), "cardinality": len(rows)}
 
 
 def features(*writer: str, reader: Sequence[str] = ()) -> dict[str, Any]:

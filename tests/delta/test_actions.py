@@ -30,6 +30,24 @@ def test_a_commit_of_every_kind() -> None:
     assert found.metadata is None
 
 
+@pytest.mark.parametrize(
+    ("logged", "is_outside"),
+    [
+        ("file:/lake/0.parquet", True),
+        ("file:///lake/0.parquet", True),
+        ("s3a://lake/0.parquet", True),
+        ("/lake/0.parquet", True),
+        ("0.parquet", False),
+        ("day=12:30/0.parquet", False),
+        # A name with a colon is escaped in a log.
+        ("file%3A/0.parquet", False),
+    ],
+)
+def test_a_file_with_a_scheme_is_another_tables(logged: str, is_outside: bool) -> None:
+    (file,) = commit_of(0, json.dumps({"add": {"path": logged}}).encode()).added
+    assert file.is_outside == is_outside
+
+
 def test_what_is_no_commit_is_refused() -> None:
     for content in (b'{"txn":', b"[1]", b'{"txn":{"appId":"a"}}'):
         with pytest.raises((ValueError, KeyError)):

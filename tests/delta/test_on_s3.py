@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -11,13 +13,13 @@ import pytest
 from deltalake import DeltaTable
 
 from cojoin.delta.actions import DataFile
-from cojoin.delta.deltalake_table import LostCommitError, place_of, why_unreachable
-from cojoin.delta.table_log import TableLog
+from cojoin.delta.deltalake_table import LostCommitError, deleted_rows, place_of, why_unreachable
+from cojoin.delta.table_log import TableLog, commit_name
 from cojoin.delta.table_writer import Change, NewTable, TableWriter
 from cojoin.errors import QueryFailedError
 from cojoin.storage.object_store import ObjectStore
 from cojoin.storage.object_store_settings import Settings, settings_of
-from tests.delta.tables import APP, SCHEMA
+from tests.delta.tables import APP, FIELDS, SCHEMA, deleting, features
 from tests.servers.s3 import BUCKET, HANG_UP, SETTINGS, Refusal, S3Server, settings_for
 
 if TYPE_CHECKING:
@@ -49,6 +51,21 @@ def append(to: TableWriter, store: ObjectStore, batch_id: int) -> int:
     store.write_bytes(f"t/{name}", content)
     change = Change({APP: batch_id}, SCHEMA, [DataFile(name, len(content), 1, '{"numRecords":1}')])
     return to.commit(change, lambda version: version(APP) == batch_id, new=NewTable(SCHEMA)).version
+
+
+def test_deleted_rows_are_found_by_the_path_below_the_table(store: ObjectStore) -> None:
+    paths = {"a b/x.parquet": (1,), "x.parquet": (2,)}
+    adds = [
+        {"add": {"path": quote(path), "size": 1, "modificationTime": 1, "dataChange": True, "partitionValues": {}}}
+        for path in paths
+    ]
+    for add, rows in zip(adds, paths.values(), strict=True):
+        add["add"] |= {"deletionVector": deleting(*rows), "stats": '{"numRecords":3}'}
+    metadata = {"id": "t", "format": {"provider": "parquet", "options": {}}, "configuration": {}}
+    metadata |= {"schemaString": json.dumps({"type": "struct", "fields": [*FIELDS]}), "partitionColumns": []}
+    actions = [{"protocol": features(reader=["deletionVectors"])}, {"metaData": metadata}, *adds]
+    store.write(commit_name(0), "\n".join(map(json.dumps, actions)))
+    assert deleted_rows(store, 0, [*paths]) == {"a b/x.parquet": b"\x02", "x.parquet": b"\x04"}
 
 
 def test_two_writers_append_in_turns(server: S3Server, store: ObjectStore) -> None:

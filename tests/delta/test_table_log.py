@@ -6,16 +6,17 @@ import json
 import random
 import shutil
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, QueryBuilder, write_deltalake
 
+from cojoin.delta.deltalake_table import deleted_rows
 from cojoin.delta.table_log import TableLog, TableRows, UnreadableLogError, commit_name
 from cojoin.storage.local_store import LocalStore
-from tests.delta.tables import FIELDS, PLAIN, append, by_hand, commit, features, writer
+from tests.delta.tables import FIELDS, PLAIN, append, by_hand, commit, data_file, deleting, features, writer
 from tests.seeds import SEED
 
 if TYPE_CHECKING:
@@ -221,6 +222,58 @@ def test_a_damaged_commit_is_named(tmp_path: Path) -> None:
     (tmp_path / "_delta_log" / f"{1:020d}.json").write_text('{"txn":{"appId":"a"')
     with pytest.raises(UnreadableLogError, match=r"_delta_log/0{19}1.json can't be read: JSONDecodeError"):
         log_of(tmp_path).newest()
+
+
+@pytest.mark.parametrize("content", [b"", b"\n"])
+def test_a_commit_without_an_action_is_not_a_version_without_changes(tmp_path: Path, content: bytes) -> None:
+    for number in range(2):
+        append(writer(tmp_path), tmp_path, number)
+    log, place = log_of(tmp_path), tmp_path / commit_name(2)
+    before = log.newest()
+    append(writer(tmp_path), tmp_path, 2)
+    whole = place.read_bytes()
+    place.write_bytes(content)
+    for read in (log.newest, log_of(tmp_path).newest, lambda: log.commit(2), lambda: log.files(2)):
+        with pytest.raises(UnreadableLogError, match=r"_delta_log/0{19}2.json is empty.* Start again once it is whole"):
+            read()
+    with pytest.raises(UnreadableLogError, match="is empty"):
+        append(writer(tmp_path), tmp_path, 3)
+    # Nothing of it was kept.
+    assert log.last_read == before
+    place.write_bytes(whole)
+    same(tmp_path, log)
+
+
+def test_files_of_one_moment_are_in_the_order_of_their_paths_as_the_log_has_them(tmp_path: Path) -> None:
+    paths = ["day=a%20b/0", "day=a%257C/0", "day=a%7Cb/0", "day=a-b/0", "day=ab/0", "day=%C3%A4/0", "file%201", "file1"]
+    drawn = random.Random(SEED).sample(paths, len(paths))
+    adds = [{"add": {**ADD, "path": path, "partitionValues": {}}} for path in drawn]
+    earlier = {"add": {**ADD, "path": "z", "partitionValues": {}, "modificationTime": 0}}
+    by_hand(tmp_path, actions=[*adds[:4], earlier])
+    commit(tmp_path, 1, *adds[4:])
+    # As Delta's source numbers them: by the bytes of what is in the log.
+    expected = ["z", *map(unquote, sorted(paths))]
+    assert [each.path for each in log_of(tmp_path).files(1)] == expected
+    DeltaTable(str(tmp_path)).create_checkpoint()
+    for version in range(2):
+        (tmp_path / commit_name(version)).unlink()
+    assert [each.path for each in log_of(tmp_path).files(1)] == expected
+
+
+def test_deleted_rows_are_those_of_the_file_with_the_whole_path(tmp_path: Path) -> None:
+    folder, actions = tmp_path / "my table", list[dict[str, Any]]()
+    deleted = {"x.parquet": (0, 1), "d/x.parquet": (2, 3), "e f/d/x.parquet": (1, 9), "a%20b|ä.parquet": (0,)}
+    for path, rows in deleted.items():
+        file = data_file(folder, range(10), path)
+        vector = {"deletionVector": deleting(*rows), "partitionValues": {}}
+        actions.append({"add": {**ADD, "path": quote(path), "size": file.size, "stats": file.statistics, **vector}})
+    by_hand(folder, features(reader=["deletionVectors"]), actions=actions)
+    (tmp_path / "link").symlink_to(folder)
+    for root in (folder, tmp_path / "link"):
+        found = deleted_rows(LocalStore(str(root), "table"), 0, [*deleted, "another/x.parquet"])
+        assert {
+            path: tuple(row for row in range(10) if bits[row // 8] >> row % 8 & 1) for path, bits in found.items()
+        } == deleted
 
 
 def rows_of(folder: Path) -> TableRows:

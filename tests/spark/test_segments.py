@@ -181,7 +181,7 @@ def test_the_files_of_a_savepoint_outlive_the_batches_after_it(
     assert last is not None
     assert not {*snapshot.manifest.segments} & {*last.segments}
     assert {*snapshot.manifest.segments, *last.segments} <= files_of(saved)
-    # The other snapshots' files are gone with them, and those of the last batches stay, as do those that no state names.
+    # The other snapshots' files are gone with them, and those of the last batches stay.
     recent = [named_by(saved, each) for each in saved.manifests.batch_ids()[-3:]]
     kept = {name for each in saved.snapshots.all() for name in each.manifest.segments}
     others = files_of(saved) - kept - set.union(*recent)

@@ -28,7 +28,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import functions as F  # noqa: N812
 
 from cojoin.engine.key_groups import is_hashed
-from cojoin.engine.row_changes import CHANGE_TYPE, COMMIT, DELETED, DELETES
+from cojoin.engine.row_changes import CHANGE_TYPE, DELETED, DELETES
 from cojoin.engine.values.types import type_to_ddl
 from cojoin.errors import QueryFailedError
 from cojoin.spark.batch.packing import GROUP_COLUMN, NOW_COLUMN
@@ -135,7 +135,8 @@ class DirectReader:
     ``label`` names the input in messages. ``root`` is the folder of the files; None where their folders' names mean
     nothing. ``places`` are those of ``open_stored``. ``setting`` is the one that leaves the files to Spark. ``stored``
     is the schema of the rows with the names that the files have; None where they are the same. ``is_static`` is whether
-    they are rows of a static DataFrame, whose join has no checkpoint.
+    they are rows of a static DataFrame, whose join has no checkpoint. ``is_feed`` is whether they are the changes of a
+    table: columns of any table may have the names of a change feed's.
     """
 
     label: str
@@ -145,6 +146,7 @@ class DirectReader:
     setting: str
     stored: pa.Schema | None = None
     is_static: bool = False
+    is_feed: bool = False
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a task's ranges, with their key groups; a file that does not fit is an error."""
@@ -194,7 +196,7 @@ class DirectReader:
         """Return the schema of a file's own columns, as the rows have them and with the file's names."""
         every, stored = self.grouping.schema, self.stored or self.grouping.schema
         pairs = [pair for pair in zip(every, stored, strict=True) if pair[0].name not in constants]
-        if COMMIT in constants:
+        if self.is_feed:
             kind = pa.field(CHANGE_TYPE, pa.string())
             pairs = [(kind, kind) if field.name == DELETED else (field, named) for field, named in pairs]
         return pa.schema([field for field, _ in pairs]), pa.schema([named for _, named in pairs])
@@ -214,7 +216,7 @@ class DirectReader:
     ) -> pa.RecordBatch:
         """Return rows of a file with the columns that it lacks."""
         columns = dict(zip(schema.names, rows.columns, strict=True))
-        if CHANGE_TYPE in columns:
+        if self.is_feed and CHANGE_TYPE in columns:
             columns[DELETED] = pc.is_in(columns[CHANGE_TYPE], pa.array(DELETES))
         columns |= {name: pa.repeat(value, rows.num_rows) for name, value in constants.items()}
         every = [columns[name] for name in self.grouping.schema.names]

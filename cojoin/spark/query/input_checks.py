@@ -7,7 +7,9 @@ query's positions are checked when it is restored (``savepoints.restore``).
 Spark's source of files skips files of two kinds without a message, so a warning names them. Files that come late, with
 times long before the newest file that was read (``maxFileAge``), are never read; they are in the folder and not in the
 source's log, so they are counted. With ``ignoreMissingFiles`` a file that is gone when it is to be read is left out
-with all its rows; only those of a planned batch can be counted. This costs a reading of the log, and a listing of the
+with all its rows; only those of a planned batch can be counted. So it is with Delta's own source, and with
+``ignoreCorruptFiles``; a table's changes are not read with either, since rows would stay valid that a file that was
+left out has deleted. The warning costs a reading of the log, and a listing of the
 folder that ends after a second: some 100,000 local files, 10,000 of an object store, 2,000 of HDFS. Of a larger folder
 the number is a lower bound. Nothing is counted for a pattern in the path or ``pathGlobFilter``, whose rules are
 Spark's, nor in local folders with Spark Connect, whose server may have other ones.
@@ -37,6 +39,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from cojoin.delta.table_stream import Position
 from cojoin.engine.display import format_time
+from cojoin.engine.input_spec import DIRECT
 from cojoin.engine.row_changes import ends_too_early, overlapping
 from cojoin.engine.values.rows import back_quoted
 from cojoin.errors import CheckpointError, ConfigurationError
@@ -109,7 +112,10 @@ def check_feeds(files: Store, inputs: Sequence[BoundInput]) -> None:
 
 
 _AGE, _USUAL_AGE = "maxfileage", "7d"
-_MISSING, _MISSING_SETTING = "ignoremissingfiles", "spark.sql.files.ignoreMissingFiles"
+_MISSING = "ignoreMissingFiles"
+_PASSED_OVER = {_MISSING: "are gone when it reads them", "ignoreCorruptFiles": "are damaged"}
+"""The options of Spark, and the ends of its settings' names, by which it leaves out files, and which ones these are."""
+
 _SPAN = re.compile(r"\s*(\d+)\s*([a-z]*)\s*")
 _MILLIS = {"": 1, "ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 _LIMITS = ("maxfilespertrigger", "maxbytespertrigger")
@@ -124,20 +130,23 @@ _SECONDS = 1.0
 def files_passed_over(
     spark: SparkSession, files: Store, inputs: Sequence[BoundInput], lines: Sequence[int]
 ) -> Iterator[str]:
-    """Yield the warnings about each input that is a folder of files.
+    """Yield the warnings about each input that is a folder of files or a Delta table.
 
     ``lines`` has the number of lines of Spark's offset log that belong to each input.
     """
     for at, bound in enumerate(inputs):
-        source = bound.source
+        source, label = bound.source, f"input {bound.spec.name!r}"
+        passed_over = _passed_over(spark, bound)
         # A source that is read twice has two lines and one log.
         if type(source) is not Source or not source.has_log or lines[at] != 1:
+            yield from (_warned(label, option) for option in passed_over)
             continue
-        label, options = f"input {bound.spec.name!r}", {name.lower(): each for name, each in source.options.items()}
+        options = {name.lower(): each for name, each in source.options.items()}
         number = sum(lines[:at])
         known = source_entries(files, number)
-        if _is_true(options.get(_MISSING, spark.conf.get(_MISSING_SETTING, "false"))):
-            yield _missing(label, known if adapter_of(spark).shares_paths else [], _planned_from(files, number))
+        for option in passed_over:
+            listed = known if option == _MISSING and adapter_of(spark).shares_paths else []
+            yield _warned(label, option, listed, _planned_from(files, number))
         if known and not _reads_any_age(options):
             yield from _by_times(spark, source, label, known, options)
 
@@ -194,13 +203,42 @@ def _planned_from(files: Store, number: int) -> int:
     return 0 if position is None else int(position[1]) + 1
 
 
-def _missing(label: str, known: Sequence[Mapping[str, Any]], planned_from: int) -> str:
+def _passed_over(spark: SparkSession, bound: BoundInput) -> list[str]:
+    """Return the options, also those that are a session's settings, by which Spark leaves out files of an input."""
+    source = bound.source
+    is_table = isinstance(source, Source) and source.format == "delta"
+    if source is None or not (is_table or type(source) is Source) or bound.spec.reading == DIRECT:
+        return []
+    # Delta's source takes no such option.
+    options = {} if is_table else {name.lower(): each for name, each in source.options.items()}
+    return [
+        name
+        for name in _PASSED_OVER
+        if _is_true(options.get(name.lower(), spark.conf.get(f"spark.sql.files.{name}", "false")))
+    ]
+
+
+def check_whole_feeds(inputs: Sequence[BoundInput]) -> None:
+    """Raise a ConfigurationError if Spark would leave out files of a table's changes."""
+    for bound in inputs:
+        passed_over = _passed_over(bound.frame.sparkSession, bound)
+        if passed_over and bound.source is not None and bound.source.begins_with_snapshot:
+            (name, *_) = passed_over
+            msg = (
+                f"input {bound.spec.name!r}: {bound.source.title}: with spark.sql.files.{name} Spark leaves out files "
+                f"that {_PASSED_OVER[name]}, and without their changes rows would stay valid that were changed or "
+                f"deleted; set it to false, and connect the inputs again"
+            )
+            raise ConfigurationError(msg)
+
+
+def _warned(label: str, option: str, known: Sequence[Mapping[str, Any]] = (), planned_from: int = 0) -> str:
     planned = (_path(each["path"]) for each in known if each["batchId"] >= planned_from and _is_local(each["path"]))
     gone = [each for each in _for_a_second(planned) if not Path(each).exists()]
     count = f". Of the batch that is planned {len(gone):,} are gone, such as {gone[0]}" if gone else ""
     return (
-        f"{label}: with ignoreMissingFiles Spark passes over files that are gone when it reads them, and does not "
-        f"count their rows{count}; leave it out, so that such a batch fails and can run again once the file is back"
+        f"{label}: with {option} Spark passes over files that {_PASSED_OVER[option]}, and does not count their "
+        f"rows{count}; leave it out, so that such a batch fails and can run again once the file is back"
     )
 
 

@@ -45,7 +45,7 @@ from cojoin.delta.table_stream import Columns, Position
 from cojoin.engine.display import format_span
 from cojoin.engine.time.control_rows import CompleteReading
 from cojoin.engine.time.watermarks import END_OF_TIME, NONE
-from cojoin.session.delta_tables import table_log
+from cojoin.session.delta_tables import table_log, table_path
 from cojoin.session.sessions import adapter_of
 from cojoin.session.spark_checkpoint import OFFSETS, has_read, newest_id, source_offsets
 from cojoin.spark.batch.batch_facts import HOLDS_PROPERTY, LOADS_PROPERTY, Loads
@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from cojoin.engine.time.time_axis import TimeAxis
     from cojoin.session.session_adapter import StreamSource
     from cojoin.spark.bound_input import BoundInput
-    from cojoin.spark.sources.source import NewestCommit
+    from cojoin.spark.sources.source import NewestCommit, Source
     from cojoin.storage.store import Store
 
 _LOG = logging.getLogger(__name__)
@@ -75,12 +75,15 @@ class InputStreams:
     """The streams of a query's inputs, as far as their watermarks may have to wait for them.
 
     Attributes:
-        tables: The Delta table of each input, None for any other input; and the columns of which the later one is the
-            time by which the watermark passes a row, each with the axis of times that are not timestamps. They are the
-            event time, None where it is computed, and the known time where there is one.
+        tables: The folder of each input's Delta table, None for any other input; and the columns of which the later one
+            is the time by which the watermark passes a row, each with the axis of times that are not timestamps. They
+            are the event time, None where it is computed, and the known time where there is one.
         lines: How many lines of Spark's offset log belong to each input.
         feeds: Which inputs are the changes of a table.
-        logs: The Delta table of each of these lines, and whether its changes are read; None where it is not known.
+        logs: The folder of the Delta table of each of these lines, and whether its changes are read; None where it is
+            not known.
+
+    The folders are those of the start, which the stream reads: a table's name may become another table's.
     """
 
     tables: tuple[tuple[str | None, Sequence[_TimeColumn]], ...]
@@ -242,7 +245,7 @@ class _Table:
             return END_OF_TIME
         if self._times[0].name is None or self.is_feed or not end.in_snapshot:
             return NONE
-        known = self._statistics(session, end.version)
+        known = self._statistics(session, end)
         if known is None:
             return NONE
         unread = known[0][end.index + 1 :]
@@ -250,19 +253,22 @@ class _Table:
 
     def rows_read(self, session: SparkSession, end: Position) -> tuple[int, int] | None:
         """Return how many rows of its snapshot are read, and how many it has; None after it, or if that is unknown."""
-        known = self._statistics(session, end.version) if end.in_snapshot else None
+        known = self._statistics(session, end) if end.in_snapshot else None
         if known is None or (known[1] < 0).any():
             return None
         return int(known[1][: end.index + 1].sum()), int(known[1].sum())
 
-    def _statistics(self, session: SparkSession, version: int) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
-        """Return the limit before each file of a version is read, and its number of rows; None if they are unknown."""
+    def _statistics(self, session: SparkSession, end: Position) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
+        """Return the limit before each file of a snapshot is read, and its number of rows; None if they are unknown."""
         # A session of Spark Connect may not reach the table's log.
         if self._location is None or not adapter_of(session).shares_paths:
             return None
-        if self._known is None or self._known[0] != version:
-            least, rows = _of_files(session, self._location, version, self._times)
-            self._known = version, np.minimum.accumulate(least[::-1])[::-1], rows
+        if self._known is None or self._known[0] != end.version:
+            statistics = _of_files(session, self._location, end, self._times)
+            if statistics is None:
+                return None
+            least, rows = statistics
+            self._known = end.version, np.minimum.accumulate(least[::-1])[::-1], rows
         return self._known[1:]
 
 
@@ -273,7 +279,11 @@ def _table(bound: BoundInput) -> str | None:
         return None
     if _reads_changes(source.options) and not source.begins_with_snapshot:
         return None
-    return source.location
+    return _folder(bound, source)
+
+
+def _folder(bound: BoundInput, source: Source) -> str:
+    return table_path(bound.frame.sparkSession, str(source.location)) or str(source.location)
 
 
 class _TimeColumn(NamedTuple):
@@ -303,7 +313,7 @@ def _logs(bound: BoundInput) -> tuple[tuple[str, bool] | None, ...]:
     """
     logs = [_log_of(each) for each in adapter_of(bound.frame.sparkSession).stream_sources(bound.frame)]
     if len(logs) == 1 and bound.source is not None and bound.source.format == "delta":
-        return ((str(bound.source.location), _reads_changes(bound.source.options)),)
+        return ((_folder(bound, bound.source), _reads_changes(bound.source.options)),)
     return tuple(logs)
 
 
@@ -316,21 +326,24 @@ def _log_of(source: StreamSource | None) -> tuple[str, bool] | None:
 
 
 def _of_files(
-    session: SparkSession, location: str, version: int, times: Sequence[_TimeColumn]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the limit before each file of a table's version is read, and its rows, in the order of Delta's stream.
+    session: SparkSession, location: str, end: Position, times: Sequence[_TimeColumn]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
+    """Return the limit before each file of a snapshot is read, and its rows, in the order of Delta's stream.
+
+    None where the table is another one by now, whose files are not those that are read.
 
     The limit is a millisecond before the file's smallest time, in epoch milliseconds, of several columns of times the
     latest of these; ``NONE`` where the statistics lack them, ``END_OF_TIME`` for a file without rows. The number of
     rows is -1 where they lack it.
     """
     log = table_log(session, location)
-    if log is None:
-        return np.array([], dtype=np.int64), np.array([], dtype=np.int64)
+    table = None if log is None else log.at(end.version)
+    if log is None or table is None or table.table_id != end.table_id:
+        return None
     # The statistics have the files' names of columns.
-    stored = Columns.of(log.at(version).metadata).stored
+    stored = Columns.of(table.metadata).stored
     # Delta's own ``DeltaSourceSnapshot`` numbers the files in this order.
-    statistics = [(file.rows, file.deletion_vector or {}, file.counted()) for file in log.files(version)]
+    statistics = [(file.rows, file.deletion_vector or {}, file.counted()) for file in log.files(end.version)]
     counts = [-1 if rows is None else rows - int(gone.get("cardinality", 0)) for rows, gone, _ in statistics]
     limits_by_column = []
     for name, axis in times:
@@ -369,14 +382,13 @@ def _before_on(axis: TimeAxis, least: Sequence[Any]) -> list[int]:
 class RunEnd:
     """The end of a run over what is available, as it was fixed at the moment ``asked_at``, in epoch milliseconds.
 
-    ``lines`` has the number of lines of Spark's offset log that belong to each input. ``commits`` has the newest
-    version of each input's table, None where its event time is not that of commits. ``is_complete`` is true for inputs
-    that the run reads to their ends.
+    ``streams`` are those of the inputs. ``commits`` has the newest version of each input's table, None where its event
+    time is not that of commits. ``is_complete`` is true for inputs that the run reads to their ends.
     """
 
     asked_at: int
     inputs: Sequence[BoundInput]
-    lines: Sequence[int]
+    streams: InputStreams
     commits: Sequence[NewestCommit | None]
     is_complete: Sequence[bool]
 
@@ -405,19 +417,19 @@ class RunEnd:
             for bound, held in zip(inputs, held_back, strict=True)
         ]
         depends = any(commits) or any(each.spec.watermark.idleness is not None for each in inputs)
-        return cls(asked_at, inputs, streams.lines, commits, is_complete) if depends else None
+        return cls(asked_at, inputs, streams, commits, is_complete) if depends else None
 
     def readings(self, spark: SparkSession, files: Store) -> dict[int, CompleteReading]:
         """Return the complete readings on which something depends, by the input's number, once the run has read all."""
         newest = newest_id(files, OFFSETS)
         rest = [] if newest is None else source_offsets(files, newest)[:-1]
-        is_known = len(rest) == sum(self.lines)
+        lines, is_known = self.streams.lines, len(rest) == sum(self.streams.lines)
         complete: dict[int, CompleteReading] = {}
-        for number, (bound, count, commit) in enumerate(zip(self.inputs, self.lines, self.commits, strict=True), 1):
+        for number, (bound, count, commit) in enumerate(zip(self.inputs, lines, self.commits, strict=True), 1):
             own, rest = rest[:count], rest[count:]
             if not self.is_complete[number - 1]:
                 continue
-            location = None if bound.source is None else str(bound.source.location)
+            location, _ = self.streams.tables[number - 1]
             is_one = is_known and count == 1 and location is not None
             if commit is not None and is_one and _is_read_through(spark, str(location), own[0], commit.version):
                 times = commit.version, commit.committed_at, commit.clock_skew_ms

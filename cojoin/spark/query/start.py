@@ -55,6 +55,7 @@ from cojoin.spark.query.input_checks import (
     check_feeds,
     check_present_validity,
     check_source_columns,
+    check_whole_feeds,
     files_passed_over,
     tables_put_back,
 )
@@ -118,6 +119,7 @@ def start_query(plan: Plan, inputs: Inputs, emit: Emit, options: QueryOptions) -
             restoration = check_restore(new, options.restore_from, restoration)
         is_new = not files.exists(OFFSETS)
         check_source_columns(inputs)
+        check_whole_feeds(inputs)
         if restoration is None:
             new, inputs = _with_checked_sources(new, inputs, is_new=is_new)
         span, held_back = _looked_ahead(new.sources, options.trigger)

@@ -288,11 +288,13 @@ def _check_states(plan: Plan, state: StoredState) -> None:
     """
     operator = plan.create_operator()
     empty = {name: table.schema.empty_table() for name, table in state.tables.items()}
-    operator.load_parts(rescaling.merged_header(state.headers), empty, keeps_counts=True)
-    with contextlib.suppress(FunctionError):
-        operator.check_states()
-    with contextlib.suppress(FunctionError):
-        operator.close()
+    try:
+        operator.load_parts(rescaling.merged_header(state.headers), empty, keeps_counts=True)
+        with contextlib.suppress(FunctionError):
+            operator.check_states()
+    finally:
+        with contextlib.suppress(FunctionError):
+            operator.close()
 
 
 def _check_outputs(

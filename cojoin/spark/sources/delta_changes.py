@@ -130,15 +130,12 @@ def _mortal_files(log: TableLog, first: int) -> list[_Mortal]:
             removed.pop(file.path, None)
     needed: dict[tuple[int, str], list[int]] = {}
     for commit in commits:
-        if commit.changes:
-            mortal = [(commit.version, file.path) for file in commit.changes]
-        else:
-            files = [file for file in (*commit.added, *commit.removed) if file.changes_data]
-            mortal = [(removed[file.path], file.path) for file in files if file.path in removed]
-        for version_and_path in mortal:
-            needed.setdefault(version_and_path, []).append(commit.version)
-    # Files of a shallow clone are another table's.
-    return [_Mortal(*named, tuple(versions)) for named, versions in needed.items() if "://" not in named[1]]
+        files = commit.changes or [file for file in (*commit.added, *commit.removed) if file.changes_data]
+        since = dict.fromkeys((file.path for file in files), commit.version) if commit.changes else removed
+        for file in files:
+            if file.path in since and not file.is_outside:
+                needed.setdefault((since[file.path], file.path), []).append(commit.version)
+    return [_Mortal(*named, tuple(versions)) for named, versions in needed.items()]
 
 
 _OWN = ("readchangefeed", "readchangedata", "startingversion", "startingtimestamp")

@@ -26,7 +26,7 @@ from cojoin.session.arrow_types import arrow_schema, arrow_type, spark_schema
 from cojoin.session.delta_tables import columns_of, quoted_table, read_table
 from cojoin.session.sealed import for_workers
 from cojoin.session.sessions import active_session, adapter_of
-from cojoin.session.spark_errors import JAVA_ERRORS, first_line, names_missing_table
+from cojoin.session.spark_errors import JAVA_ERRORS, first_line
 from cojoin.spark.batch.direct_reader import TABLE_SETTING, DirectReader, why_by_columns, why_by_settings
 from cojoin.spark.batch.packing import Grouping
 from cojoin.spark.batch.parquet_rows import RANGES
@@ -136,13 +136,7 @@ class StaticTable(Source):
 
     def newest(self, session: SparkSession) -> TableAt:
         """Return the version to load: the newest, or the one that the options name."""
-        try:
-            table = read_table(session, str(self.location))
-        except JAVA_ERRORS as error:
-            if not names_missing_table(error):
-                msg = f"{self._shown} can't be read: {first_line(error)}"
-                raise ConfigurationError(msg) from error
-            table = None
+        table = read_table(session, str(self.location))
         if table is None:
             msg = (
                 f"{self._shown}: expected a Delta table, and there is none (any more); a view, and a table of another "

@@ -21,7 +21,6 @@ import re
 from dataclasses import replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, NamedTuple
-from urllib.parse import urlsplit
 from uuid import uuid4
 
 import pyarrow as pa
@@ -30,11 +29,11 @@ from pyspark.sql.types import StructType
 
 from cojoin.delta.deltalake_table import deleted_rows
 from cojoin.delta.table_log import TableLog
-from cojoin.delta.table_stream import Columns, Limits, why_unreadable
+from cojoin.delta.table_stream import Columns, Limits, columns_changed, why_unreadable
 from cojoin.engine.row_changes import CHANGE_TYPE, COMMIT, COMMITTED_AT, DELETED
 from cojoin.engine.values.types import type_to_ddl
 from cojoin.errors import CheckpointError, ConfigurationError, EnvironmentSetupError, QueryFailedError
-from cojoin.session.arrow_types import arrow_schema
+from cojoin.session.arrow_types import arrow_schema, spark_schema
 from cojoin.session.delta_tables import columns_of, table_path
 from cojoin.session.sessions import active_session, adapter_of, is_left_to_spark, open_store
 from cojoin.spark.batch.direct_reader import (
@@ -216,7 +215,7 @@ def reasons_of_table(opened: OpenTable, schema: pa.Schema, *, of_feed: bool = Fa
 
 
 def _why_by_file(store: Store, file: DataFile, stored: pa.Schema, schema: pa.Schema, columns: Columns) -> str | None:
-    if urlsplit(file.path).scheme or file.path.startswith("/"):
+    if file.is_outside:
         return "it is outside of the table's folder"
     try:
         for name, value in columns.partition_values(file).items():
@@ -284,8 +283,23 @@ class OpenRanges(NamedTuple):
 
 
 def open_ranges(session: SparkSession, source: Source, schema: pa.Schema) -> OpenRanges:
-    """Return the stream of the ranges of a table's files; ``schema`` has the columns of its rows."""
-    store, table, _ = open_table(session, source)
+    """Return the stream of the ranges of a table's files; ``schema`` has the columns of its rows.
+
+    A ConfigurationError means that the table has changed since these were read: its files may not fit them any more.
+    """
+    opened = open_table(session, source)
+    store, table, _ = opened
+    present = present_columns(source, opened)
+    if present is None or _types(arrow_schema(present)) != _types(schema):
+        msg = f"source {source.title}: {columns_changed(f' by version {table.version}')}"
+        raise ConfigurationError(msg)
+    why = why_unreadable(table.protocol, table.metadata, of_changes=source.feed is not None)
+    if why is not None:
+        msg = (
+            f"source {source.title}: by version {table.version} it has become a table that only Delta's own source "
+            f"reads ({why}): connect the inputs again, which chooses it"
+        )
+        raise ConfigurationError(msg)
     tasks = adapter_of(session).parallel_tasks()
     columns = Columns.of(table.metadata)
     reading = TableReading(
@@ -295,6 +309,11 @@ def open_ranges(session: SparkSession, source: Source, schema: pa.Schema) -> Ope
     session.dataSource.register(data_source(name, reading))
     frame = session.readStream.format(name).load()
     return OpenRanges(frame, places_of_store(store), stored_schema(columns, schema))
+
+
+def _types(schema: pa.Schema) -> list[tuple[str, str]]:
+    """Return the names and the types of columns, whatever may be null in them."""
+    return [(each.name, each.dataType.simpleString()) for each in spark_schema(schema)]
 
 
 def stored_schema(columns: Columns, schema: pa.Schema) -> pa.Schema:

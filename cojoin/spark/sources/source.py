@@ -113,11 +113,10 @@ def _delta_versions(spark: SparkSession, label: str, location: str, offset: str)
 def _check_snapshot(spark: SparkSession, where: str, log: TableLog, version: int, newest: int) -> None:
     """Check that the rest of a table's initial snapshot can be read: its version, and the files removed since then."""
     try:
-        then = [file.path for file in log.files(version)]
-        gone = {*then} - {file.path for file in log.files(newest)}
+        then, now = log.files(version), {file.path for file in log.files(newest)}
         store = open_store(spark, log.path, "Delta table")
-        # Files of a shallow clone are another table's.
-        missing = [path for path in sorted(gone) if "://" not in path and not store.exists(path)]
+        gone = [file.path for file in then if file.path not in now and not file.is_outside]
+        missing = [path for path in gone if not store.exists(path)]
         why = f"{len(missing):,} of its {len(then):,} files" if missing else None
     except UnreadableLogError:
         why = "its commits"

@@ -10,7 +10,7 @@ import pytest
 
 import cojoin as cj
 from cojoin.spark.query import input_checks
-from cojoin.spark.query.input_checks import _by_times, _missing
+from cojoin.spark.query.input_checks import _by_times, _warned
 from tests.spark.data import CUSTOMERS_DDL, TRADES_DDL, Folders, asof, connect, customers, rows, table, trades
 from tests.spark.refused import refused
 
@@ -81,11 +81,47 @@ def test_files_that_may_go_missing_are_told(spark: SparkSession, folders: Folder
         spark.conf.unset("spark.sql.files.ignoreMissingFiles")
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("option", ["ignoreMissingFiles", "ignoreCorruptFiles"])
+def test_tables_of_which_spark_may_leave_out_files_are_told_and_their_changes_refused(
+    spark: SparkSession, folders: Folders, option: str
+) -> None:
+    trades, customers = f"{folders.root}/table", f"{folders.root}/changed"
+    for path, name in ((trades, "trades"), (customers, "customers")):
+        frame = spark.read.parquet(f"{folders.root}/{name}")
+        frame.write.format("delta").option("delta.enableChangeDataFeed", "true").save(path)
+
+    def started(right: Any, join: str) -> list[str]:
+        pair = connect(cj.sources.delta(trades), right)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            query = getattr(pair, join)(suffixes=("", "_customer")).start(
+                output=cj.sinks.delta(f"{folders.root}/out"),
+                checkpoint=f"{folders.root}/checkpoint",
+                trigger=cj.Trigger.available_now(),
+            )
+        query.await_termination()
+        return [str(each.message) for each in caught if "passes over" in str(each.message)]
+
+    spark.conf.set(f"spark.sql.files.{option}", "true")
+    try:
+        with refused("input 'customers': changes of delta ", f": with spark.sql.files.{option} Spark leaves out files"):
+            started(cj.sources.delta(customers, changes=True), "temporal_join")
+        assert not (folders.root / "checkpoint").exists()
+        one, two = started(cj.sources.delta(customers, static=True), "asof_join")
+        assert one.startswith(f"input 'trades': with {option} Spark passes over files that ")
+        assert two.startswith(f"input 'customers': with {option} ")
+    finally:
+        spark.conf.unset(f"spark.sql.files.{option}")
+
+
 def test_of_a_planned_batch_the_missing_files_are_counted(folders: Folders) -> None:
     there, gone = folders.files[0], folders.root / "trades" / "gone 1.parquet"
     known = [{"path": path.as_uri(), "timestamp": 1, "batchId": at} for at, path in enumerate((gone, there, gone))]
-    assert f"Of the batch that is planned 1 are gone, such as {gone};" in _missing("input 'trades'", known, 1)
-    assert "planned" not in _missing("input 'trades'", known, 3)
+    assert f"Of the batch that is planned 1 are gone, such as {gone};" in _warned(
+        "input 'trades'", "ignoreMissingFiles", known, 1
+    )
+    assert "planned" not in _warned("input 'trades'", "ignoreMissingFiles", known, 3)
 
 
 DAY = 86_400_000

@@ -14,10 +14,13 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import functions as F  # noqa: N812
 
 import cojoin as cj
+from cojoin.spark.bound_input import BoundInput
 from cojoin.spark.query import input_progress
+from cojoin.storage.local_store import LocalStore
 from tests.seeds import SEED, drawn
 from tests.spark.data import asof, connect, enriched_rows, generate, table
 from tests.spark.refused import refused
@@ -131,6 +134,40 @@ def test_nothing_of_a_history_in_many_files_is_late(spark: SparkSession, tmp_pat
     assert query.batches == most + 1, f"seed {SEED}"
     assert late(query) == {"trades": 0, "customers": 0}, f"seed {SEED}"
     assert lake.rows() == lake.streams.enriched(), f"seed {SEED}"
+
+
+def test_time_is_held_by_the_files_of_the_table_that_is_read_and_not_of_another_of_its_name(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    folders, at = [tmp_path / name for name in ("one", "other")], pa.timestamp("us", "UTC")
+    for begin, folder in zip((1_000, 5_000), folders, strict=True):
+        for number in range(3):
+            time = pa.array([1_000 * (begin + number)]).cast(at)
+            write_deltalake(str(folder), pa.table({"id": [1], "at": time}), mode="append")
+
+    def named(folder: Path) -> None:
+        spark.sql("drop table if exists swapped")
+        spark.sql(f"create table swapped using delta location '{folder}'")
+
+    files = LocalStore(str(tmp_path / "checkpoint"))
+    position = {"sourceVersion": 1, "reservoirVersion": 2, "index": 0, "isStartingVersion": True}
+    line = json.dumps({**position, "reservoirId": DeltaTable(str(folders[0])).metadata().id})
+    files.write("spark/offsets/0", f"v1\n{{}}\n{line}\n{line}\n-")
+    named(folders[0])
+    try:
+        inputs = [cj.Input(cj.sources.delta(each), "id", "at") for each in ("swapped", str(folders[0]))]
+        bound = [BoundInput(each, name, tag) for each, name, tag in zip(inputs, ("left", "right"), (1, 2), strict=True)]
+        streams = input_progress.InputStreams.of(bound)
+        held = {1: 1_000, 2: 1_000}
+        assert input_progress.HistoryHolds(streams, files).after(spark, 0)[0] == held
+        named(folders[1])
+        assert input_progress.HistoryHolds(streams, files).after(spark, 0)[0] == held
+        # Those of another table in the folder hold nothing that is known.
+        streams = input_progress.InputStreams.of(bound)
+        unknown = {1: input_progress.NONE, 2: 1_000}
+        assert input_progress.HistoryHolds(streams, files).after(spark, 0)[0] == unknown
+    finally:
+        spark.sql("drop table swapped")
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import shutil
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,7 +14,8 @@ import cojoin as cj
 from benchmarks.kills.kill_points import POINTS
 from cojoin.checkpoints.lease import end
 from cojoin.checkpoints.restoration import Restoration
-from cojoin.spark.savepoints.restore import _retirement_reason
+from cojoin.spark.savepoints import restore
+from cojoin.spark.savepoints.restore import _check_states, _retirement_reason
 from tests.seeds import SEED, SEED_TEXT
 from tests.spark.data import FIVE_SECONDS, Folders, Streams, asof, connect, cut, generate
 from tests.spark.functions import EnrichTrades
@@ -336,3 +338,20 @@ def test_a_snapshot_that_was_changed_is_refused(story: Story, tmp_path: Path, da
     with refused(said[damage], "restore another" if damage != "index" else "newer", kind=cj.CheckpointError):
         new.start(restore_from=cj.Snapshot(str(tmp_path / "checkpoint")))
     assert not new.folder.exists()
+
+
+def test_an_operator_that_does_not_take_the_state_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = list[str]()
+
+    def load_parts(*_: Any, keeps_counts: bool) -> None:
+        assert keeps_counts
+        seen.append("loaded")
+        raise cj.CheckpointError
+
+    operator = SimpleNamespace(load_parts=load_parts, close=lambda: seen.append("closed"))
+    plan: Any = SimpleNamespace(create_operator=lambda: operator)
+    state: Any = SimpleNamespace(tables={}, headers=[])
+    monkeypatch.setattr(restore.rescaling, "merged_header", lambda _: {})
+    with pytest.raises(cj.CheckpointError):
+        _check_states(plan, state)
+    assert seen == ["loaded", "closed"]

@@ -7,6 +7,7 @@ import random
 from collections import Counter
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, unquote
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +18,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 import cojoin as cj
 from cojoin.delta.actions import DataFile
-from cojoin.delta.table_log import TableLog
+from cojoin.delta.table_log import TableLog, commit_name
 from cojoin.delta.table_stream import Columns, Limits, Position, StreamFile
 from cojoin.spark.batch.direct_reader import DirectReader
 from cojoin.spark.batch.packing import Grouping
@@ -25,10 +26,12 @@ from cojoin.spark.batch.parquet_rows import RANGES
 from cojoin.spark.bound_input import BoundInput
 from cojoin.spark.sources import delta_reader, delta_stream
 from cojoin.storage.local_store import LocalStore
+from tests.delta.tables import commit, features
 from tests.delta.test_table_stream import batches, ids, stream_of
 from tests.seeds import SEED
 from tests.spark.data import asof, connect, generate
 from tests.spark.query.test_input_progress import Lake
+from tests.spark.refused import refused
 from tests.spark.sources.changed_tables import HAS_LIMITS
 
 if TYPE_CHECKING:
@@ -74,6 +77,34 @@ def test_batches_and_positions_are_those_of_deltas_own_source(spark: SparkSessio
         assert theirs == [end for end, _ in ours]
         assert seen[len(seen) - len(ours) :] == [sorted(ids(folder, paths)) for _, paths in ours]
         begin = ours[-1][0] if ours else begin
+
+
+@pytest.mark.spark
+def test_a_snapshot_of_files_of_one_moment_is_read_in_the_order_of_deltas_own_source(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    folder, seen = tmp_path / "table", list[int]()
+    names = ["p=a|b", "p=ab", "p=a b", "p=a-b", "p=a%7Cb", "p=ä", "p=a{b", "p=a", "p=A"]
+    write_deltalake(str(folder), rows_of(*range(len(names)), p=names), partition_by=["p"])
+    log = folder / commit_name(0)
+    actions = [json.loads(line) for line in log.read_text().splitlines()]
+    for add, name in zip((each["add"] for each in actions if "add" in each), names, strict=True):
+        # Spark's folders have such names, deltalake's have not.
+        (folder / name).mkdir()
+        (folder / unquote(add["path"])).rename(folder / name / "0.parquet")
+        add |= {"path": quote(f"{name}/0.parquet", safe="/="), "modificationTime": 1}
+    log.write_text("".join(f"{json.dumps(each)}\n" for each in actions))
+
+    def keep(frame: Any, batch_id: int) -> None:
+        del batch_id
+        seen.extend(row.id for row in frame.select("id").collect())
+
+    stream = spark.readStream.format("delta").option("maxFilesPerTrigger", 1).load(str(folder))
+    writer = stream.writeStream.foreachBatch(keep).option("checkpointLocation", f"{tmp_path}/checkpoint")
+    writer.trigger(availableNow=True).start().awaitTermination()
+    ours = batches(folder, stream_of(folder).first(), Limits(1))
+    assert [ids(folder, paths) for _, paths in ours] == [[each] for each in seen]
+    assert sorted(seen) == list(range(len(names)))
 
 
 @HAS_LIMITS
@@ -134,6 +165,28 @@ def test_a_partitioned_table_is_read_with_its_values(spark: SparkSession, tmp_pa
         {"id": each["id"], "day": each["day"], "a b": each["a b"], "tier": tier}
         for each, tier in zip(tables["left"].to_pylist(), ["gold", None, "tin"], strict=True)
     ]
+
+
+@HAS_LIMITS
+@pytest.mark.spark
+def test_a_table_that_changes_between_the_check_of_its_columns_and_the_stream_is_refused(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    folder, source = tmp_path / "table", cj.sources.delta(f"{tmp_path}/table")
+    part = pa.array([{"tags": ["x"], "n": 1}])
+    write_deltalake(str(folder), rows_of(1, part=part), mode="append")
+    schema = BoundInput(cj.Input(source, "id", "at"), "left", 1).spec.source_schema
+    assert delta_stream.open_ranges(spark, source, schema).stored == schema
+    commit(folder, 1, {"protocol": features("typeWidening", reader=["typeWidening"])})
+    with refused(f"delta {folder}: by version 1 ", "only Delta's own source reads (its feature 'typeWidening')"):
+        delta_stream.open_ranges(spark, source, schema)
+    commit(folder, 1, {"commitInfo": {}})
+    for version, changed in enumerate((rows_of(1, part=["x"]), rows_of(1, renamed=part), rows_of(1)), 2):
+        write_deltalake(str(folder), changed, mode="overwrite", schema_mode="overwrite")
+        with refused(
+            f"delta {folder}: the columns of a table ", f"have changed by version {version} since", "make the"
+        ):
+            delta_stream.open_ranges(spark, source, schema)
 
 
 @HAS_LIMITS
@@ -317,3 +370,20 @@ def test_a_query_begins_with_a_version_that_the_table_has(tmp_path: Path) -> Non
             cj.QueryFailedError, match=f"begins with version {begin}, and the newest version is 3; give"
         ):
             read(begin)
+
+
+@pytest.mark.parametrize("partition", ["_commit_version", "day"])
+def test_a_table_with_the_columns_of_a_feed_is_none(tmp_path: Path, partition: str) -> None:
+    columns = {"id": [1, 2], "_deleted": [True, False], "_change_type": ["delete", "delete"]}
+    pq.write_table(pa.table(columns), tmp_path / "0.parquet")
+    size = (tmp_path / "0.parquet").stat().st_size
+    file = DataFile("0.parquet", size, partition_values={partition: "7"})
+    schema = pa.schema([*pa.table(columns).schema, pa.field(partition, pa.int64())])
+    reading = delta_reader.TableReading(f"file:{tmp_path}", None, "t", Columns({}, (), {}))
+    reader = DirectReader("input", None, Grouping(schema, ("id",), 4), {}, "a setting")
+    (task,) = delta_reader.ranges_of(reading, [StreamFile("add", file, 0)])
+    (rows,) = reader([pa.RecordBatch.from_pylist(task.value, RANGES)])
+    assert dict(zip(schema.names, (each.to_pylist() for each in rows.columns[:4]), strict=True)) == {
+        **columns,
+        partition: [7, 7],
+    }

@@ -13,7 +13,9 @@ from deltalake import DeltaTable
 import cojoin as cj
 from cojoin.session.delta_tables import read_table
 from cojoin.session.sessions import open_store
+from cojoin.spark.sources.delta_changes import _vacuumed_versions
 from cojoin.spark.sources.source import _moved_past_losses, check_position
+from tests.delta.tables import by_hand, commit, data_file
 from tests.spark.refused import refused
 
 if TYPE_CHECKING:
@@ -98,6 +100,26 @@ def test_a_table_that_is_another_is_refused(spark: SparkSession, table: Path, tm
         check_position(spark, WHAT, "delta", str(table), at(spark, table, 5))
     with refused("the table does not exist", kind=cj.CheckpointError):
         check_position(spark, WHAT, "delta", f"{tmp_path}/none", at(spark, table, 1))
+
+
+@pytest.mark.parametrize("other", ["file:/another/0.parquet", "file:///another/0.parquet", "s3a://another/0.parquet"])
+def test_files_of_a_shallow_clone_are_not_looked_for_in_its_folder(
+    spark: SparkSession, tmp_path: Path, other: str
+) -> None:
+    own = data_file(tmp_path)
+    named = [
+        {"path": path, "size": 5, "modificationTime": 1, "partitionValues": {}, "dataChange": True}
+        for path in (other, own.path)
+    ]
+    by_hand(tmp_path, actions=[{"add": each} for each in named])
+    commit(tmp_path, 1, *({"remove": each} for each in named))
+    delta = (spark, WHAT, "delta", str(tmp_path))
+    assert check_position(*delta, at(spark, tmp_path, 0, in_snapshot=True)) == []
+    assert _vacuumed_versions(spark, f"{tmp_path}/", 0) == []
+    (tmp_path / own.path).unlink()
+    with refused("1 of its 2 files are gone", kind=cj.CheckpointError):
+        check_position(*delta, at(spark, tmp_path, 0, in_snapshot=True))
+    assert _vacuumed_versions(spark, f"{tmp_path}/", 0) == [0, 1]
 
 
 def test_of_files_nothing_need_be_there(spark: SparkSession) -> None:
