@@ -197,11 +197,7 @@ class TableLog:
 
     def at(self, version: int) -> TableVersion:
         """Return the table at a version, which the log must still have."""
-        listed = self._listed()
-        if not 0 <= version <= listed.newest:
-            msg = f"Delta table {self._named}: version {version} does not exist; the newest is {listed.newest}"
-            raise UnreadableLogError(msg)
-        return self._built(listed, version)
+        return self._built(self._listed(), version)
 
     def files(self, version: int) -> list[DataFile]:
         """Return the files of a version in the order in which they were written, by their times and their paths.
@@ -331,6 +327,9 @@ class TableLog:
         self, listed: _Listed, version: int, *kinds: str
     ) -> tuple[int, list[dict[str, Any]], Iterator[Commit]]:
         """Return a checkpoint's version, its actions of some kinds, and the commits from there to a version."""
+        if not 0 <= version <= listed.newest:
+            msg = f"Delta table {self._named}: version {version} does not exist; the newest is {listed.newest}"
+            raise UnreadableLogError(msg)
         begin, rows = -1, list[dict[str, Any]]()
         damaged: UnreadableLogError | None = None
         for begin in sorted((each for each in listed.checkpoints if each <= version), reverse=True):

@@ -204,6 +204,8 @@ def test_a_log_that_was_cleaned_names_its_oldest_commit(tmp_path: Path) -> None:
         log.at(2)
     with pytest.raises(UnreadableLogError, match="version 9 does not exist; the newest is 3"):
         log.at(9)
+    with pytest.raises(UnreadableLogError, match="version 9 does not exist; the newest is 3"):
+        log.files(9)
 
 
 def test_a_damaged_checkpoint_is_passed_over_or_named(tmp_path: Path) -> None:
