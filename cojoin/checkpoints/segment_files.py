@@ -170,12 +170,12 @@ def _object_store(uri: str, settings: Settings) -> ObjectStore:
     return _stores[uri]
 
 
-def open_segments(files: Store) -> SegmentFolder | None:
+def open_segments(files: Store, memory: int | None = None) -> SegmentFolder | None:
     """Create and return the directory of a checkpoint's segments; None if a test file can't be written and read.
 
     None also for an object store that is left to Hadoop, since pyarrow would write without the session's settings, such
-    as those of encryption; a query that has segments in it continues with them. Raises ``CheckpointError`` where it has
-    segments, and a test file can't be written and read now.
+    as those of encryption; a query that has segments in it continues with them. ``memory`` is what a task may use, in
+    bytes. Raises ``CheckpointError`` where it has segments, and a test file can't be written and read now.
     """
     folder, probe, has_segments = SegmentFolder.of(files), f"probe-{uuid.uuid4().hex}", False
     is_hadoops = folder.settings is None and files.root.partition("://")[0] in SCHEMES
@@ -190,7 +190,7 @@ def open_segments(files: Store) -> SegmentFolder | None:
             is_listed = files.exists(f"{FOLDER}/{probe}")
             files.delete(f"{FOLDER}/{probe}")
             if is_listed and content == probe.encode():
-                return folder
+                return folder if memory is None else folder.within(memory)
             why = f"a test file in {FOLDER} is {'not as it was written' if is_listed else 'not listed'}"
     except (ConfigurationError, CheckpointError, OSError, pa.ArrowException) as error:
         why = str(error)

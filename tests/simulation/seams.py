@@ -128,7 +128,7 @@ def _open_control(session: Session, files: Any, labels: Any, tag: int, *, has_lo
     return CONTROL_DDL
 
 
-def _open_segments(files: Any) -> str:
+def _open_segments(files: Any, _: int | None) -> str:
     files.make_directory("segments")
     return str(files.path("segments"))
 

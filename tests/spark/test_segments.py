@@ -191,6 +191,28 @@ def test_the_files_of_a_savepoint_outlive_the_batches_after_it(
     assert sorted([*rows, *new.rows()], key=str) == sorted(streams.enriched(), key=str)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("memory", [None, "1m"])
+def test_the_sessions_memory_for_a_task_counts_and_may_be_less_than_a_row(
+    spark: SparkSession, tmp_path: Path, memory: str | None
+) -> None:
+    streams, folders = generate(trades=60, customers=400, seed=5), Folders(tmp_path)
+    streams.customers["tier"] = streams.customers["tier"].where(streams.customers["version"] > 0, "x" * 3_000_000)
+    saved = Saved(spark, tmp_path / "q", folders, key_groups=2)
+    folders.add_trades(streams.trades[:1])
+    folders.add_customers(streams.customers)
+    if memory is not None:
+        spark.conf.set("spark.cojoin.memory", memory)
+    try:
+        saved.run()
+        assert bool(files_of(saved)) is (memory is not None)
+        folders.add_trades(streams.trades[1:])
+        saved.run(trigger=DRAIN)
+    finally:
+        spark.conf.unset("spark.cojoin.memory")
+    assert sorted(saved.rows(), key=str) == sorted(streams.enriched(), key=str)
+
+
 def test_an_interval_joins_rows_in_segments_survive_restarts_and_rescaling(spark: SparkSession, tmp_path: Path) -> None:
     streams, folders = generate(trades=120, customers=120, seed=37), Folders(tmp_path)
     pieces = list(zip(evenly(streams.trades), evenly(streams.customers), strict=True))

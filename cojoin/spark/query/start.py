@@ -392,7 +392,7 @@ class _Start:
             plan = replace(plan, segments=replace(plan.segments, memory_bytes=memory))
         setting = None if adapter_of(self.new.spark).runs_batches else setting_of(self.checkpoint.query_id)
         resumed = self.starts if plan.follows_clock else frozenset()
-        cadence, segments = SnapshotCadence.of(self.options.checkpoint_interval), open_segments(files)
+        cadence, segments = SnapshotCadence.of(self.options.checkpoint_interval), open_segments(files, memory)
         emitted = self.emit(plan, self.inputs, control, resumed, cadence, segments, setting, phase)
         return emitted.writeStream.foreachBatch(batch).option("checkpointLocation", files.path("spark"))
 
