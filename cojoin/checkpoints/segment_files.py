@@ -103,7 +103,7 @@ class SegmentFolder:
         except OSError as error:
             msg = (
                 f"segment {path} of {content.size:,} bytes can't be written: {error.strerror or error}; see to "
-                f"this disk and start the query again: the batch is run again, and nothing is lost"
+                f"this place and start the query again: the batch is run again, and nothing is lost"
             )
             raise CheckpointError(msg) from error
         return None
@@ -170,18 +170,17 @@ def _object_store(uri: str, settings: Settings) -> ObjectStore:
     return _stores[uri]
 
 
-def open_segments(files: Store, memory: int | None = None) -> SegmentFolder | None:
+def open_segments(files: Store, memory: int | None = None, *, names_files: bool = False) -> SegmentFolder | None:
     """Create and return the directory of a checkpoint's segments; None if a test file can't be written and read.
 
     None also for an object store that is left to Hadoop, since pyarrow would write without the session's settings, such
     as those of encryption; a query that has segments in it continues with them. ``memory`` is what a task may use, in
-    bytes. Raises ``CheckpointError`` where it has segments, and a test file can't be written and read now.
+    bytes. Raises ``CheckpointError`` where the state names files, and a test file can't be written and read now.
     """
-    folder, probe, has_segments = SegmentFolder.of(files), f"probe-{uuid.uuid4().hex}", False
+    folder, probe = SegmentFolder.of(files), f"probe-{uuid.uuid4().hex}"
     is_hadoops = folder.settings is None and files.root.partition("://")[0] in SCHEMES
     try:
-        has_segments = any(not name.startswith("probe-") for name in files.names(FOLDER))
-        if is_hadoops and not has_segments:
+        if is_hadoops and all(name.startswith("probe-") for name in files.names(FOLDER)):
             why = "tasks do not reach its object store with the session's settings"
         else:
             files.make_directory(FOLDER)
@@ -194,7 +193,7 @@ def open_segments(files: Store, memory: int | None = None) -> SegmentFolder | No
             why = f"a test file in {FOLDER} is {'not as it was written' if is_listed else 'not listed'}"
     except (ConfigurationError, CheckpointError, OSError, pa.ArrowException) as error:
         why = str(error)
-    if has_segments:
+    if names_files:
         msg = (
             f"{files.named}: its state has rows in files in {FOLDER}, where a test file can't be written and read: "
             f"{why}; see to this store, and start the query again"
@@ -238,8 +237,10 @@ class SegmentCleaner:
         self._of_snapshots: set[str] = set()
         self._until_listed = 0
 
-    def take(self, manifest: Manifest) -> list[str]:
+    def take(self, manifest: Manifest, unnamed: Collection[str] = ()) -> list[str]:
         """Register the manifest of a finished batch, and return the files that it and the last ones do not name.
+
+        ``unnamed`` are others that the batch has written.
 
         The directory is listed at the first and then at every 100th batch, to find files that crashes and lost tasks
         have left behind.
@@ -251,7 +252,7 @@ class SegmentCleaner:
             self._names.update(self._files.names(FOLDER))
             self._until_listed = _LISTED_EVERY
         self._until_listed -= 1
-        self._names.update(manifest.segments)
+        self._names.update(manifest.segments, unnamed)
         needed = {name for each in self._recent for name in each.segments}
         outlived = obsolete(self._names, manifest.batch_id, needed)
         # If a file can't be deleted now, a later listing returns it again.

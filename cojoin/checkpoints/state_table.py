@@ -167,7 +167,7 @@ class StateTable:
             kind,
             key_groups,
             rows=sum(row["rows"] for row in index),
-            state_bytes=manifest.report.state_bytes if manifest.segments else of_contents,
+            state_bytes=manifest.report.state_bytes if files or manifest.segments else of_contents,
             written_bytes=sum(row["content_bytes"] for row in index if row["content_batch_id"] == manifest.batch_id),
             content_batch_ids=holders,
             seal=seal_of(*(row["seal"] for row in index)),

@@ -2,8 +2,8 @@
 
 In the order ``"event_time"`` a key's rows and event-time timers form one sequence of time, key after key; the rows of a
 millisecond come before its timers. In the order ``"arrival"`` the rows are processed first, key after key, and then the
-event-time timers of all keys fire by timestamp. In both orders the processing-time timers of all keys come last, by
-timestamp.
+event-time timers of all keys fire by timestamp. In both orders the processing-time timers of all keys that were loaded
+come last, by timestamp.
 
 The rows that callbacks yield are collected in a list, with a mark after those of each callback, so that the message
 about a wrong row names its callback. The caller empties both whenever the run yields, so memory is bounded.

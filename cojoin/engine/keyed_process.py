@@ -13,9 +13,12 @@ In the order ``"arrival"`` the batch's rows are processed at once, a key's left 
 source sequence and content (``ordering``), and see the watermark before the batch; then the due timers fire and see the
 watermark after it. (Flink: ``KeyedCoProcessOperator``.)
 
-In both orders processing-time timers fire last. It costs some microseconds of Python for each row or timer. In Spark
-each key group gets a new operator in each micro-batch, with a copy of the function; ``open`` and ``close`` are called
-if the batch has a due row or a due timer. Flink calls ``open`` once for each task.
+In both orders processing-time timers fire last. Where the touched keys have more state than a slice, the order
+``"event_time"`` takes one range of keys after another, and the timers of a range fire after its rows.
+
+It costs some microseconds of Python for each row or timer. In Spark each key group gets a new operator in each
+micro-batch, with a copy of the function; ``open`` and ``close`` are called if the batch has a due row or a due timer.
+Flink calls ``open`` once for each task.
 """
 
 from __future__ import annotations
@@ -184,7 +187,7 @@ class KeyedCoProcessOperator(Operator):
 
     shows_rows = True
 
-    # A drain counts the timers that it leaves, by the keys of one ``advance``.
+    # A drain counts the timers that it leaves, for each key at once.
     _drains_in_slices = False
 
     def __init__(
@@ -226,7 +229,7 @@ class KeyedCoProcessOperator(Operator):
         service = self._state_backend.timer_service
         service.processing_time = self.processing_time
         own_before, self._own_watermarks = self._own_watermarks, self._input_watermarks()
-        service.input_watermarks = None if self._by_time else own_before
+        service.input_watermarks = own_before
         for counts, rows in zip(self.counts, due, strict=True):
             counts.done += rows.num_rows
         # In arrival order timers fire only when the watermark moves; in event-time order whenever it has reached them.
@@ -240,8 +243,8 @@ class KeyedCoProcessOperator(Operator):
             *((each, spec.keys(each)) for spec, each in zip(self.inputs, due, strict=True)),
             *zip(timers, timers, strict=True),
         ]
-        # A drain counts the timers that it leaves by the keys of one call.
-        options, tables = None if moment.drains else self.options, self.segmented_tables().values()
+        # In arrival order the timers of all keys fire by timestamp.
+        options, tables = self.options if self._by_time else None, self.segmented_tables().values()
         for within, (left, right, *of_timers) in by_key_range(tables, rows, options):
             yield from self._call((left, right), of_timers, moment)
             if within is not None:
@@ -251,6 +254,8 @@ class KeyedCoProcessOperator(Operator):
         """Call the function for the due rows and timers of some keys; ``timers`` are the keys of the timers."""
         before, until, after, _, last_event = moment
         service = self._state_backend.timer_service
+        if self._by_time:
+            service.input_watermarks = None
         keys = [spec.keys(table) for spec, table in zip(self.inputs, due, strict=True)]
         codes, row_codes = self._state_backend.begin(keys, timers)
         self._open()

@@ -153,8 +153,8 @@ class KeyedStateBackend(RuntimeContext):
     def due_timers(self, watermark: int | None, processing_time: int) -> list[pa.Table]:
         """Return the keys of the due timers, those of event time first; None means that none of these are due."""
         return [
-            self._keys_of(self._stored_timers[name].filter(pc.field(_TIMESTAMP) <= pa.scalar(now, pa.int64())))
-            for name, now in zip(self._domains, (watermark, processing_time), strict=True)
+            self._keys_of(timers.filter(pc.less_equal(timers.column(_TIMESTAMP), pa.scalar(now, pa.int64()))))
+            for timers, now in zip(self._stored_timers.values(), (watermark, processing_time), strict=True)
         ]
 
     def begin(
@@ -259,7 +259,7 @@ class KeyedStateBackend(RuntimeContext):
                 raise CheckpointError(msg)
             loaded[name] = evolve(table, self._key_schema.append(last), self._owner)
         no_timers = self._stored_timers[_TIMERS].schema.empty_table()
-        self._stored_timers = {name: loaded.pop(name, no_timers) for name in self._domains}
+        self._stored_timers = {name: loaded.pop(name, no_timers) for name in self._stored_timers}
         self._tables = {name: self._keep(name.removeprefix(_STATE), table) for name, table in loaded.items()}
 
     def descriptors(self) -> dict[str, StateDescriptor]:

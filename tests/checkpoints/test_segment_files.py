@@ -42,7 +42,7 @@ def test_a_file_that_can_not_be_written_is_named_and_nothing_is_left(tmp_path: P
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (1_000, hard))
-        with refused(f"segment {tmp_path}/a.arrow of 2,000 bytes can't be written: File too large; see to this disk"):
+        with refused(f"segment {tmp_path}/a.arrow of 2,000 bytes can't be written: File too large; see to this place"):
             folder.write("a.arrow", pa.py_buffer(b"x" * 2_000))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
@@ -132,10 +132,9 @@ def test_a_folder_that_is_not_used_is_logged_with_the_reason(
         assert open_segments(files) is None
     assert f"own state store, in memory as a whole: a test file in segments is {fault}" in caplog.text
     # A query with segments would fail in its first batch, by another reason.
-    files.write("segments/000000000001-00000-x.arrow", "")
     said = f"in files in segments, where a test file can't be written and read: a test file in segments is {fault};"
     with lists if fault == "not listed" else damages, refused(said):
-        open_segments(files)
+        open_segments(files, names_files=True)
 
 
 @dataclass
@@ -184,8 +183,10 @@ def segment(batch_id: int, text: str = "x") -> str:
     return f"{batch_id:012d}-00000-{text}.arrow"
 
 
-def cleaned(cleaner: SegmentCleaner, batch: Batch, of_snapshots: tuple[str, ...] = ()) -> list[str]:
-    found = cleaner.take(batch)  # type: ignore[arg-type]
+def cleaned(
+    cleaner: SegmentCleaner, batch: Batch, of_snapshots: tuple[str, ...] = (), unnamed: tuple[str, ...] = ()
+) -> list[str]:
+    found = cleaner.take(batch, unnamed)  # type: ignore[arg-type]
     cleaner.remove(found, lambda: of_snapshots)
     return found
 
@@ -222,6 +223,17 @@ def test_what_a_crash_left_is_found_by_the_next_run_and_what_is_needed_stays() -
     assert cleaned(cleaner, Batch(9, (segment(7),))) == [segment(3, "lost")]
     assert cleaned(cleaner, Batch(10, (segment(7),))) == [segment(3)]
     assert cleaned(cleaner, Batch(11, (segment(7),))) == [segment(9, "of a task that was lost")]
+
+
+def test_files_that_a_batch_has_written_and_merged_go_without_a_listing() -> None:
+    files: Any = Files({segment(1, "merged")})
+    cleaner = SegmentCleaner(files, Manifests([]))  # type: ignore[arg-type]
+    cleaned(cleaner, Batch(0, ()))
+    assert cleaned(cleaner, Batch(1, ()), unnamed=(segment(2, "merged"),)) == []
+    files.there.add(segment(2, "merged"))
+    found = [cleaned(cleaner, Batch(each, ())) for each in (2, 3, 4)]
+    assert found == [[], [segment(1, "merged")], [segment(2, "merged")]]
+    assert files.listed == 1
 
 
 def test_a_probe_of_a_start_that_was_killed_goes_too() -> None:

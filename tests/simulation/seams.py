@@ -128,7 +128,8 @@ def _open_control(session: Session, files: Any, labels: Any, tag: int, *, has_lo
     return CONTROL_DDL
 
 
-def _open_segments(files: Any, _: int | None) -> str:
+def _open_segments(files: Any, _: int | None, *, names_files: bool) -> str:
+    del names_files
     files.make_directory("segments")
     return str(files.path("segments"))
 

@@ -9,8 +9,7 @@ and a version when no row can match it any more. A version is done when the wate
 It costs a sort of the batch's rows as integers, and a merge with the waiting rows and with the versions in memory; no
 Python for each row. Once after a restore, the rows kept are sorted too, since they may come in any order. Versions in
 segments (``segmented_table``) are looked up by the keys of the batch and of all waiting rows, one range of hashes after
-another where they are many, and sorted with it. An
-expired version there is counted until it is read or compacted.
+another where they are many, and sorted with it. An expired version there is counted until it is read or compacted.
 
 Where versions have known times (``known_time``), they are sorted by event time all the same, and by effective time in
 addition. All versions that ``advance`` gets are effective, so the newest of a key is the only one to be kept.

@@ -14,7 +14,7 @@ was written, or fetched from its store, since. It costs 0.1 ms to open a file, a
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -51,7 +51,7 @@ class SegmentStore(Protocol):
         """The directory, for messages."""
 
     def write(self, name: str, content: pa.Buffer) -> object:
-        """Write a file as a whole or not at all, and return its stamp.
+        """Write a file as a whole or not at all, and return its stamp; None where ``open`` fetches it.
 
         A file that already has this name has the same content. ``CheckpointError`` is raised where it can't be written.
         """
@@ -101,12 +101,16 @@ class SegmentOptions:
 
 @dataclass(frozen=True)
 class SegmentContext:
-    """The use of segments by one key group in one batch; without options memtables are never flushed."""
+    """The use of segments by one key group in one batch; without options memtables are never flushed.
+
+    ``written`` has the names of the files that were written, also of those that were merged in the same batch.
+    """
 
     store: SegmentStore
     options: SegmentOptions | None = None
     key_group: int = 0
     batch_id: int = 0
+    written: list[str] = field(default_factory=list, compare=False)
 
 
 @dataclass(frozen=True)
@@ -207,6 +211,7 @@ def write_file(segmenting: SegmentContext, content: pa.Buffer) -> tuple[str, str
     digest = _digest(content)
     name = f"{segmenting.batch_id:012d}-{segmenting.key_group:05d}-{digest}.arrow"
     _note((segmenting.store.place, name), segmenting.store.write(name, content))
+    segmenting.written.append(name)
     return name, digest
 
 

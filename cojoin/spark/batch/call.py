@@ -160,9 +160,12 @@ class StreamingCall:
         if self._plan.needs_clock and self._plan.has_timeouts and operator.watermark.status() != "finished":
             # All key groups must be called in the next batch, as only all of them together make up its report.
             state.setTimeoutDuration(1)
+        names = {segment.name for segment in segments}
+        unnamed = [] if operator.segmenting is None else sorted({*operator.segmenting.written} - names)
         statistics = {
             **running.report(len(encoded) + sum(segment.bytes for segment in segments)),
-            "segments": [segment.name for segment in segments],
+            "segments": sorted(names),
+            **({"unnamed": unnamed} if unnamed else {}),
             "segment_bytes_written": written,
             "call_ms": round(1000 * (time.perf_counter() - started), 1),
             "digests": emitted.digests,

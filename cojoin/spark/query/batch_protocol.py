@@ -44,7 +44,7 @@ from cojoin.spark.batch.call import SNAPSHOT
 from cojoin.spark.sinks.batch_marker import BatchMarker, offsets_digest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
@@ -72,9 +72,14 @@ class Cleaning:
         self._newest: int | None = None
         self._until_looked = 0
 
-    def after(self, manifest: Manifest, session: SparkSession, *, has_snapshot: bool) -> None:
-        """Start to remove files that are no longer needed after a batch whose manifest is written."""
-        segments = self._segments.take(manifest)
+    def after(
+        self, manifest: Manifest, session: SparkSession, *, has_snapshot: bool, unnamed: Collection[str] = ()
+    ) -> None:
+        """Start to remove files that are no longer needed after a batch whose manifest is written.
+
+        ``unnamed`` are files that the batch has written, and that its manifest does not name.
+        """
+        segments = self._segments.take(manifest, unnamed)
         if segments or has_snapshot or not self._until_looked:
             self._until_looked = _LOOKED_EVERY
             self.finish()
@@ -239,7 +244,8 @@ class BatchProtocol:
         if not targets:
             # Now Spark commits and plans, and the cores are idle.
             self.prepare()
-        self._cleaning.after(manifest, batch.session, has_snapshot=bool(snapshot_batch_ids))
+        unnamed = {name for each in statistics for name in each.get("unnamed", ())}
+        self._cleaning.after(manifest, batch.session, has_snapshot=bool(snapshot_batch_ids), unnamed=unnamed)
 
     def state_before(self, batch_id: int) -> dict[str, Any]:
         """Return the facts of the state that a batch begins with, for its calls (``STATE_PROPERTY``)."""

@@ -387,12 +387,15 @@ def test_rows_in_segments_are_found_again() -> None:
 
 
 class _Lasts(KeyedCoProcessFunction):
-    """Emits for each trade the text of its customer."""
+    """Emits for each trade the text of its customer; both inputs' watermarks are the operator's before each row."""
 
     def open(self, context: Any) -> None:
         self.text = context.get_state(ValueStateDescriptor("text", "string"))
 
     def process_element1(self, row: Any, context: Any) -> Iterator[Any]:
+        service = context.timer_service()
+        before = (context.timestamp() - 1,) * 2
+        assert (service.current_watermark1(), service.current_watermark2()) == before
         yield row.id, self.text.value()
 
     def process_element2(self, row: Any, context: Any) -> Iterator[Any]:
