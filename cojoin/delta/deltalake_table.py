@@ -171,10 +171,10 @@ def deleted_rows(store: Store, version: int, paths: Sequence[str]) -> dict[str, 
     with translated(store.root, f"read in version {version}", place.secrets):
         table = DeltaTable(place.url, version, storage_options=dict(place.options) or None)
         vectors, root = pa.table(table.deletion_vectors()), f"{table.table_uri.rstrip('/')}/"
-    rows: dict[str, bytes] = {}
+    rows, wanted = dict[str, bytes](), set(paths)
     for url, kept in zip(vectors["filepath"].to_pylist(), vectors["selection_vector"], strict=True):
         path = unquote(url.removeprefix(root))
-        if path in paths:
+        if path in wanted:
             rows[path] = np.packbits(~kept.values.to_numpy(zero_copy_only=False), bitorder="little").tobytes()
     return rows
 

@@ -28,7 +28,7 @@ import pyarrow.parquet as pq
 
 from cojoin.delta.actions import Commit, DataFile, Protocol, commit_of, lines_of
 from cojoin.delta.table_checks import why_not_plain
-from cojoin.errors import ConfigurationError
+from cojoin.errors import CheckpointError, ConfigurationError
 from cojoin.storage.locations import without_login
 
 if TYPE_CHECKING:
@@ -160,7 +160,7 @@ class TableLog:
 
     def forget(self) -> None:
         """Forget what was read, as of another table."""
-        self._known = None
+        self._known = self.lost = None
 
     def add(self, version: int, content: bytes) -> None:
         """Add a commit that was made and read by the caller, where it is the one after the last that is known."""
@@ -250,11 +250,17 @@ class TableLog:
     def committed_at(self, commit: Commit) -> int:
         """Return a commit's time, in epoch milliseconds: the one in it, or when its file in the log was written."""
         kept = commit.info.get("inCommitTimestamp")
-        return self.written_at(commit.version) if kept is None else int(kept)
+        return self._store.modified(self.name(commit_name(commit.version))) if kept is None else int(kept)
 
-    def written_at(self, version: int) -> int:
-        """Return when a commit's file in the log was written, in epoch milliseconds."""
-        return self._store.modified(self.name(commit_name(version)))
+    def written_at(self, version: int) -> int | None:
+        """Return when a commit's file in the log was written, in epoch milliseconds; None where it is gone."""
+        name = self.name(commit_name(version))
+        try:
+            return self._store.modified(name)
+        except (CheckpointError, FileNotFoundError):
+            if self._store.exists(name):
+                raise
+            return None
 
     def earliest(self) -> int | None:
         """Return the version of the oldest commit that the log still has; None where it has none."""

@@ -17,9 +17,10 @@ their deleted rows, which are read when the version's files are.
 
 The stream of a table's *changes* has, after the snapshot, the files of each commit's change feed, a commit at a time.
 Where a commit has none, it has the files that were added and removed: their rows were inserted and deleted. It also has
-each commit's time: the one in the commit where the table keeps it there, or that of the commit's file in the log. A
-file's time that is not after the one before is moved a millisecond behind it, from the hundredth commit before on.
-(``DeltaSourceCDCSupport``, ``CDCReader``, ``DeltaHistoryManager``.)
+each commit's time: the one in the commit where the table keeps it there, or that of the commit's file in the log,
+moved behind those of the hundred commits before. So it does not depend on where a batch begins, as Delta's own does,
+and may go back only over more than a hundred commits. (``DeltaSourceCDCSupport``, ``CDCReader``,
+``DeltaHistoryManager``.)
 """
 
 from __future__ import annotations
@@ -67,11 +68,16 @@ _SPARKS = (
     "Delta's own source: set spark.cojoin.delta=spark in the session, connect the inputs again, and start the query "
     "from the same checkpoint"
 )
-_NEW_QUERY = "start a new query with its own checkpoint, without startingVersion= or with that of a later version"
 _LOOK_BACK = 100
-"""By how many commits a commit's time may be moved, as in Delta's ``DeltaHistoryManager``."""
+"""The number of commits before a commit behind whose times its time is moved, as in Delta's ``DeltaHistoryManager``."""
 
-_LOOKS = 8
+_AT_ONCE = 8
+"""The number of commits whose times are looked at at once."""
+
+_FEW_COMMITS = 20
+"""The number of commits that are read sooner than a checkpoint of the log."""
+
+_NULLABLE = frozenset({"nullable", "containsNull", "valueContainsNull"})
 
 
 @dataclass(frozen=True)
@@ -224,13 +230,13 @@ def _has(one: _Type, other: _Type) -> bool:
         return all(names in own and _has(own[names], inner) for names, inner in others.items())
     if not (isinstance(one[0], dict) and isinstance(other[0], dict) and one[0].keys() == other[0].keys()):
         return one == other
-    return all(_has((one[0][part], one[1][part]), (other[0][part], other[1][part])) for part in one[0])
+    parts = one[0].keys() - _NULLABLE
+    return all(_has((one[0][part], one[1][part]), (other[0][part], other[1][part])) for part in parts)
 
 
-def _by_names(fields: _Type) -> dict[tuple[Any, ...], _Type]:
+def _by_names(fields: _Type) -> dict[tuple[str, str], _Type]:
     return {
-        (field["name"], stored["name"], field.get("nullable", True)): (field["type"], stored["type"])
-        for field, stored in zip(*fields, strict=True)
+        (field["name"], stored["name"]): (field["type"], stored["type"]) for field, stored in zip(*fields, strict=True)
     }
 
 
@@ -322,11 +328,13 @@ class TableStream:
         self._log, self._table_id, self._columns, self._removals = log, table_id, columns, removals
         self._deleted_rows = deleted_rows
         self._newest: int | None = None
-        self._begun: int | None = None
+        # The newest version when reading began, whose columns are the stream's.
+        self._connected: int | None = None
         self._snapshot: tuple[int, list[StreamFile]] = (-1, [])
         self._commits: dict[int, list[StreamFile]] = {}
-        self._kept: dict[int, Any] = {}
-        self._times: dict[int, int] = {}
+        # The times of commits: those that they have in them, and those of their files, None for one that is gone.
+        self._own_times: dict[int, Any] = {}
+        self._file_times: dict[int, int | None] = {}
 
     def first(self) -> Position:
         """Return the position of a stream of the whole table that has chosen nothing yet."""
@@ -339,7 +347,10 @@ class TableStream:
         if table is None or table.table_id != self._table_id:
             why = "it does not exist any more" if table is None else "it was made again, as another table"
         elif self._log.lost is not None:
-            why = f"its version {self._log.lost} is not what the query has found before: it was put back from a backup"
+            why = (
+                f"its version {self._log.lost} is not the one that the query has read: the table was put back from a "
+                f"backup, or another writer replaced the commit. Without a cure, the next start continues after it"
+            )
             cure = ", or put back what it had up to that version"
         if table is None or why is not None:
             msg = f"Delta table {self._named}: {why}; start a new query with its own checkpoint{cure}"
@@ -394,11 +405,11 @@ class TableStream:
         return [each._replace(committed_at=times[each.version]) for each in files]
 
     def check_first(self, position: Position, newest: int) -> None:
-        """Raise ``QueryFailedError`` where a query that has read nothing begins with a version that is not there."""
-        if position.version > newest:
+        """Raise ``QueryFailedError`` where a query that has read nothing begins after the next version."""
+        if position.version > newest + 1:
             msg = (
                 f"Delta table {self._named}: the query begins with version {position.version}, and the newest version "
-                f"is {newest}; give the source a startingVersion= that the table has"
+                f"is {newest}; give the source a startingVersion= that the table has, or the next one"
             )
             raise QueryFailedError(msg)
 
@@ -439,7 +450,7 @@ class TableStream:
 
         A commit says what it changes, so where nothing was changed since, no more is read of the log.
         """
-        if self._begun is not None:
+        if self._connected is not None:
             return
         newest = self._log.last_read or self._log.at(self.newest())
         if Columns.of(newest.metadata) != self._columns:
@@ -450,25 +461,27 @@ class TableStream:
             raise QueryFailedError(msg)
         table = newest if version >= newest.unchanged_since else self._at_begin(version, newest)
         if table is not None:
-            columns = Columns.of(table.metadata)
-            # A column that was dropped since is not read; one that was added since is null. Both may be a renaming.
-            if not (self._columns.read(columns) or columns.read(self._columns)):
+            if not self._fit(Columns.of(table.metadata)):
                 msg = (
                     f"Delta table {self._named}: in version {version}, from which on the query reads, it had other "
-                    f"columns than now, other types of these, or other names of them in its files; {_NEW_QUERY}"
+                    f"columns than now, other types of these, or other names of them in its files; {self._new_query}"
                 )
                 raise QueryFailedError(msg)
             self._check_readable(table)
-        self._begun = version
+        self._connected = newest.version
 
     def _at_begin(self, version: int, newest: TableVersion) -> TableVersion | None:
         """Return the table where reading begins; None where the log lacks that, and no column has other names."""
         try:
+            if newest.version - version <= _FEW_COMMITS:
+                later = (self._log.commit(each, has_files=False) for each in range(version + 1, newest.version + 1))
+                if all(commit.metadata is None and commit.protocol is None for commit in later):
+                    return newest
             return self._log.at(version)
         except UnreadableLogError as error:
-            if "columnMapping" not in newest.protocol.features:
+            if "columnMapping" not in newest.protocol.reader_features:
                 return None
-            msg = f"{error}: the columns of version {version} may have had other names; {_NEW_QUERY}"
+            msg = f"{error}: the columns of version {version} may have had other names; {self._new_query}"
             raise QueryFailedError(msg) from error
 
     @staticmethod
@@ -500,7 +513,7 @@ class TableStream:
             self._check_columns(commit)
             files = self._added(commit) if self._removals is not None else self._changes(commit)
             self._commits[version] = self._checked(version, files)
-            self._kept[version] = commit.info.get("inCommitTimestamp")
+            self._own_times[version] = commit.info.get("inCommitTimestamp")
         return self._commits[version]
 
     def _read(self, version: int) -> Commit:
@@ -521,8 +534,9 @@ class TableStream:
             self._snapshot = -1, []
         first = begin.version
         self._commits = {version: files for version, files in self._commits.items() if version >= first}
-        self._kept = {version: kept for version, kept in self._kept.items() if version >= first}
-        self._times = {version: time for version, time in self._times.items() if version >= first - _LOOK_BACK}
+        self._own_times = {version: time for version, time in self._own_times.items() if version >= first}
+        looked_at = self._file_times.items()
+        self._file_times = {version: time for version, time in looked_at if version >= first - _LOOK_BACK}
 
     def _added(self, commit: Commit) -> list[StreamFile]:
         """Return the files that a commit adds with their rows, or raise an error where it removes rows."""
@@ -549,39 +563,35 @@ class TableStream:
         for kind, file, *_ in files:
             why = None
             if file.deletion_vector:
-                why = f"the rows of {file.path} changed between two deletion vectors, which needs {_SPARKS}"
+                why = f"{file.path} has a deletion vector, whose changes need {_SPARKS}"
             elif kind == "remove" and (not file.size or len(file.partition_values) < len(self._columns.partition_by)):
-                why = f"the removal of {file.path} lacks the file's size or its partition's values; {_NEW_QUERY}"
+                why = f"the removal of {file.path} lacks the file's size or its partition's values; {self._new_query}"
             if why is not None:
                 msg = f"Delta table {self._named}: the changes of version {commit.version} can't be read: {why}"
                 raise QueryFailedError(msg)
         return files
 
     def _committed_at(self, versions: Sequence[int]) -> dict[int, int]:
-        """Return the times of commits, in order, each the same in whichever batch it is.
-
-        It is the time in the commit, or that of its file in the log, moved behind the files of the 100 commits before.
-        """
+        """Return the times of commits, in order (see the module); commits that the log has removed move no other."""
         for version in versions:
-            if version not in self._kept:
+            if version not in self._own_times:
                 # That of a snapshot.
-                self._kept[version] = self._log.commit(version, has_files=False).info.get("inCommitTimestamp")
-        of_files = [each for each in versions if self._kept[each] is None]
+                self._own_times[version] = self._log.commit(version, has_files=False).info.get("inCommitTimestamp")
+        times = {each: int(own) for each in versions if (own := self._own_times[each]) is not None}
+        of_files = [each for each in versions if each not in times]
         if of_files:
-            self._look_at_files(max(0, of_files[0] - _LOOK_BACK), of_files[-1])
-        times = {each: int(kept) for each in versions if (kept := self._kept[each]) is not None}
+            known = range(max(0, of_files[0] - _LOOK_BACK), of_files[-1] + 1)
+            unknown = [each for each in known if each not in self._file_times]
+            with ThreadPoolExecutor(_AT_ONCE) as threads:
+                self._file_times.update(zip(unknown, threads.map(self._log.written_at, unknown), strict=True))
         for version in of_files:
             before = range(max(0, version - _LOOK_BACK), version + 1)
-            times[version] = max(self._times[each] + version - each for each in before if each in self._times)
+            behind = [time + version - each for each in before if (time := self._file_times[each]) is not None]
+            if not behind:
+                # Its file has gone since it was read, and those before it.
+                self._log.commit(version)
+            times[version] = max(behind)
         return times
-
-    def _look_at_files(self, first: int, last: int) -> None:
-        """Look at the times of the files of commits, of those that the log still has."""
-        unknown = [each for each in range(first, last + 1) if each not in self._times]
-        if len(unknown) > 1:
-            unknown = sorted({*unknown}.intersection(self._log.versions()))
-        with ThreadPoolExecutor(_LOOKS) as threads:
-            self._times.update(zip(unknown, threads.map(self._log.written_at, unknown), strict=True))
 
     def _check_columns(self, commit: Commit) -> None:
         if commit.metadata is not None and self._removals is not None:
@@ -601,13 +611,24 @@ class TableStream:
     def _continues(self, version: int, metadata: Mapping[str, Any]) -> bool:
         """Return whether the rows after a version that changes the metadata are read with the stream's columns."""
         columns = Columns.of(metadata)
-        if not self._columns.read(columns):
-            return False
-        # A column that comes later may be missing; where one is dropped, the rows to come would lack it in silence.
-        return version in (0, self._begun) or columns.read(self._columns) or columns.read(self._had(version - 1))
+        if self._connected is not None and version <= self._connected:
+            return self._fit(columns)
+        # Rows to come would lack a column that is dropped, in silence.
+        return self._columns.read(columns) and columns.read(self._columns)
 
-    def _had(self, version: int) -> Columns:
-        return Columns.of(self._log.at(version).metadata)
+    def _fit(self, columns: Columns) -> bool:
+        """Return whether rows of earlier columns of the table are read with the stream's.
+
+        A column that was dropped since is not read, and one that was added since is null. Both at once may be a
+        renaming.
+        """
+        return self._columns.read(columns) or columns.read(self._columns)
+
+    @property
+    def _new_query(self) -> str:
+        """The advice to begin with what the table has now."""
+        which = "" if self._removals is None else ", without startingVersion= or with that of a later version"
+        return f"start a new query with its own checkpoint{which}"
 
     def _checked(self, version: int, files: list[StreamFile]) -> list[StreamFile]:
         """Return files with their deleted rows."""

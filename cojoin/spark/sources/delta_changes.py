@@ -87,7 +87,10 @@ def _why_unreadable_since(log: TableLog, first: int, table: TableVersion, *, is_
     columns, then = Columns.of(table.metadata), log.at(first)
     for version in range(first, table.version + 1):
         if version > first:
-            then = then.after(log.commit(version, has_files=False))
+            commit = log.commit(version, has_files=False)
+            if commit.metadata is None and commit.protocol is None:
+                continue
+            then = then.after(commit)
         if not records_changes(then.metadata):
             return f"those of version {version} were not recorded, as {FEED} was not true"
         if not columns.read(Columns.of(then.metadata)):

@@ -152,7 +152,10 @@ def _reader(reading: TableReading) -> DataSourceStreamReader:
         def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
             newest, begin = self._stream.newest(), Position.of(start)
             is_first = begin == reading.first(self._stream)
-            (self._stream.check_first if is_first else self._stream.check_reached)(begin, newest)
+            if is_first:
+                self._stream.check_first(begin, newest)
+            else:
+                self._stream.check_reached(begin, newest)
             until = newest if self._until is None else self._until
             limits = Limits(None, None) if isinstance(limit, ReadAllAvailable) else reading.limits
             return self._stream.next(begin, until, limits).as_offset()

@@ -364,12 +364,10 @@ def test_a_query_begins_with_a_version_that_the_table_has(tmp_path: Path) -> Non
         return found
 
     assert [sorted(read(begin)) for begin in range(4)] == [[0, 1, 2, 3], [1, 2, 3], [2, 3], [3]]
-    # As Delta has it, also for the next version.
-    for begin in (4, 9):
-        with pytest.raises(
-            cj.QueryFailedError, match=f"begins with version {begin}, and the newest version is 3; give"
-        ):
-            read(begin)
+    # A table that was loaded up to its newest version elsewhere is read from the next one on.
+    assert read(4) == []
+    with pytest.raises(cj.QueryFailedError, match="begins with version 9, and the newest version is 3; give"):
+        read(9)
 
 
 @pytest.mark.parametrize("partition", ["_commit_version", "day"])
