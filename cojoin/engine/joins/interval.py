@@ -288,6 +288,13 @@ class IntervalJoinOperator(Operator):
         )
         return dict(zip(("left", "right"), self._kept, strict=True)) if is_plain else {}
 
+    def parts(self) -> tuple[dict[str, Any], dict[str, pa.Table]]:
+        """Return all that is kept (``Operator.parts``); rows of segments that have ended are not, and count as done."""
+        header, tables = super().parts()
+        for counts, name, kept in zip(header["counts"], ("left", "right"), self._kept, strict=True):
+            counts["done"] += kept.rows - tables[name].num_rows
+        return header, tables
+
     def state_tables(self) -> dict[str, pa.Table]:
         """Return both sides' rows, each with a flag that says whether it has matched."""
         return {name: kept.memtable for name, kept in zip(("left", "right"), self._kept, strict=True)}
