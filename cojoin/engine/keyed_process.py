@@ -46,7 +46,6 @@ from cojoin.engine.input_spec import refuse_known
 from cojoin.engine.keyed_state_backend import FunctionClock, KeyedStateBackend
 from cojoin.engine.operator import OUTPUT, Emission, Operator, Sides, refuse_refresh
 from cojoin.engine.ordering import OrderedPart, arrival_order, total_order
-from cojoin.engine.state.segmented_table import by_key_range
 from cojoin.engine.time.timers import MAX_STALLED_TIMERS, TimeDomain
 from cojoin.engine.time.watermarks import END_OF_TIME, NONE
 from cojoin.engine.values.arguments import check_word
@@ -243,12 +242,10 @@ class KeyedCoProcessOperator(Operator):
             *((each, spec.keys(each)) for spec, each in zip(self.inputs, due, strict=True)),
             *zip(timers, timers, strict=True),
         ]
-        # In arrival order the timers of all keys fire by timestamp.
-        options, tables = self.options if self._by_time else None, self.segmented_tables().values()
-        for within, (left, right, *of_timers) in by_key_range(tables, rows, options):
+        # In arrival order the timers of all keys fire by timestamp, so there is one range.
+        tables = self.segmented_tables().values() if self._by_time else ()
+        for _, (left, right, *of_timers) in self.by_key_range(tables, rows):
             yield from self._call((left, right), of_timers, moment)
-            if within is not None:
-                self.flush_tables()
 
     def _call(self, due: Sides, timers: Sequence[pa.Table], moment: _Advance) -> Iterator[Emission]:
         """Call the function for the due rows and timers of some keys; ``timers`` are the keys of the timers."""

@@ -47,7 +47,7 @@ from cojoin.engine.batch_report import InputCounts
 from cojoin.engine.input_spec import fault_table, has_null_key, rejected_table, split_admitted
 from cojoin.engine.rescaling import assemble
 from cojoin.engine.state.named_files import SEGMENTS
-from cojoin.engine.state.segmented_table import attach, flush, without_shadowed
+from cojoin.engine.state.segmented_table import attach, by_key_range, flush, without_shadowed
 from cojoin.engine.state.segments import SegmentOptions
 from cojoin.engine.state.waiting_rows import WaitingRows, slice_bounds
 from cojoin.engine.time.control_rows import ONE_PARTITION
@@ -60,13 +60,13 @@ from cojoin.engine.values.tables import concat, take_rows, up_to_millis
 from cojoin.errors import CheckpointError, ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
     from cojoin.engine.input_spec import InputSpec, LatePolicy
     from cojoin.engine.rescaling import SpilledTables
-    from cojoin.engine.state.segmented_table import Flushed, SegmentedTable
+    from cojoin.engine.state.segmented_table import Flushed, HashRange, SegmentedTable
     from cojoin.engine.state.segments import Segment, SegmentContext
     from cojoin.engine.state.waiting_rows import Run
     from cojoin.engine.time.control_rows import Control
@@ -442,6 +442,15 @@ class Operator(ABC):
     def options(self) -> SegmentOptions | None:
         """The limits of what lies in memory; None where all of the state does."""
         return None if self.segmenting is None else self.segmenting.options
+
+    def by_key_range(
+        self, tables: Collection[SegmentedTable], rows: Sequence[tuple[pa.Table, pa.Table]]
+    ) -> Iterator[tuple[HashRange | None, list[pa.Table]]]:
+        """Yield ranges of keys with their rows (``segmented_table.by_key_range``), and flush the tables in between."""
+        for within, pieces in by_key_range(tables, rows, self.options):
+            yield within, pieces
+            if within is not None:
+                self.flush_tables()
 
     def held_rows(self) -> Sides:
         """Return the buffered rows of both inputs, which wait for the watermark."""

@@ -34,7 +34,7 @@ from cojoin.engine.joins.output_columns import JoinedColumns, Suffixes, joined_s
 from cojoin.engine.joins.search import at, expand, ranges, shift, sort_alone, sort_sides
 from cojoin.engine.operator import OUTPUT, Emission, Operator, refuse_refresh
 from cojoin.engine.ordering import stable_argsort
-from cojoin.engine.state.segmented_table import Expired, SegmentedTable, by_key_range
+from cojoin.engine.state.segmented_table import Expired, SegmentedTable
 from cojoin.engine.state.segments import MATCHED
 from cojoin.engine.time.watermarks import END_OF_TIME
 from cojoin.engine.values.arguments import Duration, check_flag, check_word, microseconds
@@ -181,12 +181,10 @@ class IntervalJoinOperator(Operator):
         if due[0].num_rows or due[1].num_rows or self._any_ended(after):
             rows = [(each, spec.keys(each)) for spec, each in zip(self.inputs, due, strict=True)]
             settled, self._settled = self._settled, True
-            for within, (left, right) in by_key_range(self._kept, rows, self.options):
+            for within, (left, right) in self.by_key_range(self._kept, rows):
                 kept = self.waiting_rows()
                 yield from self._join((left, right), after, within, settled=settled)
                 self._count_done(kept[0] + left.num_rows, kept[1] + right.num_rows)
-                if within is not None:
-                    self.flush_tables()
         kept = self.waiting_rows()
         self._expire(after)
         self._count_done(*kept)

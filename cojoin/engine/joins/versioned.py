@@ -26,7 +26,7 @@ from cojoin.engine.joins.output_columns import JoinedColumns
 from cojoin.engine.joins.search import Neighbours, shift, sort_alone, sort_sides
 from cojoin.engine.operator import OUTPUT, Emission, Operator
 from cojoin.engine.ordering import stable_argsort
-from cojoin.engine.state.segmented_table import Expired, SegmentedTable, by_key_range
+from cojoin.engine.state.segmented_table import Expired, SegmentedTable
 from cojoin.engine.values.tables import concat, event_millis, take_rows
 
 if TYPE_CHECKING:
@@ -109,10 +109,8 @@ class VersionedJoinOperator(Operator):
         tables = (self._waiting, *due)
         rows = [(each, self.inputs[side].keys(each)) for side, each in zip((0, 0, 1), tables, strict=True)]
         self._waiting, settled = self._waiting.slice(0, 0), self._settled
-        for within, (waiting, left, right) in by_key_range([self._versions], rows, self.options):
+        for within, (waiting, left, right) in self.by_key_range([self._versions], rows):
             yield Emission(OUTPUT, self._joined(waiting, (left, right), after, within, settled=settled))
-            if within is not None:
-                self.flush_tables()
         self._settled = True
         self._expire_versions(after)
 
