@@ -128,6 +128,13 @@ def _follow(stream: StreamingQuery, batches: dict[int, dict[str, float]], wanted
         time.sleep(0.2)
 
 
+def run_in_process(case: str, way: str) -> dict[str, Any]:
+    """Run a query in a process of its own, and return its figures."""
+    command = [sys.executable, "-m", "benchmarks.batch", "--way", case, way]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    return dict(json.loads(done.stdout.splitlines()[-1]))
+
+
 def main() -> None:
     """Measure each way in turn, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -142,10 +149,7 @@ def main() -> None:
     figures: dict[tuple[str, str], list[dict[str, float]]] = {}
     ways = [way for way in WAYS if chosen.only in (None, way[0])]
     for _, way in itertools.product(range(chosen.rounds), ways):
-        done = subprocess.run(
-            [sys.executable, "-m", "benchmarks.batch", "--way", *way], stdout=subprocess.PIPE, text=True, check=True
-        )
-        figures.setdefault(way, []).append(json.loads(done.stdout.splitlines()[-1]))
+        figures.setdefault(way, []).append(run_in_process(*way))
     lines = [("batches", "way", "seconds", "of plain's (each round)", "CPU seconds", "of plain's", *PARTS)]
     for case, way in ways:
         runs, floors = figures[case, way], figures.get((case, "plain"), [])

@@ -77,6 +77,14 @@ def _await_rows(table: Path, seconds: dict[str, float], begin: float) -> None:
         time.sleep(0.005)
 
 
+def run_in_process(way: str, folder: Path) -> dict[str, dict[str, float]]:
+    """Return the seconds of a way's cold and warm query, in a process of its own; ``folder`` has the data."""
+    command = [sys.executable, "-m", "benchmarks.first_row", "--way", way, "--folder", str(folder)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    return {label: seconds for line in lines for label, seconds in line.items()}
+
+
 def main() -> None:
     """Measure each way in turn, and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -99,10 +107,7 @@ def main() -> None:
         generate(SIZE, Path(name) / "data")
         for _ in range(chosen.rounds):
             for way in WAYS:
-                command = [sys.executable, "-m", "benchmarks.first_row", "--way", way, "--folder", name]
-                done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-                for line in filter(lambda text: text.startswith("{"), done.stdout.splitlines()):
-                    ((label, seconds),) = json.loads(line).items()
+                for label, seconds in run_in_process(way, Path(name)).items():
                     found.setdefault((way, label), []).append(seconds)
     for label in ("cold", "warm"):
         lines = [("way", *(f"to {part}, s" for part in PARTS), "of plain's (each round)")]

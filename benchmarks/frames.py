@@ -24,7 +24,7 @@ from cojoin.engine.display import text_table
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-FLOOR = "each column read once"
+FLOOR, PANDAS, ARROW = "each column read once", "pandas: merge_asof", "cojoin, Arrow tables"
 START, DAY = np.datetime64("2026-01-15", "us"), 86_400_000_000
 
 
@@ -58,9 +58,9 @@ def ways(left: pd.DataFrame, right: pd.DataFrame) -> dict[str, Callable[[], Any]
 
     found: dict[str, Callable[[], Any]] = {
         FLOOR: lambda: (left.copy(), right.copy()),
-        "pandas: merge_asof": lambda: pd.merge_asof(left, right, **names),
+        PANDAS: lambda: pd.merge_asof(left, right, **names),
         "cojoin, frames of pandas": lambda: cj.asof_join(left, right, **names),
-        "cojoin, Arrow tables": lambda: cj.asof_join(*arrow, **names),
+        ARROW: lambda: cj.asof_join(*arrow, **names),
         "cojoin, Arrow tables, as a stream": as_a_stream,
     }
     try:
@@ -79,6 +79,25 @@ def credits_of(result: Any) -> Any:
     return np.asarray(column.to_numpy() if hasattr(column, "to_numpy") else column, dtype=float)
 
 
+def least_seconds(left: pd.DataFrame, right: pd.DataFrame, rounds: int) -> dict[str, float]:
+    """Return the smallest CPU seconds of each way; every result is compared with that of pandas."""
+    every, least = ways(left, right), dict[str, float]()
+    expected = credits_of(every[PANDAS]())
+    for _ in range(rounds):
+        for name, join in every.items():
+            begin = time.process_time()
+            result = join()
+            least[name] = min(time.process_time() - begin, least.get(name, np.inf))
+            if name == FLOOR:
+                continue
+            found = credits_of(result)
+            if "stream" in name:
+                assert len(found) == len(left)
+            else:
+                assert np.array_equal(found, expected, equal_nan=True), name
+    return least
+
+
 def main() -> None:
     """Measure each size."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -86,22 +105,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     chosen = parser.parse_args()
     for rows in chosen.rows:
-        left, right = frames(rows)
-        every, least = ways(left, right), dict[str, float]()
-        expected = credits_of(every["pandas: merge_asof"]())
-        for _ in range(chosen.rounds):
-            for name, join in every.items():
-                begin = time.process_time()
-                result = join()
-                least[name] = min(time.process_time() - begin, least.get(name, np.inf))
-                if name == FLOOR:
-                    continue
-                found = credits_of(result)
-                if "stream" in name:
-                    assert len(found) == rows
-                else:
-                    assert np.array_equal(found, expected, equal_nan=True), name
-        merged, floor = least["pandas: merge_asof"], least[FLOOR]
+        least = least_seconds(*frames(rows), chosen.rounds)
+        merged, floor = least[PANDAS], least[FLOOR]
         lines = [
             ("way", "CPU s", "of merge_asof's", "of the floor's"),
             *((name, f"{s:.3f}", f"{s / merged:.2f}", f"{s / floor:.1f}") for name, s in least.items()),

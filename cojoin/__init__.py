@@ -26,9 +26,8 @@ from cojoin.errors import did_you_mean
 from cojoin.installed_packages import check_module
 
 if TYPE_CHECKING:
-    from cojoin import kafka, plots, sources, testing, types
+    from cojoin import kafka, plots, sinks, sources, testing, types
     from cojoin.api.connect import ConnectedInputs, connect
-    from cojoin.api.diff import diff
     from cojoin.api.frame_joins import asof_join, interval_join, temporal_join
     from cojoin.api.joined import Joined
     from cojoin.api.lateness import lateness
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
     from cojoin.checkpoints.inspect.explain import explain
     from cojoin.checkpoints.inspect.query_state import read_progress, read_state, savepoint
     from cojoin.checkpoints.inspect.rejected_rows import read_rejected
+    from cojoin.comparison.diff import diff
     from cojoin.debugging.debugger import debug
     from cojoin.engine.functions import Context, KeyedCoProcessFunction, RuntimeContext
     from cojoin.engine.input import Input
@@ -68,7 +68,6 @@ if TYPE_CHECKING:
     from cojoin.spark.query.query import Query
     from cojoin.spark.query.triggers import Trigger
     from cojoin.spark.savepoints.erase import erase
-    from cojoin.spark.sinks import sinks
 
 __all__ = [
     "AggregateFunction",
@@ -162,7 +161,7 @@ _LAZY = {
     "asof_join": "cojoin.api.frame_joins",
     "connect": "cojoin.api.connect",
     "debug": "cojoin.debugging.debugger",
-    "diff": "cojoin.api.diff",
+    "diff": "cojoin.comparison.diff",
     "erase": "cojoin.spark.savepoints.erase",
     "explain": "cojoin.checkpoints.inspect.explain",
     "interval_join": "cojoin.api.frame_joins",
@@ -173,7 +172,7 @@ _LAZY = {
     "read_rejected": "cojoin.checkpoints.inspect.rejected_rows",
     "read_state": "cojoin.checkpoints.inspect.query_state",
     "savepoint": "cojoin.checkpoints.inspect.query_state",
-    "sinks": "cojoin.spark.sinks.sinks",
+    "sinks": "cojoin.sinks",
     "sources": "cojoin.sources",
     "spark_session": "cojoin.session.spark_session",
     "temporal_join": "cojoin.api.frame_joins",

@@ -25,7 +25,7 @@ FILE = Path(__file__).with_name("surface.txt")
 MODULES = {
     "cojoin": "cojoin",
     "cojoin.sources": "cojoin.sources",
-    "cojoin.sinks": "cojoin.spark.sinks.sinks",
+    "cojoin.sinks": "cojoin.sinks",
     "cojoin.kafka": "cojoin.kafka",
     "cojoin.testing": "cojoin.testing",
     "cojoin.plots": "cojoin.plots",

@@ -14,6 +14,7 @@ from statistics import median
 
 from benchmarks.guards.bounds import excess, record
 from benchmarks.guards.joins import WAYS, JoinGuard
+from benchmarks.guards.processes import PROCESSES
 from benchmarks.guards.replay import ReplayGuard
 from benchmarks.session import make_session
 from tests.servers.broker import Broker
@@ -33,7 +34,7 @@ def main() -> int:
         for each in ("joins", "replay"):
             (folder / each).mkdir()
         joins, replay = JoinGuard(spark, folder / "joins"), ReplayGuard(spark, broker, folder / "replay")
-        tries = {**{way: joins.ratios(way) for way in WAYS}, "replay": replay.ratios()}
+        tries = {**{way: joins.ratios(way) for way in WAYS}, "replay": replay.ratios(), **PROCESSES}
         if sets:
             record({way: median(islice(ratios, _TRIES)) for way, ratios in tries.items()})
         else:

@@ -183,7 +183,7 @@ def _work(folder: Path, budget: int, times: int) -> None:
     print(f"{int(is_right)} {size} {worker.batch} {worker.milliseconds:.0f}", flush=True)
 
 
-def _measure(budget: int, times: int) -> tuple[int, int, list[int], float]:
+def measure(budget: int, times: int) -> tuple[int, int, list[int], float]:
     """Return the peak above the idle process, that with files' pages, what the process has printed, and its seconds."""
     with tempfile.TemporaryDirectory(dir=Path.cwd()) as folder:
         command = [sys.executable, "-m", "benchmarks.state.memory", "--work", f"{folder}/segments"]
@@ -229,7 +229,7 @@ def main() -> None:
         return
     findings = Findings()
     for budget in options.budgets:
-        own, resident, found, seconds = _measure(budget, options.times)
+        own, resident, found, seconds = measure(budget, options.times)
         is_right, size, batches, slowest = found or (0, 0, 0, 0)
         asked = f"budget {budget / 1e6:,.0f} MB, state {options.times} times that: at most 1.3 times the budget"
         told = f"{own / 1e6:,.0f} MB, {own / budget:.2f} ({resident / 1e6:,.0f} MB with pages of files); "

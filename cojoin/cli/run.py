@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from cojoin.api.diff import diff
 from cojoin.cli import run_report
 from cojoin.cli.embedded_spark import session_on_demand
 from cojoin.cli.interrupts import INTERRUPTED, wait_for
 from cojoin.cli.jobs import join_of, load_job, loaded
 from cojoin.cli.run_report import say, tell
+from cojoin.comparison.diff import diff
 from cojoin.comparison.difference import difference_text
 from cojoin.engine.plan import describe_operation
 from cojoin.errors import ConfigurationError

@@ -61,14 +61,7 @@ if TYPE_CHECKING:
 
     from cojoin.storage.place_tokens import Place
 
-_MODULES = (
-    "pandas",
-    "pyspark.worker",
-    "cojoin.engine.joins.asof",
-    "cojoin.spark.batch.call",
-    "cojoin.spark.batch.packing",
-    "cojoin.spark.batch.written_files",
-)
+_MODULES = ("pandas", "pyspark.worker", "cojoin.engine.joins.asof", "cojoin.spark.batch.call")
 _WARM, _PLANNING = set[str](), set[str]()
 """The applications whose workers, and whose processes for planning, were started."""
 

@@ -1,28 +1,9 @@
-"""The sinks of a query: ``delta``, ``kafka``, ``parquet``, ``sql``, or a callable.
-
-- ``delta`` is exactly once: each batch is one transaction with the query's and the batch's ids, so a batch that is run
-  again is skipped (``delta_sink``). It appends, or keeps one row for each key (``upsert=``).
-- ``kafka`` is exactly once for consumers that read committed records: each batch is one transaction with the batch's
-  marker (``cojoin.kafka.sink``).
-- ``parquet`` is exactly once for readers that read the whole folder between two batches: each batch has its own folder,
-  which is replaced if the batch is run again (``parquet_sink``).
-- ``sql`` is exactly once: each batch is one transaction with the query's row in another table (``cojoin.sql``).
-- A callable receives ``(DataFrame, batch_id)`` and may receive a batch twice, with the same id.
-
-A Delta table *fences off* a suspended driver whose checkpoint another driver has taken over meanwhile: each commit
-compares the epoch of the driver's lease within Delta's own transaction. That holds where the workers write the files.
-Where Spark writes them (partitions, writer options), the epoch is compared right before the commit. A commit of the
-suspended driver after that comparison can only add a batch that the table does not have yet. A Kafka topic fences off
-the driver as well: Kafka refuses its producer, and the topic's marker has the later epoch. So does a database: its row
-of the query has the later epoch. The other sinks do not: the
-lease is read right before each call, and a write that has begun by then may still finish.
-"""
+"""The sinks ``delta`` and ``parquet``, a user's callable as a sink, and the check of what is declared as one."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from os import PathLike
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -39,31 +20,10 @@ from cojoin.storage.locations import Location, as_location
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from cojoin.kafka.sink.kafka_sink import KafkaSink, kafka
     from cojoin.spark.sinks.batch_marker import BatchMarker
     from cojoin.spark.sinks.sink import OutputId
-    from cojoin.sql.sql_sink import SqlSink, sql
 
-__all__ = [
-    "DeltaSink",
-    "KafkaSink",
-    "ParquetSink",
-    "Sink",
-    "SinkLike",
-    "SqlSink",
-    "as_sink",
-    "delta",
-    "kafka",
-    "parquet",
-    "sql",
-]
-
-# Imported at first use: these sinks are in layers above this one, and need packages that are extras.
-_LATER = {
-    **dict.fromkeys(("KafkaSink", "kafka"), "cojoin.kafka.sink.kafka_sink"),
-    **dict.fromkeys(("SqlSink", "sql"), "cojoin.sql.sql_sink"),
-}
-
+__all__ = ["CallableSink", "DeltaSink", "ParquetSink", "Sink", "SinkLike", "as_sink", "delta", "parquet"]
 
 SinkLike: TypeAlias = Sink | Callable[[DataFrame, int], Any]
 """A sink, or a callable that takes a batch's DataFrame and its id."""
@@ -187,7 +147,7 @@ def as_sink(declared: Any, role: str) -> Sink:
     hint = ""
     if isinstance(declared, type):
         hint = f"; a class writes nothing, make an instance: {declared.__name__}(...)"
-    elif getattr(declared, "__module__", None) in {__name__, *_LATER.values()}:
+    elif callable(declared) and f"{getattr(declared, '__module__', None)}.".startswith("cojoin."):
         hint = "; call it with a location"
     elif callable(declared):
         return CallableSink(declared)
@@ -198,14 +158,3 @@ def as_sink(declared: Any, role: str) -> Sink:
         f"cojoin.sinks.sql(...) or a callable, got {declared!r}{hint}"
     )
     raise ConfigurationError(msg)
-
-
-def __getattr__(name: str) -> Any:
-    if name in _LATER:
-        return getattr(import_module(_LATER[name]), name)
-    # Spark's writers have one method per format; for the name of such a format, the error shows a callable instead.
-    msg = (
-        f"module 'cojoin.sinks' has no attribute {name!r}; it has delta, kafka, parquet and sql, and for any other "
-        f"format a query takes a callable: output=lambda frame, batch_id: frame.write..."
-    )
-    raise AttributeError(msg)

@@ -11,8 +11,8 @@ import pytest
 from pyspark.sql import functions as F  # noqa: N812
 
 import cojoin as cj
-from cojoin.spark import spark_difference
-from tests.api.test_diff import BESIDE, SCORES, Scores, customers, trades
+from cojoin.comparison import spark_difference
+from tests.comparison.test_diff import BESIDE, SCORES, Scores, customers, trades
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -88,6 +88,6 @@ def diff(
     comparison = Comparison.of(a.plan, b.plan, output, keys, columns, examples)
     if isinstance(one, EmbeddedExecution) and isinstance(other, EmbeddedExecution):
         return embedded_difference(comparison, one, other)
-    from cojoin.spark.spark_difference import spark_difference  # noqa: PLC0415 - rows in memory need no Spark
+    from cojoin.comparison.spark_difference import spark_difference  # noqa: PLC0415 - rows in memory need no Spark
 
     return spark_difference(comparison, cast("Any", one), cast("Any", other))
