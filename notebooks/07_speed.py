@@ -409,10 +409,11 @@ pd.DataFrame(
 #
 # **Memory.** A task reads from these files, and merges them, within a budget of 1 GB, so that a key group's state may be
 # larger than the memory: `spark.cojoin.memory` in the session (`128m`), by default half of what
-# `spark.executor.pyspark.memory` leaves to each core. The batch's own rows come on top, as does one key with all its
-# versions, and the waiting rows of a function at its drain. A snapshot names the files and copies none of their rows,
-# and a restore reads a state in ranges of keys, which wait in plain files on the task's local disk
-# (`spark.io.encryption.enabled` does not cover them).
+# `spark.executor.pyspark.memory` leaves to each core. The batch's own rows come on top, and the waiting rows of a
+# function at its drain. One key's rows are read at once, and need 5 to 14 times their bytes with all copies: where a key
+# has more than a sixteenth of the budget, `query.progress.large_key` names it, and the first one of a run is logged. A
+# snapshot names the files and copies none of their rows, and a restore reads a state in ranges of keys, which wait in
+# plain files on the task's local disk (`spark.io.encryption.enabled` does not cover them).
 #
 # | an as-of join, one key group (`python -m benchmarks.state.memory`) | peak above an idle worker |
 # |---|---|

@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
@@ -24,6 +24,7 @@ from cojoin.checkpoints.segment_files import SegmentFolder
 from cojoin.checkpoints.snapshot_row import STATE_SCHEMA, describe_content, open_content, snapshot_row
 from cojoin.engine.key_groups import group_labels
 from cojoin.engine.state.named_files import SEGMENTS, NamedFiles
+from cojoin.engine.state.segmented_table import without_shadowed
 from cojoin.engine.values import codec
 from cojoin.engine.values.schema_evolution import evolve, widest
 from cojoin.engine.values.types import parse_schema
@@ -93,8 +94,9 @@ class StoredState:
         schema, opener = self.tables[name].schema, self.opener
 
         def decoded(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            for piece in opener.pieces(batches, name):
-                yield from evolve(piece, schema, f"table {name!r}").combine_chunks().to_batches()
+            for content in opener(batches):
+                for piece in content.pieces(name):
+                    yield from evolve(piece, schema, f"table {name!r}").combine_chunks().to_batches()
 
         return self.contents.mapInArrow(for_workers(decoded), spark_schema(schema))
 
@@ -104,9 +106,31 @@ class StoredState:
         return ContentOpener(self.segments, self.fingerprints, f"snapshot of batch {self.batch_id}")
 
 
+class OpenContent(NamedTuple):
+    """One key group's content: the tables that it has, and the files that it names, which are read piece by piece."""
+
+    files: NamedFiles
+    tables: Mapping[str, pa.Table]
+    segments: SegmentFolder
+
+    @property
+    def names(self) -> list[str]:
+        """The names of its tables."""
+        return [*without_shadowed(self.files.segments, self.tables)]
+
+    def pieces(self, name: str, keys: pa.Table | None = None) -> Iterator[pa.Table]:
+        """Yield the rows of one table (``NamedFiles.pieces``), if there are any.
+
+        Raises ``CodecError`` where a file is damaged, ``CheckpointError`` where it is missing.
+        """
+        if name in self.tables:
+            pieces = self.files.pieces(name, self.tables, self.segments, keys)
+            yield from (piece for piece in pieces if piece.num_rows)
+
+
 @dataclass(frozen=True)
 class ContentOpener:
-    """Reads the tables of ``StoredState.contents``, key group by key group; it is serialized with the tasks.
+    """Opens ``StoredState.contents``, key group by key group; it is serialized with the tasks.
 
     ``where`` names the state in messages; the other attributes are those of ``StoredState``.
     """
@@ -115,27 +139,17 @@ class ContentOpener:
     fingerprints: Mapping[int, str] | None
     where: str
 
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[dict[str, pa.Table]]:
-        """Yield each key group's tables.
-
-        Raises ``CodecError`` where a content or a segment is damaged, ``CheckpointError`` where a segment is missing.
-        """
-        return (files.whole(tables, self.segments) for files, tables in self._opened(batches))
-
-    def pieces(self, batches: Iterable[pa.RecordBatch], name: str) -> Iterator[pa.Table]:
-        """Yield the rows of one table, file by file."""
-        for files, tables in self._opened(batches):
-            if name in tables:
-                yield from (piece for piece in files.pieces(name, tables, self.segments) if piece.num_rows)
-
-    def _opened(self, batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[NamedFiles, dict[str, pa.Table]]]:
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[OpenContent]:
+        """Yield each key group's content; ``CodecError`` is raised where one is damaged."""
         for batch in batches:
             for group, content in zip(batch.column(0).to_pylist(), batch.column(1), strict=True):
                 if self.fingerprints is None:
                     header, tables = codec.decode(content.as_py())
-                    yield NamedFiles.of(header), tables
+                    files = NamedFiles.of(header)
                 else:
-                    yield open_content(content.as_py(), self.fingerprints[group], f"{self.where}, key group {group}")
+                    where = f"{self.where}, key group {group}"
+                    files, tables = open_content(content.as_py(), self.fingerprints[group], where)
+                yield OpenContent(files, tables, self.segments)
 
 
 def describe_tables(groups: Sequence[Sequence[Any]], label: str) -> dict[str, StoredTable]:

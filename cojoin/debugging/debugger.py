@@ -437,7 +437,7 @@ def load_key(spark: SparkSession, checkpoint: Snapshot, key: Any) -> LoadedKey:
     state = QueryState(checkpoint.path, snapshot.batch_id, "snapshot", inputs, query, report, stored)
     key_hash, group = _hashed(spark, values, inputs[0], int(query["key_groups"]))
     wanted = {name: state.key_values(name, key) for name in stored.tables}
-    rows = find(stored, wanted, None, key_group=group)
+    rows = find(stored, wanted, inputs, None, key_group=group)
     tables = {name: each.rows for name, each in rows.items()}
     shown, batch = key_state(state, values, rows), RecordedBatch.of_report(report, snapshot.manifest.offsets)
     return LoadedKey(spark, files, described, state, values, key_hash, group, tables, shown, batch)
@@ -452,10 +452,10 @@ def near_keys(loaded: LoadedKey) -> list[Any]:
 
     def keys(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         seen: dict[tuple[Any, ...], None] = {}
-        for tables in opener(batches):
-            for name, table in tables.items():
-                if name in names and table.num_rows:
-                    columns = [decode_column(table.column(each)) for each in names[name]]
+        for content in opener(batches):
+            for name, key in names.items():
+                for piece in content.pieces(name):
+                    columns = [decode_column(piece.column(each)) for each in key]
                     # Rows with a null key are of no key.
                     seen.update(dict.fromkeys(key for key in zip(*columns, strict=True) if None not in key))
         yield from encode_rows(_nearest(list(seen), tuple(values)), schema, "keys").to_batches()

@@ -13,8 +13,9 @@ from dataclasses import asdict, dataclass, field, replace
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
-from cojoin.engine.display import Display, display_of, format_span, format_time, text_table
+from cojoin.engine.display import Display, display_of, format_bytes, format_span, format_time, text_table
 from cojoin.engine.input_spec import DIRECT
+from cojoin.engine.state.segments import COPIES
 from cojoin.engine.time.watermarks import NONE
 from cojoin.errors import CheckpointError
 
@@ -256,6 +257,10 @@ class BatchReport:
         upserts: Of an output with ``upsert=``, by its name, the rows of this batch that were ``inserted``, ``updated``,
             ``deleted``, ``superseded`` by another row of their key, or left out for a null in it (``null_keys``). Of a
             batch that the output had already there are none.
+        large_key: The largest key of which this batch has read so many rows in files of the state that a task's memory
+            (``spark.cojoin.memory``) may be too small for them: the input or state that they are ``of``, the ``key`` as
+            text, the ``rows``, their ``bytes``, and the ``memory``. None where no key has so many, and where all rows
+            are in memory.
     """
 
     batch_id: int
@@ -273,6 +278,7 @@ class BatchReport:
     segment_bytes_written: int = 0
     written_by_spark: Mapping[str, str] = field(default_factory=dict)
     upserts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    large_key: Mapping[str, Any] | None = None
 
     @classmethod
     def before_the_first(cls, names: tuple[str, str]) -> BatchReport:
@@ -288,7 +294,7 @@ class BatchReport:
                 # A report without them is as one of an earlier version.
                 if not report[name]:
                     del report[name]
-        for name in ("written_by_spark", "upserts"):
+        for name in ("written_by_spark", "upserts", "large_key"):
             if not values[name]:
                 del values[name]
         return values
@@ -420,11 +426,12 @@ class BatchReport:
         return [line for line in (each.loading() for each in self.inputs) if line is not None]
 
     def readings(self) -> list[str]:
-        """Return a line for each output with upserts, each table that Spark writes, and each input with its reader."""
+        """Return a line for a key that is too large, for each upsert, table that Spark writes, and input's reader."""
         upserted = [f"of the rows of {name!r} {_upserted(counts)}" for name, counts in self.upserts.items()]
         written = [f"the rows of {name!r} are written by Spark: {why}" for name, why in self.written_by_spark.items()]
         return (
-            upserted
+            self.oversized()
+            + upserted
             + written
             + [
                 f"the rows of {report.name!r} are read by "
@@ -433,6 +440,19 @@ class BatchReport:
                 if report.reading is not None
             ]
         )
+
+    def oversized(self) -> list[str]:
+        """Return a line about the key that a task's memory may be too small for, and what helps, if there is one."""
+        if self.large_key is None:
+            return []
+        of, key, rows, size, memory = (self.large_key[name] for name in ("of", "key", "rows", "bytes", "memory"))
+        line = (
+            f"{of}: the key {key} has {_rows(rows)} of {format_bytes(size)} in files of the state, which are read at "
+            f"once, and with their copies may need more than the {format_bytes(memory)} of a task: set "
+            f"spark.cojoin.memory to {-(-size * COPIES >> 20)}m where tasks have that, keep less of a key (a shorter "
+            f"tolerance, interval or time-to-live), or give the key one more column"
+        )
+        return [line]
 
     def headline(self) -> str:
         """Return a line that says of which batch the report is, its watermark, and what holds that back."""
@@ -499,6 +519,9 @@ def merge_reports(batch_id: int, names: tuple[str, str], groups: Sequence[Mappin
         },
         output_delay_ms=first["output_delay_ms"],
         segment_bytes_written=sum(group.get("segment_bytes_written", 0) for group in groups),
+        large_key=max(
+            (each["large_key"] for each in groups if "large_key" in each), key=itemgetter("bytes"), default=None
+        ),
     )
 
 

@@ -344,9 +344,10 @@ def text_rows(table: pa.Table, most_rows: int, *, millis: Sequence[str] = ()) ->
 def _texts(column: pa.ChunkedArray, *, is_millis: bool) -> list[str]:
     if is_millis or column.type == pa.timestamp("ms", "UTC"):
         return ["none" if each is None else format_time(each) for each in column.cast(pa.int64()).to_pylist()]
-    return [_cut(short_value(each)) for each in decode_column(column, str)]
+    return [cut(short_value(each)) for each in decode_column(column, str)]
 
 
-def _cut(text: str) -> str:
+def cut(text: str) -> str:
+    """Return a text as one line, whose end is left out where it is long."""
     one_line = text.replace("\n", "\\n").replace("\r", "\\r")
     return one_line if len(one_line) <= _MOST_CHARACTERS else f"{one_line[: _MOST_CHARACTERS - 3]}..."

@@ -38,12 +38,14 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
 from cojoin.engine.batch_report import InputCounts
+from cojoin.engine.display import cut, show_row
 from cojoin.engine.input_spec import fault_table, has_null_key, rejected_table, split_admitted
 from cojoin.engine.rescaling import assemble
 from cojoin.engine.state.named_files import SEGMENTS
@@ -495,7 +497,17 @@ class Operator(ABC):
             "holding_input": self.watermark.holding_input(),
             "processing_time": self.processing_time,
             "details": self.details(),
+            **self._large_key(),
         }
+
+    def _large_key(self) -> dict[str, Any]:
+        """Return the report's entry of the largest key that a task's memory may be too small for; empty without one."""
+        noted = [table.large for table in self.segmented_tables().values() if table.large is not None]
+        if not noted or self.options is None:
+            return {}
+        large = max(noted, key=attrgetter("bytes"))
+        shown = cut(show_row(large.key)) or "()"
+        return {"large_key": {**large._asdict(), "key": shown, "memory": self.options.memory_bytes}}
 
     def details(self) -> dict[str, int]:
         """Return the counters that the subclass adds to the report."""
@@ -648,7 +660,7 @@ class Operator(ABC):
         for held, moved in zip(self._held, runs, strict=True):
             held.adopt(moved, spilled.store, self.segmenting)
         for name, table in self.segmented_tables().items():
-            table.adopt(segments.get(name, []), self.segmenting.store)
+            table.adopt(segments.get(name, []), self.segmenting)
         self._count_rows_in()
 
     def _count_rows_in(self) -> None:

@@ -91,6 +91,23 @@ def test_a_report_has_the_outputs_that_spark_writes_and_why() -> None:
     assert "written by Spark: partition_by" in repr(by_spark)
 
 
+def test_a_report_names_the_largest_key_that_does_not_fit_and_what_helps() -> None:
+    plain, groups = report(), group_reports(3)
+    large = {"of": "input 'customers'", "key": "id=7", "rows": 1_200, "bytes": 10_000_000, "memory": 128 << 20}
+    groups[0]["large_key"], groups[2]["large_key"] = {**large, "key": "id=8", "bytes": 9_000_000}, large
+    merged = merge_reports(7, ("trades", "customers"), groups)
+    assert merged.large_key == large
+    assert "large_key" not in plain.as_dict(), "as before, where all fit"
+    assert parse_report(json.loads(json.dumps(merged.as_dict()))) == merged
+    assert plain.oversized() == []
+    assert merged.readings()[0] == (
+        "input 'customers': the key id=7 has 1,200 rows of 10.0 MB in files of the state, which are read at once, and "
+        "with their copies may need more than the 134.2 MB of a task: set spark.cojoin.memory to 153m where tasks have "
+        "that, keep less of a key (a shorter tolerance, interval or time-to-live), or give the key one more column"
+    )
+    assert "the key id=7 has 1,200 rows" in repr(merged)
+
+
 def test_the_last_line_of_a_pause_says_what_waits_and_for_whom() -> None:
     assert report().ending() == (
         "paused: 2 rows of 'trades' and 1 row of 'customers' wait for the watermark of 'customers', "

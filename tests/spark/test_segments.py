@@ -36,9 +36,9 @@ def evenly(rows: pd.DataFrame) -> list[pd.DataFrame]:
     return [rows.iloc[positions] for positions in np.array_split(np.arange(len(rows)), FILES + 1)]
 
 
-def segmented(joined: cj.Joined) -> cj.Joined:
+def segmented(joined: cj.Joined, memory: int = 16 * 500) -> cj.Joined:
     """Let no row stay in the state value, each batch merge all segments, and a restore have few rows in memory."""
-    joined._plan = replace(joined.plan, segments=SegmentOptions(0, ratio=1000.0, memory_bytes=16 * 500))
+    joined._plan = replace(joined.plan, segments=SegmentOptions(0, ratio=1000.0, memory_bytes=memory))
     return joined
 
 
@@ -213,13 +213,16 @@ def test_the_sessions_memory_for_a_task_counts_and_may_be_less_than_a_row(
     assert sorted(saved.rows(), key=str) == sorted(streams.enriched(), key=str)
 
 
-def test_an_interval_joins_rows_in_segments_survive_restarts_and_rescaling(spark: SparkSession, tmp_path: Path) -> None:
+def test_an_interval_joins_rows_in_segments_survive_restarts_and_rescaling(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     streams, folders = generate(trades=120, customers=120, seed=37), Folders(tmp_path)
     pieces = list(zip(evenly(streams.trades), evenly(streams.customers), strict=True))
 
     def joined(saved: Saved) -> cj.Joined:
         pair = connect(*folders.sources(), key_groups=saved.key_groups)
-        return segmented(pair.interval_join("-60 seconds", "30 seconds", how="left", suffixes=("", "_right")))
+        interval = pair.interval_join("-60 seconds", "30 seconds", how="left", suffixes=("", "_right"))
+        return segmented(interval, 16 * 200)
 
     old, new = (Saved(spark, tmp_path / name, folders, key_groups=count) for name, count in (("old", 2), ("new", 3)))
     for trades, customers in pieces[:3]:
@@ -231,8 +234,17 @@ def test_an_interval_joins_rows_in_segments_survive_restarts_and_rescaling(spark
     for trades, customers in pieces[3:]:
         folders.add_trades(trades)
         folders.add_customers(customers)
+    caplog.clear()
     new.run(joined(new), DRAIN, restore_from=savepoint, checkpoint_interval=1)
     new.assert_conserved()
+    # Keys that do not fit are in the report of each batch that has read them, and the first of a run is logged.
+    manifests = [new.manifests.read(each) for each in new.manifests.batch_ids()]
+    large = [each.report.large_key["key"] for each in manifests if each and each.report.large_key]
+    assert len(large) > 1
+    (line,) = [
+        each.getMessage() for each in caplog.records if "with their copies may need more than" in each.getMessage()
+    ]
+    assert f": the key {large[0]} has " in line
     last = new.manifests.last()
     assert last is not None
     assert [each.rows_in for each in last.report.inputs] == [len(streams.trades), len(streams.customers)]

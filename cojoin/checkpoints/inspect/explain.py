@@ -86,7 +86,7 @@ def explain(
     files = open_files(spark, checkpoint.path)
     state = read_state(spark, checkpoint)
     question = _ask(state, key, input, row)
-    rows = find(state.stored, _wanted(state, question))
+    rows = find(state.stored, _wanted(state, question), state.inputs)
     since = _since(spark, files, state, question, rows) if question.is_row else None
     findings = list(state_findings(state, rows, since, _LIMIT))
     notes = [f"only {_LIMIT} of {each.total:,} rows are shown" for each in rows.values() if each.total > _LIMIT]
@@ -152,7 +152,8 @@ def _since(
     while first < last:
         middle = (first + last) // 2
         try:
-            waits = any(each.total for each in find(open_batch(spark, files, batches[middle]), tables).values())
+            stored = open_batch(spark, files, batches[middle])
+            waits = any(each.total for each in find(stored, tables, state.inputs).values())
         except CheckpointError:
             # Spark no longer has the state after this batch.
             first = middle + 1

@@ -16,6 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from cojoin.engine.display import format_time, show_row, show_value
 from cojoin.engine.keyed_state_backend import entry_of
+from cojoin.engine.rescaling import key_columns
 from cojoin.engine.values import codec
 from cojoin.engine.values.encoding import coercer, encode_entries
 from cojoin.engine.values.keys import key_shape, key_values
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from cojoin.checkpoints.inspect.query_state import QueryState
-    from cojoin.checkpoints.stored_state import StoredState
+    from cojoin.checkpoints.stored_state import OpenContent, StoredState
     from cojoin.engine.input_spec import InputSpec
 
 
@@ -234,24 +235,28 @@ def as_key(key: Any, spec: InputSpec) -> Values:
 
 
 def find(
-    state: StoredState, wanted: Mapping[str, Values], limit: int | None = 1_000, *, key_group: int | None = None
+    state: StoredState,
+    wanted: Mapping[str, Values],
+    inputs: tuple[InputSpec, InputSpec],
+    limit: int | None = 1_000,
+    *,
+    key_group: int | None = None,
 ) -> dict[str, MatchingRows]:
     """Return the rows that have the wanted values, from several tables of a state at once; other tables are skipped.
 
-    ``limit`` is for each table; None: all rows. ``key_group`` is the one to which all wanted rows belong, in a
-    snapshot, so that only its content is read. Raises ``CheckpointError`` where a content or a segment is damaged or
-    missing.
+    Where the values name a key, only the key's rows of segments are read, else all rows, file by file. ``limit`` is for
+    each table; None: all rows. ``key_group`` is the one to which all wanted rows belong, in a snapshot, so that only
+    its content is read. Raises ``CheckpointError`` where a content or a segment is damaged or missing.
     """
     schemas = {name: state.tables[name].schema for name in wanted if name in state.tables}
-    searched = {name: wanted[name] for name in schemas}
-    if not searched:
+    if not schemas:
         return {}
-
+    keys = {name: _key_of(wanted[name], schema, key_columns(name, inputs)) for name, schema in schemas.items()}
     opener = state.opener
 
     def search(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         try:
-            yield from _search(opener(batches), searched, schemas, limit)
+            yield from _search(opener(batches), wanted, keys, schemas, limit)
         except (CheckpointError, CodecError) as error:
             yield pa.RecordBatch.from_pydict({"name": [_FAULT], "total": [0], "piece": [str(error).encode()]})
 
@@ -267,20 +272,27 @@ def find(
     return {name: MatchingRows(concat(pieces[name]).slice(0, limit), totals[name]) for name in schemas}
 
 
+def _key_of(values: Values, schema: pa.Schema, columns: Sequence[str]) -> pa.Table | None:
+    """Return the key among values of a table's columns; None where they do not name one."""
+    if not columns or any(values.get(name) is None for name in columns):
+        return None
+    return pa.table({name: encode_entries([values[name]], schema.field(name).type) for name in columns})
+
+
 def _search(
-    groups: Iterable[Mapping[str, pa.Table]],
+    groups: Iterable[OpenContent],
     wanted: Mapping[str, Values],
+    keys: Mapping[str, pa.Table | None],
     schemas: Mapping[str, pa.Schema],
     limit: int | None,
 ) -> Iterator[pa.RecordBatch]:
-    for tables in groups:
-        for name, values in wanted.items():
-            if name not in tables or not tables[name].num_rows:
-                continue
-            rows = having(evolve(tables[name], schemas[name], f"table {name!r}"), values)
-            if rows.num_rows:
-                piece = codec.encode({}, {name: rows.slice(0, limit).combine_chunks()})
-                yield pa.RecordBatch.from_pydict({"name": [name], "total": [rows.num_rows], "piece": [piece]})
+    for content in groups:
+        for name, schema in schemas.items():
+            for piece in content.pieces(name, keys[name]):
+                rows = having(evolve(piece, schema, f"table {name!r}"), wanted[name])
+                if rows.num_rows:
+                    encoded = codec.encode({}, {name: rows.slice(0, limit).combine_chunks()})
+                    yield pa.RecordBatch.from_pydict({"name": [name], "total": [rows.num_rows], "piece": [encoded]})
 
 
 def having(table: pa.Table, values: Values) -> pa.Table:

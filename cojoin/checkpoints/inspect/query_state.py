@@ -158,7 +158,7 @@ class QueryState:
             ``print(read_state(spark, "/lake/_cojoin/enriched").key(17))``
         """
         wanted = {name: self.key_values(name, value) for name in self.stored.tables}
-        return key_state(self, as_key(value, self.inputs[0]), find(self.stored, wanted))
+        return key_state(self, as_key(value, self.inputs[0]), find(self.stored, wanted, self.inputs))
 
     def key_values(self, table: str, key: Any) -> Values:
         """Return a key as values by the column names of a stored table."""

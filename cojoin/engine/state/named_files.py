@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cojoin.engine.state.segmented_table import SHADOWED, SegmentedTable, without_shadowed
-from cojoin.engine.state.segments import Segment
+from cojoin.engine.state.segments import Segment, SegmentContext
 from cojoin.engine.state.waiting_rows import Run
 from cojoin.engine.values.codec import RUNS
 from cojoin.engine.values.schema_evolution import evolve
@@ -84,13 +84,19 @@ class NamedFiles:
         names = without_shadowed(self.segments, tables)
         return {name: concat([*self.pieces(name, tables, store)]) for name in names}
 
-    def pieces(self, name: str, tables: Mapping[str, pa.Table], store: SegmentStore) -> Iterator[pa.Table]:
-        """Yield the rows of one of a state's tables, file by file."""
+    def pieces(
+        self, name: str, tables: Mapping[str, pa.Table], store: SegmentStore, keys: pa.Table | None = None
+    ) -> Iterator[pa.Table]:
+        """Yield the rows of one of a state's tables, file by file.
+
+        With ``keys``, as columns in the order of the key, all rows of these and some others; those that lie in segments
+        are found by their hashes.
+        """
         label = f"table {name!r}"
         if name in self.segments:
             table = SegmentedTable(tables[name], (), label)
-            table.attach(self.segments[name], tables[SHADOWED + name], store)
-            yield from table.read_pieces()
+            table.attach(self.segments[name], tables[SHADOWED + name], SegmentContext(store))
+            yield from table.read_pieces() if keys is None else [table.take([keys])]
             return
         yield tables[name]
         for run in map(Run.of, self.runs.get(name, ())):

@@ -8,10 +8,11 @@ are not shadowed. A read returns the rows of a hash from the newest piece that h
 equal always move together, so a collision costs time and never a row.
 
 A batch takes the memtable and the rows of its keys (``take``), and puts back what is to stay (``put_back``). Where its
-keys have more rows than a slice may have, it takes one range of hashes after another (``by_key_range``). A
-memtable that has outgrown its limit is flushed (``flush``): it becomes a segment, and is compacted with the newest
-segments while these are not much larger, so that sizes grow by a ratio (size-tiered compaction). The state value then
-has the memtable and the hashes that it shadows, and its header the segments' names.
+keys have more rows than a slice may have, it takes one range of hashes after another (``by_key_range``); a single key
+that has too many is noted (``LargeKey``). A memtable that has outgrown its limit is flushed (``flush``): it becomes a
+segment, and is compacted with the newest segments while these are not much larger, so that sizes grow by a ratio
+(size-tiered compaction). The state value then has the memtable and the hashes that it shadows, and its header the
+segments' names.
 
 Compaction removes superseded and expired rows of segments. It merges one range of hashes after another, so that it has
 some megabytes of rows in memory, however large the segments are. Expired rows are never returned; in segments they are
@@ -27,7 +28,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from dataclasses import dataclass, replace
-from itertools import chain, pairwise
+from itertools import chain, islice, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -46,6 +47,7 @@ from cojoin.engine.state.segments import (
 from cojoin.engine.state.ttl import without_expired
 from cojoin.engine.time.time_axis import TimeAxis, is_moment, micros_of
 from cojoin.engine.values.hashes import key_hashes
+from cojoin.engine.values.rows import decode_rows
 from cojoin.engine.values.schema_evolution import evolve
 from cojoin.engine.values.tables import concat, take_rows
 from cojoin.errors import CheckpointError
@@ -54,8 +56,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
-
-    from cojoin.engine.state.segments import SegmentStore
 
 
 def ranges(starts: NDArray[np.int64], stops: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -145,6 +145,15 @@ class HashRange(NamedTuple):
         return (np.uint64(self.first) <= hashes) & (hashes <= np.uint64(self.last))  # type: ignore[no-any-return]
 
 
+class LargeKey(NamedTuple):
+    """A key that may have more rows in segments than a task's memory allows for, and its table's label (``of``)."""
+
+    of: str
+    key: Mapping[str, Any]
+    rows: int
+    bytes: int
+
+
 class _Surviving(NamedTuple):
     """Rows of a file in a range that are neither hidden nor superseded, with their hashes; and its tombstones there."""
 
@@ -163,7 +172,8 @@ class _Read:
 class SegmentedTable:
     """The rows of one table, in a memtable and in segments, newest first; the label names them in messages.
 
-    ``stays`` returns which rows stay in the memtable when it is flushed; None means none.
+    ``stays`` returns which rows stay in the memtable when it is flushed; None means none. ``large`` is the largest key
+    that was taken and may be too large for a task's memory; None if none was.
 
     >>> table = SegmentedTable(pa.table({"id": [1, 2], "tier": ["gold", "none"]}), ["id"], "state")
     >>> table.take([pa.table({"id": [1]})]).num_rows, table.rows
@@ -179,13 +189,14 @@ class SegmentedTable:
     ) -> None:
         self.memtable, self.rows, self._stays = memtable, memtable.num_rows, stays
         self.segments: tuple[Segment, ...] = ()
+        self.large: LargeKey | None = None
         self._key, self._label = list(key), label
         self._shadowed = _NONE
         self._expired: Expired | None = None
         self._taken: _Read | None = None
         # The rows of the memtable that a batch has not taken.
         self._apart = _empty(memtable)
-        self._store: SegmentStore | None = None
+        self._segmenting: SegmentContext | None = None
 
     @property
     def bytes(self) -> int:
@@ -226,10 +237,33 @@ class SegmentedTable:
             wanted = wanted[~among(wanted, np.concatenate(done))]
         taken = concat(pieces)
         alive = taken if self._expired is None else self._expired.filter(taken)
+        self._note_large(alive)
         hashes, before = (_hashes_of(each) for each in (alive, taken))
         self._taken = _Read(hashes, with_fewer(before, hashes) if len(before) > len(hashes) else _NONE)
         self.rows -= len(before) - len(hashes)
         return concat([self.memtable, alive.drop_columns([HASH])])
+
+    def _note_large(self, rows: pa.Table) -> None:
+        """Note the largest key of rows of segments, if a task's memory may be too small for it.
+
+        The rows of a hash follow each other.
+        """
+        options = None if self._segmenting is None else self._segmenting.options
+        most = 0 if options is None else max(options.key_bytes, 0 if self.large is None else self.large.bytes)
+        if options is None or rows.nbytes <= most:
+            return
+        hashes = _hashes_of(rows)
+        bounds = np.flatnonzero(np.concatenate([[True], hashes[1:] != hashes[:-1], [True]])).tolist()
+        spans = [(0, len(bounds) - 1)]
+        while spans:
+            first, last = spans.pop()
+            piece = rows.slice(bounds[first], bounds[last] - bounds[first])
+            if piece.nbytes > most and last - first > 1:
+                spans += [(first, (first + last) // 2), ((first + last) // 2, last)]
+            elif piece.nbytes > most:
+                most = piece.nbytes
+                (key,) = decode_rows(piece.slice(0, 1).select(self._key), beyond=str)
+                self.large = LargeKey(self._label, key.as_dict(), piece.num_rows, most)
 
     def put_back(self, rows: pa.Table, origins: NDArray[np.int64]) -> None:
         """Store rows in place of those that were taken; new rows may only have keys that were taken.
@@ -302,7 +336,7 @@ class SegmentedTable:
             if of_segment >= ratio * size:
                 break
             merged, size = merged + 1, size + of_segment
-        self._store = segmenting.store
+        self._segmenting = segmenting
         hashes = key_hashes(flushed.select(self._key))
         order = np.argsort(hashes, kind="stable")
         hashes = hashes[order]
@@ -343,10 +377,10 @@ class SegmentedTable:
         part = self._write(segmenting, moved.add_column(0, HASH, pa.array(hashes)), [], is_oldest=True)
         return [replace(part, last=last)] if part else []
 
-    def adopt(self, parts: Sequence[Segment], store: SegmentStore) -> None:
+    def adopt(self, parts: Sequence[Segment], segmenting: SegmentContext) -> None:
         """Take the parts of a segment that ``move`` returned, in order, into a table without segments."""
         if parts:
-            self._store, self.segments = store, (*parts[:-1], replace(parts[-1], last=None))
+            self._segmenting, self.segments = segmenting, (*parts[:-1], replace(parts[-1], last=None))
             self.rows += sum(part.rows for part in parts)
 
     def _outgrown(self, limit: int) -> tuple[pa.Table, pa.Table] | None:
@@ -428,8 +462,8 @@ class SegmentedTable:
             hidden = np.unique(np.concatenate(passed))
 
     def _open(self, part: Segment) -> OpenSegment:
-        assert self._store is not None
-        return part.open(self._store)
+        assert self._segmenting is not None
+        return part.open(self._segmenting.store)
 
     def _adapted(self, rows: pa.Table) -> pa.Table:
         """Return rows of a segment, with their hashes, in the table's present columns."""
@@ -444,9 +478,9 @@ class SegmentedTable:
         """Return the hashes that the memtable shadows, as a table."""
         return pa.table({HASH: pa.array(self._shadowed)})
 
-    def attach(self, described: Mapping[str, Any], shadowed: pa.Table, store: SegmentStore) -> None:
+    def attach(self, described: Mapping[str, Any], shadowed: pa.Table, segmenting: SegmentContext) -> None:
         """Restore what ``describe`` and ``shadowed`` returned; the memtable was loaded before."""
-        self.rows, self._store = int(described["rows"]), store
+        self.rows, self._segmenting = int(described["rows"]), segmenting
         self.segments = tuple(Segment(*each) for each in described["segments"])
         self._shadowed = shadowed.column(0).to_numpy()
         expired = described["expired"]
@@ -518,18 +552,34 @@ def by_key_range(
     bytes as a slice may have, or those of a single key. Where all keys have no more, or without options, there is one
     range, None, with all rows.
     """
-    starts: list[int] = []
-    if options is not None and sum(part.bytes for table in tables for part in table.segments) > options.slice_bytes:
-        hashes = [key_hashes(keys) for _, keys in rows]
-        touched = np.unique(np.concatenate(hashes))
-        slices = np.cumsum(sum(table.sizes_of(touched) for table in tables)) // options.slice_bytes
-        starts = touched[1:][slices[1:] > slices[:-1]].tolist()
-    if not starts:
+    if options is None or sum(part.bytes for table in tables for part in table.segments) <= options.slice_bytes:
         yield None, [each for each, _ in rows]
         return
-    for first, after in pairwise([0, *starts, HASHES]):
+    hashes = [key_hashes(keys) for _, keys in rows]
+    starts, first = _range_starts(tables, np.unique(np.concatenate(hashes)), options.slice_bytes), 0
+    for after in chain(islice(starts, 1, None), [HASHES]):
         within = HashRange(first, after - 1)
-        yield within, [each.filter(pa.array(within.has(own))) for (each, _), own in zip(rows, hashes, strict=True)]
+        if after - first == HASHES:
+            yield None, [each for each, _ in rows]
+        else:
+            yield within, [each.filter(pa.array(within.has(own))) for (each, _), own in zip(rows, hashes, strict=True)]
+        first = after
+
+
+def _range_starts(tables: Collection[SegmentedTable], touched: NDArray[np.uint64], slice_bytes: int) -> Iterator[int]:
+    """Yield the hashes with which ranges begin, among those that are touched.
+
+    A store may have to fetch a file that is opened, and keeps few: only those up to a range's end are opened before it
+    is taken.
+    """
+    ends = {part.last for table in tables for part in table.segments if part.last is not None}
+    size, number = 0.0, -1.0
+    for piece in np.split(touched, np.searchsorted(touched, np.array(sorted(ends), dtype=np.uint64), "right")):
+        if len(piece):
+            sizes = size + np.cumsum(sum(table.sizes_of(piece) for table in tables))
+            numbers = sizes // slice_bytes
+            yield from piece[numbers > np.append(number, numbers[:-1])].tolist()
+            size, number = sizes[-1], numbers[-1]
 
 
 class Flushed(NamedTuple):
@@ -569,4 +619,4 @@ def attach(
                 f"store is configured; run the query with its own checkpoint, where pyarrow can read it"
             )
             raise CheckpointError(msg)
-        tables[name].attach(description, stored[SHADOWED + name], segmenting.store)
+        tables[name].attach(description, stored[SHADOWED + name], segmenting)

@@ -33,6 +33,9 @@ HASHES = 1 << 64
 """The number of hashes. They are spread evenly, so ranges of equal width have about as many rows."""
 
 _FIXES = "restore a snapshot that is whole (`cojoin checkpoints list` shows them)"
+COPIES = 16
+"""How many times the bytes of rows that are read at a time may be needed with their copies; 5 to 14 were measured."""
+
 _MOST_SLICE_BYTES = 1 << 30
 """The largest slice: the texts of an Arrow column in one piece have 2 GB at most."""
 
@@ -88,7 +91,12 @@ class SegmentOptions:
     @property
     def slice_bytes(self) -> int:
         """The bytes of rows that are processed at a time, or merged into one file; each is copied several times."""
-        return min(self.memory_bytes // 16, _MOST_SLICE_BYTES)
+        return min(self.key_bytes, _MOST_SLICE_BYTES)
+
+    @property
+    def key_bytes(self) -> int:
+        """The bytes of one key's rows, which are always read at a time, for which the memory is surely enough."""
+        return self.memory_bytes // COPIES
 
     def ratio_of(self, key_group: int) -> float:
         """Return a key group's own ratio, from 3/4 to 5/4 of it, so that largest merges fall into different batches.

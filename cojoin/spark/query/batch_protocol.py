@@ -181,6 +181,8 @@ class BatchProtocol:
         self._state_commits: StateCommits | None = None
         self._last_manifest = last
         self._is_first, self._log_digests = True, LogDigests(checkpoint.files)
+        # A large key is logged once in a run; each batch's report has its own.
+        self._has_told = False
 
     def run(self, batch: Batch) -> None:
         """Execute and write a micro-batch; Spark commits it afterwards."""
@@ -398,12 +400,16 @@ class BatchProtocol:
         if not statistics:
             # Without any row, as from an empty file, no key group is called and nothing changes.
             last = self.last_report or BatchReport.before_the_first((left.name, right.name))
-            return replace(last, batch_id=batch_id, emitted=dict.fromkeys(self._plan.outputs, 0), upserts={})
+            emitted = dict.fromkeys(self._plan.outputs, 0)
+            return replace(last, batch_id=batch_id, emitted=emitted, upserts={}, large_key=None)
         why = {name: each.writer.why_spark for name, each in self._outputs.items()}
         why["checkpoint/state"] = self._commits_of(batch).why_spark
         why["checkpoint/progress"] = self._checkpoint.progress.why_spark
         by_spark = {name: reason for name, reason in why.items() if reason is not None}
         merged = merge_reports(batch_id, (left.name, right.name), statistics)
+        for line in () if self._has_told else merged.oversized():
+            _LOG.warning("%s: batch %d: %s", self._files.named, batch_id, line)
+            self._has_told = True
         return replace(merged, written_by_spark=by_spark)
 
 
@@ -438,7 +444,7 @@ def _is_unchanged(report: BatchReport, last: BatchReport | None) -> bool:
     clockless = replace(last, batch_id=report.batch_id, processing_time=report.processing_time, emitted=report.emitted)
     sizes: dict[str, Any] = {
         name: getattr(report, name)
-        for name in ("state_bytes", "state_bytes_by_key_group", "segment_bytes_written", "upserts")
+        for name in ("state_bytes", "state_bytes_by_key_group", "segment_bytes_written", "upserts", "large_key")
     }
     return replace(clockless, **sizes) == report
 

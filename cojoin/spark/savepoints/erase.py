@@ -43,7 +43,7 @@ from cojoin.engine.time.control_rows import ONE_PARTITION
 from cojoin.engine.time.watermarks import NONE
 from cojoin.engine.values.encoding import encode_entries, encode_rows
 from cojoin.engine.values.rows import back_quoted
-from cojoin.engine.values.tables import take_rows
+from cojoin.engine.values.tables import concat, take_rows
 from cojoin.engine.values.types import parse_schema, type_to_ddl
 from cojoin.errors import CheckpointError, ConfigurationError
 from cojoin.session.delta_tables import table_in_sql
@@ -450,13 +450,16 @@ def _contents(state: QueryState, keys: Sequence[Values]) -> DataFrame:
         touched = TouchedKeys(tables)
         for batch in batches:
             for at, group in enumerate(batch.column(0).to_pylist()):
-                kept, removed = {}, {}
-                (whole,) = opener([batch.slice(at, 1)])
-                for name, table in whole.items():
-                    keeps = touched.find(table.select(rescaling.key_columns(name, inputs))) < 0
-                    # Copied also where nothing is removed: an array may have bytes that belong to no row any more.
-                    kept[name] = take_rows(table, np.flatnonzero(keeps))
-                    removed[name] = int((~keeps).sum())
+                kept, removed = {}, Counter[str]()
+                (content,) = opener([batch.slice(at, 1)])
+                for name in content.names:
+                    pieces = [content.tables[name].schema.empty_table()]
+                    for piece in content.pieces(name):
+                        keeps = touched.find(piece.select(rescaling.key_columns(name, inputs))) < 0
+                        # Copied also where nothing is removed: an array may have bytes that belong to no row any more.
+                        pieces.append(take_rows(piece, np.flatnonzero(keeps)))
+                        removed[name] += int((~keeps).sum())
+                    kept[name] = concat(pieces)
                 number = group if numbers is None else numbers[group]
                 yield from content_row(number, kept, {}, removed=removed).to_batches()
 

@@ -180,7 +180,8 @@ def written_report(
         report = former.as_dict()
         report["inputs"] = [before | own for before, own in zip(report["inputs"], inputs, strict=True)]
         report |= {"details": details, "state_bytes": sum(sizes.values()), "state_bytes_by_key_group": by_group}
-        return parse_report(report | {"segment_bytes_written": 0})
+        # The former batch's large key may be one that is taken out.
+        return parse_report(report | {"segment_bytes_written": 0, "large_key": None})
     report = operator.report() | {"inputs": inputs, "details": details, "key_group": 0, "emitted": {}}
     merged = merge_reports(batch_id, names, [{**report, "state_bytes": sum(sizes.values())}]).as_dict()
     return parse_report(merged | {"state_bytes_by_key_group": by_group})

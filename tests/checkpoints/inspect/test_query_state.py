@@ -113,7 +113,7 @@ def test_content_that_was_changed_is_refused_whoever_looks(spark: SparkSession, 
         contents = spark.createDataFrame([(0, content)], "key_group int, content binary")
         damaged = replace(stored, contents=contents, fingerprints={0: "0"})
         with pytest.raises(CheckpointError, match=f"snapshot of batch 1, key group 0: .*{told}; restore another"):
-            find(damaged, {"versions": {"customer_id": 1}})
+            find(damaged, {"versions": {"customer_id": 1}}, cj.read_state(spark, lake.checkpoint).inputs)
 
 
 @pytest.mark.slow

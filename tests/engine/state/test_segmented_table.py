@@ -30,6 +30,7 @@ from cojoin.engine.state.segmented_table import (
     SegmentedTable,
     among,
     attach,
+    by_key_range,
     flush,
     ranges,
     with_fewer,
@@ -133,9 +134,13 @@ class Hand:
             return
         parts = {"rows": self.kept.memtable, SHADOWED + "rows": self.kept.shadowed()}
         header, tables = codec.decode(codec.encode(self.kept.describe(), parts))
-        assert rows_of(NamedFiles({"rows": header}).whole(tables, self.store)["rows"]) == self.rows
+        files = NamedFiles({"rows": header})
+        assert rows_of(files.whole(tables, self.store)["rows"]) == self.rows
+        for key in KEYS[:3]:
+            found = rows_of(concat([*files.pieces("rows", tables, self.store, keys([key]))]))
+            assert found.get(key) == self.rows.get(key)
         self.kept = self._make(tables["rows"])
-        self.kept.attach(header, tables[SHADOWED + "rows"], self.store)
+        self.kept.attach(header, tables[SHADOWED + "rows"], SegmentContext(self.store, self.options))
 
     def check(self, *, counts: bool = True) -> None:
         assert rows_of(self.kept.read_all()) == self.rows
@@ -270,6 +275,65 @@ def test_a_large_segment_is_in_files_of_ranges_of_hashes() -> None:
     hand.flush()
     assert {part.rows for part in hand.kept.segments} != {0}
     hand.check()
+
+
+def test_the_rows_of_a_key_are_found_in_files_without_those_of_others() -> None:
+    hand = filled()
+    header, tables = hand.kept.describe(), {"rows": hand.kept.memtable, SHADOWED + "rows": hand.kept.shadowed()}
+    (found,) = NamedFiles({"rows": header}).pieces("rows", tables, hand.store, keys([KEYS[1]]))
+    assert rows_of(found) == {KEYS[1]: [(5, "x")]}
+
+
+class FetchingStore(MemoryStore):
+    """A store that fetches the files that are opened, and keeps the last two; ``fetched`` are their names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fetched: list[str] = []
+        self._kept: list[str] = []
+
+    def open(self, name: str) -> tuple[pa.Buffer, object]:
+        if name not in self._kept:
+            self.fetched.append(name)
+        self._kept = [*(each for each in self._kept if each != name), name][-2:]
+        return super().open(name)
+
+
+def test_a_file_that_ranges_of_keys_need_is_fetched_once() -> None:
+    hand = Hand(ratio=1e9, memory=1 << 17)
+    hand.store = store = FetchingStore()
+    rows = {(f"key {number}", 1): [(5, "x" * 100)] for number in range(500)}
+    hand.change(list(rows), rows)
+    hand.flush()
+    ranges_taken, due = 0, table(rows)
+    for within, (some,) in by_key_range([hand.kept], [(due, due.select(["id", "zone"]))], hand.options):
+        taken = hand.kept.take([some.select(["id", "zone"])], within)
+        assert taken.num_rows == some.num_rows > 0
+        assert taken.nbytes < 2 * hand.options.slice_bytes
+        hand.kept.put_back(taken, np.arange(taken.num_rows))
+        ranges_taken += 1
+    assert ranges_taken > 5
+    assert sorted(store.fetched) == sorted(part.name for part in hand.kept.segments)
+    assert len(store.fetched) > 5
+    hand.check()
+
+
+def test_the_largest_key_that_needs_more_than_the_memory_is_noted() -> None:
+    hand = Hand(memory=1 << 14)
+    rows = {(f"key {number}", 1): [(5, "x" * 100)] for number in range(50)}
+    many, long = ("many", 1), ("long", 2)
+    rows |= {many: [(at, "x" * 100) for at in range(20)], long: [(5, "x" * 5_000)]}
+    hand.change(list(rows), rows)
+    hand.flush()
+    hand.change([each for each in rows if each not in (many, long)], {})
+    assert hand.kept.large is None, "together they are more, and each of them is not"
+    for wanted, known in ((many, many), (long, long), (many, long)):
+        hand.change([("key 7", 1), wanted, ("key 8", 1)], {})
+        noted = hand.kept.large
+        assert noted is not None
+        assert (noted.of, noted.key) == ("table 'rows'", {"id": known[0], "zone": known[1]})
+        assert noted.rows == len(rows[known])
+        assert hand.options.key_bytes < noted.bytes < 1.5 * sum(len(text) for _, text in rows[known])
 
 
 def test_within_the_limit_nothing_is_written() -> None:
@@ -428,6 +492,40 @@ def _rows(spec: InputSpec, second: int, count: int = KEPT_KEYS) -> pa.Table:
     return pa.table(columns[: len(spec.schema)], schema=spec.schema)
 
 
+def _run(operator: Operator, batches: list[tuple[pa.Table, pa.Table]]) -> Iterator[list[pa.Table]]:
+    """Run batches with a budget of some slices, and yield what each emits."""
+    store, options = MemoryStore(), SegmentOptions(1_000, memory_bytes=16 * SLICE)
+    for number, rows in enumerate(batches):
+        operator.segmenting = SegmentContext(store, options, 0, number)
+        controls = [
+            Control(side, {ONE_PARTITION: int(spec.millis(each).max())}, each.num_rows)
+            for side, (spec, each) in enumerate(zip(operator.inputs, rows, strict=True), start=1)
+            if each.num_rows
+        ]
+        emitted = [each.table for each in operator.process(Batch(rows, controls))]
+        check_conservation(operator)
+        operator.flush()
+        yield emitted
+
+
+@pytest.mark.parametrize(
+    ("name", "of"),
+    [("as-of", "input 'customers'"), ("interval", "input 'customers'"), ("function", "_Lasts: state 'text'")],
+)
+def test_the_report_names_a_key_that_does_not_fit(name: str, of: str) -> None:
+    operator = _operator(name)
+    left, right = operator.inputs
+    versions = _rows(right, 10, 3)
+    texts = pa.array(["short", "x" * 2 * SLICE, "short"])
+    batches = [(left.schema.empty_table(), versions.set_column(2, "text", texts))]
+    batches += [(_rows(left, second, 3), _rows(right, second, 1)) for second in (20, 30)]
+    reports = [operator.report() for _ in _run(operator, batches)]
+    assert ["large_key" in each for each in reports] == [False, False, True]
+    told = reports[-1]["large_key"]
+    assert 2 * SLICE < told.pop("bytes") < 2.1 * SLICE
+    assert told == {"of": of, "key": "id=1", "rows": 1, "memory": 16 * SLICE}
+
+
 @pytest.mark.parametrize("name", ["as-of", "nearest", "temporal", "interval", "function"])
 def test_a_batch_has_about_a_slice_of_rows_in_memory_whether_they_come_from_files_or_wait(
     name: str, monkeypatch: pytest.MonkeyPatch
@@ -441,23 +539,14 @@ def test_a_batch_has_about_a_slice_of_rows_in_memory_whether_they_come_from_file
         return rows
 
     monkeypatch.setattr(SegmentedTable, "take", measured)
-    operator, store, options = _operator(name), MemoryStore(), SegmentOptions(1_000, memory_bytes=16 * SLICE)
-    (left, right), found = operator.inputs, 0
+    operator, found = _operator(name), 0
+    left, right = operator.inputs
     # Versions wait for the trades, then all of them are due at once; then a trade of each of them comes.
     batches = [(left.schema.empty_table(), _rows(right, 10)), (_rows(left, 20, 1), _rows(right, 20))]
     batches += [(_rows(left, 30), _rows(right, 30, 1)), (_rows(left, 100, 1), _rows(right, 100, 1))]
-    for number, rows in enumerate(batches):
-        operator.segmenting = SegmentContext(store, options, 0, number)
-        controls = [
-            Control(side, {ONE_PARTITION: int(spec.millis(each).max())}, each.num_rows)
-            for side, (spec, each) in enumerate(zip(operator.inputs, rows, strict=True), start=1)
-            if each.num_rows
-        ]
-        emitted = [each.table for each in operator.process(Batch(rows, controls))]
+    for emitted in _run(operator, batches):
         found += sum(table.num_rows for table in emitted)
         assert {text for table in emitted for text in table.column("text").to_pylist()} <= {TEXT}
-        check_conservation(operator)
-        operator.flush()
     # The whole is twenty times as large.
     assert KEPT_KEYS * len(TEXT) > 19 * SLICE
     assert max(taken) < 2.5 * SLICE, taken

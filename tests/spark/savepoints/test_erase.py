@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
@@ -15,6 +15,7 @@ import pytest
 import cojoin as cj
 from cojoin.__main__ import main
 from cojoin.checkpoints.lease import Lease
+from cojoin.engine.state.segments import SegmentOptions
 from cojoin.session.sessions import open_store
 from cojoin.spark.savepoints import new_savepoint
 from cojoin.spark.savepoints.erase import sql_literal
@@ -67,6 +68,7 @@ class Shop:
     spark: SparkSession
     root: Path
     files: int = 0
+    segments: SegmentOptions = field(default_factory=SegmentOptions)
 
     def add(self, trades: list[tuple[Any, ...]], customers: list[tuple[Any, ...]]) -> None:
         """Add a file of each; times are minutes."""
@@ -96,8 +98,11 @@ class Shop:
         ]
         pair = cj.connect(*inputs, key_groups=2)
         if kind == "asof":
-            return pair.asof_join(suffixes=("", "_customer"))
-        return pair.process(Remember(), "person string, trade_id bigint, told string")
+            joined = pair.asof_join(suffixes=("", "_customer"))
+        else:
+            joined = pair.process(Remember(), "person string, trade_id bigint, told string")
+        joined._plan = replace(joined.plan, segments=self.segments)
+        return joined
 
     def run(self, kind: str, checkpoint: str, trigger: cj.Trigger = PAUSE, **options: Any) -> cj.Query:
         settings = options.pop("settings", {})
@@ -112,9 +117,9 @@ class Shop:
         return sorted(tuple(row) for row in found.select("person", "trade_id").collect())
 
 
-def begun(spark: SparkSession, root: Path, kind: str, **options: Any) -> Shop:
+def begun(spark: SparkSession, root: Path, kind: str, segments: SegmentOptions | None = None, **options: Any) -> Shop:
     """Run a query over two files: both people have a version in force, buffered rows, and a rejected row."""
-    shop = Shop(spark, root)
+    shop = Shop(spark, root, segments=segments or SegmentOptions())
     shop.add(
         [(PERSON, 10, 1, SECRET), (OTHER, 11, 2, "x"), (PERSON, 30, 3, SECRET)],
         [(PERSON, 0, SECRET), (OTHER, 1, "gold"), (OTHER, 30, "silver")],
@@ -129,8 +134,12 @@ def begun(spark: SparkSession, root: Path, kind: str, **options: Any) -> Shop:
 
 @pytest.mark.slow
 def test_a_person_is_in_the_old_checkpoint_and_not_in_the_new_one(spark: SparkSession, tmp_path: Path) -> None:
-    begun(spark, tmp_path, "asof", checkpoint_interval=1)
+    begun(spark, tmp_path, "asof", SegmentOptions(0, memory_bytes=16), checkpoint_interval=1)
     assert places_with(tmp_path / "old", *PATTERNS), "the search finds it where it is"
+    report = cj.read_state(spark, tmp_path / "old").report
+    assert report is not None
+    assert report.large_key is not None
+    assert report.large_key["key"] == f"person={PERSON}"
     done = cj.erase(spark, tmp_path / "old", [PERSON], tmp_path / "without")
     assert places_with(tmp_path / "without", *PATTERNS) == []
     assert sum(done.removed.values()) == 3
