@@ -202,7 +202,7 @@ def _checked_place(spark: SparkSession, checkpoint: str) -> Store:
     """Return the checkpoint's directory, after checking it and the session's settings for a query on it."""
     files = open_store(spark, checkpoint)
     files.check_place()
-    files.check_swaps()
+    files.check_conditional_writes()
     check_file_manager(spark, files)
     task_memory(spark)
     return files
