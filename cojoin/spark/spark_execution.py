@@ -17,7 +17,6 @@ import contextlib
 import sys
 import uuid
 import warnings
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import reduce
 from typing import TYPE_CHECKING, Any, NamedTuple, get_args
@@ -31,7 +30,6 @@ from cojoin.engine.batch_report import rejections
 from cojoin.engine.input import check_pair
 from cojoin.engine.input_spec import Reason
 from cojoin.engine.operator import REJECTED
-from cojoin.engine.values.arguments import milliseconds
 from cojoin.engine.values.rows import free_name
 from cojoin.errors import ConfigurationError, MissingRowsWarning, SchemaError
 from cojoin.session.arrow_types import arrow_schema, spark_schema
@@ -48,7 +46,7 @@ from cojoin.spark.sinks.delta_sink import DeltaSink
 from cojoin.spark.sources.source import Source
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from pyspark.sql import Column, DataFrame, SparkSession
 
@@ -442,24 +440,11 @@ def _together(left: Input, right: Input) -> tuple[Input, Input]:
 
 
 def _with_settings(declared: Input, default_name: str) -> Input:
-    """Return an input whose source has its name, its key, its known times and ``max_ahead``."""
+    """Return an input whose source has its name and its settings."""
     source = getattr(declared, "source", None)
     if not isinstance(source, Source):
         return declared
-    key = [declared.key] if isinstance(declared.key, str) else declared.key
-    # Values that are not names are refused once the columns are known.
-    names = key if isinstance(key, Sequence) else ()
-    source = source.of_input(declared.name or default_name)
-    has_known = declared.known_at is not None or declared.delay is not None
-    is_commit = source.feed is not None and str(declared.known_at).lower() == source.feed.committed_at
-    source = source.with_key(
-        tuple(each for each in names if isinstance(each, str)),
-        declared.event_time if has_known and isinstance(declared.event_time, str) else None,
-        snapshot_first=is_commit and declared.snapshot_known == "at_event_time",
-    )
-    if declared.max_ahead is not None:
-        source = source.with_max_ahead(milliseconds(declared.max_ahead, "max_ahead"))
-    return replace(declared, source=source)
+    return replace(declared, source=source.of_input(declared.name or default_name, declared))
 
 
 def _changed_columns(*inputs: BoundInput) -> Iterator[str]:

@@ -273,10 +273,10 @@ def _looked_ahead(
     """
     if not trigger.is_bounded:
         return None, (False, False)
-    held_back = [[] if source is None else source.held_back() for source in sources]
+    spans, held_back = zip(*((None, []) if each is None else each.look_ahead() for each in sources), strict=True)
     for warning in itertools.chain(*held_back):
         warnings.warn(warning, stacklevel=5)
-    known = [span for source in sources if source is not None and (span := source.span()) is not None]
+    known = [span for span in spans if span is not None]
     span = (min(begin for begin, _ in known), max(end for _, end in known)) if known else None
     return span, tuple(map(bool, held_back))
 

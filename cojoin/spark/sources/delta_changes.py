@@ -251,9 +251,7 @@ class DeltaChanges(Source):
         if not streaming:
             msg = f"source {self.title}: {self.why_endless()}"
             raise ConfigurationError(msg)
-        spark = active_session()
-        if spark is not None:
-            self.check_feed(spark)
+        self.check_feed(self.session())
         frame = super().open()
         columns = [name for name in frame.columns if name != CHANGE_TYPE]
         taken = [name for name in columns if name.lower() == DELETED]
