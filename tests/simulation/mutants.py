@@ -133,13 +133,8 @@ MUTANTS = (
     ),
     Mutant(
         "the progress table's manifests are deleted before its rows are written",
-        "cojoin.checkpoints.progress_table:ProgressTable._flush",
-        (
-            (
-                "last = self._waiting[-1]",
-                "last = self._waiting[-1]\n    self._manifests.clean(last.batch_id)",
-            ),
-        ),
+        "cojoin.checkpoints.progress_table:ProgressTable.flush",
+        (("last, path = ", "self._manifests.clean(self._waiting[-1].batch_id)\n        last, path = "),),
     ),
     Mutant(
         "a run does not look for batches that are missing in the progress table",

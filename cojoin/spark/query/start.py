@@ -384,10 +384,6 @@ class _Start:
         writer.check()
         return writer
 
-    def _open_segments(self, memory: int | None) -> SegmentFolder | None:
-        last = self.checkpoint.last
-        return open_segments(self.new.files, memory, names_files=last is not None and bool(last.segments))
-
     def stream(self, batch: Any, control: DataFrame, phase: Phase = "main") -> DataStreamWriter:
         """Return the stream of a phase, without a trigger, whose micro-batches a function writes."""
         files, plan = self.new.files, self.new.plan
@@ -396,7 +392,8 @@ class _Start:
             plan = replace(plan, segments=replace(plan.segments, memory_bytes=memory))
         setting = None if adapter_of(self.new.spark).runs_batches else setting_of(self.checkpoint.query_id)
         resumed = self.starts if plan.follows_clock else frozenset()
-        cadence, segments = SnapshotCadence.of(self.options.checkpoint_interval), self._open_segments(memory)
+        cadence, last = SnapshotCadence.of(self.options.checkpoint_interval), self.checkpoint.last
+        segments = open_segments(files, memory, names_files=last is not None and bool(last.segments))
         emitted = self.emit(plan, self.inputs, control, resumed, cadence, segments, setting, phase)
         return emitted.writeStream.foreachBatch(batch).option("checkpointLocation", files.path("spark"))
 
