@@ -185,9 +185,9 @@ def claim_checkpoint(
         content = _content({"query_id": query_id, "query": query, "settings": settings}, sources)
         # Of two starts one writes it, and the other continues with that: a second id would write all rows again.
         written = replace_document(files, _FILE, _FORM, content, None)
-        if written and files.swaps:
+        if written and files.has_conditional_writes:
             return query_id
-    if not files.swaps and not files.exists(LEASE_FILE):
+    if not files.has_conditional_writes and not files.exists(LEASE_FILE):
         # Without compare-and-swap, starts of the same moment all write it; what the last one wrote holds.
         time.sleep(SETTLE_SECONDS)
     stored = read_query(files)

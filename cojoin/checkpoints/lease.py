@@ -13,9 +13,9 @@ compared.
 A takeover is a compare-and-swap of ``lease.json`` with a higher epoch, so of several queries that take over at the same
 moment one succeeds (``Store.replace``), and the former holder notices it at its next ``check``. Manifests, the index of
 snapshots and the commits to Delta tables carry the epoch and are compared in the same way, so a former holder can't
-overwrite what its successor has committed. Hadoop's file systems share no compare-and-swap (``Store.swaps`` is false):
-on them, two queries that take over at the same moment both write and wait, and the one that then reads the other's
-record gives up.
+overwrite what its successor has committed. Hadoop's file systems share no compare-and-swap
+(``Store.has_conditional_writes`` is false): on them, two queries that take over at the same moment both write and wait,
+and the one that then reads the other's record gives up.
 
 A record that is older than a heartbeat file was put back from a backup. It is refused, since its epoch would be given
 twice. The holder's own file also names the last manifest that counts, which reveals a former version of that, too.
@@ -442,7 +442,7 @@ class Lease:
             except CheckpointError as error:
                 # Where only the answer was lost, the read below finds the record.
                 failed = error
-            if not self._files.swaps:
+            if not self._files.has_conditional_writes:
                 time.sleep(SETTLE_SECONDS)
         now = read_record(self._files)
         if now is not None and self._is_ours(now):

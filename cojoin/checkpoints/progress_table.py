@@ -105,18 +105,15 @@ class ProgressTable:
     def add(self, manifest: Manifest) -> None:
         """Add a batch to the group, which is written once it has 20 batches or is 60 seconds old."""
         with self._lock:
-            self._add(manifest)
-
-    def _add(self, manifest: Manifest) -> None:
-        if manifest.batch_id <= self._written:
-            # The batch's row was written before a crash made Spark run the batch again.
-            return
-        if not self._waiting:
-            self._since = time.monotonic()
-        self._waiting = [waiting for waiting in self._waiting if waiting.batch_id != manifest.batch_id]
-        self._waiting.append(manifest)
-        if len(self._waiting) >= _GROUP_BATCHES or time.monotonic() - self._since >= _GROUP_SECONDS:
-            self.flush()
+            if manifest.batch_id <= self._written:
+                # The batch's row was written before a crash made Spark run the batch again.
+                return
+            if not self._waiting:
+                self._since = time.monotonic()
+            self._waiting = [waiting for waiting in self._waiting if waiting.batch_id != manifest.batch_id]
+            self._waiting.append(manifest)
+            if len(self._waiting) >= _GROUP_BATCHES or time.monotonic() - self._since >= _GROUP_SECONDS:
+                self.flush()
 
     def flush_early(self) -> None:
         """Write the batches of the group next to other work, where this takes more than a moment."""
@@ -126,22 +123,19 @@ class ProgressTable:
     def flush(self) -> None:
         """Write the batches of the group, and delete old manifests that are no longer needed."""
         with self._lock:
-            self._flush()
-
-    def _flush(self) -> None:
-        if not self._waiting:
-            return
-        last = self._waiting[-1]
-        transactions = TableTransactions(self._spark, self._path, f"cojoin-{last.query_id}-progress", is_shared=True)
-        for _ in range(_TRIES):
-            # Another driver, which held the lease before or after this one, may have written some of them.
-            _, newest = transactions.look()
-            waiting = self._following(newest)
-            if not waiting or self._append(waiting, newest, transactions):
-                break
-        self._waiting = []
-        self._written = last.batch_id
-        self._manifests.clean(last.batch_id - _KEPT_MANIFESTS)
+            if not self._waiting:
+                return
+            last, path = self._waiting[-1], self._path
+            transactions = TableTransactions(self._spark, path, f"cojoin-{last.query_id}-progress", is_shared=True)
+            for _ in range(_TRIES):
+                # Another driver, which held the lease before or after this one, may have written some of them.
+                _, newest = transactions.look()
+                waiting = self._following(newest)
+                if not waiting or self._append(waiting, newest, transactions):
+                    break
+            self._waiting = []
+            self._written = last.batch_id
+            self._manifests.clean(last.batch_id - _KEPT_MANIFESTS)
 
     def _check_spark(self, why: str | None) -> None:
         check_sparks_delta(self._spark, why, f"{self._files.named}: its table {_FOLDER!r}")

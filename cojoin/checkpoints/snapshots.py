@@ -233,7 +233,7 @@ class Snapshots:
         Without compare-and-swap, a savepoint and a cleaning that write it at the same moment both seem to succeed; the
         last one's content holds.
         """
-        if self._files.swaps:
+        if self._files.has_conditional_writes:
             return True
         time.sleep(SETTLE_SECONDS)
         stored = read_document(self._files, numbered_name(_DIRECTORY, batch_id), SNAPSHOT_FORM, parse_snapshot)

@@ -100,6 +100,10 @@ class StoredState:
 
         return self.contents.mapInArrow(for_workers(decoded), spark_schema(schema))
 
+    def numbered(self, name: str) -> DataFrame:
+        """Return the rows of a table with columns named by position: names may have dots, or differ only in case."""
+        return self.rows(name).toDF(*(f"c{position}" for position in range(len(self.tables[name].schema))))
+
     @property
     def opener(self) -> ContentOpener:
         """The function with which tasks read the contents."""

@@ -18,6 +18,7 @@ import logging
 import time
 import uuid
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar
 
 from cojoin.engine.values.arguments import milliseconds
@@ -487,7 +488,9 @@ class Cluster(Connection):
         In the archive it is exact to a bucket of time.
         """
         # Kafka has no times before 1970; negative ones stand for other requests.
-        records = self._records(partitions, lambda: OffsetSpec.for_timestamp(max(0, timestamp_ms)))
+        wanted = partial(OffsetSpec.for_timestamp, max(0, timestamp_ms))
+        answers = self._offsets(partitions, wanted, least=_NO_RECORD)
+        records = {each: None if at.offset == _NO_RECORD else (at.offset, at.timestamp) for each, at in answers.items()}
         for partition in records.keys() & self.archive.archived.keys():
             part, brokers = self.archive.archived[partition], records[partition]
             if brokers is not None and brokers[0] < part.begin:
@@ -590,12 +593,6 @@ class Cluster(Connection):
             f"READ and DESCRIBE on the topic; rights on consumer groups are not needed"
         )
         raise ConfigurationError(msg)
-
-    def _records(
-        self, partitions: Iterable[Partition], wanted: Callable[[], OffsetSpec]
-    ) -> dict[Partition, tuple[int, int] | None]:
-        answers = self._offsets(partitions, wanted, least=_NO_RECORD)
-        return {each: None if at.offset == _NO_RECORD else (at.offset, at.timestamp) for each, at in answers.items()}
 
     def _offsets(
         self,

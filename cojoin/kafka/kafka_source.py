@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import uuid
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, get_args
@@ -31,15 +32,16 @@ from cojoin.kafka.record_columns import RecordDescription, check_columns
 from cojoin.kafka.record_columns import key as key_column
 from cojoin.kafka.records import FAULT, MARK, NEWEST
 from cojoin.kafka.topics import Topics, id_problem, merged_ids
-from cojoin.session.sessions import active_session, adapter_of
+from cojoin.session.sessions import adapter_of
 from cojoin.spark.sources.sources import Source
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
+    from cojoin.engine.input import Input
     from cojoin.engine.input_spec import InputSpec
     from cojoin.engine.row_changes import ChangeFeed
     from cojoin.kafka.archive_index import ArchiveIndex
@@ -127,19 +129,9 @@ class KafkaSource(Source):
     """The columns that formats were resolved to when the source was first opened, by the part of a record."""
 
     @property
-    def max_apart_ms(self) -> int:
-        """The largest distance of a record's timestamp after its event time for marks to be used, in milliseconds."""
-        return self.max_drift_ms
-
-    @property
     def feed(self) -> ChangeFeed | None:
         """Debezium's change events; None for other formats."""
         return FEED if isinstance(self.value, DebeziumFormat) else None
-
-    @property
-    def has_log(self) -> bool:
-        """Whether Spark logs what it has read in addition to the offsets; for Kafka it does not."""
-        return False
 
     @property
     def title(self) -> str:
@@ -175,18 +167,28 @@ class KafkaSource(Source):
             raise ConfigurationError(msg)
         return replace(self, beside=replace(other, beside=None))
 
-    def with_key(self, key: tuple[str, ...], event_time: str | None, *, snapshot_first: bool) -> KafkaSource:
-        """Return this source for a key and known times, by which change events are read."""
-        return self if self.feed is None else replace(self, changes=ChangeReading(key, event_time, snapshot_first))
+    def of_input(self, name: str, declared: Input | None = None) -> KafkaSource:
+        """Return this source with its input's name, which the error for a record names, and settings.
 
-    def of_input(self, name: str) -> KafkaSource:
-        """Return this source with its input's name, which the error for a record names."""
-        return replace(self, input_name=name)
-
-    def with_max_ahead(self, max_ahead_ms: int) -> KafkaSource:
-        """Return this source with a limit on record timestamps: those further ahead of the clock are not trusted."""
-        changes = replace(self.changes, max_ahead_ms=max_ahead_ms)
-        return replace(self, range=replace(self.range, max_ahead_ms=max_ahead_ms), changes=changes)
+        Record timestamps further ahead of the clock than ``max_ahead`` are not trusted. The key and the known times are
+        those by which change events are read.
+        """
+        if declared is None:
+            return replace(self, input_name=name)
+        ahead = None if declared.max_ahead is None else milliseconds(declared.max_ahead, "max_ahead")
+        changes = ChangeReading(max_ahead_ms=ahead)
+        if self.feed is not None:
+            key = [declared.key] if isinstance(declared.key, str) else declared.key
+            has_known = declared.known_at is not None or declared.delay is not None
+            is_commit = str(declared.known_at).lower() == self.feed.committed_at
+            changes = ChangeReading(
+                # Values that are not names are refused once the columns are known.
+                tuple(each for each in (key if isinstance(key, Sequence) else ()) if isinstance(each, str)),
+                declared.event_time if has_known and isinstance(declared.event_time, str) else None,
+                is_commit and declared.snapshot_known == "at_event_time",
+                ahead,
+            )
+        return replace(self, input_name=name, range=replace(self.range, max_ahead_ms=ahead), changes=changes)
 
     def why_endless(self) -> str | None:
         """Return the advice for a source without an end; None where it has one."""
@@ -247,11 +249,14 @@ class KafkaSource(Source):
         ids = {name: each for name, each in cluster.describe(name for name, _ in partitions).items() if each}
         return partitions, {"cluster": cluster.cluster_id, "topics": ids}
 
-    def span(self) -> tuple[int, int] | None:
-        """Return the range's first and last timestamp at the moment, in epoch milliseconds; None where it is empty."""
+    def look_ahead(self) -> tuple[tuple[int, int] | None, list[str]]:
+        """Return the range's first and last timestamp at the moment, in epoch milliseconds; None where it is empty.
+
+        The texts are for each partition in which open transactions hold back records of the range.
+        """
         with closing(self._connect(self.label)) as cluster:
             partitions = self.topics.select(cluster.partitions(), self.label)
-            return self.range.span(cluster, partitions)
+            return self.range.span(cluster, partitions), self.range.held_back(cluster, partitions)
 
     @property
     def ends_with_present_rows(self) -> bool:
@@ -263,11 +268,6 @@ class KafkaSource(Source):
         if self.range.to is None:
             return self
         return replace(self, range=replace(self.range, to=None))
-
-    def held_back(self) -> list[str]:
-        """Return a text for each partition in which open transactions hold back records of the range."""
-        with closing(self._connect(self.label)) as cluster:
-            return self.range.held_back(cluster, self.topics.select(cluster.partitions(), self.label))
 
     def open(self, *, streaming: bool = True) -> DataFrame:
         """Return the topics as a stream with the join's columns of marks and faults, or what can be decoded now.
@@ -291,10 +291,7 @@ class KafkaSource(Source):
         return self._opened(PackedRecords(grouping, parts, records.columns, records.json), streaming=True)
 
     def _opened(self, packing: PackedRecords | None, *, streaming: bool) -> DataFrame:
-        spark = active_session()
-        if spark is None:
-            msg = f"{self.label}: no Spark session is active; make one with cojoin.spark_session()"
-            raise ConfigurationError(msg)
+        spark = self.session()
         index = self._archived(again=True)
         name = f"{_FORMAT}-{uuid.uuid4().hex[:8]}"
         ids, _ = self._checked(is_new=False)

@@ -88,7 +88,8 @@ class PackedRecords:
 
     def _split(self, batch: pa.RecordBatch) -> tuple[pa.Table, pa.RecordBatch]:
         """Return the rows of the settled records, and the other records."""
-        is_sure = np.logical_and.reduce([_is_null(batch.column(name)) for name in (MARK, FAULT, NEWEST)])
+        signs = [batch.column(name).is_null().to_numpy(zero_copy_only=False) for name in (MARK, FAULT, NEWEST)]
+        is_sure = np.logical_and.reduce(signs)
         parsed: dict[str, pa.Table] = {}
         for source, schema in self.json.items() if is_sure.any() else ():
             parsed[source], is_parsed = parsed_json(batch.column(source), schema)
@@ -163,11 +164,6 @@ def _is_text(content: bytes | None) -> bool:
     except UnicodeDecodeError:
         return False
     return True
-
-
-def _is_null(column: pa.Array) -> NDArray[np.bool_]:
-    mask: NDArray[np.bool_] = pc.is_null(column).to_numpy(zero_copy_only=False)
-    return mask
 
 
 _SETTING = "spark.cojoin.kafka"

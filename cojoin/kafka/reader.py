@@ -341,28 +341,11 @@ def data_source(name: str, reading: InputReading) -> type[DataSource]:
     Spark plans with it has this cojoin.
     """
     part = Sealed(partial(_part, reading))
-
-    def stream_reader(self: DataSource, schema: Any) -> Any:
-        del self, schema
-        return part("stream")
-
-    def reader(self: DataSource, schema: Any) -> Any:
-        del self, schema
-        return part("whole")
-
-    def schema(self: DataSource) -> Any:
-        del self
-        return part("schema")
-
-    def named(cls: type[DataSource]) -> str:
-        del cls
-        return name
-
     members = {
-        "name": classmethod(named),
-        "schema": schema,
-        "streamReader": stream_reader,
-        "reader": reader,
+        "name": classmethod(lambda _: name),
+        "schema": lambda _: part("schema"),
+        "streamReader": lambda *_, **_schema: part("stream"),
+        "reader": lambda *_, **_schema: part("whole"),
     }
     return type("KafkaDataSource", (DataSource,), members)
 

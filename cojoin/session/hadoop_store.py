@@ -68,7 +68,8 @@ class HadoopStore(Store):
     for the directory.
     """
 
-    swaps = False
+    has_conditional_writes = False
+    _errors = JAVA_ERRORS
 
     def __init__(self, spark: SparkSession, root: str, label: str = "checkpoint") -> None:
         self.label, self._hadoop_path = label, java_class(spark, "org.apache.hadoop.fs.Path")
@@ -90,7 +91,7 @@ class HadoopStore(Store):
 
     def exists(self, name: str = "") -> bool:
         """Return whether a file or directory exists."""
-        with self._translated_errors(name, "looked for"):
+        with self._translated_errors(name, "accessed"):
             return any(self._system.exists(place) for place in self._places(name))
 
     def read_tagged(self, name: str) -> Tagged | None:
@@ -168,7 +169,7 @@ class HadoopStore(Store):
     def check_place(self) -> None:
         """Check that the root directory exists or can be created; what is created for the check is deleted again."""
         made, place = [], self._root
-        with self._translated_errors("", "looked for"):
+        with self._translated_errors("", "accessed"):
             while place is not None and not self._system.exists(place):
                 made.append(place)
                 place = place.getParent()
@@ -187,7 +188,7 @@ class HadoopStore(Store):
 
     def modified(self, name: str) -> int:
         """Return when a file was last written, in epoch milliseconds."""
-        with self._translated_errors(name, "looked for"):
+        with self._translated_errors(name, "accessed"):
             return int(self._system.getFileStatus(self._path(name)).getModificationTime())
 
     def size(self, name: str) -> int:
@@ -239,13 +240,9 @@ class HadoopStore(Store):
                 if is_abandoned(status.getPath().getName(), status.getModificationTime() / 1000):
                     self._system.delete(status.getPath(), False)
 
-    @contextlib.contextmanager
-    def _translated_errors(self, name: str, label: str) -> Iterator[None]:
-        """Raise an error of the JVM as a ``CheckpointError`` with the file system's message on one line."""
-        try:
-            yield
-        except JAVA_ERRORS as error:
-            raise self._refused(name, label, _message(error)) from error
+    def _explained(self, error: BaseException) -> tuple[str, str | None]:
+        message = _message(error)
+        return message, cure_of(message)
 
     def _places(self, name: str) -> Iterator[Any]:
         """Yield a file's possible paths: its path, its second name, and its path again, if it was just replaced."""

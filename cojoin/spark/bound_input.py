@@ -491,7 +491,7 @@ class BoundInput:
             # The source's marks are per source partition; if the user names other partitions, only the rows count.
             frame = frame.where(frame[MARK_COLUMN].isNull() & frame[NEWEST_COLUMN].isNull())
         columns += self._clock(has_clock=has_clock)
-        apart = None if self.source is None else self.source.max_apart_ms
+        apart = None if self.source is None else self.source.max_drift_ms
         packer = Packer(self.spec, self.tag, group_labels(key_groups), apart)
         return frame.select(*columns, group).mapInArrow(for_workers(packer), PACKED_DDL)
 

@@ -17,9 +17,8 @@ import contextlib
 import sys
 import uuid
 import warnings
-from collections.abc import Sequence
 from dataclasses import replace
-from functools import reduce
+from functools import partial, reduce
 from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 from weakref import WeakKeyDictionary
 
@@ -31,7 +30,6 @@ from cojoin.engine.batch_report import rejections
 from cojoin.engine.input import check_pair
 from cojoin.engine.input_spec import Reason
 from cojoin.engine.operator import REJECTED
-from cojoin.engine.values.arguments import milliseconds
 from cojoin.engine.values.rows import free_name
 from cojoin.errors import ConfigurationError, MissingRowsWarning, SchemaError
 from cojoin.session.arrow_types import arrow_schema, spark_schema
@@ -48,7 +46,7 @@ from cojoin.spark.sinks.delta_sink import DeltaSink
 from cojoin.spark.sources.source import Source
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from pyspark.sql import Column, DataFrame, SparkSession
 
@@ -74,32 +72,8 @@ class _Waiting(NamedTuple):
     line: Mapping[str, Any]
 
 
-class _Warner:
-    """Warns of the DataFrames of one session, in the thread in which the JVM calls a listener."""
-
-    def __init__(self) -> None:
-        self.waiting: dict[str, _Waiting] = {}
-
-    def add(self, waiting: _Waiting) -> str:
-        """Add a DataFrame, and return the name of its counts."""
-        name = f"cojoin-{uuid.uuid4().hex}"
-        self.waiting[name] = waiting
-        for oldest in list(self.waiting)[:-_MOST]:
-            self.waiting.pop(oldest, None)
-        return name
-
-    def awaited(self) -> list[str]:
-        """Return the names of the counts that are awaited."""
-        return list(self.waiting)
-
-    def take(self, name: str, counts: Mapping[str, int | None]) -> None:
-        """Warn of the rows that an action has rejected."""
-        waiting = self.waiting.pop(name, None)
-        if waiting is not None:
-            _warn(counts, waiting)
-
-
-_WARNERS: WeakKeyDictionary[SparkSession, _Warner] = WeakKeyDictionary()
+_WAITING: WeakKeyDictionary[SparkSession, dict[str, _Waiting]] = WeakKeyDictionary()
+"""Each session's DataFrames without an action, by the names of their counts."""
 
 
 def _with_rejection_warnings(emitted: DataFrame, text: Column, names: Sequence[str], depth: int) -> DataFrame:
@@ -119,15 +93,20 @@ def _with_rejection_warnings(emitted: DataFrame, text: Column, names: Sequence[s
         "registry": frame.f_globals.setdefault("__warningregistry__", {}),
         "module": frame.f_globals.get("__name__"),
     }
-    return emitted.observe(_warner(session).add(_Waiting(tuple(names), line)), *_sums(text))
+    waiting = _waiting_of(session)
+    name = f"cojoin-{uuid.uuid4().hex}"
+    waiting[name] = _Waiting(tuple(names), line)
+    for oldest in list(waiting)[:-_MOST]:
+        waiting.pop(oldest, None)
+    return emitted.observe(name, *_sums(text))
 
 
-def _warner(session: SparkSession) -> _Warner:
-    if session not in _WARNERS:
-        warner = _Warner()
-        adapter_of(session).add_listener(warner.awaited, warner.take)
-        _WARNERS[session] = warner
-    return _WARNERS[session]
+def _waiting_of(session: SparkSession) -> dict[str, _Waiting]:
+    if session not in _WAITING:
+        waiting: dict[str, _Waiting] = {}
+        adapter_of(session).add_listener(lambda: list(waiting), partial(_warn, waiting))
+        _WAITING[session] = waiting
+    return _WAITING[session]
 
 
 def _sums(text: Column) -> list[Column]:
@@ -137,23 +116,27 @@ def _sums(text: Column) -> list[Column]:
     return [F.sum(F.get_json_object(text, f"$.{place}").cast("bigint")).alias(place) for place in places]
 
 
-def _warn(metrics: Mapping[str, int | None], waiting: _Waiting) -> None:
+def _warn(waiting: dict[str, _Waiting], name: str, metrics: Mapping[str, int | None]) -> None:
+    """Warn of the rows that an action has rejected, in the thread in which the JVM calls a listener."""
+    frame = waiting.pop(name, None)
+    if frame is None:
+        return
     inputs = []
-    for side, name in enumerate(waiting.names):
+    for side, input_name in enumerate(frame.names):
         counts = {reason: metrics.get(f"inputs[{side}].rejected.{reason}") for reason in get_args(Reason)}
         rejected = {reason: count for reason, count in counts.items() if count}
-        inputs.append((name, metrics.get(f"inputs[{side}].rows_in") or 0, rejected))
+        inputs.append((input_name, metrics.get(f"inputs[{side}].rows_in") or 0, rejected))
     warning = rejections(inputs, 'to_dataframe("rejected")')
     if warning is not None:
-        warnings.warn_explicit(warning, MissingRowsWarning, **waiting.line)
+        warnings.warn_explicit(warning, MissingRowsWarning, **frame.line)
 
 
 @atexit.register
 def _wait() -> None:
-    for session, warner in list(_WARNERS.items()):
+    for session, waiting in list(_WAITING.items()):
         # The session may have been stopped.
         with contextlib.suppress(Exception):
-            if warner.waiting:
+            if waiting:
                 adapter_of(session).await_listeners(_AT_EXIT_MS)
 
 
@@ -442,24 +425,11 @@ def _together(left: Input, right: Input) -> tuple[Input, Input]:
 
 
 def _with_settings(declared: Input, default_name: str) -> Input:
-    """Return an input whose source has its name, its key, its known times and ``max_ahead``."""
+    """Return an input whose source has its name and its settings."""
     source = getattr(declared, "source", None)
     if not isinstance(source, Source):
         return declared
-    key = [declared.key] if isinstance(declared.key, str) else declared.key
-    # Values that are not names are refused once the columns are known.
-    names = key if isinstance(key, Sequence) else ()
-    source = source.of_input(declared.name or default_name)
-    has_known = declared.known_at is not None or declared.delay is not None
-    is_commit = source.feed is not None and str(declared.known_at).lower() == source.feed.committed_at
-    source = source.with_key(
-        tuple(each for each in names if isinstance(each, str)),
-        declared.event_time if has_known and isinstance(declared.event_time, str) else None,
-        snapshot_first=is_commit and declared.snapshot_known == "at_event_time",
-    )
-    if declared.max_ahead is not None:
-        source = source.with_max_ahead(milliseconds(declared.max_ahead, "max_ahead"))
-    return replace(declared, source=source)
+    return replace(declared, source=source.of_input(declared.name or default_name, declared))
 
 
 def _changed_columns(*inputs: BoundInput) -> Iterator[str]:

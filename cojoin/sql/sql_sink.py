@@ -375,8 +375,9 @@ class SqlWriter(SinkWriter):
                 f"leave rows out; put it back as it was, or restore into a new checkpoint with a new table"
             )
             raise CheckpointError(msg)
-        key = () if self._rule is None else self._rule.key
-        session.execute(create_table(self._database, self._table, self._stored_schema, key))
+        rule = self._rule
+        key, schema = ((), self._schema) if rule is None else (rule.key, rule.stored(self._schema))
+        session.execute(create_table(self._database, self._table, schema, key))
         return fence or _Fence(self._epoch, _NO_BATCH, None)
 
     def _warn_of_others(self, session: Session) -> None:
@@ -415,8 +416,7 @@ class SqlWriter(SinkWriter):
         source = FileRows(open_store(self._spark, self._store.path(folder)))
         try:
             if self._rule is None:
-                parts = [(file.name, schema) for file in files]
-                self._run(marker, lambda session: session.load(self._table, schema, _all_of(source, parts)))
+                self._run(marker, lambda session: session.load(self._table, schema, source.read_all(files, schema)))
             else:
                 batch = BatchRows(source, schema, self._rule, self._output.order or (), files)
                 counts = self._run(marker, lambda session: self._upsert(session, batch))
@@ -569,10 +569,6 @@ class SqlWriter(SinkWriter):
     def _identity(self) -> list[Any]:
         return [self._output.query_id, self._output.name]
 
-    @property
-    def _stored_schema(self) -> pa.Schema:
-        return self._schema if self._rule is None else self._rule.stored(self._schema)
-
     def _place(self) -> dict[str, Any]:
         rule = {} if self._rule is None else {"upsert": self._rule.as_dict()}
         return {**self._sink.place(), **rule}
@@ -581,11 +577,6 @@ class SqlWriter(SinkWriter):
 def _run_all(session: Session, statements: Sequence[str]) -> None:
     for statement in statements:
         session.execute(statement)
-
-
-def _all_of(source: FileRows, parts: Sequence[tuple[str, pa.Schema]]) -> Iterator[pa.Table]:
-    for part in parts:
-        yield from source.read(*part)
 
 
 def _numbered(batch: BatchRows, schema: pa.Schema) -> Iterator[pa.Table]:

@@ -53,6 +53,7 @@ _DAMAGE = frozenset({errno.EIO, errno.EISDIR, errno.ELOOP})
 """The errors that concern the file itself; others, such as those of rights or of a mount, do not."""
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_ROOM = "make room on that disk, and start the query again, which continues where it stopped"
 _IN_URLS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-!.~'()*,;:$&+=@/")
 _BLANKS = frozenset({"Cc", "Zs", "Zl", "Zp"})
 """The categories of characters, beyond ASCII too, that Java escapes in a URL: controls, blanks and ends of lines."""
@@ -138,7 +139,8 @@ def is_checksum(place: Path) -> bool:
 class LocalStore(Store):
     """The files below a directory of the local file system, an absolute path without a scheme."""
 
-    swaps = True
+    has_conditional_writes = True
+    _errors = (OSError,)
 
     def __init__(self, root: str, label: str = "checkpoint") -> None:
         self.label, self._root = label, root.rstrip("/") or "/"
@@ -158,10 +160,8 @@ class LocalStore(Store):
 
     def exists(self, name: str = "") -> bool:
         """Return whether a file or directory exists."""
-        try:
+        with self._translated_errors(name, "accessed"):
             return self._place(name).exists() or (name != "" and self._place(former_name(name)).exists())
-        except OSError as error:
-            raise self._refused(name, "looked for", reason_of(error)) from error
 
     def read_tagged(self, name: str) -> Tagged | None:
         """Return a file with its tag, or None where it does not exist; one that belies its checksums is damaged."""
@@ -198,7 +198,8 @@ class LocalStore(Store):
         """
         with self._partial(name, content) as partial:
             try:
-                with locked(self._place(_LOCK), timeout_seconds=_LOCK_SECONDS, look_seconds=_LOOK_SECONDS):
+                lock = locked(self._place(_LOCK), timeout_seconds=_LOCK_SECONDS, look_seconds=_LOOK_SECONDS)
+                with self._translated_errors(name, "written"), lock:
                     stored = self.read_tagged(name)
                     if (None if stored is None else stored.tag) != tag:
                         return False
@@ -209,16 +210,12 @@ class LocalStore(Store):
                     f"{error.path} for ten seconds; see which one has it open, such as by lsof, and stop it"
                 )
                 raise UnplacedFileError(msg) from error
-            except OSError as error:
-                raise self._refused(name, "written", reason_of(error), _cure(error)) from error
         return True
 
     def make_directory(self, name: str) -> None:
         """Create a directory where it does not exist."""
-        try:
+        with self._translated_errors(name, "made"):
             self._place(name).mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise self._refused(name, "made", reason_of(error), _cure(error)) from error
 
     def check_place(self) -> None:
         """Check that the root directory exists or can be created; what is created for the check is deleted again."""
@@ -234,10 +231,8 @@ class LocalStore(Store):
 
     def _exists_at(self, place: Path) -> bool:
         """Return whether a path exists, below the root or above it."""
-        try:
+        with self._translated_errors(str(place), "accessed"):
             return place.exists()
-        except OSError as error:
-            raise self._refused(str(place), "looked for", reason_of(error)) from error
 
     def modified(self, name: str) -> int:
         """Return when a file was last written, in epoch milliseconds."""
@@ -253,24 +248,18 @@ class LocalStore(Store):
     def delete(self, name: str) -> None:
         """Delete a file where it exists."""
         place = self._place(name)
-        for path in (self._place(former_name(name)), place, checksums_of(place)):
-            try:
-                path.unlink()
-            except (FileNotFoundError, NotADirectoryError):  # noqa: PERF203 - three files
-                continue
-            except OSError as error:
-                raise self._refused(name, "deleted", reason_of(error)) from error
+        with self._translated_errors(name, "deleted"):
+            for path in (self._place(former_name(name)), place, checksums_of(place)):
+                with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                    path.unlink()
 
     def delete_directory(self, name: str) -> None:
         """Delete a directory with its content where it exists."""
-        try:
-            shutil.rmtree(self._place(name))
-        except FileNotFoundError:
-            return
-        except NotADirectoryError:
-            self.delete(name)
-        except OSError as error:
-            raise self._refused(name, "deleted", reason_of(error)) from error
+        with self._translated_errors(name, "deleted"), contextlib.suppress(FileNotFoundError):
+            try:
+                shutil.rmtree(self._place(name))
+            except NotADirectoryError:
+                self.delete(name)
 
     def delete_empty_directory(self, name: str) -> None:
         """Delete a directory if it exists and is empty."""
@@ -279,12 +268,9 @@ class LocalStore(Store):
 
     def names(self, directory: str) -> list[str]:
         """Return the names in a directory in order, of complete files and of directories; none where it is missing."""
-        try:
+        with self._translated_errors(directory, "listed"), contextlib.suppress(FileNotFoundError, NotADirectoryError):
             return visible_names({each.name for each in self._place(directory).iterdir()})
-        except (FileNotFoundError, NotADirectoryError):
-            return []
-        except OSError as error:
-            raise self._refused(directory, "listed", reason_of(error)) from error
+        return []
 
     def times(self, descends: Callable[[str], bool]) -> Iterator[tuple[str, int]]:
         """Yield the path of each file below the root, and when it was written; see ``Store.times``."""
@@ -301,17 +287,13 @@ class LocalStore(Store):
 
     def delete_abandoned(self, directory: str) -> None:
         """Delete the temporary files that killed processes have left in a directory; see ``Store.delete_abandoned``."""
-        try:
-            with os.scandir(self._place(directory)) as entries:
-                for entry in entries:
-                    # Another process may have renamed or deleted the file since.
-                    with contextlib.suppress(FileNotFoundError):
-                        if entry.name.startswith(".") and is_abandoned(entry.name, entry.stat().st_mtime):
-                            Path(entry.path).unlink()
-        except (FileNotFoundError, NotADirectoryError):
-            return
-        except OSError as error:
-            raise self._refused(directory, "cleaned", reason_of(error)) from error
+        absence = contextlib.suppress(FileNotFoundError, NotADirectoryError)
+        with self._translated_errors(directory, "cleaned"), absence, os.scandir(self._place(directory)) as entries:
+            for entry in entries:
+                # Another process may have renamed or deleted the file since.
+                with contextlib.suppress(FileNotFoundError):
+                    if entry.name.startswith(".") and is_abandoned(entry.name, entry.stat().st_mtime):
+                        Path(entry.path).unlink()
 
     def _below(self, name: str) -> str:
         return f"{self._root.rstrip('/')}/{name}" if name else self._root
@@ -325,16 +307,12 @@ class LocalStore(Store):
         place = self._place(name)
         partial = place.with_name(f".{place.name}.{uuid.uuid4().hex}.tmp")
         try:
-            place.parent.mkdir(parents=True, exist_ok=True)
-            with partial.open("xb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-        except OSError as error:
-            with contextlib.suppress(OSError):
-                partial.unlink(missing_ok=True)
-            raise self._refused(name, "written", reason_of(error), _cure(error)) from error
-        try:
+            with self._translated_errors(name, "written"):
+                place.parent.mkdir(parents=True, exist_ok=True)
+                with partial.open("xb") as file:
+                    file.write(content)
+                    file.flush()
+                    os.fsync(file.fileno())
             yield partial
         finally:
             with contextlib.suppress(OSError):
@@ -342,13 +320,15 @@ class LocalStore(Store):
 
     def _put_in_place(self, partial: Path, name: str) -> None:
         place = self._place(name)
-        try:
+        with self._translated_errors(name, "written"):
             # The checksums go first: without them, the file is read as it is.
             checksums_of(place).unlink(missing_ok=True)
             partial.replace(place)
             self._place(former_name(name)).unlink(missing_ok=True)
-        except OSError as error:
-            raise self._refused(name, "written", reason_of(error), _cure(error)) from error
+
+    def _explained(self, error: BaseException) -> tuple[str, str | None]:
+        assert isinstance(error, OSError)
+        return reason_of(error), _ROOM if error.errno in _FULL else None
 
 
 def escaped(path: str) -> str:
@@ -363,13 +343,6 @@ def escaped(path: str) -> str:
         else "".join(f"%{byte:02X}" for byte in char.encode())
         for char in path
     )
-
-
-def _cure(error: OSError) -> str | None:
-    """Return what to do about an error; None where the directory is at fault."""
-    if error.errno not in _FULL:
-        return None
-    return "make room on that disk, and start the query again, which continues where it stopped"
 
 
 def reason_of(error: OSError) -> str:

@@ -182,7 +182,8 @@ class ObjectStore(Store):
     ``s3a://lake/checkpoint``; tasks get the ``settings`` with which it was made.
     """
 
-    swaps = True
+    has_conditional_writes = True
+    _errors = ERRORS
 
     def __init__(
         self, client: Client, root: str, label: str = "checkpoint", *, settings: Settings | None = None
@@ -221,7 +222,7 @@ class ObjectStore(Store):
 
     def exists(self, name: str = "") -> bool:
         """Return whether there is an object of a name, or any object below it."""
-        with self._translated_errors(name, "looked for"):
+        with self._translated_errors(name, "accessed"):
             for path in (name, former_name(name)) if name else ():
                 with absence_allowed():
                     self._client.head(path)
@@ -272,7 +273,7 @@ class ObjectStore(Store):
                 return stored is not None and stored.content == content and stored.tag != tag
         return True
 
-    def check_swaps(self) -> None:
+    def check_conditional_writes(self) -> None:
         """Check, by writes of a temporary object, that the store does not ignore conditions silently."""
         if not self._honours_conditions(f".probe-{uuid.uuid4().hex}"):
             msg = (
@@ -313,12 +314,12 @@ class ObjectStore(Store):
 
     def modified(self, name: str) -> int:
         """Return when an object was last written, in epoch milliseconds."""
-        with self._translated_errors(name, "looked for"):
+        with self._translated_errors(name, "accessed"):
             return int(self._client.head(name)["last_modified"].timestamp() * 1000)
 
     def size(self, name: str) -> int:
         """Return the size of an object, or of all objects below a name, in bytes."""
-        with self._translated_errors(name, "looked for"):
+        with self._translated_errors(name, "accessed"):
             with absence_allowed():
                 return int(self._client.head(name)["size"]) if name else self._size_below("")
             return self._size_below(f"{name}/")
@@ -363,15 +364,8 @@ class ObjectStore(Store):
                     if all(map(descends, name.split("/")[:-1])):
                         yield f"{root}/{name}", int(entry["last_modified"].timestamp() * 1000)
 
-    @contextlib.contextmanager
-    def _translated_errors(self, name: str, label: str) -> Iterator[None]:
-        """Raise an error of the store as a ``CheckpointError`` with the store's message on one line."""
-        try:
-            yield
-        except CheckpointError:
-            raise
-        except ERRORS as error:
-            raise self._refused(name, label, *explained(error)) from error
+    def _explained(self, error: BaseException) -> Explained:
+        return explained(error)
 
 
 def _tag(meta: Any) -> str:

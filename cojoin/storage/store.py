@@ -2,8 +2,8 @@
 
 A file is written whole or not at all, and a reader never sees a part of one. ``create`` writes a file only where there
 is none, and ``replace`` only where the file still is the one that was read (compare-and-swap): of several processes
-that try, one succeeds. ``replace`` is atomic where ``swaps`` is true. Elsewhere the file is compared first and
-then written, and of two processes that do so at the same moment both may succeed.
+that try, one succeeds. ``replace`` is atomic where ``has_conditional_writes`` is true. Elsewhere the file is compared
+first and then written, and of two processes that do so at the same moment both may succeed.
 
 ``local_store``, ``object_store`` and ``hadoop_store`` are the stores; ``sessions.open_store`` chooses one. The tests
 compare each with their simulated store by the same sequences of operations.
@@ -13,6 +13,7 @@ The message of a store's error has the remedy if one is known (``cure_of``), for
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 from abc import ABC, abstractmethod
@@ -126,12 +127,14 @@ class Tagged(NamedTuple):
 class Store(ABC):
     """The files below one directory; ``label`` names the directory in messages, such as ``"checkpoint"``.
 
-    ``swaps``: ``create`` and ``replace`` are atomic among all processes that reach the store. Errors are
-    ``CheckpointError``.
+    ``has_conditional_writes``: ``create`` and ``replace`` are atomic among all processes that reach the store. Errors
+    are ``CheckpointError``.
     """
 
     label: str
-    swaps: bool
+    has_conditional_writes: bool
+    _errors: tuple[type[BaseException], ...] = ()
+    """The errors of the store's client, which ``_translated_errors`` raises as a ``CheckpointError``."""
 
     @property
     @abstractmethod
@@ -211,9 +214,9 @@ class Store(ABC):
         """Yield the path and time of each file below the root, hidden ones too, while they are listed.
 
         Paths have no scheme and host. Times are modification times in epoch milliseconds. ``descends`` is called with a
-        directory's name and returns whether the files below it are listed. A
-        caller may stop early; a store without such a listing yields nothing. Local files cost some 5 microseconds each,
-        an object store answers with 1,000 at once, and Hadoop's file systems cost half a millisecond a file.
+        directory's name and returns whether the files below it are listed. A caller may stop early; a store without
+        such a listing yields nothing. Local files cost some 5 microseconds each, an object store answers with 1,000 at
+        once, and Hadoop's file systems cost half a millisecond a file.
         """
         del descends
         return iter(())
@@ -221,8 +224,8 @@ class Store(ABC):
     def delete_abandoned(self, directory: str) -> None:  # noqa: B027 - object stores have no temporary files
         """Delete the temporary files that killed processes have left in a directory itself; it need not exist."""
 
-    def check_swaps(self) -> None:
-        """Check by a trial that the store swaps atomically, where ``swaps`` alone does not guarantee it."""
+    def check_conditional_writes(self) -> None:
+        """Check by a trial that ``replace`` is atomic, where ``has_conditional_writes`` alone does not guarantee it."""
         return
 
     def for_tasks(self) -> Settings | None:
@@ -281,6 +284,20 @@ class Store(ABC):
                 return
         msg = f"{self.named}: {name} is written again and again by other runs; stop them"
         raise CheckpointError(msg)
+
+    @contextlib.contextmanager
+    def _translated_errors(self, name: str, action: str) -> Iterator[None]:
+        """Raise an error of the client as a ``CheckpointError`` with its message on one line; see ``_refused``."""
+        try:
+            yield
+        except CheckpointError:
+            raise
+        except self._errors as error:
+            raise self._refused(name, action, *self._explained(error)) from error
+
+    def _explained(self, error: BaseException) -> tuple[str, str | None]:
+        """Return an error's message on one line, and what to do; None where the root directory is at fault."""
+        return str(error), None
 
     def _refused(self, name: str, action: str, why: str, cure: str | None = None) -> CheckpointError:
         """Return the error for what the store refuses, on one line; ``action`` is a participle such as ``"written"``.

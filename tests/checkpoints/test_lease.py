@@ -171,7 +171,7 @@ def test_without_compare_and_swap_the_one_that_reads_anothers_record_gives_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Unswapping(LocalStore):
-        swaps = False
+        has_conditional_writes = False
 
         def replace(self, name: str, content: bytes, tag: str | None) -> bool:
             """Another process writes right after, as it had looked before."""

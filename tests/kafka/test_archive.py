@@ -249,7 +249,7 @@ def test_ranges_within_an_archive_are_exact(spark: SparkSession, mixed: tuple[st
         first, last = (next(at for at, moment in enumerate(of) if moment >= edge) for edge in (begin, end))
         expected += [(number, offset) for offset in range(first, last)]
     assert places == expected
-    assert source.span() == (begin, end)
+    assert source.look_ahead() == ((begin, end), [])
 
 
 def test_a_cluster_answers_for_both_parts(mixed: tuple[str, Path, pa.Table]) -> None:

@@ -289,7 +289,8 @@ def test_a_checkpoint_of_an_earlier_release_whose_time_is_far_ahead_goes_on(brok
     records = [Written({"id": hour}, time=START + 60 * MINUTE * hour) for hour in range(4)]
     write(broker.bootstrap_servers, topic, records)
     described = cj.kafka.source(broker.bootstrap_servers, topic, schema="id long", max_records=2)
-    reader = AlignedReader(described.with_max_ahead(24 * 60 * MINUTE).reading(1))
+    declared = cj.Input(described, key="id", event_time="timestamp", max_ahead="1 day")
+    reader = AlignedReader(described.of_input("trades", declared).reading(1))
     reader.prepareForTriggerAvailableNow()
     # As release 0.5.0 wrote it: with nothing of what is trusted_until.
     offset = {"time": START + 100 * 365 * 24 * 60 * MINUTE, "mark": None, "positions": {topic: {"0": 1}}, "unread": {}}

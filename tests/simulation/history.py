@@ -50,8 +50,9 @@ class History:
     def __str__(self) -> str:
         plan = self.plan
         head = (
-            f"seed {plan.seed}: swaps {plan.swaps}, loses power {plan.loses_power}, switching {plan.switching}, "
-            f"retained {plan.retained}, a snapshot every {plan.cadence} batches, Spark writes {plan.spark_writes}"
+            f"seed {plan.seed}: conditional writes {plan.has_conditional_writes}, loses power {plan.loses_power}, "
+            f"switching {plan.switching}, retained {plan.retained}, a snapshot every {plan.cadence} batches, "
+            f"Spark writes {plan.spark_writes}"
         )
         start = self.lines[0][0] if self.lines else 0.0
         lines = [

@@ -287,7 +287,7 @@ def _never_back(world: World, place: Place) -> Iterator[str]:
         if epoch < was:
             yield f"zombie: {path} of epoch {was} was written over by a run of epoch {epoch}"
         # Without compare-and-swap two may write it, and the one that then reads the other's record gives up.
-        if owner != whose and epoch == was and world.disk.swaps:
+        if owner != whose and epoch == was and world.disk.has_conditional_writes:
             yield f"zombie: two drivers have taken {place.checkpoint} with the epoch {epoch}"
         before[path] = epoch, owner
 

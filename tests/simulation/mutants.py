@@ -133,13 +133,8 @@ MUTANTS = (
     ),
     Mutant(
         "the progress table's manifests are deleted before its rows are written",
-        "cojoin.checkpoints.progress_table:ProgressTable._flush",
-        (
-            (
-                "last = self._waiting[-1]",
-                "last = self._waiting[-1]\n    self._manifests.clean(last.batch_id)",
-            ),
-        ),
+        "cojoin.checkpoints.progress_table:ProgressTable.flush",
+        (("last, path = ", "self._manifests.clean(self._waiting[-1].batch_id)\n        last, path = "),),
     ),
     Mutant(
         "a run does not look for batches that are missing in the progress table",
@@ -237,14 +232,14 @@ MUTANTS = (
         "starts of one moment do not wait for each other where there is no compare-and-swap",
         "cojoin.checkpoints.identity:claim_checkpoint",
         (
-            ("if written and files.swaps:", "if written:"),
-            ("if not files.swaps and not files.exists(LEASE_FILE):", "if False:"),
+            ("if written and files.has_conditional_writes:", "if written:"),
+            ("if not files.has_conditional_writes and not files.exists(LEASE_FILE):", "if False:"),
         ),
     ),
     Mutant(
         "those who write the index of a snapshot do not wait for each other where there is no compare-and-swap",
         "cojoin.checkpoints.snapshots:Snapshots._stays",
-        (("if self._files.swaps:", "if True:"),),
+        (("if self._files.has_conditional_writes:", "if True:"),),
     ),
     Mutant(
         "a savepoint points to content without a look whether it is still there",

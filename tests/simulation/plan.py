@@ -72,7 +72,7 @@ class Plan:
 
     Attributes:
         seed: It decides which task runs when, and all other random numbers.
-        swaps: Whether the store has compare-and-swap.
+        has_conditional_writes: Whether the store has compare-and-swap.
         loses_power: Whether it is a local file system, whose newest changes a power failure undoes.
         switching: How often another task runs at an operation.
         retained: How many snapshots are kept.
@@ -84,7 +84,7 @@ class Plan:
     """
 
     seed: int
-    swaps: bool = True
+    has_conditional_writes: bool = True
     loses_power: bool = False
     switching: float = 0.1
     retained: int = 1

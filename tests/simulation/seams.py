@@ -119,7 +119,7 @@ def _process_started(pid: int) -> str | None:
 
 def _why_unreachable(store: SimulatedStore, folder: str = "") -> str | None:
     del folder
-    return None if store.swaps else "only Hadoop's file systems reach it"
+    return None if store.has_conditional_writes else "only Hadoop's file systems reach it"
 
 
 def _open_control(session: Session, files: Any, labels: Any, tag: int, *, has_loads: bool) -> str:

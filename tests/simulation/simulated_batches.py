@@ -146,7 +146,7 @@ class BatchWorld:
 
     def __post_init__(self) -> None:
         self.scheduler = Scheduler(random.Random(self.plan.seed), self.plan.switching, 4_000)
-        self.disk = Disk(self.scheduler, swaps=True, loses_power=False)
+        self.disk = Disk(self.scheduler, has_conditional_writes=True, loses_power=False)
         self.disk.on_put, self.disk.is_overwritten = self._note, self.plan.kind == "overwritten"
         self.fenced = 0
         """The epoch before which no driver may commit."""

@@ -230,7 +230,7 @@ class DatabaseWorld:
 
     def __post_init__(self) -> None:
         self.scheduler = Scheduler(random.Random(self.plan.seed), self.plan.switching, 8_000)
-        self.disk = Disk(self.scheduler, swaps=True, loses_power=False)
+        self.disk = Disk(self.scheduler, has_conditional_writes=True, loses_power=False)
         self.database = _Database(self)
         self.fenced = self._processes = self._files = 0
         self.strange: dict[int, int] = {}

@@ -35,12 +35,12 @@ class Disk:
     """Files by path, the faults that wait, and the history of what was done.
 
     Args:
-        swaps: Whether its stores have compare-and-swap.
+        has_conditional_writes: Whether its stores have compare-and-swap.
         loses_power: Whether changes may be undone by a power failure, as on a local file system.
     """
 
-    def __init__(self, running: Scheduler, *, swaps: bool, loses_power: bool) -> None:
-        self.scheduler, self.swaps, self.loses_power = running, swaps, loses_power
+    def __init__(self, running: Scheduler, *, has_conditional_writes: bool, loses_power: bool) -> None:
+        self.scheduler, self.has_conditional_writes, self.loses_power = running, has_conditional_writes, loses_power
         self.spark_writes = False
         """Whether Spark's own writer writes the rows of outputs and the state table, as where it encrypts its files."""
         self.is_overwritten = False

@@ -51,14 +51,11 @@ class _Source:
     def lost_since(self, *_: Any) -> list[str]:
         return []
 
-    def span(self) -> None:
-        return None
-
     def monitor(self, what: str) -> None:
         return None
 
-    def held_back(self) -> list[str]:
-        return []
+    def look_ahead(self) -> tuple[None, list[str]]:
+        return None, []
 
     ends_with_present_rows = True
 

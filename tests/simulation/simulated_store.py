@@ -16,7 +16,8 @@ class SimulatedStore(Store):
     """The files below a directory of a disk."""
 
     def __init__(self, disk: Disk, root: str, what: str = "checkpoint") -> None:
-        self._disk, self._root, self.label, self.swaps = disk, root.rstrip("/"), what, disk.swaps
+        self._disk, self._root, self.label = disk, root.rstrip("/"), what
+        self.has_conditional_writes = disk.has_conditional_writes
 
     @property
     def root(self) -> str:
@@ -60,7 +61,7 @@ class SimulatedStore(Store):
             disk.put(path, content)
             return True
 
-        if not self.swaps:
+        if not self.has_conditional_writes:
             # It is compared first and then written, and another task may run in between.
             put, torn = (lambda: disk.put(path, content)), (lambda: disk.torn_at(path))
             with disk.without_pause():

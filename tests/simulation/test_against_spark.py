@@ -85,7 +85,7 @@ def put_really(path: str) -> None:
 def in_simulation(do: Callable[[Disk], Any]) -> Any:
     """Run something as the only process of a simulation."""
     running = Scheduler(random.Random(SEED), 0.0)
-    disk = Disk(running, swaps=True, loses_power=False)
+    disk = Disk(running, has_conditional_writes=True, loses_power=False)
     found: list[Any] = []
     simulated_clock._current.append(running)
     try:

@@ -80,14 +80,14 @@ FOUND = {
     # Without compare-and-swap, of three first starts one went on with an id that another had written over.
     "starts of one moment do not wait for each other where there is no compare-and-swap": Plan(
         918875,
-        swaps=False,
+        has_conditional_writes=False,
         switching=0.15,
         actions=(Action("drive", 0), Action("drive", 0), Action("drive", 0), Action("await", 0)),
     ),
     # Without compare-and-swap, a cleaning removed a snapshot that had just become a savepoint (365911812).
     "those who write the index of a snapshot do not wait for each other where there is no compare-and-swap": Plan(
         140892,
-        swaps=False,
+        has_conditional_writes=False,
         switching=0.15,
         cadence=1,
         actions=(
@@ -107,7 +107,7 @@ FOUND = {
     # It became old enough to be taken for interrupted between two looks of one cleaning, which had not ended it.
     "cleaning does not keep the content to which an old savepoint may point that still counts in the end": Plan(
         151022576,
-        swaps=False,
+        has_conditional_writes=False,
         switching=0.05,
         cadence=3,
         actions=(
@@ -123,7 +123,7 @@ FOUND = {
     # It counted already when it was taken for interrupted, and what it had been promised was kept with its note.
     "cleaning never removes what was promised to a savepoint that counts": Plan(
         151026456,
-        swaps=False,
+        has_conditional_writes=False,
         switching=0.0,
         cadence=3,
         actions=(
@@ -291,7 +291,7 @@ FOUND = {
     # already (1300002824, 1700080282, 1800016652, 1800053411).
     "a savepoint whose claim has ended removes what another has made sure of": Plan(
         1700080282,
-        swaps=False,
+        has_conditional_writes=False,
         switching=0.0,
         retained=1,
         cadence=2,
@@ -473,6 +473,13 @@ def test_a_restoration_is_not_hurt_by_files_of_a_snapshot_that_it_does_not_read(
     faults = Fault("pause", "delta commit", 2, 100, "savepoint", 25), Fault("pause", "read state", 1, 238, wakes=84)
     with simulated():
         history = checked(
-            Plan(1000071297, swaps=False, switching=0.15, cadence=1, actions=(*begin, *later), faults=faults)
+            Plan(
+                1000071297,
+                has_conditional_writes=False,
+                switching=0.15,
+                cadence=1,
+                actions=(*begin, *later),
+                faults=faults,
+            )
         )
     assert not history.broken, str(history)

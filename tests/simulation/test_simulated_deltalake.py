@@ -209,7 +209,7 @@ def _without_times(commit: Commit) -> Any:
 def compare(folder: Path, number: int) -> None:
     """Take random steps with the real ``deltalake`` and the simulated one, and compare each answer and the logs."""
     draw = random.Random(f"deltalake {SEED} {number}")
-    disk = Disk(Scheduler(random.Random(0), 0.0), swaps=True, loses_power=False)
+    disk = Disk(Scheduler(random.Random(0), 0.0), has_conditional_writes=True, loses_power=False)
     partition = _PARTITIONS[number % len(_PARTITIONS)]
     real = Side(LocalStore(str(folder), "table"), DeltalakeTable, partition)
     made = Side(SimulatedStore(disk, "/lake"), SimulatedDeltalakeTable, partition)

@@ -77,10 +77,10 @@ _OPERATIONS = (
 )
 
 
-def compare(real: Store, number: int, *, swaps: bool = True) -> None:
+def compare(real: Store, number: int, *, has_conditional_writes: bool = True) -> None:
     """Do random operations with a real store and a simulated one, and compare each answer."""
     draw = random.Random(f"{SEED} {number}")
-    disk = Disk(Scheduler(random.Random(0), 0.0), swaps=swaps, loses_power=False)
+    disk = Disk(Scheduler(random.Random(0), 0.0), has_conditional_writes=has_conditional_writes, loses_power=False)
     clients = Client(real), Client(SimulatedStore(disk, "/lake"))
     done = []
     for step in range(_STEPS):
@@ -100,13 +100,13 @@ def test_the_same_sequence_gives_the_same_answers(real: str, number: int, tmp_pa
 @pytest.mark.spark
 @pytest.mark.parametrize("number", [0, *(pytest.param(each, marks=pytest.mark.slow) for each in range(1, 8))])
 def test_hadoop_gives_the_same_answers_too(spark: SparkSession, number: int, tmp_path: Path) -> None:
-    compare(HadoopStore(spark, str(tmp_path)), number, swaps=False)
+    compare(HadoopStore(spark, str(tmp_path)), number, has_conditional_writes=False)
 
 
 def test_without_compare_and_swap_two_may_both_succeed() -> None:
-    disk = Disk(Scheduler(random.Random(0), 0.0), swaps=False, loses_power=False)
+    disk = Disk(Scheduler(random.Random(0), 0.0), has_conditional_writes=False, loses_power=False)
     store = SimulatedStore(disk, "/lake")
-    assert not store.swaps
+    assert not store.has_conditional_writes
     assert store.create("lease.json", b"1")
     assert not store.create("lease.json", b"2")
     found = store.read_tagged("lease.json")
@@ -118,7 +118,7 @@ def test_without_compare_and_swap_two_may_both_succeed() -> None:
 def test_a_power_failure_undoes_the_newest_changes_alone() -> None:
     from tests.simulation.simulated_clock import Crash
 
-    disk = Disk(Scheduler(random.Random(0), 0.0), swaps=True, loses_power=True)
+    disk = Disk(Scheduler(random.Random(0), 0.0), has_conditional_writes=True, loses_power=True)
     store = SimulatedStore(disk, "/lake")
     store.write("a", "first")
     store.write("a", "second")

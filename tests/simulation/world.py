@@ -48,7 +48,9 @@ class World:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.scheduler = Scheduler(random.Random(plan.seed), plan.switching)
-        self.disk = Disk(self.scheduler, swaps=plan.swaps, loses_power=plan.loses_power)
+        self.disk = Disk(
+            self.scheduler, has_conditional_writes=plan.has_conditional_writes, loses_power=plan.loses_power
+        )
         self.disk.spark_writes = plan.spark_writes
         self.lake = Lake()
         self.drivers: list[Driver] = []

@@ -60,7 +60,7 @@ def opened(endpoint: str, bucket: str = BUCKET) -> ObjectStore:
 
 def uses(store: ObjectStore) -> dict[str, Callable[[], object]]:
     return {
-        "looked for": store.exists,
+        "accessed": store.exists,
         "read": lambda: store.read("a"),
         "written": lambda: store.write("a", "b"),
         "swapped": lambda: store.replace("a", b"b", None),
@@ -69,7 +69,7 @@ def uses(store: ObjectStore) -> dict[str, Callable[[], object]]:
         "measured": lambda: store.size("a"),
         "dated": lambda: store.modified("a"),
         "place": store.check_place,
-        "swaps": store.check_swaps,
+        "conditional": store.check_conditional_writes,
     }
 
 
@@ -130,11 +130,11 @@ def test_a_passing_error_is_bridged(server: S3Server) -> None:
 
 def test_a_store_that_does_not_know_conditional_writes_is_found(server: S3Server) -> None:
     store = opened(server.endpoint)
-    store.check_swaps()
+    store.check_conditional_writes()
     server.ignores_conditions = True
-    assert "does not honour conditional writes" in said(store.check_swaps)
+    assert "does not honour conditional writes" in said(store.check_conditional_writes)
     server.ignores_conditions, server.refuses_conditions = False, UNKNOWN_CONDITION
-    assert "does not honour conditional writes" in said(store.check_swaps)
+    assert "does not honour conditional writes" in said(store.check_conditional_writes)
     assert store.names("") == []
 
 

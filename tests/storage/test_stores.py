@@ -271,7 +271,7 @@ def test_hadoops_store_keeps_the_contract_alone(spark: SparkSession, tmp_path: P
     store = HadoopStore(spark, f"{tmp_path}/my checkpoint")
     keeps_the_contract(store)
     compares_and_swaps(store)
-    assert not store.swaps
+    assert not store.has_conditional_writes
 
 
 @pytest.mark.spark
@@ -285,12 +285,12 @@ def test_a_local_path_needs_no_jvm_however_it_is_spelled(spark: SparkSession, tm
 def test_an_object_store_without_conditional_writes_is_found(store: Store) -> None:
     if not isinstance(store, ObjectStore):
         pytest.skip("a file system has other ways")
-    store.check_swaps()
+    store.check_conditional_writes()
     assert store.names("") == []
     put = store._client.put
     store._client = Unconditional(put, store._client)  # type: ignore[assignment]
     with pytest.raises(cj.CheckpointError, match=r"does not honour conditional writes .*spark.cojoin.storage=hadoop"):
-        store.check_swaps()
+        store.check_conditional_writes()
 
 
 def test_hadoops_marker_of_a_directory_is_no_file_in_it() -> None:

@@ -142,7 +142,6 @@ class Explanation:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        """Return the explanation as HTML, for notebooks."""
         head, *texts = self._texts()
         return Display(head, notes=texts).html()
 

@@ -217,7 +217,6 @@ class QueryState:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        """Return the summary as HTML, for notebooks."""
         groups = self._largest_groups()
         return Display("\n".join(self._headline()), self._sizes(), [groups] if groups else []).html()
 
@@ -226,21 +225,16 @@ class QueryState:
         return [("holds", "rows", "bytes"), *sizes]
 
     def _waiting(self, name: str, *, paired: bool) -> DataFrame:
-        names = self.stored.tables[name].schema.names
-        frame, flag = self.stored.rows(name), F.lit(None).cast("boolean")
+        names, flag = self.stored.tables[name].schema.names, F.lit(None).cast("boolean")
         if name in PAIRED:
-            names = names[:-1]
-            frame = frame.toDF(*_numbered(len(names) + 1))
-            flag = F.col(f"c{len(names)}")
-        else:
-            frame = frame.toDF(*_numbered(len(names)))
+            names, flag = names[:-1], F.col(f"c{len(names) - 1}")
         added = {"waits_for": F.lit(BUFFERS[name][1]), **({"matched": flag} if paired else {})}
-        return _select(frame, names, added)
+        return _select(self.stored.numbered(name), names, added)
 
     def _state(self, name: str) -> DataFrame:
         schema = self.stored.tables[name].schema
         keys, stored = schema.names[:-1], schema.field(-1).type
-        frame = self.stored.rows(name).toDF(*_numbered(len(schema)))
+        frame = self.stored.numbered(name)
         column = F.col(f"c{len(keys)}")
         if split_type(stored)[1] is None:
             return _select(frame, keys, {"value": column})
@@ -249,27 +243,19 @@ class QueryState:
 
     def _timers(self, name: str) -> DataFrame:
         keys = self.stored.tables[name].schema.names[:-1]
-        frame = self.stored.rows(name).toDF(*_numbered(len(keys) + 1))
         millis = F.col(f"c{len(keys)}")
-        return _select(
-            frame, keys, {"domain": F.lit(DOMAINS[name]), "timestamp": _moment(millis), "timestamp_ms": millis}
-        )
+        added = {"domain": F.lit(DOMAINS[name]), "timestamp": _moment(millis), "timestamp_ms": millis}
+        return _select(self.stored.numbered(name), keys, added)
 
     def _keys(self, name: str) -> DataFrame:
         names = self.stored.tables[name].schema.names
         positions = [names.index(column) for column in key_columns(name, self.inputs)]
-        frame = self.stored.rows(name).toDF(*_numbered(len(names)))
-        return frame.select(
+        return self.stored.numbered(name).select(
             *(F.col(f"c{position}").alias(key) for position, key in zip(positions, self.inputs[0].key, strict=True))
         )
 
 
 _ORIGINS = {"snapshot": "a snapshot", "state store": "Spark's own state store"}
-
-
-def _numbered(count: int) -> list[str]:
-    # Named by position: the original names may have dots, or differ only in case.
-    return [f"c{position}" for position in range(count)]
 
 
 def _select(numbered: DataFrame, names: Sequence[str], added: Mapping[str, Column]) -> DataFrame:

@@ -111,11 +111,7 @@ def read_rejected(spark: SparkSession, checkpoint: Location | Snapshot, input: s
     if location.get("batch_id") is None:
         return empty_frame(spark, columns.schema)
     rejected = _opened(spark, location).where(F.col("input") == F.lit(spec.name))
-
-    def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return columns(batches)
-
-    return _with_ids(rejected).mapInArrow(for_workers(read), spark_schema(columns.schema))
+    return _with_ids(rejected).mapInArrow(for_workers(columns), spark_schema(columns.schema))
 
 
 def _opened(spark: SparkSession, output: Mapping[str, Any]) -> DataFrame:

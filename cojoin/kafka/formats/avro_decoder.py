@@ -326,7 +326,8 @@ class _Resolution:
             raise ValueError(msg)
         if own in RECORDS:
             if wanted is not None and pa.types.is_decimal(wanted):
-                return _variable_scale(self._record(theirs, ours, None))
+                parts = self._record(theirs, ours, None)
+                return _converting(parts, lambda row: exact_decimal(row["value"], row["scale"]))
             return self._record(theirs, ours, wanted)
         if own == "array":
             item = self.reader(theirs["items"], ours["items"], f"an element of {place}", wanted_part(wanted))
@@ -563,10 +564,6 @@ def _refusing(why: str) -> _Reader:
         raise DamageError(why)
 
     return read
-
-
-def _variable_scale(reader: _Reader) -> _Reader:
-    return _converting(reader, lambda row: exact_decimal(row["value"], row["scale"]))
 
 
 def avro_columns(registered: RegisteredSchema, part: str, label: str) -> pa.StructType:

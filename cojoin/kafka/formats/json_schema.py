@@ -209,8 +209,8 @@ class _Part:
         schema = self._schema
         types: list[pa.DataType | None] = []
         if "$ref" in schema:
-            referred = self._referred()
-            if referred is not None and not any(dtype in str(self._dialect()) for dtype in _NEW_DRAFTS):
+            referred, dialect = self._referred(), self._root.get("$schema") if isinstance(self._root, dict) else None
+            if referred is not None and not any(draft in str(dialect) for draft in _NEW_DRAFTS):
                 return referred
             types.append(referred)
         members = schema.get("allOf")
@@ -223,9 +223,6 @@ class _Part:
         for dtype in types:
             together = self._both(together, dtype)
         return together
-
-    def _dialect(self) -> Any:
-        return self._root.get("$schema") if isinstance(self._root, dict) else None
 
     def _referred(self) -> pa.DataType | None:
         reference = str(self._schema["$ref"])

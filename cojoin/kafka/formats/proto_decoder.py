@@ -535,8 +535,6 @@ class _Ranges:
 
 @dataclass(frozen=True)
 class _Entry:
-    """An entry of a map."""
-
     key: Any
     value: Any
 

@@ -284,16 +284,14 @@ def _converter(dtype: pa.DataType) -> Callable[[Any], Any] | None:
         return None if inner is None else lambda values: [_applied(inner, value) for value in values]
     if pa.types.is_struct(dtype):
         fields = {field.name: convert for field in dtype if (convert := _converter(field.type)) is not None}
-        return None if not fields else lambda value: _with(value, fields)
+        if not fields:
+            return None
+        return lambda value: value | {name: _applied(convert, value[name]) for name, convert in fields.items()}
     return None
 
 
 def _applied(convert: Callable[[Any], Any] | None, value: Any) -> Any:
     return value if convert is None or value is None else convert(value)
-
-
-def _with(value: Mapping[str, Any], fields: Mapping[str, Callable[[Any], Any]]) -> dict[str, Any]:
-    return {**value, **{name: _applied(convert, value[name]) for name, convert in fields.items()}}
 
 
 _MICROS, _NANOS = 1_000_000, 1_000

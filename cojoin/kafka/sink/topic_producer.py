@@ -177,8 +177,8 @@ class TopicProducer(TopicConnection):
         further: list[dict[str, Any]] = [{} for _ in range(0 if times is None and headers is None else count)]
         for at, sent_at in enumerate(times or ()):
             further[at]["timestamp"] = sent_at or 0
-        for at, named in enumerate(() if headers is None else self._named(headers)):
-            further[at]["headers"] = named
+        for at, contents in enumerate(headers or ()):
+            further[at]["headers"] = list(zip(self._target.headers, contents, strict=True))
         try:
             for key, value, options in zip(keys, values, further or repeat({}), strict=False):
                 while True:
@@ -217,10 +217,6 @@ class TopicProducer(TopicConnection):
                 f"can be reached, or wait for longer with patience=, and start the query again"
             )
             raise QueryFailedError(msg)
-
-    def _named(self, headers: list[list[bytes | None]]) -> list[list[tuple[str, bytes | None]]]:
-        names = self._target.headers
-        return [list(zip(names, each, strict=True)) for each in headers]
 
     def _undelivered(self, error: KafkaError | None, _: object) -> None:
         if error is not None and len(self._failed) < 10:

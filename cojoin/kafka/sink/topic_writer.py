@@ -303,28 +303,23 @@ class BatchTask:
 
     def _once(self, number: int, batches: Iterable[pa.RecordBatch], batch: BatchMarker) -> _Outcome:
         with closing(TopicTransactions(self.target, number)) as transactions:
-            return self._written(transactions, number, batches, batch)
-
-    def _written(
-        self, transactions: TopicTransactions, number: int, batches: Iterable[pa.RecordBatch], batch: BatchMarker
-    ) -> _Outcome:
-        former = transactions.take_over()
-        if former is None and self.known != NO_BATCH:
-            self._check_topic(transactions)
-        _check_marker(former, self.target, batch.batch_id, self.known)
-        if former is not None and former.batch is not None and former.newest == batch.batch_id:
-            batch.compare(former.batch, f"topic {self.target.topic!r}", self.cure)
-            return _Outcome(number, "there", rows=sum(each.num_rows for each in batches))
-        marker = TopicMarker(batch.batch_id, self.target.epoch, self.target.tasks, batch)
-        try:
-            transactions.begin()
-            rows = _send(transactions, batches)
-            self._check_count(rows, batch)
-            transactions.mark(marker)
-            transactions.commit()
-        except BaseException:
-            transactions.abort()
-            raise
+            former = transactions.take_over()
+            if former is None and self.known != NO_BATCH:
+                self._check_topic(transactions)
+            _check_marker(former, self.target, batch.batch_id, self.known)
+            if former is not None and former.batch is not None and former.newest == batch.batch_id:
+                batch.compare(former.batch, f"topic {self.target.topic!r}", self.cure)
+                return _Outcome(number, "there", rows=sum(each.num_rows for each in batches))
+            marker = TopicMarker(batch.batch_id, self.target.epoch, self.target.tasks, batch)
+            try:
+                transactions.begin()
+                rows = _send(transactions, batches)
+                self._check_count(rows, batch)
+                transactions.mark(marker)
+                transactions.commit()
+            except BaseException:
+                transactions.abort()
+                raise
         return _Outcome(number, "written", rows=rows)
 
     def _check_topic(self, transactions: TopicTransactions) -> None:

@@ -181,17 +181,13 @@ def _pieces(
 ) -> DataFrame:
     schema = state.tables[name].schema
     # Columns are named by position, since names may have dots or differ only in case.
-    numbered = state.rows(name).toDF(*(f"c{position}" for position in range(len(schema))))
     hashed, spread = (
         [F.col(f"c{schema.names.index(column)}") for column in columns]
         for columns in (rescaling.key_columns(name, inputs), rescaling.spreading_columns(name, inputs, schema))
     )
     group = key_group(hashed, len(labels), spread).alias("group")
-
-    def pack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return _pack(batches, name, schema, inputs, labels, query_id)
-
-    return numbered.select("*", group).mapInArrow(for_workers(pack), CONTROL_DDL)
+    pack = partial(_pack, name=name, schema=schema, inputs=inputs, labels=labels, query_id=query_id)
+    return state.numbered(name).select("*", group).mapInArrow(for_workers(pack), CONTROL_DDL)
 
 
 def _pack(

@@ -169,7 +169,7 @@ def _encodings(schema: pa.Schema) -> tuple[list[str], list[str]]:
 
 
 class CallFiles:
-    """The files that one call writes itself, at most one for each output in ``targets``, by kind."""
+    """The files that one call or one task writes itself, at most one for each output in ``targets``, by kind."""
 
     def __init__(self, targets: Mapping[int, FileTarget]) -> None:
         self._targets = targets
@@ -179,11 +179,15 @@ class CallFiles:
         """Write rows to the output's file; return False, without writing, if they are few or it has no target."""
         if kind not in self._targets or rows.num_rows < _OWN_FILE_ROWS:
             return False
+        for batch in rows.to_batches():
+            self.add(kind, batch)
+        return True
+
+    def add(self, kind: int, batch: pa.RecordBatch) -> None:
+        """Write rows to the output's file."""
         if kind not in self._files:
             self._files[kind] = TargetFile(self._targets[kind])
-        for batch in rows.to_batches():
-            self._files[kind].add(batch)
-        return True
+        self._files[kind].add(batch)
 
     def complete(self) -> list[tuple[int, bytes]]:
         """Complete the files, and return their lines, each with its kind."""
@@ -209,9 +213,7 @@ class _Writer:
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         check_places()
-        files: dict[int, TargetFile] = {}
-        of_calls: list[Path] = []
-        schema = None
+        files, of_calls, schema = CallFiles(self.targets), list[Path](), None
         try:
             for batch in batches:
                 schema = batch.schema
@@ -220,22 +222,19 @@ class _Writer:
                 is_passed_on = [not self._writes(*each, files, of_calls) for each in zip(kinds, messages, strict=True)]
                 if any(is_passed_on):
                     yield batch.filter(pa.array(is_passed_on))
-            lines = [(kind, file.close().to_json()) for kind, file in files.items()]
+            lines = files.complete()
         except BaseException:
-            for file in files.values():
-                file.remove()
+            files.remove()
             for path in of_calls:
                 path.unlink(missing_ok=True)
             raise
-        # Otherwise an idle worker would keep this memory until its next task.
-        pa.default_memory_pool().release_unused()
         if lines:
             yield pa.RecordBatch.from_arrays(
                 [pa.array([kind for kind, _ in lines], pa.int8()), pa.array([line for _, line in lines], pa.binary())],
                 schema=schema,
             )
 
-    def _writes(self, kind: int, message: pa.Buffer, files: dict[int, TargetFile], of_calls: list[Path]) -> bool:
+    def _writes(self, kind: int, message: pa.Buffer, files: CallFiles, of_calls: list[Path]) -> bool:
         """Write the rows of a message; return False, without writing, if it is a line or its output has no target.
 
         ``files`` receives the rows by kind, and ``of_calls`` the path of a file that a call has written.
@@ -246,9 +245,7 @@ class _Writer:
         if message[:1].to_pybytes() == _LINE:
             of_calls.append(Path(target.folder) / WrittenFile.read(message.to_pybytes()).name)
             return False
-        if kind not in files:
-            files[kind] = TargetFile(target)
-        files[kind].add(read_message(message, target.schema))
+        files.add(kind, read_message(message, target.schema))
         return True
 
 

@@ -253,11 +253,8 @@ class RemoteWriter:
             files, self.query_id, lease, manifests, progress, last, self.begins_at, self.described
         )
         outputs = open_outputs(session, self.sinks, opened, self.plan)
-        writer = BatchWriter(self.plan, opened, outputs, _ignore, self.retained, row_limit_only=False)
+        # The process that started the query reads the manifests itself.
+        writer = BatchWriter(self.plan, opened, outputs, lambda _: None, self.retained, row_limit_only=False)
         tables = None if self.side is None else TableLoads(self.side, files, lease.check)
         places = shared_places(session, files, self.sinks)
         return writer, HistoryHolds(self.streams, files, self.begins_at), tables, places
-
-
-def _ignore(manifest: object) -> None:
-    """Do nothing, since the process that started the query reads the manifests."""

@@ -233,7 +233,8 @@ def check_whole_feeds(inputs: Sequence[BoundInput]) -> None:
 
 
 def _warned(label: str, option: str, known: Sequence[Mapping[str, Any]] = (), planned_from: int = 0) -> str:
-    planned = (_path(each["path"]) for each in known if each["batchId"] >= planned_from and _is_local(each["path"]))
+    urls = (urlsplit(each["path"]) for each in known if each["batchId"] >= planned_from)
+    planned = (unquote(url.path) for url in urls if url.scheme == "file")
     gone = [each for each in _for_a_second(planned) if not Path(each).exists()]
     count = f". Of the batch that is planned {len(gone):,} are gone, such as {gone[0]}" if gone else ""
     return (
@@ -314,10 +315,6 @@ def _for_a_second(items: Iterable[Any]) -> Iterator[Any]:
 def _is_hidden(name: str) -> bool:
     """Return whether Spark does not read a file or folder of a name."""
     return name.startswith(".") or (name.startswith("_") and "=" not in name)
-
-
-def _is_local(url: str) -> bool:
-    return urlsplit(url).scheme == "file"
 
 
 def _path(url: str) -> str:

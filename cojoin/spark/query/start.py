@@ -202,7 +202,7 @@ def _checked_place(spark: SparkSession, checkpoint: str) -> Store:
     """Return the checkpoint's directory, after checking it and the session's settings for a query on it."""
     files = open_store(spark, checkpoint)
     files.check_place()
-    files.check_swaps()
+    files.check_conditional_writes()
     check_file_manager(spark, files)
     task_memory(spark)
     return files
@@ -273,10 +273,10 @@ def _looked_ahead(
     """
     if not trigger.is_bounded:
         return None, (False, False)
-    held_back = [[] if source is None else source.held_back() for source in sources]
+    spans, held_back = zip(*((None, []) if each is None else each.look_ahead() for each in sources), strict=True)
     for warning in itertools.chain(*held_back):
         warnings.warn(warning, stacklevel=5)
-    known = [span for source in sources if source is not None and (span := source.span()) is not None]
+    known = [span for span in spans if span is not None]
     span = (min(begin for begin, _ in known), max(end for _, end in known)) if known else None
     return span, tuple(map(bool, held_back))
 
@@ -384,10 +384,6 @@ class _Start:
         writer.check()
         return writer
 
-    def _open_segments(self, memory: int | None) -> SegmentFolder | None:
-        last = self.checkpoint.last
-        return open_segments(self.new.files, memory, names_files=last is not None and bool(last.segments))
-
     def stream(self, batch: Any, control: DataFrame, phase: Phase = "main") -> DataStreamWriter:
         """Return the stream of a phase, without a trigger, whose micro-batches a function writes."""
         files, plan = self.new.files, self.new.plan
@@ -396,7 +392,8 @@ class _Start:
             plan = replace(plan, segments=replace(plan.segments, memory_bytes=memory))
         setting = None if adapter_of(self.new.spark).runs_batches else setting_of(self.checkpoint.query_id)
         resumed = self.starts if plan.follows_clock else frozenset()
-        cadence, segments = SnapshotCadence.of(self.options.checkpoint_interval), self._open_segments(memory)
+        cadence, last = SnapshotCadence.of(self.options.checkpoint_interval), self.checkpoint.last
+        segments = open_segments(files, memory, names_files=last is not None and bool(last.segments))
         emitted = self.emit(plan, self.inputs, control, resumed, cadence, segments, setting, phase)
         return emitted.writeStream.foreachBatch(batch).option("checkpointLocation", files.path("spark"))
 

@@ -305,7 +305,6 @@ class NewSavepoint:
 
 
 def _snapshot_rows(contents: DataFrame, headers: Mapping[int, str], batch_id: int) -> DataFrame:
-    """Return the rows of a snapshot."""
 
     def rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:

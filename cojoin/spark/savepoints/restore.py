@@ -405,7 +405,6 @@ def write_restoration(new: NewQuery, restoration: Restoration, check: Callable[[
 
 
 def _delete_former_rows(files: Store, epoch: int) -> None:
-    """Delete the rows that earlier starts have written."""
     for name in files.names(_FOLDER):
         written_by = name.removeprefix(_ROWS)
         if name == _FORMER_ROWS or (name.startswith(_ROWS) and written_by.isdigit() and int(written_by) < epoch):

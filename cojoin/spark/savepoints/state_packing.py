@@ -29,7 +29,7 @@ from cojoin.engine.values.rows import decode_rows
 from cojoin.engine.values.tables import take_rows
 from cojoin.errors import CheckpointError
 from cojoin.session.sealed import for_workers
-from cojoin.spark.batch.packing import key_group
+from cojoin.spark.batch.packing import chunks, key_group
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -44,7 +44,6 @@ CONTENT_DDL = "key_group int, content binary, statistics string"
 
 _PIECE_DDL, _FAULTS = "label int, name string, payload binary", "@faults"
 _PIECE = pa.schema([("label", pa.int32()), ("name", pa.string()), ("payload", pa.binary())])
-_CHUNK_ROWS = 100_000
 _TIMERS = ("timers", "processing_timers")
 
 
@@ -89,14 +88,7 @@ def _pieces(part: Part, labels: tuple[int, ...]) -> DataFrame:
     group = key_group(hashed, len(labels), spread).alias("group")
 
     def pack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        waiting: list[pa.RecordBatch] = []
-        for batch in batches:
-            waiting.append(batch)
-            if sum(each.num_rows for each in waiting) >= _CHUNK_ROWS:
-                yield pack_rows(pa.Table.from_batches(waiting), shape, labels)
-                waiting = []
-        if waiting:
-            yield pack_rows(pa.Table.from_batches(waiting), shape, labels)
+        return (pack_rows(chunk, shape, labels) for chunk in chunks(batches))
 
     return part.frame.select("*", group).mapInArrow(for_workers(pack), _PIECE_DDL)
 

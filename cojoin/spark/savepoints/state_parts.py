@@ -26,7 +26,7 @@ from cojoin.engine.display import show_row
 from cojoin.engine.state.descriptors import stored_type
 from cojoin.engine.state.ttl import split_type
 from cojoin.engine.time.time_axis import TimeAxis, micros_of
-from cojoin.engine.values.rows import decode_rows
+from cojoin.engine.values.rows import decode_rows, free_name
 from cojoin.engine.values.schema_evolution import differences, evolve
 from cojoin.engine.values.tables import up_to_millis
 from cojoin.errors import CheckpointError, ConfigurationError, did_you_mean
@@ -297,7 +297,7 @@ class GivenParts:
         side = names.index(name)
         spec, label = self.target.inputs[side], f"buffered rows of {name!r}"
         allowed = waits(self.target.schemas, side)
-        reason, flag = _free("waits_for", spec.schema.names), _free("matched", spec.schema.names)
+        reason, flag = free_name("waits_for", spec.schema.names), free_name("matched", spec.schema.names)
         optional = pa.schema([(reason, pa.string()), (flag, pa.bool_())])
         chosen = _chosen(label, frame, spec.schema, spec.key, optional)
         present = {*frame.columns}
@@ -332,7 +332,7 @@ class GivenParts:
         stored = stored_type(known[name])
         kind = type(known[name]).__name__.removesuffix("StateDescriptor").lower()
         plain, clock = split_type(stored)
-        value, access = _free("value", target.key.names), _free("last_access", target.key.names)
+        value, access = free_name("value", target.key.names), free_name("last_access", target.key.names)
         expected = target.key.append(pa.field(value, plain))
         if clock is not None:
             expected = expected.append(pa.field(access, _accesses(stored)))
@@ -347,7 +347,7 @@ class GivenParts:
         target = self.target
         allowed = domains(target.schemas, by_clock=target.by_clock)
         names = target.key.names
-        domain, moment, millis = (_free(each, names) for each in ("domain", "timestamp", "timestamp_ms"))
+        domain, moment, millis = (free_name(each, names) for each in ("domain", "timestamp", "timestamp_ms"))
         both = pa.schema([(moment, _TIME), (millis, pa.int64())])
         chosen = _chosen("timers", frame, target.key.append(pa.field(domain, pa.string())), names, both)
         present = {*frame.columns}
@@ -437,14 +437,6 @@ def _part(
 
 def _places(schema: pa.Schema, names: Sequence[str]) -> tuple[int, ...]:
     return tuple(schema.names.index(name) for name in names)
-
-
-def _free(name: str, taken: Sequence[str]) -> str:
-    """Return the name that ``read_state`` gives a column next to others."""
-    lowered = {each.lower() for each in taken}
-    while name.lower() in lowered:
-        name = f"_{name}"
-    return name
 
 
 def _accesses(stored: pa.DataType) -> pa.DataType:

@@ -183,7 +183,7 @@ def _kept(target: StateTarget, existing: QueryState, name: str) -> Part:
     """Return a table of the state that is followed, as it is."""
     schema = existing.stored.tables[name].schema
     keys = tuple(schema.names.index(each) for each in rescaling.key_columns(name, target.inputs))
-    frame = existing.stored.rows(name).toDF(*(f"c{at}" for at in range(len(schema))))
+    frame = existing.stored.numbered(name)
     spreading = tuple(map(schema.names.index, rescaling.spreading_columns(name, target.inputs, schema)))
     return Part(frame, PartShape(f"table {name!r}", "table", name, schema, schema, keys, spreading=spreading))
 

@@ -57,6 +57,10 @@ class FileRows:
             for batch in rows_between(file, schema, 0, file.metadata.num_rows):
                 yield pa.Table.from_arrays(batch.columns, schema=schema)
 
+    def read_all(self, files: Iterable[WrittenFile], schema: pa.Schema) -> Iterator[pa.Table]:
+        """Yield the rows of files, one after another; errors are those of ``read``."""
+        return (rows for file in files for rows in self.read(file.name, schema))
+
     @contextlib.contextmanager
     def _opened(self, name: str) -> Iterator[StoredFile]:
         try:
@@ -129,8 +133,7 @@ class BatchRows:
                 yield from rows_at(self._source.read(file.name, self.stored_schema), own, is_kept=True)
 
     def _all(self, schema: pa.Schema) -> pa.Table:
-        tables = [table for file in self.files for table in self._source.read(file.name, schema)]
-        return concat([schema.empty_table(), *tables])
+        return concat([schema.empty_table(), *self._source.read_all(self.files, schema)])
 
 
 class KeyWarnings:

@@ -292,7 +292,7 @@ class DeltaSink(Sink):
         _, why = self.target(session, schema, transactions)
         if why is None:
             try:
-                transactions.batches().store.check_swaps()
+                transactions.batches().store.check_conditional_writes()
             except CheckpointError as error:
                 msg = f"{role}: {error}"
                 raise ConfigurationError(msg) from error

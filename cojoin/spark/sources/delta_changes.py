@@ -20,6 +20,7 @@ So a binary search finds which files are gone; a file that something else has de
 from __future__ import annotations
 
 import json
+from bisect import bisect_left
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -110,15 +111,9 @@ def _vacuumed_versions(spark: SparkSession, location: str, first: int) -> list[i
     if log is None:
         return []
     files, store = sorted(_mortal_files(log, first)), open_store(spark, log.path, "Delta table")
-    gone, present = 0, len(files)
     if files and store.exists(files[0].path):
         return []
-    while gone < present:
-        middle = (gone + present) // 2
-        if store.exists(files[middle].path):
-            present = middle
-        else:
-            gone = middle + 1
+    gone = bisect_left(files, x=True, key=lambda file: store.exists(file.path))
     return sorted({version for file in files[:gone] for version in file.needed_by})
 
 
@@ -251,9 +246,7 @@ class DeltaChanges(Source):
         if not streaming:
             msg = f"source {self.title}: {self.why_endless()}"
             raise ConfigurationError(msg)
-        spark = active_session()
-        if spark is not None:
-            self.check_feed(spark)
+        self.check_feed(self.session())
         frame = super().open()
         columns = [name for name in frame.columns if name != CHANGE_TYPE]
         taken = [name for name in columns if name.lower() == DELETED]

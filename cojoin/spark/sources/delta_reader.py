@@ -104,20 +104,11 @@ def ranges_of(reading: TableReading, files: Sequence[StreamFile]) -> list[Ranges
 def data_source(name: str, reading: TableReading) -> type[DataSource]:
     """Return a data source class for a table, as ``cojoin.kafka.reader`` does for topics."""
     reader = Sealed(partial(_reader, reading))
-
-    def stream_reader(self: DataSource, schema: Any) -> Any:
-        del self, schema
-        return reader()
-
-    def schema(self: DataSource) -> str:
-        del self
-        return RANGES_DDL
-
-    def named(cls: type[DataSource]) -> str:
-        del cls
-        return name
-
-    members = {"name": classmethod(named), "schema": schema, "streamReader": stream_reader}
+    members = {
+        "name": classmethod(lambda _: name),
+        "schema": lambda _: RANGES_DDL,
+        "streamReader": lambda *_, **_schema: reader(),
+    }
     return type("DeltaDataSource", (DataSource,), members)
 
 

@@ -25,7 +25,7 @@ from cojoin.errors import CheckpointError, ConfigurationError
 from cojoin.session.arrow_types import arrow_schema, arrow_type, spark_schema
 from cojoin.session.delta_tables import columns_of, quoted_table, read_table
 from cojoin.session.sealed import for_workers
-from cojoin.session.sessions import active_session, adapter_of
+from cojoin.session.sessions import adapter_of
 from cojoin.session.spark_errors import JAVA_ERRORS, first_line
 from cojoin.spark.batch.direct_reader import TABLE_SETTING, DirectReader, why_by_columns, why_by_settings
 from cojoin.spark.batch.packing import Grouping
@@ -111,8 +111,7 @@ class StaticTable(Source):
     def check(self, *, is_new: bool) -> list[str]:
         """Raise a ConfigurationError if the table or the version can't be read; it has no warnings."""
         del is_new
-        session = active_session()
-        assert session is not None
+        session = self.session()
         self.at(session, self.newest(session))
         return []
 
@@ -185,10 +184,7 @@ class StaticTable(Source):
     def open(self, *, streaming: bool = True) -> DataFrame:
         """Open the version with the active Spark session, always as a static DataFrame."""
         del streaming
-        session = active_session()
-        if session is None:
-            msg = f"{self._shown}: no Spark session is active; make one with cojoin.spark_session()"
-            raise ConfigurationError(msg)
+        session = self.session()
         self._refuse_stream(session)
         return self.at(session, self.newest(session))
 
@@ -241,7 +237,7 @@ def rows_of(session: SparkSession, opened: OpenTable, schema: pa.Schema, label: 
     tasks = adapter_of(session).parallel_tasks()
     reading = TableReading(opened.store.root, opened.store.for_tasks(), table.table_id, columns, tasks=tasks)
     tasks_of_files = ranges_of(reading, reading.stream().snapshot(table.version))
-    texts = [json.dumps([_as_text(part) for part in task.value]) for task in tasks_of_files]
+    texts = [json.dumps(task.value, default=_as_text) for task in tasks_of_files]
     places, stored = places_of_store(opened.store), stored_schema(columns, schema)
     reader = DirectReader(label, None, Grouping(schema, (), 1), places, TABLE_SETTING, stored)
     names = [f"c{at}" for at in range(len(schema))]
@@ -259,9 +255,8 @@ def rows_of(session: SparkSession, opened: OpenTable, schema: pa.Schema, label: 
     return frame.toDF(*schema.names)
 
 
-def _as_text(part: Mapping[str, Any]) -> dict[str, Any]:
-    deleted = part["deleted"]
-    return {**part, "deleted": None if deleted is None else base64.b64encode(deleted).decode()}
+def _as_text(content: bytes) -> str:
+    return base64.b64encode(content).decode()
 
 
 def _of_text(part: Mapping[str, Any]) -> dict[str, Any]:

@@ -26,53 +26,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from cojoin.delta.table_log import TableLog
+    from cojoin.engine.input import Input
     from cojoin.engine.input_spec import InputSpec
     from cojoin.engine.row_changes import ChangeFeed
     from cojoin.spark.batch.packing import Grouping
-
-
-def check_position(
-    spark: SparkSession,
-    label: str,
-    format: str,  # noqa: A002 - Spark's word
-    location: str | None,
-    offset: str | None,
-) -> list[str]:
-    """Return a description of each loss of a source after a position, which the user may accept.
-
-    ``format`` is Spark's name. ``offset`` is a line of Spark's offset log; None or ``-`` if nothing was read yet.
-
-    Raises:
-        CheckpointError: The query can't continue with this source.
-    """
-    if offset is None or not has_read(offset):
-        return []
-    if format == "delta":
-        first, earliest = _delta_versions(spark, label, str(location), offset)
-        if earliest > first:
-            which = f"version {first} is" if earliest == first + 1 else f"versions {first} to {earliest - 1} are"
-            return [f"{label}: Delta table {location}: {which} gone from the log"]
-    # A file source needs only the files that are still to come.
-    return []
-
-
-def _moved_past_losses(
-    spark: SparkSession,
-    label: str,
-    format: str,  # noqa: A002 - Spark's word
-    location: str | None,
-    offset: str | None,
-) -> str | None:
-    """Return the position, in the same form, moved past all losses to the earliest one that is available.
-
-    Raises:
-        CheckpointError: The query can't continue with this source.
-    """
-    if offset is None or not check_position(spark, label, format, location, offset):
-        return offset
-    _, earliest = _delta_versions(spark, label, str(location), offset)
-    position = {"sourceVersion": 1, "reservoirVersion": earliest, "index": -1, "isStartingVersion": False}
-    return json.dumps(json.loads(offset) | position, separators=(",", ":"))
 
 
 def _delta_versions(spark: SparkSession, label: str, location: str, offset: str) -> tuple[int, int]:
@@ -191,6 +148,7 @@ class Source:
         partition: The source's columns that identify a row's source partition.
         sequence: The source's columns that order the rows of one partition.
         snapshot_version: The version of a table with which its changes begin; None is the newest at the first batch.
+        max_drift_ms: The milliseconds by which records' timestamps may be after their event times; None without any.
     """
 
     format: str
@@ -200,6 +158,7 @@ class Source:
     partition: tuple[str, ...] = ()
     sequence: tuple[str, ...] = ()
     snapshot_version: int | None = None
+    max_drift_ms: int | None = None
 
     is_in_python: ClassVar[bool] = False
     """Whether its reader is Python's, for which Spark starts a process whenever a query starts."""
@@ -263,19 +222,9 @@ class Source:
         del other
         return self
 
-    def with_key(self, key: tuple[str, ...], event_time: str | None, *, snapshot_first: bool) -> Source:
-        """Return this source as it is read for a key and known times; most sources do not change."""
-        del key, event_time, snapshot_first
-        return self
-
-    def of_input(self, name: str) -> Source:
-        """Return this source with its input's name, for messages of records; most sources have none."""
-        del name
-        return self
-
-    def with_max_ahead(self, max_ahead_ms: int) -> Source:
-        """Return this source with a limit for its own timestamps; most sources have none and do not change."""
-        del max_ahead_ms
+    def of_input(self, name: str, declared: Input | None = None) -> Source:
+        """Return this source with its input's name, for messages, and settings; most sources do not change."""
+        del name, declared
         return self
 
     def why_endless(self) -> str | None:
@@ -300,11 +249,22 @@ class Source:
         Raises:
             CheckpointError: The query can't continue with this source.
         """
-        return check_position(spark, label, self.format, self.location, offset)
+        # A source of files needs only those that are still to come.
+        if self.format != "delta" or offset is None or not has_read(offset):
+            return []
+        first, earliest = _delta_versions(spark, label, str(self.location), offset)
+        if earliest == first:
+            return []
+        which = f"version {first} is" if earliest == first + 1 else f"versions {first} to {earliest - 1} are"
+        return [f"{label}: Delta table {self.location}: {which} gone from the log"]
 
     def with_losses_accepted(self, spark: SparkSession, label: str, offset: str | None) -> str | None:
         """Return the position moved past the losses that ``lost_since`` returns for the same arguments."""
-        return _moved_past_losses(spark, label, self.format, self.location, offset)
+        if offset is None or not self.lost_since(spark, label, offset):
+            return offset
+        _, earliest = _delta_versions(spark, label, str(self.location), offset)
+        position = {"sourceVersion": 1, "reservoirVersion": earliest, "index": -1, "isStartingVersion": False}
+        return json.dumps(json.loads(offset) | position, separators=(",", ":"))
 
     def between(self, label: str, begin: str | None, ends: Sequence[str]) -> tuple[DataFrame, PlacedAt] | None:
         """Return the rows between positions as a static DataFrame, if the source has a position for each row.
@@ -336,13 +296,12 @@ class Source:
         del label
         return None
 
-    def span(self) -> tuple[int, int] | None:
-        """Return the first and the last time of its present content, in epoch milliseconds; None if unknown."""
-        return None
+    def look_ahead(self) -> tuple[tuple[int, int] | None, list[str]]:
+        """Return what a bounded run will read, and descriptions of the rows that it must leave for the next one.
 
-    def held_back(self) -> list[str]:
-        """Return descriptions of the rows that a bounded run must leave for the next; empty for most sources."""
-        return []
+        The former is the first and the last time of the present rows, in epoch milliseconds; None if it is unknown.
+        """
+        return None, []
 
     @property
     def ends_with_present_rows(self) -> bool:
@@ -382,11 +341,6 @@ class Source:
         raise NotImplementedError(msg)
 
     @property
-    def max_apart_ms(self) -> int | None:
-        """The milliseconds by which record timestamps may be after the rows' event times; None if it has none."""
-        return None
-
-    @property
     def is_named(self) -> bool:
         """Whether the location is a table's name, not a path."""
         return self.format == "delta" and not is_path(str(self.location))
@@ -394,7 +348,15 @@ class Source:
     @property
     def has_log(self) -> bool:
         """Whether Spark keeps a separate log of its reading of this source, as it does for files."""
-        return self.format != "delta"
+        return self.format != "delta" and not self.is_in_python
+
+    def session(self) -> SparkSession:
+        """Return the active Spark session; a ConfigurationError where there is none."""
+        spark = active_session()
+        if spark is None:
+            msg = f"source {self.title}: no Spark session is active; make one with cojoin.spark_session()"
+            raise ConfigurationError(msg)
+        return spark
 
     def open(self, *, streaming: bool = True) -> DataFrame:
         """Open the source with the active Spark session.
@@ -406,13 +368,7 @@ class Source:
             ConfigurationError: No session is active.
             EnvironmentSetupError: The session has no Delta, whose own source is to read the table.
         """
-        spark = active_session()
-        if spark is None:
-            msg = (
-                f"source {self.format} {self.location or ''}: no Spark session is active; "
-                f"make one with cojoin.spark_session()"
-            )
-            raise ConfigurationError(msg)
+        spark = self.session()
         if self.format == "delta":
             try:
                 adapter_of(spark).check_delta()

@@ -14,7 +14,7 @@ import cojoin as cj
 from cojoin.session.delta_tables import read_table
 from cojoin.session.sessions import open_store
 from cojoin.spark.sources.delta_changes import _vacuumed_versions
-from cojoin.spark.sources.source import _moved_past_losses, check_position
+from cojoin.spark.sources.source import Source
 from tests.delta.tables import by_hand, commit, data_file
 from tests.spark.refused import refused
 
@@ -49,25 +49,25 @@ def at(spark: SparkSession, table: Path, version: int, *, in_snapshot: bool = Fa
 @pytest.mark.slow
 def test_commits_that_are_gone_from_a_log_are_a_loss(spark: SparkSession, table: Path, tmp_path: Path) -> None:
     folder = copied(table, tmp_path)
-    delta = (spark, WHAT, "delta", str(folder))
-    assert check_position(*delta, at(spark, folder, 0)) == []
-    assert check_position(*delta, at(spark, folder, 4)) == [], "the version to come"
-    assert check_position(*delta, at(spark, folder, 1, in_snapshot=True)) == []
+    delta = Source("delta", str(folder))
+    assert delta.lost_since(spark, WHAT, at(spark, folder, 0)) == []
+    assert delta.lost_since(spark, WHAT, at(spark, folder, 4)) == [], "the version to come"
+    assert delta.lost_since(spark, WHAT, at(spark, folder, 1, in_snapshot=True)) == []
     DeltaTable(folder).create_checkpoint()
     for version in range(2):
         (folder / "_delta_log" / f"{version:020d}.json").unlink()
-    assert check_position(*delta, at(spark, folder, 1)) == [
+    assert delta.lost_since(spark, WHAT, at(spark, folder, 1)) == [
         f"input 'trades': Delta table {folder}: version 1 is gone from the log"
     ]
-    assert check_position(*delta, at(spark, folder, 0)) == [
+    assert delta.lost_since(spark, WHAT, at(spark, folder, 0)) == [
         f"input 'trades': Delta table {folder}: versions 0 to 1 are gone from the log"
     ]
-    assert check_position(*delta, at(spark, folder, 2)) == []
+    assert delta.lost_since(spark, WHAT, at(spark, folder, 2)) == []
     with refused("has read a part of its version 0, and its commits are gone", kind=cj.CheckpointError):
-        check_position(*delta, at(spark, folder, 0, in_snapshot=True))
+        delta.lost_since(spark, WHAT, at(spark, folder, 0, in_snapshot=True))
 
     # Delta's own source takes the position: it goes on with what is there.
-    moved = _moved_past_losses(*delta, at(spark, folder, 0))
+    moved = delta.with_losses_accepted(spark, WHAT, at(spark, folder, 0))
     assert moved == at(spark, folder, 2)
     files = open_store(spark, f"{tmp_path}/checkpoint")
     files.write("metadata", json.dumps({"id": str(uuid.uuid4())}))
@@ -89,17 +89,17 @@ def test_a_snapshot_whose_files_are_gone_can_not_be_finished(spark: SparkSession
         if file.name not in current:
             file.unlink()
     with refused("has read a part of its version 1, and 1 of its 2 files are gone", kind=cj.CheckpointError):
-        check_position(spark, WHAT, "delta", str(folder), at(spark, folder, 1, in_snapshot=True))
-    assert check_position(spark, WHAT, "delta", str(folder), at(spark, folder, 3, in_snapshot=True)) == []
+        Source("delta", str(folder)).lost_since(spark, WHAT, at(spark, folder, 1, in_snapshot=True))
+    assert Source("delta", str(folder)).lost_since(spark, WHAT, at(spark, folder, 3, in_snapshot=True)) == []
 
 
 def test_a_table_that_is_another_is_refused(spark: SparkSession, table: Path, tmp_path: Path) -> None:
     with refused("has read a table of the id 0b8e up to version 2", "replaced by another", kind=cj.CheckpointError):
-        check_position(spark, WHAT, "delta", str(table), at(spark, table, 2, table_id="0b8e"))
+        Source("delta", str(table)).lost_since(spark, WHAT, at(spark, table, 2, table_id="0b8e"))
     with refused("up to version 5; got id ", ", version 3: it was replaced", kind=cj.CheckpointError):
-        check_position(spark, WHAT, "delta", str(table), at(spark, table, 5))
+        Source("delta", str(table)).lost_since(spark, WHAT, at(spark, table, 5))
     with refused("the table does not exist", kind=cj.CheckpointError):
-        check_position(spark, WHAT, "delta", f"{tmp_path}/none", at(spark, table, 1))
+        Source("delta", f"{tmp_path}/none").lost_since(spark, WHAT, at(spark, table, 1))
 
 
 @pytest.mark.parametrize("other", ["file:/another/0.parquet", "file:///another/0.parquet", "s3a://another/0.parquet"])
@@ -113,18 +113,18 @@ def test_files_of_a_shallow_clone_are_not_looked_for_in_its_folder(
     ]
     by_hand(tmp_path, actions=[{"add": each} for each in named])
     commit(tmp_path, 1, *({"remove": each} for each in named))
-    delta = (spark, WHAT, "delta", str(tmp_path))
-    assert check_position(*delta, at(spark, tmp_path, 0, in_snapshot=True)) == []
+    delta = Source("delta", str(tmp_path))
+    assert delta.lost_since(spark, WHAT, at(spark, tmp_path, 0, in_snapshot=True)) == []
     assert _vacuumed_versions(spark, f"{tmp_path}/", 0) == []
     (tmp_path / own.path).unlink()
     with refused("1 of its 2 files are gone", kind=cj.CheckpointError):
-        check_position(*delta, at(spark, tmp_path, 0, in_snapshot=True))
+        delta.lost_since(spark, WHAT, at(spark, tmp_path, 0, in_snapshot=True))
     assert _vacuumed_versions(spark, f"{tmp_path}/", 0) == [0, 1]
 
 
 def test_of_files_nothing_need_be_there(spark: SparkSession) -> None:
-    assert check_position(spark, WHAT, "parquet", "/nowhere", '{"logOffset":3}') == []
-    assert _moved_past_losses(spark, WHAT, "parquet", "/nowhere", '{"logOffset":3}') == '{"logOffset":3}'
+    assert Source("parquet", "/nowhere").lost_since(spark, WHAT, '{"logOffset":3}') == []
+    assert Source("parquet", "/nowhere").with_losses_accepted(spark, WHAT, '{"logOffset":3}') == '{"logOffset":3}'
 
 
 def copied(table: Path, tmp_path: Path) -> Path:
