@@ -202,12 +202,12 @@ MOST_LINES = {
     "api": 1_600,
     "capture": 2_000,
     "checkpoints": 7_060,
-    "cli": 2_700,
+    "cli": 2_650,
     "comparison": 1_450,
     "debugging": 1_210,
     "delta": 2_660,
     "embedded": 2_110,
-    "engine": 15_740,
+    "engine": 15_770,
     "kafka": 12_250,
     "metrics": 350,
     "plots": 1_280,
@@ -215,7 +215,7 @@ MOST_LINES = {
     "spark": 14_080,
     "sql": 1_400,
     "storage": 2_420,
-    "testing": 3_100,
+    "testing": 3_050,
 }
 """How many lines each layer may have. Whoever raises a number writes in the commit what its users get for it."""
 
