@@ -19,17 +19,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cojoin.engine.display import difference
-from cojoin.engine.input_spec import control_of
+from cojoin.engine.input_spec import controls_of
 from cojoin.engine.keyed_process import KeyedCoProcess
 from cojoin.engine.local.key_group import Rejected
 from cojoin.engine.local.local_run import LocalRun, decode_states
 from cojoin.engine.operator import OUTPUT
 from cojoin.engine.time.control_rows import ONE_PARTITION, Control
 from cojoin.engine.time.watermarks import END_OF_TIME, NONE
-from cojoin.engine.values.encoding import encode_rows
+from cojoin.engine.values.encoding import encode_input
 from cojoin.engine.values.json_values import row_from_json, row_to_json
 from cojoin.engine.values.rows import dump_json
-from cojoin.errors import ConfigurationError, FunctionError, SchemaError
+from cojoin.errors import ConfigurationError, SchemaError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -310,9 +310,8 @@ def replay(
             _table(batch_rows, spec, f"batch {number}: input {spec.name!r}")
             for batch_rows, spec in zip(batch.rows, run.plan.inputs, strict=True)
         )
-        timed = zip((1, 2), (left, right), run.plan.inputs, strict=True)
-        observed = [control_of(side, table, spec, now) for side, table, spec in timed if table.num_rows]  # type: ignore[arg-type]
-        controls, ends = [*observed, *batch.controls()], batch.last_event is not None
+        controls = [*controls_of((left, right), run.plan.inputs, now), *batch.controls()]
+        ends = batch.last_event is not None
         output = run.process((left, right), controls, processing_time=now, end_of_input=ends)
         rows += [row for group in output.groups for row in group.rows()]
         rejected += [row for group in output.groups for row in group.rejected()]
@@ -327,10 +326,7 @@ def replay(
 
 def _table(rows: Sequence[Mapping[str, Any]], spec: InputSpec, where: str) -> pa.Table:
     values = [row_from_json(row, spec.schema, where) for row in rows]
-    try:
-        return encode_rows(values, spec.schema, f"input {spec.name!r}")
-    except FunctionError as error:
-        raise SchemaError(str(error).replace(": output field ", ": column ")) from None
+    return encode_input(values, spec.schema, f"input {spec.name!r}")
 
 
 def replay_key(
