@@ -78,7 +78,7 @@ class CapturedBatch:
 
 
 @dataclass(frozen=True)
-class TimedRow:
+class OutcomeRow:
     """An emitted row: its event time in epoch milliseconds, None if it has none, and its JSON object."""
 
     timestamp: int | None
@@ -89,8 +89,8 @@ class TimedRow:
 class Outcomes:
     """The output of a join or a function for one key: each output in its order, side outputs by tag id."""
 
-    output: Sequence[TimedRow] = ()
-    side_outputs: Mapping[str, Sequence[TimedRow]] = field(default_factory=dict)
+    output: Sequence[OutcomeRow] = ()
+    side_outputs: Mapping[str, Sequence[OutcomeRow]] = field(default_factory=dict)
     rejected: Sequence[Rejected] = ()
 
 
@@ -233,7 +233,7 @@ def _outcomes_to_json(outcomes: Outcomes) -> dict[str, Any]:
     return values
 
 
-def _timed_to_json(rows: Iterable[TimedRow]) -> list[_Line]:
+def _timed_to_json(rows: Iterable[OutcomeRow]) -> list[_Line]:
     return [_line([time_to_json(each.timestamp), each.row]) for each in rows]
 
 
@@ -260,9 +260,9 @@ def _read_key(values: Mapping[str, Any], inputs: tuple[str, str]) -> CapturedKey
     return CapturedKey(tuple(values["covers"]), batches, outcomes, state)
 
 
-def _read_timed(pair: Any) -> TimedRow:
+def _read_timed(pair: Any) -> OutcomeRow:
     timestamp, row = pair
-    return TimedRow(_time(timestamp), *_objects([row]))
+    return OutcomeRow(_time(timestamp), *_objects([row]))
 
 
 def _time(text: str | None) -> int | None:
@@ -316,10 +316,10 @@ def replay(
         rows += [row for group in output.groups for row in group.rows()]
         rejected += [row for group in output.groups for row in group.rejected()]
     schemas = {OUTPUT: run.plan.output, **{tag.tag_id: tag.schema for tag in run.plan.side_outputs}}
-    by_output: dict[str, list[TimedRow]] = {name: [] for name in schemas}
+    by_output: dict[str, list[OutcomeRow]] = {name: [] for name in schemas}
     for row in rows:
         by_output[row.output].append(
-            TimedRow(row.timestamp, row_to_json(row.value, schemas[row.output], sort_maps=True))
+            OutcomeRow(row.timestamp, row_to_json(row.value, schemas[row.output], sort_maps=True))
         )
     return Outcomes(by_output.pop(OUTPUT), by_output, rejected)
 
