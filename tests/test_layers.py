@@ -198,12 +198,12 @@ MOST_LINES = {
     "api": 1_470,
     "capture": 2_000,
     "checkpoints": 7_090,
-    "cli": 2_700,
+    "cli": 2_650,
     "comparison": 1_760,
     "debugging": 1_210,
     "delta": 2_660,
     "embedded": 2_110,
-    "engine": 15_840,
+    "engine": 15_880,
     "kafka": 12_250,
     "metrics": 350,
     "plots": 1_280,
@@ -211,7 +211,7 @@ MOST_LINES = {
     "spark": 13_790,
     "sql": 1_400,
     "storage": 2_420,
-    "testing": 3_100,
+    "testing": 3_050,
 }
 """How many lines each layer may have. Whoever raises a number writes in the commit what its users get for it."""
 

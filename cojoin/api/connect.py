@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, get_args
 from cojoin.api.joined import Joined
 from cojoin.embedded.embedded_execution import EmbeddedExecution
 from cojoin.embedded.frames import is_frame
-from cojoin.engine.display import Display, display_of
+from cojoin.engine.display import Display, Shown, display_of
 from cojoin.engine.functions import OutputTag, check_tags
 from cojoin.engine.input import Input
 from cojoin.engine.joins import AsofJoin, IntervalJoin, TemporalJoin
@@ -162,7 +162,7 @@ def _epoch_millis(moment: datetime | None) -> int | None:
     return (moment - datetime(1970, 1, 1, tzinfo=timezone.utc)) // timedelta(milliseconds=1)
 
 
-class ConnectedInputs:
+class ConnectedInputs(Shown):
     """Two inputs with a common key, made by ``connect``. Its methods apply a join or a function to them."""
 
     def __init__(self, execution: Execution, key_groups: int, time: TimePolicy) -> None:
@@ -175,9 +175,6 @@ class ConnectedInputs:
 
     def __repr__(self) -> str:
         return display_of(lambda: Display(self._line()), "ConnectedInputs").text()
-
-    def _repr_html_(self) -> str:
-        return display_of(self._display, "ConnectedInputs").html()
 
     def _line(self) -> str:
         described = zip(self._execution.inputs, self._execution.sources, strict=True)

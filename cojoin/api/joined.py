@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, cast
 
 from cojoin.embedded.embedded_execution import EmbeddedExecution
 from cojoin.engine.batch_report import rejections
-from cojoin.engine.display import Display, display_of
+from cojoin.engine.display import Display, Shown, display_of
 from cojoin.engine.functions import OutputTag
 from cojoin.engine.operator import REJECTED
 from cojoin.engine.plan import describe_columns, describe_inputs, describe_operation
@@ -62,7 +62,7 @@ class Execution(Protocol):
         """Check that a function can run where this execution runs it."""
 
 
-class Joined:
+class Joined(Shown):
     """A join or a function over two inputs, not yet started.
 
     With inputs of Spark, ``start`` runs it as a query with outputs, progress and snapshots, and ``to_dataframe``
@@ -86,9 +86,6 @@ class Joined:
 
     def __repr__(self) -> str:
         return display_of(lambda: Display(self._line()), "Joined").text()
-
-    def _repr_html_(self) -> str:
-        return display_of(self._display, "Joined").html()
 
     def _line(self) -> str:
         left, right = self._plan.inputs

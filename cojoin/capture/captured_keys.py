@@ -19,17 +19,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cojoin.engine.display import difference
-from cojoin.engine.input_spec import control_of
+from cojoin.engine.input_spec import controls_of
 from cojoin.engine.keyed_process import KeyedCoProcess
 from cojoin.engine.local.key_group import Rejected
 from cojoin.engine.local.local_run import LocalRun, decode_states
 from cojoin.engine.operator import OUTPUT
 from cojoin.engine.time.control_rows import ONE_PARTITION, Control
 from cojoin.engine.time.watermarks import END_OF_TIME, NONE
-from cojoin.engine.values.encoding import encode_rows
+from cojoin.engine.values.encoding import encode_input
 from cojoin.engine.values.json_values import row_from_json, row_to_json
 from cojoin.engine.values.rows import dump_json
-from cojoin.errors import ConfigurationError, FunctionError, SchemaError
+from cojoin.errors import ConfigurationError, SchemaError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -78,7 +78,7 @@ class CapturedBatch:
 
 
 @dataclass(frozen=True)
-class TimedRow:
+class OutcomeRow:
     """An emitted row: its event time in epoch milliseconds, None if it has none, and its JSON object."""
 
     timestamp: int | None
@@ -89,8 +89,8 @@ class TimedRow:
 class Outcomes:
     """The output of a join or a function for one key: each output in its order, side outputs by tag id."""
 
-    output: Sequence[TimedRow] = ()
-    side_outputs: Mapping[str, Sequence[TimedRow]] = field(default_factory=dict)
+    output: Sequence[OutcomeRow] = ()
+    side_outputs: Mapping[str, Sequence[OutcomeRow]] = field(default_factory=dict)
     rejected: Sequence[Rejected] = ()
 
 
@@ -233,7 +233,7 @@ def _outcomes_to_json(outcomes: Outcomes) -> dict[str, Any]:
     return values
 
 
-def _timed_to_json(rows: Iterable[TimedRow]) -> list[_Line]:
+def _timed_to_json(rows: Iterable[OutcomeRow]) -> list[_Line]:
     return [_line([time_to_json(each.timestamp), each.row]) for each in rows]
 
 
@@ -260,9 +260,9 @@ def _read_key(values: Mapping[str, Any], inputs: tuple[str, str]) -> CapturedKey
     return CapturedKey(tuple(values["covers"]), batches, outcomes, state)
 
 
-def _read_timed(pair: Any) -> TimedRow:
+def _read_timed(pair: Any) -> OutcomeRow:
     timestamp, row = pair
-    return TimedRow(_time(timestamp), *_objects([row]))
+    return OutcomeRow(_time(timestamp), *_objects([row]))
 
 
 def _time(text: str | None) -> int | None:
@@ -310,27 +310,23 @@ def replay(
             _table(batch_rows, spec, f"batch {number}: input {spec.name!r}")
             for batch_rows, spec in zip(batch.rows, run.plan.inputs, strict=True)
         )
-        timed = zip((1, 2), (left, right), run.plan.inputs, strict=True)
-        observed = [control_of(side, table, spec, now) for side, table, spec in timed if table.num_rows]  # type: ignore[arg-type]
-        controls, ends = [*observed, *batch.controls()], batch.last_event is not None
+        controls = [*controls_of((left, right), run.plan.inputs, now), *batch.controls()]
+        ends = batch.last_event is not None
         output = run.process((left, right), controls, processing_time=now, end_of_input=ends)
         rows += [row for group in output.groups for row in group.rows()]
         rejected += [row for group in output.groups for row in group.rejected()]
     schemas = {OUTPUT: run.plan.output, **{tag.tag_id: tag.schema for tag in run.plan.side_outputs}}
-    by_output: dict[str, list[TimedRow]] = {name: [] for name in schemas}
+    by_output: dict[str, list[OutcomeRow]] = {name: [] for name in schemas}
     for row in rows:
         by_output[row.output].append(
-            TimedRow(row.timestamp, row_to_json(row.value, schemas[row.output], sort_maps=True))
+            OutcomeRow(row.timestamp, row_to_json(row.value, schemas[row.output], sort_maps=True))
         )
     return Outcomes(by_output.pop(OUTPUT), by_output, rejected)
 
 
 def _table(rows: Sequence[Mapping[str, Any]], spec: InputSpec, where: str) -> pa.Table:
     values = [row_from_json(row, spec.schema, where) for row in rows]
-    try:
-        return encode_rows(values, spec.schema, f"input {spec.name!r}")
-    except FunctionError as error:
-        raise SchemaError(str(error).replace(": output field ", ": column ")) from None
+    return encode_input(values, spec.schema, f"input {spec.name!r}")
 
 
 def replay_key(

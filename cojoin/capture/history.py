@@ -35,7 +35,7 @@ from cojoin.api.joined import Joined
 from cojoin.capture.captured_keys import CapturedBatch
 from cojoin.embedded.embedded_execution import EmbeddedExecution
 from cojoin.embedded.steps import Step
-from cojoin.engine.input_spec import control_of, reject_reasons
+from cojoin.engine.input_spec import controls_of, has_null_key, reject_reasons
 from cojoin.engine.local.local_run import restored_operators
 from cojoin.engine.time.operator_watermark import TimePolicy
 from cojoin.engine.time.watermark_strategies import WatermarkStrategy
@@ -98,8 +98,7 @@ class History:
                 msg = f"span: input {spec.name!r} has no event time; leave out span="
                 raise ConfigurationError(msg)
             micros = spec.micros(table)
-            known = table.column(spec.event_time).is_valid().to_numpy()
-            masks.append(known & (micros >= start) & (micros < end))
+            masks.append(~has_null_key(table, [spec.event_time]) & (micros >= start) & (micros < end))
         if not any(mask.any() for mask in masks):
             names = " and ".join(repr(spec.name) for spec in self.plan.inputs)
             msg = f"span: inputs {names} have no row from {span[0].isoformat()} to before {span[1].isoformat()}"
@@ -163,8 +162,7 @@ class History:
 def history_of_run(plan: Plan, rows: Sides, origin: str) -> History:
     """Return the history of a run over all rows to the end of time."""
     batch = CapturedBatch(watermarks=_reached(plan, None, rows, 0))
-    timed = zip((1, 2), rows, _limited(plan, 0).inputs, strict=True)
-    seen = [time for number, table, spec in timed for time in control_of(number, table, spec).partitions.values()]  # type: ignore[arg-type]
+    seen = [time for each in controls_of(rows, _limited(plan, 0).inputs) for time in each.partitions.values()]
     return _history(plan, [(rows, batch)], replace(batch, last_event=max(seen, default=NONE)), origin)
 
 
@@ -223,9 +221,7 @@ def _history(
     for side, spec in enumerate(plan.inputs):
         table = pa.concat_tables([spec.schema.empty_table(), *(rows[side].cast(spec.schema) for rows, _ in parts)])
         numbers = np.repeat(np.arange(len(parts), dtype=np.int64), [rows[side].num_rows for rows, _ in parts])
-        known = np.ones(table.num_rows, dtype=bool)
-        for name in spec.key:
-            known &= table.column(name).is_valid().to_numpy()
+        known = ~has_null_key(table, spec.key)
         tables.append(table if known.all() else table.filter(pa.array(known)))
         batch_numbers.append(numbers[known])
     silent_plan = replace(plan, left=left, right=right, key_groups=1, time=TimePolicy())
@@ -240,8 +236,7 @@ def _reached(plan: Plan, before: bytes | None, rows: Sides, processing_time: int
     try:
         watermark = operator.watermark
         watermark.begin(processing_time)
-        observed = zip((1, 2), rows, _limited(plan, processing_time).inputs, strict=True)
-        watermark.fold([control_of(number, table, spec, processing_time) for number, table, spec in observed])  # type: ignore[arg-type]
+        watermark.fold(controls_of(rows, _limited(plan, processing_time).inputs, processing_time))
         watermark.tick(processing_time)
         left, right = watermark.inputs
         return _agreed((left.current(), right.current()), watermark.current())

@@ -26,6 +26,7 @@ import pyarrow.compute as pc
 from cojoin.capture.captured_keys import CapturedKey, name_of, replay_key
 from cojoin.capture.history import history_of, key_histories, mask_columns, select_columns
 from cojoin.engine.functions import OutputTag, encode_outputs
+from cojoin.engine.input_spec import has_null_key
 from cojoin.engine.joins.output_columns import output_names
 from cojoin.engine.keyed_process import KeyedCoProcess
 from cojoin.engine.local.local_run import LocalRun, decode_states
@@ -374,11 +375,7 @@ def _ties(
 
 def _nulls(history: History) -> Iterator[NDArray[np.bool_]]:
     for spec, table in zip(history.plan.inputs, history.rows, strict=True):
-        mask = np.zeros(table.num_rows, dtype=bool)
-        for name in table.column_names:
-            if name not in spec.key and name != spec.event_time and table.column(name).null_count:
-                mask |= table.column(name).is_null().to_numpy()
-        yield mask
+        yield has_null_key(table, [name for name in table.column_names if name not in (*spec.key, spec.event_time)])
 
 
 def _earlier_right_row(

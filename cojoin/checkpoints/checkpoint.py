@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from cojoin.checkpoints.identity import check_description, read_query
 from cojoin.checkpoints.manifest import Manifests
 from cojoin.checkpoints.snapshots import Snapshots
-from cojoin.engine.display import Display, display_of
+from cojoin.engine.display import Display, Shown
 from cojoin.errors import CheckpointError, ConfigurationError
 from cojoin.session.sessions import check_session, open_store
 from cojoin.storage.locations import as_location, without_login
@@ -25,7 +25,7 @@ Moment: TypeAlias = int | datetime | None
 
 
 @dataclass(frozen=True, repr=False)
-class Snapshot:
+class Snapshot(Shown):
     """A snapshot of a query: its checkpoint directory and a batch. It can be read, and restored.
 
     Attributes:
@@ -54,9 +54,6 @@ class Snapshot:
 
     def __repr__(self) -> str:
         return f"Snapshot(path={without_login(self.path)!r}, at={self.at!r})"
-
-    def _repr_html_(self) -> str:
-        return display_of(self._display, "Snapshot").html()
 
     def _display(self) -> Display:
         moment = "the newest snapshot" if self.at is None else f"batch {self.at}"

@@ -8,7 +8,6 @@ standard error.
 
 from __future__ import annotations
 
-import re
 import shlex
 import sys
 import tempfile
@@ -16,8 +15,6 @@ from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
-
-import pyarrow as pa
 
 from cojoin.checkpoints.identity import read_query
 from cojoin.checkpoints.lease import holder, is_live
@@ -27,13 +24,14 @@ from cojoin.cli import run_report
 from cojoin.cli.embedded_spark import SHORT_RUN, local_session, store_without_spark
 from cojoin.cli.run_report import say, tell
 from cojoin.engine.display import format_bytes, format_time, text_table
-from cojoin.engine.values.rows import decode_rows, dump_json
+from cojoin.engine.values.rows import decode_rows, dump_json, value_of_text
 from cojoin.errors import CheckpointError, ConfigurationError, did_you_mean
 from cojoin.storage.locations import without_login
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
     from cojoin.checkpoints.inspect.query_state import QueryState
@@ -144,7 +142,7 @@ class _Command:
         snapshot = find_snapshot(self._files, self._arguments.at)
         origin = self._readable(partial(Restoration.read, self._files))
         if self._arguments.json:
-            values = _snapshot_values(snapshot, self._query, detailed=True)
+            values = _snapshot_values(snapshot, self._query)
             restored = {"checkpoint": without_login(origin.origin), "batch_id": origin.batch_id} if origin else None
             self._print_json({**values, "restored_from": restored, "lease": held_by})
             return
@@ -362,8 +360,8 @@ def _snapshot(
     return "\n".join([*lines, "", lease])
 
 
-def _snapshot_values(snapshot: SnapshotIndex, query: Mapping[str, Any] | None = None, *, detailed: bool = False) -> Any:
-    """Return a snapshot as values for JSON."""
+def _snapshot_values(snapshot: SnapshotIndex, query: Mapping[str, Any] | None = None) -> Any:
+    """Return a snapshot as values for JSON, with its details if the query is given."""
     values = {
         "batch_id": snapshot.batch_id,
         "kind": snapshot.kind,
@@ -374,7 +372,7 @@ def _snapshot_values(snapshot: SnapshotIndex, query: Mapping[str, Any] | None = 
         "state_bytes": snapshot.state_bytes,
         "written_bytes": snapshot.written_bytes,
     }
-    if not detailed or query is None:
+    if query is None:
         return values
     manifest, sources = snapshot.manifest, _sources(query)
     return {
@@ -471,9 +469,6 @@ def _moment(value: datetime | None) -> str:
     return f"{moment:%Y-%m-%d %H:%M:%S}.{moment.microsecond // 1000:03d}"
 
 
-_NO_ZONE = re.compile(r"[ T]\d{2}:\d{2}(:\d{2}(\.\d+)?)?$")
-
-
 def typed_key(text: str, spec: InputSpec) -> Any:
     """Read a key: the values of its columns, separated by commas."""
     if len(spec.key) == 1:
@@ -499,12 +494,10 @@ def typed_row(pairs: Sequence[tuple[str, str | None]], spec: InputSpec) -> dict[
 
 
 def typed_value(text: str, dtype: pa.DataType, subject: str) -> Any:
-    """Read a value of a type; a time without a time zone is in UTC. The error names the subject."""
-    if pa.types.is_timestamp(dtype) and dtype.tz is not None and _NO_ZONE.search(text):
-        text += "Z"
+    """Read a value of a type (``value_of_text``); the error names the subject."""
     try:
-        return pa.scalar(text).cast(dtype).as_py()
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        return value_of_text(text, dtype)
+    except (ValueError, OverflowError, NotImplementedError):
         msg = f"{subject}: expected a value of the type {dtype}, got {text!r}"
         raise ConfigurationError(msg) from None
 

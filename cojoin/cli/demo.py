@@ -33,10 +33,12 @@ from cojoin.api.connect import connect
 from cojoin.cli import run_report
 from cojoin.cli.interrupts import wait_for
 from cojoin.cli.run_report import say, tell
+from cojoin.comparison.row_matching import compare_rows
 from cojoin.delta.table_log import TableRows
 from cojoin.engine.input import Input
-from cojoin.engine.ordering import OrderedPart, sort_keys, total_order
+from cojoin.engine.ordering import OrderedPart, total_order
 from cojoin.engine.values.arguments import microseconds
+from cojoin.engine.values.tables import take_rows
 from cojoin.errors import ConfigurationError, EnvironmentSetupError
 from cojoin.installed_packages import check_pandas
 from cojoin.storage.local_store import LocalStore
@@ -352,19 +354,9 @@ def expected_rows(
 
 def compare(expected: pa.Table, output: pa.Table) -> Verdict:
     """Compare two tables of the same columns as multisets of rows."""
-    both = pa.concat_tables([expected, output.select(expected.schema.names).cast(expected.schema)])
-    if not both.num_rows:
-        return Verdict(0, 0, both, both)
-    keys = [key for column in both.columns for key in sort_keys(column)]
-    order = np.lexsort(keys)
-    first = np.ones(both.num_rows, dtype=bool)
-    first[1:] = np.any([key[order][1:] != key[order][:-1] for key in keys], axis=0)
-    starts = np.flatnonzero(first)
-    sign = np.where(order < expected.num_rows, 1, -1)
-    surplus = np.add.reduceat(sign, starts)
-    missing, unexpected = (
-        both.take(pa.array(np.repeat(order[starts], np.maximum(side, 0)))) for side in (surplus, -surplus)
-    )
+    output = output.select(expected.schema.names).cast(expected.schema)
+    one, other, _ = compare_rows(expected, output)
+    missing, unexpected = take_rows(expected, one[one >= 0]), take_rows(output, other[other >= 0])
     return Verdict(expected.num_rows, output.num_rows, missing, unexpected)
 
 

@@ -306,13 +306,7 @@ def _add_trigger(group: Any) -> None:
 
 def _add_restore(group: Any) -> None:
     group.add_argument("--restore-from", metavar="PATH", help="the checkpoint of the other query")
-    group.add_argument(
-        "--at",
-        type=read_moment,
-        metavar="MOMENT",
-        help="which of its snapshots: a batch's number, or a time such as 2026-01-15T09:00Z for the last one before it "
-        "(default: the newest)",
-    )
+    _add_at(group, "which of its snapshots: ")
     group.add_argument(
         "--cut-back-output",
         action="store_true",
@@ -399,7 +393,7 @@ def _add_checkpoints(commands: Any) -> None:
         return added
 
     add("list", "list the snapshots that can be restored")
-    _at(
+    _add_at(
         add(
             "show",
             "show one snapshot: source positions, outputs' versions, sizes, and the run that holds the checkpoint",
@@ -438,17 +432,13 @@ def read_moment(text: str) -> int | datetime:
     return moment
 
 
-def _at(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--at",
-        type=read_moment,
-        metavar="MOMENT",
-        help="a batch's number, or a time such as 2026-01-15T09:00Z for the last one before it (default: the newest)",
-    )
+def _add_at(group: Any, about: str = "") -> None:
+    which = "a batch's number, or a time such as 2026-01-15T09:00Z for the last one before it (default: the newest)"
+    group.add_argument("--at", type=read_moment, metavar="MOMENT", help=about + which)
 
 
 def _add_state(parser: argparse.ArgumentParser) -> None:
-    _at(parser)
+    _add_at(parser)
     parser.add_argument(
         "--key",
         metavar="VALUES",
@@ -464,7 +454,7 @@ def _add_state(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_explain(parser: argparse.ArgumentParser) -> None:
-    _at(parser)
+    _add_at(parser)
     parser.add_argument("--key", metavar="VALUES", help="the key; values of several columns separated by commas")
     parser.add_argument("--input", metavar="NAME", help="the input of the row")
     parser.add_argument(

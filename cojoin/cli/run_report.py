@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import shutil
 import textwrap
-from datetime import datetime, timezone
+from datetime import datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
-from cojoin.engine.display import format_time, text_table
+from cojoin.engine.display import format_time, one_line, show_value, text_table
 from cojoin.engine.values.rows import decode_column, show_text
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     import pyarrow as pa
 
     from cojoin.cli.demo import Verdict
@@ -22,6 +20,14 @@ if TYPE_CHECKING:
 _WIDEST_CELL = 32
 _DIFFERENCES = 5
 _NUMBERS = (int, float, Decimal)
+_RARE = {
+    "late_applied": "late, but applied",
+    "tombstones": "done: tombstones after deletes",
+    "unchanged": "done: in the former state",
+    "unavailable": "nulls for unavailable values",
+    "clock_changed": "in hours of a clock change",
+}
+"""The counts that are shown only where there are any."""
 
 
 def say(text: str = "") -> None:
@@ -47,25 +53,20 @@ def rows(table: pa.Table, width: int | None = None) -> str:
     """
     if not table.num_rows:
         return "(no rows)"
-    width = width or _columns()
-    columns = {name: decode_column(table.column(name), str) for name in table.column_names}
-    days = {value.date() for values in columns.values() for value in values if isinstance(value, datetime)}
-    cells = {}
-    for name, values in columns.items():
-        texts = [_cell(value, short=len(days) == 1) for value in values]
-        if any(isinstance(value, _NUMBERS) and not isinstance(value, bool) for value in values):
-            texts = [text.rjust(max(map(len, [name, *texts]))) for text in texts]
-        cells[name] = texts
-    shown: list[str] = []
-    used = 0
-    for name, values in cells.items():
-        used += max(map(len, [name, *values])) + 2
-        if shown and used - 2 > width:
+    columns = [decode_column(column, str) for column in table.columns]
+    days = {value.date() for values in columns for value in values if isinstance(value, datetime)}
+    shown: list[list[str]] = []
+    room = width or _columns()
+    for name, values in zip(table.column_names, columns, strict=True):
+        cells = [name, *(_cell(value, short=len(days) == 1) for value in values)]
+        widest = max(map(len, cells))
+        if shown and widest > room:
             break
-        shown.append(name)
-    lines = [text_table([shown, *zip(*(cells[name] for name in shown), strict=True)])]
-    hidden = table.column_names[len(shown) :]
-    if hidden:
+        room -= widest + 2
+        is_number = any(isinstance(value, _NUMBERS) and not isinstance(value, bool) for value in values)
+        shown.append([cell.rjust(widest) for cell in cells] if is_number else cells)
+    lines = [text_table(list(zip(*shown, strict=True)))]
+    if hidden := table.column_names[len(shown) :]:
         lines.append(f"(no room for {', '.join(hidden)})")
     if len(days) == 1:
         lines.append(f"(times are UTC on {days.pop():%Y-%m-%d})")
@@ -90,28 +91,18 @@ def watermarks(report: BatchReport) -> str:
 def counts(report: BatchReport) -> str:
     """Return the counts of the law of conservation as a text table, with one column for each input."""
     inputs = report.inputs
-    table: list[Sequence[str]] = [("rows since the first batch", *(each.name for each in inputs))]
-
-    def line(label: str, values: Sequence[int]) -> None:
-        table.append((label, *(f"{value:,}" for value in values)))
-
-    line("in", [each.rows_in for each in inputs])
-    line("= done", [each.done for each in inputs])
-    line("+ buffered", [each.buffered for each in inputs])
-    line("+ rejected", [sum(each.rejected.values()) for each in inputs])
-    for reason in sorted({reason for each in inputs for reason in each.rejected}):
-        line(f"    {reason}", [each.rejected.get(reason, 0) for each in inputs])
-    if any(each.late_applied for each in inputs):
-        line("late, but applied", [each.late_applied for each in inputs])
-    if any(each.tombstones for each in inputs):
-        line("done: tombstones after deletes", [each.tombstones for each in inputs])
-    if any(each.unchanged for each in inputs):
-        line("done: in the former state", [each.unchanged for each in inputs])
-    if any(each.unavailable for each in inputs):
-        line("nulls for unavailable values", [each.unavailable for each in inputs])
-    if any(each.clock_changed for each in inputs):
-        line("in hours of a clock change", [each.clock_changed for each in inputs])
-    return text_table(table)
+    reasons = sorted({reason for each in inputs for reason in each.rejected})
+    rare = ((label, [getattr(each, name) for each in inputs]) for name, label in _RARE.items())
+    lines: list[tuple[str, list[int]]] = [
+        ("in", [each.rows_in for each in inputs]),
+        ("= done", [each.done for each in inputs]),
+        ("+ buffered", [each.buffered for each in inputs]),
+        ("+ rejected", [sum(each.rejected.values()) for each in inputs]),
+        *((f"    {reason}", [each.rejected.get(reason, 0) for each in inputs]) for reason in reasons),
+        *((label, values) for label, values in rare if any(values)),
+    ]
+    header = ("rows since the first batch", *(each.name for each in inputs))
+    return text_table([header, *((label, *(f"{value:,}" for value in values)) for label, values in lines)])
 
 
 def conservation(report: BatchReport) -> str:
@@ -143,10 +134,7 @@ def _columns() -> int:
 
 
 def _cell(value: Any, *, short: bool) -> str:
-    if value is None:
-        return "null"
     if isinstance(value, datetime):
-        moment = value.astimezone(timezone.utc) if value.tzinfo else value
-        return f"{moment:%H:%M:%S.%f}" if short else f"{moment:%Y-%m-%d %H:%M:%S.%f}"
-    text = str(value)
+        return f"{value:%H:%M:%S.%f}" if short else f"{value:%Y-%m-%d %H:%M:%S.%f}"
+    text = one_line(show_value(value))
     return text if len(text) <= _WIDEST_CELL else text[: _WIDEST_CELL - 1] + "…"

@@ -4,9 +4,8 @@ The rows of a key never leave their key group, so comparing the two versions of 
 both versions' outputs of one key group are in memory at once. Without Spark, all rows are compared as one key group.
 
 For a join an explanation has the matched row of each version, its distance from the row, and the key's other right rows
-around that time; if several have the same event time, it names the
-columns that order them. For a function it has the key's rows that each
-version emitted around the one that differs, if the output has the key's columns.
+around that time; if several have the same event time, it names the columns that order them. For a function it has the
+key's rows that each version emitted around the one that differs, if the output has the key's columns.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from cojoin.comparison.comparison import changed_settings
 from cojoin.comparison.difference import ArrowRows, Difference, OutputDifference, examples_of, sum_counts
 from cojoin.comparison.row_matching import canonical, compare_rows, differing
 from cojoin.engine.callbacks import user_traceback
-from cojoin.engine.display import format_span, show_row
+from cojoin.engine.display import format_span, show_row, show_value
 from cojoin.engine.joins import IntervalJoin, TemporalJoin
 from cojoin.engine.joins.output_columns import output_names
 from cojoin.engine.keyed_process import KeyedCoProcess
@@ -328,7 +327,7 @@ def _with_key(table: pa.Table, names: Any, values: list[pa.Scalar]) -> pa.Chunke
 
 
 def _shown(value: pa.Scalar) -> Any:
-    return decode_column(pa.chunked_array([pa.array([value])]), str)[0]
+    return decode_column(pa.array([value]), str)[0]
 
 
 def _micros(rows: pa.Table, name: str, axis: TimeAxis | None) -> int | None:
@@ -336,8 +335,7 @@ def _micros(rows: pa.Table, name: str, axis: TimeAxis | None) -> int | None:
 
 
 def _time(micros: int) -> str:
-    shown = str(decode_column(pa.chunked_array([pa.array([micros], pa.timestamp("us", "UTC"))]), str)[0])
-    return shown.removesuffix("+00:00")
+    return show_value(decode_column(pa.array([micros], pa.timestamp("us", "UTC")), str)[0])
 
 
 def _apart(micros: int) -> str:

@@ -36,7 +36,7 @@ from cojoin.engine.keyed_process import KeyedCoProcess
 from cojoin.engine.plan import Plan
 from cojoin.engine.state.ttl import without_accesses
 from cojoin.engine.values.encoding import encode_entries, encode_rows
-from cojoin.engine.values.rows import back_quoted, decode_column, decode_rows
+from cojoin.engine.values.rows import back_quoted, decode_column, decode_rows, free_name
 from cojoin.errors import CheckpointError, ConfigurationError
 from cojoin.session.arrow_types import spark_schema
 from cojoin.session.sealed import for_workers
@@ -401,10 +401,7 @@ class LoadedKey:
     def _with_key(self, table: pa.Table) -> pa.Table:
         key = self._keys(table.num_rows)
         for name, column in zip(table.column_names, table.columns, strict=True):
-            free = name
-            while free in key.column_names:
-                free = f"_{free}"
-            key = key.append_column(free, column)
+            key = key.append_column(free_name(name, key.column_names), column)
         return key
 
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from cojoin.checkpoints.inspect.key_state import KeyTimer
 from cojoin.debugging.recorded_batches import controls_until, recorded_controls
-from cojoin.engine.display import Display, format_time, show_row, show_value
+from cojoin.engine.display import Display, Shown, format_time, show_row, show_value
 from cojoin.engine.functions import encode_outputs
 from cojoin.engine.operator import OUTPUT, REJECTED
 from cojoin.engine.time.watermarks import NONE
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, repr=False)
-class RowStep:
+class RowStep(Shown):
     """The effect of one row, one timer or one advance of the watermark; ``Debugger.steps(by="row")`` yields it.
 
     Attributes:
@@ -81,8 +81,8 @@ class RowStep:
         """The rows of the main output."""
         return list(self.outputs.get(OUTPUT, ()))
 
-    def __repr__(self) -> str:
-        lines = [f"batch {self.batch_id}: {self._cause()} (watermark {format_time(self.watermark)})"]
+    def _display(self) -> Display:
+        lines = []
         for name, rows in self.outputs.items():
             lines += [f"  {name}: {show_row(row.as_dict())}" for row in rows]
         for name, value in self.state.items():
@@ -91,11 +91,9 @@ class RowStep:
         for name, rows in self.waiting.items():
             lines += [f"  {name} that waits: {show_row(row.as_dict())}" for row in rows]
         timers = ", ".join(f"{each.domain.replace('_', ' ')} {format_time(each.timestamp)}" for each in self.timers)
-        return "\n".join([*lines, *([f"  timers: {timers}"] if timers else [])])
-
-    def _repr_html_(self) -> str:
-        head, *lines = repr(self).splitlines()
-        return Display(head, notes=lines).html()
+        lines += [f"  timers: {timers}"] if timers else []
+        head = f"batch {self.batch_id}: {self._cause()} (watermark {format_time(self.watermark)})"
+        return Display(head, notes=lines)
 
     def _cause(self) -> str:
         when = "" if self.timestamp is None else f" at {format_time(self.timestamp)}"

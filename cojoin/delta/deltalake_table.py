@@ -7,10 +7,10 @@ version that was opened or updated to, also after a commit by it.
 the handle's version it fails, or, where it may repeat, compares: it fails then where the other commit wrote one of the
 application ids that this one writes, removed rows of the existing files, or changed the table's metadata.
 
-It reaches local folders, and those on object stores that ``obstore`` reaches, too (``Place``). It takes a location for
-a URL: it undoes an escape such as ``%41`` in a local path, takes a backslash for a slash, and on object stores looks
-for the log's newest checkpoint under a path that is escaped twice. It would write into another folder than Spark does,
-so such folders are left to Spark.
+It reaches local folders, and those on object stores that ``obstore`` reaches, too (``TableAddress``). It takes a
+location for a URL: it undoes an escape such as ``%41`` in a local path, takes a backslash for a slash, and on object
+stores looks for the log's newest checkpoint under a path that is escaped twice. It would write into another folder than
+Spark does, so such folders are left to Spark.
 
 Its errors are shown on one line, without colours and stacks; an error of a store has the store's answer and the remedy.
 The options may hold credentials: no ``repr`` shows them, and every error masks them. Signed addresses are cut after the
@@ -103,7 +103,7 @@ def explained_error(error: BaseException, table: str, label: str, secrets: Seque
 
 
 @dataclass(frozen=True)
-class Place:
+class TableAddress:
     """A table's folder, as ``deltalake`` takes it: a URL, or a path on a local disk.
 
     The options of its store may hold credentials. ``is_overwritten``: other writers may look for a commit and then
@@ -120,15 +120,15 @@ class Place:
         return [value for name, value in self.options.items() if value and any(each in name for each in _SECRETS)]
 
 
-def place_of(store: Store, folder: str = "") -> Place | None:
+def address_of(store: Store, folder: str = "") -> TableAddress | None:
     """Return how ``deltalake`` reaches a folder below the store's root; None if it does not (``why_unreachable``)."""
     if why_unreachable(store, folder) is not None:
         return None
     settings = store.for_tasks()
     if settings is None:
-        return Place(store.path(folder).removeprefix("file:"))
+        return TableAddress(store.path(folder).removeprefix("file:"))
     path = "/".join(each for each in (settings.bucket, settings.prefix, folder.strip("/")) if each)
-    return Place(f"{_SCHEMES[settings.kind]}://{path}", _options(settings), settings.kind == "s3")
+    return TableAddress(f"{_SCHEMES[settings.kind]}://{path}", _options(settings), settings.kind == "s3")
 
 
 def why_unreachable(store: Store, folder: str = "") -> str | None:
@@ -167,9 +167,9 @@ def deleted_rows(store: Store, version: int, paths: Sequence[str]) -> dict[str, 
     import pyarrow as pa  # noqa: PLC0415
     from deltalake import DeltaTable  # noqa: PLC0415
 
-    place = _placed(store, "")
-    with translated(store.root, f"read in version {version}", place.secrets):
-        table = DeltaTable(place.url, version, storage_options=dict(place.options) or None)
+    address = _reached(store, "")
+    with translated(store.root, f"read in version {version}", address.secrets):
+        table = DeltaTable(address.url, version, storage_options=dict(address.options) or None)
         vectors, root = pa.table(table.deletion_vectors()), f"{table.table_uri.rstrip('/')}/"
     rows, wanted = dict[str, bytes](), set(paths)
     for url, kept in zip(vectors["filepath"].to_pylist(), vectors["selection_vector"], strict=True):
@@ -179,30 +179,30 @@ def deleted_rows(store: Store, version: int, paths: Sequence[str]) -> dict[str, 
     return rows
 
 
-def _placed(store: Store, folder: str) -> Place:
+def _reached(store: Store, folder: str) -> TableAddress:
     """Return how ``deltalake`` reaches a folder; errors are those of ``DeltalakeTable``."""
     check_packages(f"Delta table {without_login(store.path(folder))}", "spark", "deltalake")
-    place = place_of(store, folder)
-    if place is None:
+    address = address_of(store, folder)
+    if address is None:
         msg = (
             f"Delta table {without_login(store.path(folder))}: {why_unreachable(store, folder)}; only Spark reaches it"
         )
         raise QueryFailedError(msg)
-    return place
+    return address
 
 
 class DeltalakeTable:
     """A table by ``deltalake``, in a folder below the store's root, and the version at which it is open.
 
     The errors of ``deltalake`` are raised as they are: ``DeltaError``, ``OSError``, ``ValueError``. ``is_overwritten``
-    and ``secrets`` are those of ``Place``. The constructor raises ``EnvironmentSetupError`` where ``deltalake`` is
-    missing or too old, and ``QueryFailedError`` where it does not reach the folder.
+    and ``secrets`` are those of ``TableAddress``. The constructor raises ``EnvironmentSetupError`` where ``deltalake``
+    is missing or too old, and ``QueryFailedError`` where it does not reach the folder.
     """
 
     def __init__(self, store: Store, folder: str) -> None:
-        place = _placed(store, folder)
-        self._url, self._options = place.url, dict(place.options) or None
-        self.is_overwritten, self.secrets = place.is_overwritten, place.secrets
+        address = _reached(store, folder)
+        self._url, self._options = address.url, dict(address.options) or None
+        self.is_overwritten, self.secrets = address.is_overwritten, address.secrets
         self._handle: Any = None
 
     @property

@@ -127,7 +127,7 @@ class TableWriter:
     With ``statistics``, the files that a plan gets have theirs, in order of time. With ``reads_back``, each commit is
     looked for once it was made; None: where other writers may look for a commit and then write it (S3). ``log`` is the
     table's, where the caller reads it, too. Raises ``EnvironmentSetupError`` where ``deltalake`` is missing or too old,
-    and ``QueryFailedError`` where it does not reach the folder (``place_of``).
+    and ``QueryFailedError`` where it does not reach the folder (``address_of``).
     """
 
     def __init__(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from cojoin.embedded.frames import bind_frames
 from cojoin.embedded.result import Result
 from cojoin.engine.callbacks import UserFrames
-from cojoin.engine.input_spec import control_of
+from cojoin.engine.input_spec import controls_of
 from cojoin.engine.local.local_run import LocalRun
 from cojoin.engine.values.arguments import check_flag, milliseconds
 
@@ -71,8 +71,7 @@ class EmbeddedExecution:
 
     def controls(self) -> list[Control]:
         """Return the control rows that the rows of both inputs would send."""
-        (left, right), (first, second) = self.rows, self.inputs
-        return [control_of(1, left, first), control_of(2, right, second)]
+        return controls_of(self.rows, self.inputs)
 
     def steps(
         self,

@@ -21,7 +21,7 @@ import pyarrow as pa
 from cojoin.embedded.result import Outputs
 from cojoin.engine.callbacks import UserFrames
 from cojoin.engine.display import Display, Section, format_time, text_rows
-from cojoin.engine.input_spec import control_of
+from cojoin.engine.input_spec import controls_of
 from cojoin.engine.keyed_process import KeyedCoProcess
 from cojoin.engine.local.kept_tables import KeptTables
 from cojoin.engine.local.local_run import LocalRun, decode_states, encode_states, epoch_millis, restored_operators
@@ -220,8 +220,7 @@ class Stepper:
         # While the clock is unknown, no row is too far ahead of it.
         plan = self.plan if now else self.plan.with_inputs(max_ahead_ms=None)
         if controls is None:
-            observed = zip((1, 2), (left, right), plan.inputs, strict=True)
-            controls = [control_of(number, each, spec, now) for number, each, spec in observed if each.num_rows]  # type: ignore[arg-type]
+            controls = controls_of((left, right), plan.inputs, now)
         with UserFrames():
             output = self._run.process(
                 (left, right),

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field, replace
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
-from cojoin.engine.display import Display, display_of, format_bytes, format_span, format_time, text_table
+from cojoin.engine.display import Display, Shown, display_of, format_bytes, format_span, format_time, text_table
 from cojoin.engine.input_spec import DIRECT
 from cojoin.engine.state.segments import COPIES
 from cojoin.engine.time.watermarks import NONE
@@ -235,7 +235,7 @@ class InputReport:
 
 
 @dataclass(frozen=True, repr=False)
-class BatchReport:
+class BatchReport(Shown):
     """The report of a query after a batch.
 
     Attributes:
@@ -411,12 +411,6 @@ class BatchReport:
             for report in self.inputs
             if report.late_commit is not None
         ]
-
-    def __repr__(self) -> str:
-        return display_of(self._display, "BatchReport").text()
-
-    def _repr_html_(self) -> str:
-        return display_of(self._display, "BatchReport").html()
 
     def _display(self) -> Display:
         return Display(self.headline(), self.table_rows(), [*self.loading(), self.ending(), *self.readings()])

@@ -323,6 +323,19 @@ def display_of(build: Callable[[], Display], kind: str) -> Display:
         return Display(f"{kind} (it can't be shown at the moment)")
 
 
+class Shown:
+    """An object that shows itself by its ``_display``: as text, and as HTML in a notebook."""
+
+    def __repr__(self) -> str:
+        return display_of(self._display, type(self).__name__).text()
+
+    def _repr_html_(self) -> str:
+        return display_of(self._display, type(self).__name__).html()
+
+    def _display(self) -> Display:
+        raise NotImplementedError
+
+
 _MOST_CHARACTERS = 100
 
 
@@ -349,5 +362,10 @@ def _texts(column: pa.ChunkedArray, *, is_millis: bool) -> list[str]:
 
 def cut(text: str) -> str:
     """Return a text as one line, whose end is left out where it is long."""
-    one_line = text.replace("\n", "\\n").replace("\r", "\\r")
-    return one_line if len(one_line) <= _MOST_CHARACTERS else f"{one_line[: _MOST_CHARACTERS - 3]}..."
+    line = one_line(text)
+    return line if len(line) <= _MOST_CHARACTERS else f"{line[: _MOST_CHARACTERS - 3]}..."
+
+
+def one_line(text: str) -> str:
+    """Return a text whose line breaks are escaped, as in a cell of a table."""
+    return text.replace("\n", "\\n").replace("\r", "\\r")

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from cojoin.engine.operator import Sides
     from cojoin.engine.ordering import Ranks
     from cojoin.engine.row_changes import RowChanges
     from cojoin.engine.time.known_time import KnownTime
@@ -515,3 +516,9 @@ def control_of(number: Literal[1, 2], rows: pa.Table, spec: InputSpec, processin
     observed = ObservedTimes()
     observed.add(rows, spec, processing_time)
     return Control(number, observed.partitions, rows.num_rows, processing_time, observed.marks)
+
+
+def controls_of(rows: Sides, inputs: tuple[InputSpec, InputSpec], processing_time: int = 0) -> list[Control]:
+    """Return the control rows that one map task for each input would send after these rows."""
+    (left, right), (one, two) = rows, inputs
+    return [control_of(1, left, one, processing_time), control_of(2, right, two, processing_time)]

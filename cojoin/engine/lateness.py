@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cojoin.engine.display import Display, display_of, format_span
+from cojoin.engine.display import Display, Shown, format_span
 from cojoin.engine.time.watermarks import NONE
 from cojoin.engine.values.arguments import Duration, microseconds, milliseconds
 from cojoin.errors import ConfigurationError, SchemaError, did_you_mean
@@ -215,7 +215,7 @@ class LatenessCounter:
 
 
 @dataclass(frozen=True, repr=False)
-class Lateness:
+class Lateness(Shown):
     """The lateness of rows, made by ``lateness``: which share of them is late with which bound.
 
     Attributes:
@@ -324,12 +324,6 @@ class Lateness:
         if left_out:
             notes.append(f"Rows left out: {', '.join(left_out)}.")
         return Display(f"Lateness of {self.counted:,} rows {self.order}", rows, notes)
-
-    def __repr__(self) -> str:
-        return display_of(self._display, "Lateness").text()
-
-    def _repr_html_(self) -> str:
-        return display_of(self._display, "Lateness").html()
 
 
 def _span(millis: int) -> str:

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cojoin.engine.display import short_value, show_value
-from cojoin.engine.input_spec import InputSpec, control_of
+from cojoin.engine.input_spec import InputSpec, controls_of
 from cojoin.engine.joins import AsofJoin, TemporalJoin
 from cojoin.engine.joins.output_columns import output_names
 from cojoin.engine.joins.search import known_first
@@ -300,8 +300,7 @@ def run_function(plan: Plan, rows: Sides) -> FunctionRun:
     moments = sorted({int(each) for each in times})
     waiting: dict[int, SeenTimer] = {}
     with LocalRun(_without_watermarks(plan), keeps_operators=True, notes_rows=True) as local:
-        left, right = local.plan.inputs
-        _take(local.process(rows, [control_of(1, rows[0], left), control_of(2, rows[1], right)]), run, hidden)
+        _take(local.process(rows, controls_of(rows, local.plan.inputs)), run, hidden)
         _look(local, None, waiting, run)
         nothing = rows[0].slice(0, 0), rows[1].slice(0, 0)
         after_last = 0

@@ -44,8 +44,6 @@ _BUILT_FOR = {"4.0": "4.0", **{f"3.{minor}": "3.5" for minor in range(4)}}
 _PLAIN_FILE = re.compile(r"file:(/(?!\.{1,2}(/|$))[^/]+)+")
 _LOCAL_FILES = "fs.file.impl"
 _LOCAL_CLASSES = frozenset({"LocalFileSystem", "RawLocalFileSystem"})
-_ENCRYPTION = "parquet.crypto.factory.class"
-"""The Hadoop setting by which Spark encrypts the parquet files that it writes."""
 
 _LISTING_OPTIONS = frozenset({"path", "paths", "pathglobfilter", "modifiedbefore", "modifiedafter"})
 """Options of a reader of parquet files, in lower case, that decide which files are read, and not how."""
@@ -198,10 +196,6 @@ class ClassicSession(SessionAdapter):
         except Py4JJavaError:
             return None
         return name
-
-    def encrypts_files(self) -> bool:
-        """Return whether Spark encrypts the parquet files that it writes."""
-        return bool(self.hadoop_setting(_ENCRYPTION) or self.spark.conf.get(_ENCRYPTION, None))
 
     def table_location(self, table: str) -> str | None:
         """Return the folder of a table, which need not exist; None where the catalog can't resolve its name."""

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from cojoin.session.session_adapter import StreamSource
     from cojoin.storage.store import Store
-_ENCRYPTION = "parquet.crypto.factory.class"
+
 _CHECKED: set[str] = set()
 """The sessions whose servers were asked for their version."""
 
@@ -184,10 +184,6 @@ class ConnectSession(SessionAdapter):
     def local_file_manager(self) -> str | None:
         """Return None: the classes of the server are not known."""
         return None
-
-    def encrypts_files(self) -> bool:
-        """Return whether Spark encrypts the parquet files that it writes, by its own configuration."""
-        return any(self.spark.conf.get(name, None) for name in (_ENCRYPTION, f"spark.hadoop.{_ENCRYPTION}"))
 
     def table_location(self, table: str) -> str | None:
         """Return the folder of a Delta table; None where no table has the name."""

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from cojoin.delta import actions as delta
+    from cojoin.delta.actions import Commit
 
 _DEFAULTS = "spark.databricks.delta.properties.defaults."
 _FILES_IN_CHECKSUM = "spark.databricks.delta.allFilesInCrc.enabled"
@@ -162,8 +162,8 @@ def keep_checksums_small(session: SparkSession) -> None:
 
 
 @dataclass(frozen=True)
-class Commit:
-    """A commit of a Delta table.
+class CommitSummary:
+    """The writer of a commit of a Delta table, and what the commit did; its files are left out, as a log has many.
 
     ``app_id`` is the application of its transaction id, or None; ``app_version`` is None as well where it only fences a
     table. ``operation`` is Delta's name, such as ``"WRITE"``. ``timestamp`` (UTC) and ``rows``, the number of added
@@ -195,7 +195,7 @@ def session_with_long_history(spark: SparkSession) -> AbstractContextManager[Spa
     return adapter_of(spark).with_settings({_LOOKING_BACK: "false"})
 
 
-def later_commits(spark: SparkSession, location: str, version: int) -> list[Commit]:
+def later_commits(spark: SparkSession, location: str, version: int) -> list[CommitSummary]:
     """Return a Delta table's commits after a version (-1: all), oldest first.
 
     Raises ``CheckpointError`` where the table does not exist, or some of the commits are no longer in its log.
@@ -213,10 +213,10 @@ def later_commits(spark: SparkSession, location: str, version: int) -> list[Comm
             f"(version {gone[0]} was cleaned away), so it can't be known who wrote them; name a new table"
         )
         raise CheckpointError(msg)
-    return [_commit(commit) for commit in log.commits(version, table.version)]
+    return [_summary(commit) for commit in log.commits(version, table.version)]
 
 
-def _commit(commit: delta.Commit) -> Commit:
+def _summary(commit: Commit) -> CommitSummary:
     own = [(app_id, number) for app_id, number in commit.applications.items() if not app_id.startswith(FENCE)]
     app_id, app_version = own[0] if own else (None, None)
     if commit.applications and not own:
@@ -229,7 +229,7 @@ def _commit(commit: delta.Commit) -> Commit:
     elif operation == "DELETE" and parameters.get("predicate") in _ALL_ROWS:
         leaves = -1
     timestamp = commit.info.get("timestamp")
-    return Commit(
+    return CommitSummary(
         commit.version,
         app_id,
         operation,

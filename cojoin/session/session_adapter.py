@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from cojoin.storage.store import Store
 
 _STORAGE = "spark.cojoin.storage"
+_ENCRYPTION = "parquet.crypto.factory.class"
+"""The Hadoop setting by which Spark encrypts the parquet files that it writes."""
 
 
 class StreamSource(NamedTuple):
@@ -161,9 +163,9 @@ class SessionAdapter(ABC):
     def local_file_manager(self) -> str | None:
         """Return Spark's class that writes a checkpoint's local files with fewer programs; None for its usual one."""
 
-    @abstractmethod
     def encrypts_files(self) -> bool:
         """Return whether Spark encrypts the parquet files that it writes."""
+        return bool(self.hadoop_setting(_ENCRYPTION) or self.spark.conf.get(_ENCRYPTION, None))
 
     @abstractmethod
     def table_location(self, table: str) -> str | None:

@@ -137,11 +137,7 @@ def logged_time(files: Store, batch_id: int) -> int:
 
 
 def planned_entry(spark: SparkSession, files: Store) -> str:
-    """Return the line of metadata with which Spark would plan a new query's first batch now.
-
-    ``files`` is a directory that Spark reaches: with Spark Connect, a query is run only to produce the line, and its
-    checkpoint is stored in the directory.
-    """
+    """Return the line of ``SessionAdapter.planned_metadata``."""
     return adapter_of(spark).planned_metadata(files)
 
 

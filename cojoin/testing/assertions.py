@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cojoin.capture.captured_keys import CapturedKey, Outcomes, TimedRow, read_captured, replay, time_to_json
+from cojoin.capture.captured_keys import CapturedKey, OutcomeRow, Outcomes, read_captured, replay, time_to_json
 from cojoin.engine.display import cells, difference
 from cojoin.engine.values.json_values import row_from_json, row_to_json
 from cojoin.engine.values.rows import dump_json
@@ -187,7 +187,7 @@ def _differences(wanted: Outcomes, got: Outcomes, harness: Harness) -> Iterator[
 
 
 def _compared(
-    subject: str, wanted: Sequence[TimedRow], got: Sequence[TimedRow], schema: pa.Schema | None
+    subject: str, wanted: Sequence[OutcomeRow], got: Sequence[OutcomeRow], schema: pa.Schema | None
 ) -> Iterator[str]:
     if _texts(wanted) == _texts(got):
         return
@@ -205,11 +205,11 @@ def _compared(
         yield f"{subject} differs:\n{table}"
 
 
-def _texts(rows: Sequence[TimedRow]) -> list[str]:
+def _texts(rows: Sequence[OutcomeRow]) -> list[str]:
     return [dump_json([each.timestamp, each.row]) for each in rows]
 
 
-def _row_cells(timed: TimedRow, schema: pa.Schema, subject: str) -> tuple[str, ...]:
+def _row_cells(timed: OutcomeRow, schema: pa.Schema, subject: str) -> tuple[str, ...]:
     # Reading each value by its type makes 1 and 1.0 in a column of doubles equal, if someone has edited the file.
     values = row_from_json(timed.row, schema, subject)
     again = row_to_json(tuple(values.values()), schema, sort_maps=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast, get_args
 
-from cojoin.engine.display import Display, display_of, format_time
+from cojoin.engine.display import Display, Shown, format_time
 from cojoin.engine.functions import KeyedCoProcessFunction, OutputTag, check_tags
 from cojoin.engine.keyed_process import KeyedCoProcess, KeyedCoProcessOperator
 from cojoin.engine.local.kept_tables import WAITING, opened, waiting_table
@@ -72,7 +72,7 @@ RegressingWatermarks: TypeAlias = Literal["error", "ignore"]
 """
 
 
-class Harness:
+class Harness(Shown):
     """Runs a function or a join over two keyed inputs without Spark; ``Harness.of`` makes one for a join.
 
     Args:
@@ -267,7 +267,7 @@ class Harness:
         spec = self._inputs[side]
         # Columns that a table leaves out are null; leaving out the event time is an error.
         nulls = dict.fromkeys(name for name in spec.schema.names if name != spec.event_time)
-        return [nulls | row.as_dict() for row in parse_table(text, self._inputs[side].schema)]
+        return [nulls | row.as_dict() for row in parse_table(text, spec.schema)]
 
     def process_watermark1(self, timestamp: int, *, partition: Partition = None) -> None:
         """Advance the first input's watermark: no more rows with a timestamp at or below it are expected.
@@ -455,12 +455,6 @@ class Harness:
         ``print(harness.report().table())`` shows them.
         """
         return self._run.report(self._calls - 1)
-
-    def __repr__(self) -> str:
-        return display_of(self._display, "Harness").text()
-
-    def _repr_html_(self) -> str:
-        return display_of(self._display, "Harness").html()
 
     def _display(self) -> Display:
         # The size of the state is left out: it takes a snapshot.

@@ -22,7 +22,7 @@ from cojoin.engine.time.time_axis import ClockChange, TimeUnit, is_moment
 from cojoin.engine.time.watermark_strategies import WatermarkStrategy
 from cojoin.engine.time.watermarks import NONE
 from cojoin.engine.values.arguments import milliseconds
-from cojoin.engine.values.encoding import encode_rows
+from cojoin.engine.values.encoding import encode_input
 from cojoin.engine.values.keys import checked_key
 from cojoin.engine.values.rows import Row, decode_column
 from cojoin.engine.values.types import as_schema
@@ -145,10 +145,7 @@ class BoundInput:
         is_added = spec.event_time is not None and spec.axis is None
         position = spec.schema.names.index(str(spec.event_time)) if is_added else None
         others = spec.schema if position is None else spec.schema.remove(position)
-        try:
-            table = encode_rows([row for row, _ in parted], others, self.label)
-        except FunctionError as error:
-            raise SchemaError(str(error).replace(": output field ", ": column ")) from None
+        table = encode_input([row for row, _ in parted], others, self.label)
         if position is None:
             return table
         micros = [self._micros(time) for _, time in parted]

@@ -21,23 +21,21 @@ from __future__ import annotations
 
 import json
 import re
-from datetime import date, datetime, timedelta, timezone
-from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from cojoin.engine.values.rows import Row, row_class
+from cojoin.engine.values.rows import Row, row_class, value_of_text
 from cojoin.engine.values.types import as_schema
 from cojoin.errors import SchemaError, did_you_mean
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
 _CELL = re.compile(r'\s*(?:"(?:[^"\\]|\\.)*"|[^|"](?:[^|])*?)?\s*(?:\||$)')
 _RULE = re.compile(r"[-+\s|]+")
-_TIME = re.compile(r"(?:(\d{4}-\d\d-\d\d)[ T])?(\d\d):(\d\d)(?::(\d\d)(?:\.(\d{1,6}))?)?")
-_DAY_ZERO = date(1970, 1, 1)
+_OF_DAY = re.compile(r"\d\d:")
+_DAY_ZERO = "1970-01-01"
 _WORDS = {"true": True, "false": False}
 
 
@@ -115,35 +113,28 @@ def _read_line(line: str, fields: Sequence[pa.Field]) -> list[Any]:
 
 
 def _read_cell(cell: str, field: pa.Field) -> Any:
+    dtype, types, text = field.type, pa.types, cell
     if cell == "null":
         return None
-    read = _reader(field.type)
     try:
-        return read(cell)
-    except (ValueError, ArithmeticError, KeyError):
-        msg = f"table: column {field.name!r}: {cell!r} is not a value of {field.type}"
-        raise SchemaError(msg) from None
-
-
-def _reader(dtype: pa.DataType) -> Callable[[str], Any]:  # noqa: PLR0911 - one return per type
-    types = pa.types
-    if types.is_string(dtype):
-        return lambda cell: json.loads(cell) if cell.startswith('"') else _bare(cell)
-    if types.is_integer(dtype):
-        return lambda cell: _within(int(cell), dtype)
-    if types.is_floating(dtype):
-        return float
-    if types.is_boolean(dtype):
-        return _WORDS.__getitem__
-    if types.is_timestamp(dtype):
-        return lambda cell: _moment(cell, dtype)
-    if types.is_date(dtype):
-        return date.fromisoformat
-    if types.is_decimal(dtype):
-        return lambda cell: _decimal(cell, dtype)
-    if types.is_binary(dtype):
-        return bytes.fromhex
-    msg = f"table: a {dtype} has no cells; leave its column out"
+        if types.is_string(dtype):
+            return json.loads(cell) if cell.startswith('"') else _bare(cell)
+        if types.is_boolean(dtype):
+            return _WORDS[cell]
+        if types.is_floating(dtype):
+            return float(cell)
+        if types.is_binary(dtype):
+            return bytes.fromhex(cell)
+        if types.is_timestamp(dtype):
+            text = f"{_DAY_ZERO} {cell}" if _OF_DAY.match(cell) else cell
+        elif not types.is_date(dtype):
+            # As Python spells numbers, and Arrow does not.
+            text = cell.replace("_", "").removeprefix("+")
+        return value_of_text(text, dtype)
+    except NotImplementedError:
+        msg = f"table: a {dtype} has no cells; leave its column out"
+    except (ValueError, OverflowError, KeyError):
+        msg = f"table: column {field.name!r}: {cell!r} is not a value of {dtype}"
     raise SchemaError(msg)
 
 
@@ -151,34 +142,3 @@ def _bare(cell: str) -> str:
     if not cell:
         raise ValueError(cell)
     return cell
-
-
-def _within(value: int, dtype: pa.DataType) -> int:
-    if not -(1 << (dtype.bit_width - 1)) <= value < 1 << (dtype.bit_width - 1):
-        raise ValueError(value)
-    return value
-
-
-def _decimal(cell: str, dtype: pa.Decimal128Type) -> Decimal:
-    value = Decimal(cell)
-    exact = value.quantize(Decimal(1).scaleb(-dtype.scale))
-    if exact != value:
-        raise InvalidOperation
-    return exact
-
-
-def _moment(cell: str, dtype: pa.TimestampType) -> datetime:
-    match = _TIME.fullmatch(cell)
-    if match is None:
-        raise ValueError(cell)
-    day, hours, minutes, seconds, fraction = match.groups()
-    start = datetime.fromisoformat(day) if day else datetime(1970, 1, 1)  # noqa: DTZ001 - its zone follows
-    if int(hours) > 23 or int(minutes) > 59 or int(seconds or 0) > 59:
-        raise ValueError(cell)
-    since = timedelta(
-        hours=int(hours),
-        minutes=int(minutes),
-        seconds=int(seconds or 0),
-        microseconds=int((fraction or "").ljust(6, "0")),
-    )
-    return (start + since).replace(tzinfo=timezone.utc if dtype.tz else None)

@@ -148,6 +148,8 @@ def test_explain_says_it(typed):
     values = json.loads(typed("explain", "--input", "trades", "--row", "trade_id=6", "--row", at, "--json"))
     assert values["findings"][0]["kind"] == "buffered"
     assert "expected a key" in typed("explain", code=2)
+    early = typed("explain", "--input", "trades", "--row", "event_time=0000-01-01 09:00", code=2)
+    assert "--row event_time: expected a value of the type timestamp[us, tz=UTC], got '0000-01-01 09:00'" in early
 
 
 def test_savepoint_then_clean_keeps_it(lake, typed):

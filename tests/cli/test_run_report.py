@@ -41,6 +41,16 @@ def test_rows_lose_columns_that_do_not_fit_and_say_so():
     assert run_report.rows(table.slice(0, 0)) == "(no rows)"
 
 
+def test_a_row_is_one_line_and_numbers_stand_at_the_right():
+    table = pa.table({"note": ["two\nlines", None], "amount": [123456.75, 0.1]})
+    assert run_report.rows(table, 40).splitlines() == [
+        "note           amount",
+        "----------  ---------",
+        "two\\nlines  123456.75",
+        "null              0.1",
+    ]
+
+
 def test_the_counts_are_a_column_an_input():
     shown = run_report.counts(batch_report(input_report("trades"), input_report("customers", rejected={"late": 1})))
     assert [line.split() for line in shown.splitlines()[2:]] == [

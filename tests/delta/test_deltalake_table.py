@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 from deltalake import DeltaTable
 
-from cojoin.delta.deltalake_table import explained_error, place_of, translated
+from cojoin.delta.deltalake_table import address_of, explained_error, translated
 from cojoin.errors import QueryFailedError
 from cojoin.storage.object_store import ObjectStore
 from cojoin.storage.object_store_settings import settings_of
@@ -92,11 +92,11 @@ def refused(root: str, given: dict[str, str], at: dict[str, str]) -> str:
     settings = settings_of(root, given.get)
     assert settings is not None
     store = ObjectStore.of(settings, root)
-    place = place_of(store, "trades")
-    assert place is not None
-    options = {**place.options, **at, "allow_http": "true", "max_retries": "0"}
-    with pytest.raises(QueryFailedError) as caught, translated(store.path("trades"), "read", place.secrets):
-        DeltaTable(place.url, storage_options=options)
+    address = address_of(store, "trades")
+    assert address is not None
+    options = {**address.options, **at, "allow_http": "true", "max_retries": "0"}
+    with pytest.raises(QueryFailedError) as caught, translated(store.path("trades"), "read", address.secrets):
+        DeltaTable(address.url, storage_options=options)
     return str(caught.value)
 
 
@@ -115,13 +115,13 @@ def refused(root: str, given: dict[str, str], at: dict[str, str]) -> str:
 def test_a_place_on_azure(given: dict[str, str], options: dict[str, str], secrets: list[str]) -> None:
     settings = settings_of(AZURE, given.get)
     assert settings is not None
-    place = place_of(ObjectStore.of(settings, AZURE), "trades")
-    assert place is not None
-    assert place.url == "az://lake/tables/trades"
-    assert {"account_name": "shop", **options}.items() <= dict(place.options).items()
-    assert place.secrets == secrets
-    assert not place.is_overwritten
-    assert not any(each in repr(place) + repr(settings) for each in secrets)
+    address = address_of(ObjectStore.of(settings, AZURE), "trades")
+    assert address is not None
+    assert address.url == "az://lake/tables/trades"
+    assert {"account_name": "shop", **options}.items() <= dict(address.options).items()
+    assert address.secrets == secrets
+    assert not address.is_overwritten
+    assert not any(each in repr(address) + repr(settings) for each in secrets)
 
 
 def test_a_place_on_google(tmp_path: Path) -> None:
@@ -130,11 +130,11 @@ def test_a_place_on_google(tmp_path: Path) -> None:
     given = {"fs.gs.auth.service.account.json.keyfile": str(key)}
     settings = settings_of("gs://lake/tables", given.get)
     assert settings is not None
-    place = place_of(ObjectStore.of(settings, "gs://lake/tables"), "trades")
-    assert place is not None
-    assert place.url == "gs://lake/tables/trades"
-    assert place.options["service_account"] == str(key)
-    assert not place.is_overwritten
+    address = address_of(ObjectStore.of(settings, "gs://lake/tables"), "trades")
+    assert address is not None
+    assert address.url == "gs://lake/tables/trades"
+    assert address.options["service_account"] == str(key)
+    assert not address.is_overwritten
 
 
 def test_deltalake_signs_by_the_key_of_azure(server: Refusing) -> None:

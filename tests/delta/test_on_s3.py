@@ -13,7 +13,7 @@ import pytest
 from deltalake import DeltaTable
 
 from cojoin.delta.actions import DataFile
-from cojoin.delta.deltalake_table import LostCommitError, deleted_rows, place_of, why_unreachable
+from cojoin.delta.deltalake_table import LostCommitError, address_of, deleted_rows, why_unreachable
 from cojoin.delta.table_log import TableLog, commit_name
 from cojoin.delta.table_writer import Change, NewTable, TableWriter
 from cojoin.errors import QueryFailedError
@@ -82,9 +82,9 @@ def test_two_writers_append_in_turns(server: S3Server, store: ObjectStore) -> No
 
     assert ours.commit(Change({APP: 5}), compare).version == 5
     assert compared == [3, 4]
-    place = place_of(store, "t")
-    assert place is not None
-    read = DeltaTable(place.url, storage_options=dict(place.options))
+    address = address_of(store, "t")
+    assert address is not None
+    read = DeltaTable(address.url, storage_options=dict(address.options))
     assert (read.version(), read.transaction_version(APP), len(read.file_uris())) == (5, 5, 5)
     log = TableLog(store, "t")
     assert len(log.files(5)) == 5
@@ -169,15 +169,15 @@ def test_a_store_that_refuses_is_named_without_secrets(
 def test_where_deltalake_would_write_elsewhere_spark_writes() -> None:
     settings = Settings("s3", "lake", "my trades")
     store = ObjectStore.of(settings, "s3a://lake/my trades", "table")
-    assert place_of(store, "t") is None
+    assert address_of(store, "t") is None
     assert why_unreachable(store, "t") == "its path has characters that deltalake takes for a URL's"
 
 
 def test_options_are_texts_and_hide_their_secrets() -> None:
     options = {"access_key_id": "AK", "secret_access_key": "opensesame", "client_options": {"allow_http": True}}
     store = ObjectStore.of(Settings("s3", "lake", "a/b", {**options, "region": "x"}), "s3a://lake/a/b")
-    place = place_of(store, "t")
-    assert place is not None
-    assert (place.url, place.options["allow_http"], place.is_overwritten) == ("s3://lake/a/b/t", "true", True)
-    assert "opensesame" not in repr(place)
-    assert set(place.secrets) == {"AK", "opensesame"}
+    address = address_of(store, "t")
+    assert address is not None
+    assert (address.url, address.options["allow_http"], address.is_overwritten) == ("s3://lake/a/b/t", "true", True)
+    assert "opensesame" not in repr(address)
+    assert set(address.secrets) == {"AK", "opensesame"}

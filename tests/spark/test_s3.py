@@ -17,7 +17,7 @@ from deltalake import DeltaTable, transaction, write_deltalake
 import cojoin as cj
 from benchmarks.kills.leavings import compare, enriched, rejected, write_files
 from cojoin.checkpoints.segment_files import FOLDER
-from cojoin.delta.deltalake_table import place_of
+from cojoin.delta.deltalake_table import address_of
 from cojoin.engine.state.segments import SegmentOptions
 from cojoin.session.session_adapter import FILE_MANAGER, changed_settings
 from cojoin.session.sessions import open_store
@@ -86,10 +86,10 @@ def test_tables_on_s3_are_read_by_the_workers(
         ("trades", {"trade_id": [1, 2, 3]}, ["customer_id"]),
         ("customers", {"tier": ["gold", None, "tin"]}, None),
     ):
-        place = place_of(open_store(spark, f"{bucket.root}/{name}"))
-        assert place is not None
+        address = address_of(open_store(spark, f"{bucket.root}/{name}"))
+        assert address is not None
         rows = pa.table({"customer_id": [1, 2, 3], "event_time": times, **column})
-        write_deltalake(place.url, rows, storage_options=dict(place.options), partition_by=by)
+        write_deltalake(address.url, rows, storage_options=dict(address.options), partition_by=by)
     table = f"delta.`{bucket.root}/customers`"
     spark.sql(f"alter table {table} set tblproperties ('delta.enableDeletionVectors' = 'true')")
     spark.sql(f"delete from {table} where customer_id = 3")

@@ -17,7 +17,7 @@ from tests.testing.functions import enrich
 
 ALL = (
     "id string, n tinyint, l bigint, f float, d double, b boolean, t timestamp, tn timestamp_ntz, day date, "
-    "m decimal(10,2), raw binary, tags array<string>"
+    "m decimal(10,2), wide decimal(38,2), raw binary, tags array<string>"
 )
 
 
@@ -36,6 +36,8 @@ def utc(*parts: int) -> datetime:
         ("id", '" a|\\"b\\" "', ' a|"b" '),
         ("n", "-128", -128),
         ("l", "9223372036854775807", (1 << 63) - 1),
+        ("l", "1_000", 1_000),
+        ("l", "+7", 7),
         ("f", "0.5", 0.5),
         ("d", "-inf", float("-inf")),
         ("d", "1e-3", 0.001),
@@ -48,6 +50,7 @@ def utc(*parts: int) -> datetime:
         ("tn", "00:00:00", datetime(1970, 1, 1)),  # noqa: DTZ001
         ("day", "2024-02-29", date(2024, 2, 29)),
         ("m", "2.5", Decimal("2.50")),
+        ("wide", f"{10**36 - 1}.25", Decimal(f"{10**36 - 1}.25")),
         ("raw", "00ff", b"\x00\xff"),
     ],
 )
@@ -83,6 +86,7 @@ def test_a_cell_is_read_by_its_columns_type(column: str, cell: str, value: Any) 
         ("day\n10:00", r"is not a value of date32"),
         ("m\n2.505", r"is not a value of decimal128\(10, 2\)"),
         ("m\nx", r"is not a value of decimal128"),
+        ("m\n123456789.00", r"'123456789.00' is not a value of decimal128\(10, 2\)"),
         ("raw\nxyz", r"is not a value of binary"),
         ("tags\n[]", r"a list<.*> has no cells; leave its column out"),
     ],

@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from cojoin.engine.values.rows import describe_row, encode_texts, hashable, needs_freezing, row_class
 from cojoin.engine.values.types import type_to_ddl
-from cojoin.errors import FunctionError
+from cojoin.errors import FunctionError, SchemaError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -355,6 +355,14 @@ def encode_rows(rows: list[Any], schema: pa.Schema, label: str) -> pa.Table:
             raise _misfit(field, values, rows, label)
         arrays.append(array)
     return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def encode_input(rows: list[Any], schema: pa.Schema, label: str) -> pa.Table:
+    """Return the same for rows of an input, whose errors are ``SchemaError``."""
+    try:
+        return encode_rows(rows, schema, label)
+    except FunctionError as error:
+        raise SchemaError(str(error).replace(": output field ", ": column ")) from None
 
 
 def encode_column(values: Sequence[Any], dtype: pa.DataType) -> pa.Array:

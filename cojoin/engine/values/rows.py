@@ -216,6 +216,22 @@ def decode_column(array: pa.Array | pa.ChunkedArray, beyond: Stand = None) -> li
     return array.to_pylist()  # type: ignore[no-any-return]
 
 
+_NO_ZONE = re.compile(r"[ T]\d{2}:\d{2}(:\d{2}(\.\d+)?)?$")
+
+
+def value_of_text(text: str, dtype: pa.DataType) -> Any:
+    """Return the value of a type that a text spells, as people write it; a time without a time zone is in UTC.
+
+    Raises ``ValueError`` or ``OverflowError`` where it spells none, ``NotImplementedError`` for arrays, maps, structs.
+
+    >>> value_of_text("2.5", pa.decimal128(5, 2)), value_of_text("2026-01-15 09:30", pa.timestamp("us", "UTC")).minute
+    (Decimal('2.50'), 30)
+    """
+    if pa.types.is_timestamp(dtype) and dtype.tz is not None and _NO_ZONE.search(text):
+        text += "Z"
+    return decode_column(encode_texts([text]).cast(dtype))[0]
+
+
 def beyond_python(table: pa.Table) -> NDArray[np.bool_]:
     """Return a mask of the rows that have a time, at any depth, outside of the years 1 to 9999 of Python's datetimes.
 

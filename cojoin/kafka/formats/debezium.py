@@ -395,7 +395,7 @@ class DebeziumJson:
                 continue
             try:
                 events[at] = self._explained(value)
-            except _MisfitError as error:
+            except _ValueMisfitError as error:
                 events[at], faults[at] = None, undecodable(f"the value's {error}")
             except ValueError as error:
                 events[at], faults[at] = None, undecodable(f"the value is not JSON: {error}")
@@ -436,7 +436,7 @@ def _fields(schema: Any) -> dict[str, dict[str, Any]]:
     return {str(each["field"]): each for each in listed if isinstance(each, dict) and "field" in each}
 
 
-class _MisfitError(Exception):
+class _ValueMisfitError(Exception):
     """A value does not fit its schema, or its column can't hold it."""
 
 
@@ -483,19 +483,19 @@ class _Conversion:
                 f"{place} is the number {value:.40}, and the event has no schema that defines the time: {self.cure}"
                 f"read it as a bigint and convert it"
             )
-            raise _MisfitError(msg)
+            raise _ValueMisfitError(msg)
         if not _WHOLE.fullmatch(value) or (name in _DAYS) != is_date:
             msg = (
                 f"{place} is the number {value:.40}, by its schema {name}: expected a whole number of "
                 f"{'days' if is_date else 'milliseconds, microseconds or nanoseconds'}, for {type_to_ddl(dtype)}"
             )
-            raise _MisfitError(msg)
+            raise _ValueMisfitError(msg)
         units, per_micro = (_DAY, 1) if is_date else _MICROS[name]
         try:
             moment = _EPOCH + timedelta(microseconds=int(value) * units // per_micro)
         except OverflowError:
             msg = f"{place} is a time beyond the years 1 to 9999"
-            raise _MisfitError(msg) from None
+            raise _ValueMisfitError(msg) from None
         return moment.isoformat(timespec="microseconds")[: 10 if is_date else None]
 
     def _check_text(self, value: str, place: str) -> None:
@@ -505,7 +505,7 @@ class _Conversion:
                 f"{place} is the text {value!r:.40}, which is a number or the base64 of one, and the event has no "
                 f"schema that defines it: {self.cure}read it as a string and convert it"
             )
-            raise _MisfitError(msg)
+            raise _ValueMisfitError(msg)
 
 
 def _schema_part(schema: dict[str, Any], name: str) -> dict[str, Any]:
@@ -516,23 +516,23 @@ def _schema_part(schema: dict[str, Any], name: str) -> dict[str, Any]:
 def _decimal(value: Any, scale: Any, dtype: pa.DataType, place: str) -> _Number:
     if not isinstance(value, str) or isinstance(value, _Number) or not _WHOLE.fullmatch(str(scale)):
         msg = f"{place}: expected the base64 of a decimal and its scale, got {value!r:.40} and {scale!r:.40}"
-        raise _MisfitError(msg)
+        raise _ValueMisfitError(msg)
     try:
         digits = int.from_bytes(b64decode(value, validate=True), "big", signed=True)
     except ValueError:
         msg = f"{place}: expected the base64 of a decimal, got {value!r:.40}"
-        raise _MisfitError(msg) from None
+        raise _ValueMisfitError(msg) from None
     shift = int(scale)
     if abs(shift) > _MOST_DIGITS or digits.bit_length() > 3 * _MOST_DIGITS:
         msg = f"{place} has too many digits for {type_to_ddl(dtype)}"
-        raise _MisfitError(msg)
+        raise _ValueMisfitError(msg)
     sign, text = "-" if digits < 0 else "", str(abs(digits))
     number = Decimal(f"{sign}{text}E{-shift}")
     whole = number.as_integer_ratio()
     shifted = whole[0] * 10**dtype.scale
     if shifted % whole[1] or abs(shifted // whole[1]) >= 10**dtype.precision:
         msg = f"{place} is {number}, which {type_to_ddl(dtype)} can't hold"
-        raise _MisfitError(msg)
+        raise _ValueMisfitError(msg)
     return _Number(f"{number:f}")
 
 

@@ -410,7 +410,7 @@ class ProtoReadings:
                     messages.append(message)
                     places.append(at)
                 except Exception as error:  # noqa: BLE001, PERF203 - the runtime's errors differ between its versions
-                    faults[at] = str(error) if isinstance(error, _MisfitError) else f"{_CUT_OFF}: {error}"
+                    faults[at] = str(error) if isinstance(error, _RecordMisfitError) else f"{_CUT_OFF}: {error}"
             return _gathered(shape.gather, messages, places, faults, columns), faults
 
         return reading
@@ -426,7 +426,7 @@ class ProtoReadings:
             return message_type(written, first.name)
 
 
-class _MisfitError(ValueError):
+class _RecordMisfitError(ValueError):
     """A record is of another message type, or has a number that the reader's type does not hold."""
 
 
@@ -448,7 +448,7 @@ def _begin_of(own: Any) -> Callable[[bytes], int]:
             return named[1]
         actual = type_at(own.file, place).full_name if named is None else named[0]
         msg = f"it is a {actual}, expected {own.full_name}"
-        raise _MisfitError(msg)
+        raise _RecordMisfitError(msg)
 
     return begin_of
 
@@ -528,7 +528,7 @@ class _Ranges:
             for value in values:
                 if held is not None and value not in held:
                     msg = f"field {field.name!r} is {value}, and the reader's type holds {held[0]} to {held[-1]}"
-                    raise _MisfitError(msg)
+                    raise _RecordMisfitError(msg)
                 if inner is not None:
                     self.check(value, inner)
 

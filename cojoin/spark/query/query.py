@@ -20,7 +20,7 @@ from pyspark.errors import AnalysisException
 
 from cojoin.checkpoints.control import drain_is_promised, plan_clock_message, plan_drain, plan_readings
 from cojoin.checkpoints.savepoint import take_savepoint
-from cojoin.engine.display import display_of
+from cojoin.engine.display import Shown
 from cojoin.errors import ConfigurationError, QueryFailedError
 from cojoin.session.session_adapter import FILE_MANAGER, changed_settings
 from cojoin.session.sessions import adapter_of
@@ -76,7 +76,7 @@ class Streams:
     have_logs: bool
 
 
-class Query:
+class Query(Shown):
     """A query that was started, as ``Joined.start`` returns it."""
 
     def __init__(
@@ -108,12 +108,6 @@ class Query:
         self._ended, self._has_history = threading.Event(), threading.Event()
         self._history: BatchReport | None = None
         self._lock = threading.Lock()
-
-    def __repr__(self) -> str:
-        return display_of(self._display, "Query").text()
-
-    def _repr_html_(self) -> str:
-        return display_of(self._display, "Query").html()
 
     def _display(self) -> Display:
         return query_display(self, self._plan, self._files.root)

@@ -34,7 +34,7 @@ from cojoin.checkpoints.restoration import Restoration
 from cojoin.checkpoints.snapshots import Snapshots
 from cojoin.engine import rescaling
 from cojoin.engine.batch_report import BatchReport, parse_report
-from cojoin.engine.display import Display, display_of
+from cojoin.engine.display import Display, Shown
 from cojoin.engine.joins.output_columns import names_in_output
 from cojoin.engine.key_groups import group_labels
 from cojoin.engine.keyed_state_backend import TouchedKeys
@@ -100,7 +100,7 @@ class Remainder:
 
 
 @dataclass(frozen=True, repr=False)
-class Erasure:
+class Erasure(Shown):
     """The result of ``cojoin.erase``.
 
     Attributes:
@@ -128,14 +128,6 @@ class Erasure:
         """Return it as JSON values."""
         remains = [each.as_dict() for each in self.remains]
         return {**vars(self), "keys": list(map(dict, self.keys)), "removed": dict(self.removed), "remains": remains}
-
-    def __str__(self) -> str:
-        return display_of(self._display, "Erasure").text()
-
-    __repr__ = __str__
-
-    def _repr_html_(self) -> str:
-        return display_of(self._display, "Erasure").html()
 
     def _display(self) -> Display:
         keys = "1 key" if len(self.keys) == 1 else f"{len(self.keys):,} keys"

@@ -261,11 +261,9 @@ class DeliveryRunner:
         self.left = rows[0].num_rows
         known: list[int | None] = []
         for spec, table in zip(self.plan.inputs, self.tables, strict=True):
-            millis = spec.timestamps(table).tolist()
-            valid = [False] * len(millis)
-            if spec.event_time is not None:
-                valid = table.column(spec.event_time).is_valid().to_pylist()
-            known += [time if is_known else None for time, is_known in zip(millis, valid, strict=True)]
+            timeless = spec.without_time(table) | (spec.event_time is None)
+            times = zip(spec.timestamps(table).tolist(), timeless.tolist(), strict=True)
+            known += [None if lacks_time else time for time, lacks_time in times]
         self.times = RowTimes(known, self.left)
 
     @property

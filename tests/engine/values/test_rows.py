@@ -26,6 +26,7 @@ from cojoin.engine.values.rows import (
     row_class,
     show_text,
     text_bytes,
+    value_of_text,
 )
 from cojoin.engine.values.types import parse_type
 from cojoin.errors import FunctionError
@@ -296,3 +297,35 @@ def test_a_timestamp_keeps_every_microsecond(values: list[datetime | None]) -> N
 
 def test_a_long_row_is_cut_in_a_message() -> None:
     assert describe_row(("x" * 1000,)) == "('" + "x" * 498 + "… (1,005 characters)"
+
+
+@pytest.mark.parametrize(
+    ("text", "ddl", "value"),
+    [
+        ("2026-01-15T09:00", "timestamp", datetime(2026, 1, 15, 9, tzinfo=timezone.utc)),
+        ("2026-01-15 09:00:00.5", "timestamp", datetime(2026, 1, 15, 9, 0, 0, 500_000, tzinfo=timezone.utc)),
+        ("2026-01-15 09:00+02:00", "timestamp", datetime(2026, 1, 15, 7, tzinfo=timezone.utc)),
+        ("2026-01-15 09:00", "timestamp_ntz", datetime(2026, 1, 15, 9)),  # noqa: DTZ001
+        ("2026-01-15", "date", date(2026, 1, 15)),
+        ("007", "bigint", 7),
+        ("\udcffA", "string", "\udcffA"),
+        ("A", "binary", b"A"),
+    ],
+)
+def test_a_text_is_read_as_people_write_it(text: str, ddl: str, value: Any) -> None:
+    assert value_of_text(text, parse_type(ddl)) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "ddl", "error"),
+    [
+        ("128", "tinyint", ValueError),
+        ("2.505", "decimal(10,2)", ValueError),
+        ("2026-01-15", "timestamp", ValueError),
+        ("0000-01-01 09:00", "timestamp", OverflowError),
+        ("[1]", "array<int>", NotImplementedError),
+    ],
+)
+def test_a_text_of_no_value_is_an_error(text: str, ddl: str, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        value_of_text(text, parse_type(ddl))
