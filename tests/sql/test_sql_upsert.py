@@ -72,7 +72,8 @@ class Table:
         return counts
 
     def rows(self) -> list[dict[str, Any]]:
-        schema = self.writer._stored_schema
+        assert self.writer._rule is not None
+        schema = self.writer._rule.stored(SCHEMA)
         names = ", ".join(map(self.sink.database.quoted, schema.names))
         session = self.sink.database.connect("test")
         found = session.fetch(f"SELECT {names} FROM {self.sink.database.quoted_table(self.sink.table)}", schema)

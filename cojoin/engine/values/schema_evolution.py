@@ -120,7 +120,7 @@ def evolve(table: pa.Table, schema: pa.Schema, label: str, *, fixed: Collection[
         raise CheckpointError(msg)
     stored = set(table.column_names)
     columns = [
-        pa.chunked_array([_convert(chunk, field.type) for chunk in table.column(field.name).chunks], field.type)
+        pa.chunked_array([fitted(chunk, field.type) for chunk in table.column(field.name).chunks], field.type)
         if field.name in stored
         else pa.nulls(table.num_rows, field.type)
         for field in schema
@@ -128,28 +128,28 @@ def evolve(table: pa.Table, schema: pa.Schema, label: str, *, fixed: Collection[
     return pa.Table.from_arrays(columns, schema=schema)
 
 
-def _convert(array: pa.Array, dtype: pa.DataType) -> pa.Array:
-    """Return values converted to a type that theirs may become; slices with all children of their array."""
+def fitted(array: pa.Array, dtype: pa.DataType) -> pa.Array:
+    """Return values as those of a type that theirs may become; nulls without a type may become any."""
     if array.type.equals(dtype):
         return array
-    if not len(array):
-        return pa.array([], dtype)
+    if pa.types.is_null(array.type) or not len(array):
+        return pa.nulls(len(array), dtype)
     if not pa.types.is_nested(dtype):
         return array.cast(dtype)
     mask = array.is_null() if array.null_count else None
     if pa.types.is_struct(dtype):
         places = [array.type.get_field_index(field.name) for field in dtype]
         children = [
-            pa.nulls(len(array), field.type) if place < 0 else _convert(array.field(place), field.type)
+            pa.nulls(len(array), field.type) if place < 0 else fitted(array.field(place), field.type)
             for place, field in zip(places, dtype, strict=True)
         ]
         return pa.StructArray.from_arrays(children, fields=list(dtype), mask=mask)
     # Copied, because Arrow refuses a mask with offsets that are a slice.
     offsets = pa.array(array.offsets.to_numpy())
     if pa.types.is_map(dtype):
-        items = _convert(array.items, dtype.item_type)
+        items = fitted(array.items, dtype.item_type)
         return pa.MapArray.from_arrays(offsets, array.keys, items, type=dtype, mask=mask)
-    return pa.ListArray.from_arrays(offsets, _convert(array.values, dtype.value_type), type=dtype, mask=mask)
+    return pa.ListArray.from_arrays(offsets, fitted(array.values, dtype.value_type), type=dtype, mask=mask)
 
 
 def widest(schemas: Sequence[pa.Schema], label: str) -> pa.Schema:

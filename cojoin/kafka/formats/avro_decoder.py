@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 
+from cojoin.engine.values.schema_evolution import fitted
 from cojoin.errors import SchemaError
 from cojoin.kafka.formats.avro_columns import (
     NAMED,
@@ -43,7 +44,7 @@ from cojoin.kafka.formats.avro_columns import (
     wanted_part,
     without_invalid,
 )
-from cojoin.kafka.formats.decoding import fitted, misfits, rows_by_themselves
+from cojoin.kafka.formats.decoding import misfits, rows_by_themselves
 from cojoin.kafka.formats.wire_format import HEADER
 
 if TYPE_CHECKING:

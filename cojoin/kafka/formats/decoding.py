@@ -255,25 +255,3 @@ def _narrowed(actual: pa.DataType, wanted: pa.DataType) -> pa.DataType:
     if types.is_map(actual) and types.is_map(wanted):
         return pa.map_(actual.key_type, _narrowed(actual.item_type, wanted.item_type))
     return actual
-
-
-def fitted(array: pa.Array, wanted: pa.DataType) -> pa.Array:
-    """Return values, which are not a slice, as those of a type for which ``misfits`` returns nothing."""
-    if array.type.equals(wanted):
-        return array
-    if pa.types.is_null(array.type):
-        return pa.nulls(len(array), wanted)
-    if not pa.types.is_nested(wanted):
-        return array.cast(wanted)
-    mask = array.is_null() if array.null_count else None
-    if pa.types.is_struct(wanted):
-        places = [array.type.get_field_index(field.name) for field in wanted]
-        children = [
-            pa.nulls(len(array), field.type) if place < 0 else fitted(array.field(place), field.type)
-            for place, field in zip(places, wanted, strict=True)
-        ]
-        return pa.StructArray.from_arrays(children, fields=list(wanted), mask=mask)
-    if pa.types.is_map(wanted):
-        items = fitted(array.items, wanted.item_type)
-        return pa.MapArray.from_arrays(array.offsets, array.keys, items, type=wanted, mask=mask)
-    return pa.ListArray.from_arrays(array.offsets, fitted(array.values, wanted.value_type), type=wanted, mask=mask)

@@ -50,9 +50,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from cojoin.engine.values.schema_evolution import fitted
 from cojoin.engine.values.types import type_to_ddl
 from cojoin.errors import SchemaError
-from cojoin.kafka.formats.decoding import fitted, in_order, misfits
+from cojoin.kafka.formats.decoding import in_order, misfits
 from cojoin.kafka.formats.proto_files import message_type, place_of, type_at
 from cojoin.kafka.formats.wire_format import HEADER, message_name, message_place
 
