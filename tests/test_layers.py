@@ -205,7 +205,7 @@ MOST_LINES = {
     "cli": 2_700,
     "comparison": 1_450,
     "debugging": 1_210,
-    "delta": 2_660,
+    "delta": 2_700,
     "embedded": 2_110,
     "engine": 15_740,
     "kafka": 12_250,

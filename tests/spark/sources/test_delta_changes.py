@@ -20,7 +20,7 @@ from cojoin.spark.query import start
 from cojoin.spark.sources import delta_changes
 from cojoin.storage.local_store import LocalStore
 from tests.delta.tables import PLAIN, by_hand, commit, features
-from tests.delta.test_table_stream import stream_of
+from tests.delta.test_table_stream import ID, added, column, metadata_of, removed, stream_of
 from tests.seeds import SEED, drawn
 from tests.spark.refused import refused
 from tests.spark.sources.changed_tables import A_DAY, FEED, HAS_LIMITS, MINUTE, READERS, ChangedTable
@@ -171,6 +171,22 @@ def test_a_snapshot_from_before_deletion_vectors_is_not_begun_with(tmp_path: Pat
     why = [delta_changes._why_unreadable_since(log, first, table, is_direct=True) for first in range(3)]
     assert why == [*["in version 1 its feature 'deletionVectors' needs Delta's own source"] * 2, None]
     assert delta_changes._why_unreadable_since(log, 0, table) is None
+
+
+def test_a_column_that_was_added_and_dropped_again_does_not_end_the_changes(tmp_path: Path) -> None:
+    """Whether a table's columns fit is one rule for the check before the start and for the stream."""
+    properties = {"delta.enableChangeDataFeed": "true"}
+    by_hand(tmp_path, properties=properties)
+    commit(tmp_path, 1, metadata_of(column("note"), properties=properties), added("a"))
+    commit(tmp_path, 2, metadata_of(properties=properties), removed("a"), added("b"))
+    log = TableLog(LocalStore(str(tmp_path)))
+    assert delta_changes._why_unreadable_since(log, 1, log.at(2)) is None
+    assert stream_of(tmp_path, None).next(Position(ID, 1), 2, Limits()) == Position(ID, 3)
+    commit(tmp_path, 3, metadata_of(column("other"), properties=properties))
+    told = "the column 'note' was dropped and 'other' was added, perhaps as its new name"
+    assert delta_changes._why_unreadable_since(log, 1, log.at(3)) == f"since version 1 {told}"
+    with pytest.raises(cj.QueryFailedError, match=f"since version 1, which the query reads, {told}; start a new query"):
+        stream_of(tmp_path, None).next(Position(ID, 1), 3, Limits())
 
 
 @pytest.mark.parametrize("layout", ["", ", 'delta.enableInCommitTimestamps' = 'true'"])
@@ -376,9 +392,13 @@ def test_a_table_whose_columns_change_is_told(spark: SparkSession, tmp_path: Pat
     table = started(spark, tmp_path / "type")
     table.insert(3)
     change_types(table, "customer_id", "1 tier")
-    goes_on_not(table, "its changes from version 2 on can't be read", "in version 2 the table had other columns")
+    goes_on_not(
+        table, "its changes from version 2 on can't be read", "since version 2 the column 'tier' has another type"
+    )
     change_types(table, "customer_id", "cast(tier as string) tier")
-    goes_on_not(table, "its changes from version 2 on can't be read", "in version 3 the table had", "start a new query")
+    goes_on_not(
+        table, "its changes from version 2 on can't be read", "since version 3 the column 'tier'", "start a new query"
+    )
     change_types(table, "cast(customer_id as string) customer_id", "tier")
     with refused("the key types differ", "'customer_id' of input 'customers' is string", kind=cj.SchemaError):
         table.joined(COMMITTED, 2)
