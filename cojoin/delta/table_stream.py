@@ -362,7 +362,7 @@ class TableStream:
 
     def newest(self) -> int:
         """Return the table's newest version; raise ``QueryFailedError`` where it was made again or is gone."""
-        table = self._log.newest()
+        table = self._log.newest(waits=True)
         why, cure = None, ""
         if table is None or table.table_id != self._table_id:
             why = "it does not exist any more" if table is None else "it was made again, as another table"

@@ -15,8 +15,9 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from cojoin.delta import table_log
 from cojoin.delta.actions import Protocol
-from cojoin.delta.table_log import TableLog
+from cojoin.delta.table_log import TableLog, UnreadableLogError
 from cojoin.delta.table_stream import Columns, Limits, Position, TableStream, why_unreadable
 from cojoin.errors import QueryFailedError
 from cojoin.storage.local_store import LocalStore
@@ -471,6 +472,66 @@ def test_a_misfit_of_columns_names_the_column_and_both_at_once_are_a_renaming() 
     ):
         assert now.misfit(before) == told[0]
         assert now.misfit(before, exactly=True) == told[-1]
+
+
+def test_a_newest_commit_that_is_empty_is_read_with_a_later_look_unless_it_stays_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [100.0]
+    monkeypatch.setattr(table_log.time, "monotonic", lambda: clock[0])
+    by_hand(tmp_path, actions=[added("a")])
+    stream = stream_of(tmp_path)
+    position, seen = stream.first(), list[str]()
+
+    def look() -> None:
+        nonlocal position
+        end = stream.next(position, stream.newest(), ALL)
+        if end != position:
+            seen.extend(each.file.path for each in stream.files(position, end))
+        position = end
+
+    look()
+    place = tmp_path / "_delta_log" / f"{2:020}.json"
+    commit(tmp_path, 1, added("b"))
+    place.touch()
+    for _ in range(3):
+        look()
+        assert seen == ["a", "b"]
+        clock[0] += 20
+    # One that begins now does not pass it over, nor does this one for ever.
+    told = rf"{place.name} is empty, .* still being copied, or was cut off. Start again once it is whole"
+    with pytest.raises(UnreadableLogError, match=told):
+        stream_of(tmp_path)
+    clock[0] += 1
+    with pytest.raises(UnreadableLogError, match=told):
+        look()
+    commit(tmp_path, 2, added("c"))
+    look()
+    commit(tmp_path, 3, added("d"))
+    look()
+    assert seen == ["a", "b", "c", "d"]
+    # No writer makes a commit before the one in front of it is whole.
+    (tmp_path / "_delta_log" / f"{4:020}.json").touch()
+    look()
+    commit(tmp_path, 5, added("f"))
+    with pytest.raises(UnreadableLogError, match=r"4\.json is empty"):
+        look()
+    commit(tmp_path, 4, added("e"))
+    look()
+    assert seen == [*"abcdef"]
+    (tmp_path / "_delta_log" / f"{6:020}.json").touch()
+
+    def exists(store: LocalStore, name: str) -> bool:
+        """Let both be made between the two looks."""
+        del store
+        for version in (6, 7):
+            commit(tmp_path, version, added(f"{version}"))
+        return (tmp_path / name).exists()
+
+    monkeypatch.setattr(LocalStore, "exists", exists)
+    look()
+    look()
+    assert seen == [*"abcdef67"]
 
 
 def test_a_table_that_was_put_back_and_has_grown_again_while_it_is_read_is_refused(tmp_path: Path) -> None:
