@@ -389,14 +389,17 @@ class TableStream:
         self._check_begin(begun.version)
         end, files, size = begin, 0, 0
         for entry in self._entries(begun, begun.version if begun.begins_snapshot else until):
-            if entry.file is not None:
-                is_full = (limits.files is not None and files >= limits.files) or (
-                    limits.size is not None and size >= limits.size
+            of_feed = entry.file is not None and entry.file.kind == "cdc"
+            if entry.file is not None and not (of_feed and entry.number):
+                # As Delta has it: a file that goes beyond the bytes is taken, a commit's change files are not.
+                files_of_it = self._of_commit(entry.version) if of_feed else [entry.file]
+                more = sum(each.file.size for each in files_of_it)
+                is_full = (limits.files is not None and files + len(files_of_it) > limits.files) or (
+                    limits.size is not None and size + (more if of_feed else 1) > limits.size
                 )
-                is_within = entry.file.kind == "cdc" and entry.number > 0
-                if files and is_full and not is_within:
+                if files and is_full:
                     break
-                files, size = files + 1, size + entry.file.file.size
+                files, size = files + len(files_of_it), size + more
             end = self._after(begun, entry)
         return end
 

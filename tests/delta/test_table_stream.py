@@ -329,6 +329,34 @@ def test_a_removal_without_the_files_partition_or_size_is_refused_in_a_feed(tmp_
             stream_of(tmp_path, None).next(Position(ID, version), version, ALL)
 
 
+@pytest.mark.parametrize(
+    ("limits", "batches"),
+    [
+        (Limits(2), ["ab", "xyz", "uv", "c"]),
+        (Limits(4), ["ab", "xyz", "uvc"]),
+        (Limits(5), ["abxyz", "uvc"]),
+        (Limits(None, 18), ["ab", "xyz", "uv", "c"]),
+        (Limits(None, 44), ["ab", "xyz", "uvc"]),
+        (Limits(None, 45), ["abxyz", "uvc"]),
+        (ALL, ["abxyzuvc"]),
+    ],
+)
+def test_a_commits_change_files_are_read_at_once_and_where_all_are_within_the_limits(
+    tmp_path: Path, limits: Limits, batches: list[str]
+) -> None:
+    by_hand(tmp_path, properties=RECORDS)
+    commit(tmp_path, 1, added("a"), added("b"))
+    for version, paths in ((2, "xyz"), (3, "uv")):
+        changes = ({"cdc": {"path": path, "size": 9, "partitionValues": {}, "dataChange": False}} for path in paths)
+        commit(tmp_path, version, *changes, added(f"{version}"), removed(f"before {version}"))
+    commit(tmp_path, 4, added("c"))
+    stream, begin, found = stream_of(tmp_path, None), Position(ID, 1), list[str]()
+    while (end := stream.next(begin, 4, limits)) != begin:
+        found.append("".join(each.file.path for each in stream.files(begin, end)))
+        begin = end
+    assert found == batches
+
+
 def test_the_times_of_commits_are_the_same_in_whichever_batches_they_are_read(tmp_path: Path) -> None:
     draws, count = random.Random(SEED), random.Random(SEED).randrange(5, 130)
     by_hand(tmp_path, properties=RECORDS)
