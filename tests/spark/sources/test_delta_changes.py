@@ -9,7 +9,7 @@ import shutil
 import time
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -276,6 +276,34 @@ def test_random_histories_give_what_duckdb_gives(
     table.trade(*moments(table))
     table.run(table.joined(event_time, 3, files), "new", drain=True, restore_from=query.savepoint())
     assert table.rows("old", "new") == table.expected(event_time), f"seed {seed}, {kinds}"
+
+
+@HAS_LIMITS
+@pytest.mark.slow  # Five runs.
+@pytest.mark.parametrize("layout", drawn(["", "partitioned by (customer_id)"], 1))
+def test_a_query_of_changes_goes_on_with_either_reader(spark: SparkSession, tmp_path: Path, layout: str) -> None:
+    """Within the snapshot and within the feed; ``test_delta_stream`` has the same of tables."""
+    table = ChangedTable(spark, tmp_path, random.Random(SEED), layout=layout)
+    for key in range(3):
+        table.insert(key)
+    table.starts()
+    table.trade(table.begin - 1_000 * MINUTE)
+    read_by, kinds = list[set[str | None]](), list[str]()
+    for dies_at, reader in zip((1, 3, 5, 7, -1), (*READERS, *READERS, "direct"), strict=True):
+        is_last, reports = dies_at < 0, list[Any]()
+        if is_last:
+            table.trade(*moments(table))
+        spark.conf.set("spark.cojoin.delta", reader)
+        try:
+            joined = table.joined(COMMITTED, 2)
+        finally:
+            spark.conf.unset("spark.cojoin.delta")
+        table.run(joined, "turns", drain=is_last, dies_at=dies_at, on_progress=reports.append)
+        # The first batch may have been planned by the reader before.
+        read_by.append({each.reading for each in reports[-1].inputs})
+        kinds += [] if is_last else [table.change(), table.change()]
+    assert read_by == [{"direct"}, {"spark.cojoin.delta is spark"}] * 2 + [{"direct"}]
+    assert table.rows("turns") == table.expected(COMMITTED), f"seed {SEED}, {kinds}"
 
 
 DEATHS = {
