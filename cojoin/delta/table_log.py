@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +45,7 @@ _REQUIRED = {"protocol": "minReaderVersion", "metaData": "id", "txn": "appId", "
 _FIELDS = ("path", "partitionValues", "size", "modificationTime", "dataChange", "stats", "deletionVector")
 """The fields that are read of a checkpoint's ``add`` actions."""
 
+_COPIED_WITHIN_S = 60
 _DAMAGE = (pa.ArrowException, ValueError, KeyError, TypeError)
 
 
@@ -142,6 +144,8 @@ class TableLog:
     def __init__(self, store: Store, folder: str = "") -> None:
         self._store, self._folder = store, folder.strip("/")
         self._known: tuple[TableVersion, bytes] | None = None
+        # The commit that was last found empty, and when.
+        self._empty: tuple[int, float] | None = None
         self.lost: int | None = None
 
     @property
@@ -167,28 +171,32 @@ class TableLog:
         if self._known is not None and self._known[0].version == version - 1:
             self._known = self._known[0].after(self._parsed(version, _state_lines(content))), content
 
-    def is_as_it_was(self) -> bool:
-        """Return whether the last commit that was read is unchanged in the log: the table is the same one."""
-        return self._known is not None and self._content(self._known[0].version) == self._known[1]
+    def is_as_it_was(self) -> bool | None:
+        """Return whether the last commit that was read is unchanged in the log: the table is the same one.
 
-    def newest(self, at: int | None = None) -> TableVersion | None:
+        None where that commit is gone, or none was read.
+        """
+        content = None if self._known is None else self._content(self._known[0].version)
+        return None if self._known is None or content is None else content == self._known[1]
+
+    def newest(self, at: int | None = None, *, waits: bool = False) -> TableVersion | None:
         """Return the table at its newest version; None without a table.
 
-        ``at`` is that version where the caller has it, of the same table: then later ones are not looked for.
+        ``at`` is that version where the caller has it, of the same table: then later ones are not looked for. With
+        ``waits``, a commit after the last that was read is not there yet while it is the newest and empty, for a minute
+        at most: its file is being copied.
         """
-        known, last = self._known, None
-        if known is not None:
-            last = known[1] if at is not None else self._content(known[0].version)
-            if last == known[1]:
-                self._known = self._advanced(*known, at)
-                return self._known[0]
+        known, is_same = self._known, True if at is not None else self.is_as_it_was()
+        if known is not None and is_same:
+            self._known = self._advanced(*known, at, waits=waits)
+            return self._known[0]
         self._known = None
         listed = self._listed()
         if listed.newest < 0:
             return None
         table = self._built(listed, listed.newest)
         # The log may have removed a commit that is old, and has later ones then.
-        if known is not None and (last is not None or table.version < known[0].version):
+        if known is not None and (is_same is False or table.version < known[0].version):
             self.lost = known[0].version
         last = self._content(table.version)
         if last is not None:
@@ -280,8 +288,10 @@ class TableLog:
     def _listed(self) -> _Listed:
         return _Listed.of(self._store.names(self.name(LOG)))
 
-    def _content(self, version: int) -> bytes | None:
+    def _content(self, version: int, *, waits: bool = False) -> bytes | None:
         content = self._store.read_unreplaced(self.name(commit_name(version)))
+        if content == b"" and waits and self._is_awaited(version):
+            return None
         if content is not None and not content.strip():
             # Every writer puts an action into a commit. Without one it would count as a version without changes.
             msg = (
@@ -291,6 +301,16 @@ class TableLog:
             )
             raise UnreadableLogError(msg)
         return content
+
+    def _is_awaited(self, version: int) -> bool:
+        """Return whether a commit that was just found empty may become whole (``newest``)."""
+        if self._empty is None or self._empty[0] != version:
+            self._empty = version, time.monotonic()
+        if time.monotonic() - self._empty[1] > _COPIED_WITHIN_S:
+            return False
+        # It may have become whole before the next one was made.
+        is_last = not self._store.exists(self.name(commit_name(version + 1)))
+        return is_last or self._store.read_unreplaced(self.name(commit_name(version))) != b""
 
     def _parsed(self, version: int, content: bytes) -> Commit:
         try:
@@ -302,10 +322,12 @@ class TableLog:
             )
             raise UnreadableLogError(msg) from error
 
-    def _advanced(self, known: TableVersion, content: bytes, until: int | None) -> tuple[TableVersion, bytes]:
+    def _advanced(
+        self, known: TableVersion, content: bytes, until: int | None, *, waits: bool
+    ) -> tuple[TableVersion, bytes]:
         """Return the newest version and its commit, from a known version whose commit is still in the log."""
         # A log has no gaps after a commit that it still has, so the first that is missing was not made yet.
-        while known.version != until and (more := self._content(known.version + 1)) is not None:
+        while known.version != until and (more := self._content(known.version + 1, waits=waits)) is not None:
             known, content = known.after(self._parsed(known.version + 1, _state_lines(more))), more
         return known, content
 

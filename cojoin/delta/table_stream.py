@@ -207,9 +207,25 @@ class Columns(NamedTuple):
         # Spark's writer of Delta tables writes a null as an empty text, too.
         return {names.get(name, name): value or None for name, value in file.partition_values.items()}
 
-    def read(self, other: Columns) -> bool:
-        """Return whether files with other columns can be read with these: a column or field that they lack is null."""
-        return self.partition_by == other.partition_by and _has(_as_type(self), _as_type(other))
+    def misfit(self, before: Columns, *, exactly: bool = False) -> str | None:
+        """Return how columns have changed into these, so that these do not read the rows from before; None if they do.
+
+        A column that was dropped since is not read, and one that was added since is null. Both at once may be a
+        renaming. With ``exactly``, each of them is returned.
+        """
+        if self.partition_by != before.partition_by:
+            was, are = (", ".join(each.partition_by) or "none" for each in (before, self))
+            return f"its partition columns have changed from {was} to {are}"
+        dropped = [*_unlike(_as_type(before), _as_type(self))]
+        added = [*_unlike(_as_type(self), _as_type(before))]
+        changed = [name for name in dropped if name in added]
+        if changed:
+            return f"the column {changed[0]!r} has another type, or another name in its files"
+        if dropped and added:
+            return f"the column {dropped[0]!r} was dropped and {added[0]!r} was added, perhaps as its new name"
+        if not exactly or not (dropped or added):
+            return None
+        return f"the column {(dropped or added)[0]!r} was {'dropped' if dropped else 'added'}"
 
 
 _Type: TypeAlias = "tuple[Any, Any]"
@@ -223,15 +239,18 @@ def _as_type(columns: Columns) -> _Type:
     return own, [{"name": name, "type": json.loads(dtype)} for name, dtype in stored]
 
 
-def _has(one: _Type, other: _Type) -> bool:
-    """Return whether a type has all fields of another one, and they have the same types and names, also in files."""
+def _unlike(one: _Type, other: _Type, name: str = "") -> Iterator[str]:
+    """Yield the fields of a type that another one lacks, or has with another type or another name in files."""
     if isinstance(one[0], list) and isinstance(other[0], list):
-        own, others = _by_names(one), _by_names(other)
-        return all(names in own and _has(own[names], inner) for names, inner in others.items())
-    if not (isinstance(one[0], dict) and isinstance(other[0], dict) and one[0].keys() == other[0].keys()):
-        return one == other
-    parts = one[0].keys() - _NULLABLE
-    return all(_has((one[0][part], one[1][part]), (other[0][part], other[1][part])) for part in parts)
+        others = _by_names(other)
+        for names, inner in _by_names(one).items():
+            path = f"{name}.{names[0]}" if name else names[0]
+            yield from _unlike(inner, others[names], path) if names in others else (path,)
+    elif isinstance(one[0], dict) and isinstance(other[0], dict) and one[0].keys() == other[0].keys():
+        for part in sorted(one[0].keys() - _NULLABLE):
+            yield from _unlike((one[0][part], one[1][part]), (other[0][part], other[1][part]), name)
+    elif one != other:
+        yield name
 
 
 def _by_names(fields: _Type) -> dict[tuple[str, str], _Type]:
@@ -300,12 +319,13 @@ def rows_removed(path: str, version: int | str, *, only_deletes: bool) -> str:
     )
 
 
-def columns_changed(where: str) -> str:
+def columns_changed(where: str, why: str | None = None) -> str:
     """Return the message about a table whose columns have changed; ``where`` may name the version, after a blank."""
+    shown = "" if why is None else f" ({why})"
     return (
-        f"the columns of a table that is read as a stream have changed{where} since the query was built: make the "
-        f"inputs and connect them again; where columns were added or made wider, the query continues with a new "
-        f"checkpoint and restore_from= this one"
+        f"the columns of a table that is read as a stream have changed{where} since the query was built{shown}: make "
+        f"the inputs and connect them again; where columns were added or made wider, the query continues with a new "
+        f"checkpoint and restore_from= this one; if this comes again, start a new query with its own checkpoint"
     )
 
 
@@ -342,7 +362,7 @@ class TableStream:
 
     def newest(self) -> int:
         """Return the table's newest version; raise ``QueryFailedError`` where it was made again or is gone."""
-        table = self._log.newest()
+        table = self._log.newest(waits=True)
         why, cure = None, ""
         if table is None or table.table_id != self._table_id:
             why = "it does not exist any more" if table is None else "it was made again, as another table"
@@ -369,14 +389,17 @@ class TableStream:
         self._check_begin(begun.version)
         end, files, size = begin, 0, 0
         for entry in self._entries(begun, begun.version if begun.begins_snapshot else until):
-            if entry.file is not None:
-                is_full = (limits.files is not None and files >= limits.files) or (
-                    limits.size is not None and size >= limits.size
+            of_feed = entry.file is not None and entry.file.kind == "cdc"
+            if entry.file is not None and not (of_feed and entry.number):
+                # As Delta has it: a file that goes beyond the bytes is taken, a commit's change files are not.
+                files_of_it = self._of_commit(entry.version) if of_feed else [entry.file]
+                more = sum(each.file.size for each in files_of_it)
+                is_full = (limits.files is not None and files + len(files_of_it) > limits.files) or (
+                    limits.size is not None and size + (more if of_feed else 1) > limits.size
                 )
-                is_within = entry.file.kind == "cdc" and entry.number > 0
-                if files and is_full and not is_within:
+                if files and is_full:
                     break
-                files, size = files + 1, size + entry.file.file.size
+                files, size = files + len(files_of_it), size + more
             end = self._after(begun, entry)
         return end
 
@@ -453,20 +476,16 @@ class TableStream:
         if self._connected is not None:
             return
         newest = self._log.last_read or self._log.at(self.newest())
-        if Columns.of(newest.metadata) != self._columns:
+        why = Columns.of(newest.metadata).misfit(self._columns, exactly=True)
+        if why is not None:
             msg = (
                 f"Delta table {self._named}: its columns have changed by version {newest.version}, since the inputs "
-                f"were connected: make the inputs and connect them again"
+                f"were connected ({why}): make the inputs and connect them again"
             )
             raise QueryFailedError(msg)
         table = newest if version >= newest.unchanged_since else self._at_begin(version, newest)
         if table is not None:
-            if not self._fit(Columns.of(table.metadata)):
-                msg = (
-                    f"Delta table {self._named}: in version {version}, from which on the query reads, it had other "
-                    f"columns than now, other types of these, or other names of them in its files; {self._new_query}"
-                )
-                raise QueryFailedError(msg)
+            self._check_fit(version, table.metadata)
             self._check_readable(table)
         self._connected = newest.version
 
@@ -596,9 +615,8 @@ class TableStream:
     def _check_columns(self, commit: Commit) -> None:
         if commit.metadata is not None and self._removals is not None:
             self._check_id(commit.metadata.get("id", self._table_id))
-        if commit.metadata is not None and not self._continues(commit.version, commit.metadata):
-            msg = f"Delta table {self._named}: {columns_changed(f' in version {commit.version}')}"
-            raise QueryFailedError(msg)
+        if commit.metadata is not None:
+            self._check_fit(commit.version, commit.metadata)
         if commit.protocol is not None or commit.metadata is not None:
             self._check_readable(self._log.at(commit.version))
 
@@ -608,21 +626,19 @@ class TableStream:
             msg = f"Delta table {self._named}: since version {table.version} {why} needs {_SPARKS}"
             raise QueryFailedError(msg)
 
-    def _continues(self, version: int, metadata: Mapping[str, Any]) -> bool:
-        """Return whether the rows after a version that changes the metadata are read with the stream's columns."""
+    def _check_fit(self, version: int, metadata: Mapping[str, Any]) -> None:
+        """Raise ``QueryFailedError`` unless the rows from a version with this metadata on are read with the columns."""
         columns = Columns.of(metadata)
-        if self._connected is not None and version <= self._connected:
-            return self._fit(columns)
-        # Rows to come would lack a column that is dropped, in silence.
-        return self._columns.read(columns) and columns.read(self._columns)
-
-    def _fit(self, columns: Columns) -> bool:
-        """Return whether rows of earlier columns of the table are read with the stream's.
-
-        A column that was dropped since is not read, and one that was added since is null. Both at once may be a
-        renaming.
-        """
-        return self._columns.read(columns) or columns.read(self._columns)
+        if self._connected is None or version <= self._connected:
+            why = self._columns.misfit(columns)
+            msg = f"since version {version}, which the query reads, {why}; {self._new_query}"
+        else:
+            # Rows to come would lack a column that is dropped, in silence.
+            why = columns.misfit(self._columns, exactly=True)
+            msg = columns_changed(f" in version {version}", why)
+        if why is not None:
+            msg = f"Delta table {self._named}: {msg}"
+            raise QueryFailedError(msg)
 
     @property
     def _new_query(self) -> str:

@@ -213,7 +213,8 @@ CLIENT_ERROR = (
                 (
                     f"the columns of a table that is read as a stream have changed{where} since the query was built: "
                     f"make the inputs and connect them again; where columns were added or made wider, the query "
-                    f"continues with a new checkpoint and restore_from= this one"
+                    f"continues with a new checkpoint and restore_from= this one; if this comes again, start a new "
+                    f"query with its own checkpoint"
                 ),
             )
             for told, where in (

@@ -4,15 +4,17 @@ A table may be altered between ``connect`` and ``start``; Spark's stream would f
 continues needs the changes of its tables from its position on, which costs a look into each table's log; another
 query's positions are checked when it is restored (``savepoints.restore``).
 
-Spark's source of files skips files of two kinds without a message, so a warning names them. Files that come late, with
-times long before the newest file that was read (``maxFileAge``), are never read; they are in the folder and not in the
-source's log, so they are counted. With ``ignoreMissingFiles`` a file that is gone when it is to be read is left out
-with all its rows; only those of a planned batch can be counted. So it is with Delta's own source, and with
-``ignoreCorruptFiles``; a table's changes are not read with either, since rows would stay valid that a file that was
-left out has deleted. The warning costs a reading of the log, and a listing of the
-folder that ends after a second: some 100,000 local files, 10,000 of an object store, 2,000 of HDFS. Of a larger folder
-the number is a lower bound. Nothing is counted for a pattern in the path or ``pathGlobFilter``, whose rules are
-Spark's, nor in local folders with Spark Connect, whose server may have other ones.
+Spark's source of files leaves out some files without a message, so a warning names them. A file that comes late, with
+a time long before that of the newest file that was read (``maxFileAge``), is never read; it is in the folder and not in
+the source's log, so such files are counted. With ``ignoreMissingFiles``, a file that is gone when it is to be read is
+left out with all its rows; only those of a planned batch are counted. With ``ignoreCorruptFiles``, a damaged file is
+left out from the damage on, and not counted. As settings of the session, these two apply to Delta's own source, too.
+With either, a table's changes are not read, since a row would stay valid if the file that deletes it were left out.
+
+The warnings cost a reading of the log, and a listing of the folder that ends after a second: some 100,000 local files,
+10,000 of an object store, 2,000 of HDFS. Of a larger folder the number is a lower bound. Nothing is counted for a
+pattern in the path or ``pathGlobFilter``, whose rules are Spark's, nor in local folders with Spark Connect, whose
+server may have other ones.
 
 A Delta table that was put back from a backup while the query was stopped, and has grown since, has other rows in the
 versions that the query has read. Its commit of the last one is later than the batch that read it, so a warning names

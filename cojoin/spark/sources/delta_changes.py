@@ -94,8 +94,9 @@ def _why_unreadable_since(log: TableLog, first: int, table: TableVersion, *, is_
             then = then.after(commit)
         if not records_changes(then.metadata):
             return f"those of version {version} were not recorded, as {FEED} was not true"
-        if not columns.read(Columns.of(then.metadata)):
-            return f"in version {version} the table had other columns, or other types of these"
+        why = columns.misfit(Columns.of(then.metadata))
+        if why is not None:
+            return f"since version {version} {why}"
         why = why_unreadable(then.protocol, then.metadata, of_changes=True) if is_direct else None
         if why is not None:
             return f"in version {version} {why} needs Delta's own source"

@@ -44,6 +44,7 @@ class Lake:
     def __init__(self, spark: SparkSession, streams: Streams, folder: Path) -> None:
         self.spark, self.streams, self.folder = spark, streams, folder
         self.columns_with_statistics, self.column_mapping = 32, "none"
+        self.partition_by: list[str] = []
 
     def write(self, name: str, files: int, random: np.random.Generator, *, sliced: bool = False) -> None:
         """Append a table's rows in one commit: scattered over files, or each file a slice of time, in any order."""
@@ -62,7 +63,7 @@ class Lake:
         frame = self.spark.createDataFrame(plain[names].to_numpy().tolist(), ddl)
         frame = frame.withColumn("event_time", F.timestamp_micros("event_time"))
         frame = frame.repartitionByRange(files, "file") if files > 1 else frame.coalesce(1)
-        writer = frame.drop("file").write.format("delta").mode("append")
+        writer = frame.drop("file").write.format("delta").mode("append").partitionBy(*self.partition_by)
         if not (self.folder / name).exists():
             # A table that exists keeps its properties.
             writer.option("delta.columnMapping.mode", self.column_mapping)

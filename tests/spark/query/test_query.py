@@ -373,7 +373,7 @@ def test_a_processing_time_query_takes_what_comes_until_it_is_stopped(spark: Spa
 def wait_for(query: cj.Query, condition: Any) -> None:
     import time
 
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 240
     while query.progress is None or not condition(query.progress):
         assert query.is_active, query.exception()
         assert time.monotonic() < deadline, query.progress

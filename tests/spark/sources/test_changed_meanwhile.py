@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from deltalake import DeltaTable, TableFeatures, write_deltalake
 import cojoin as cj
 from cojoin.spark.query import input_checks
 from tests.seeds import drawn
+from tests.spark.query.test_query import wait_for
 from tests.spark.sources.changed_tables import HAS_LIMITS
 
 if TYPE_CHECKING:
@@ -135,6 +137,41 @@ def test_a_batch_gives_the_same_rows_or_names_what_has_changed_and_nothing_is_lo
         shutil.copytree(kept, folders[0])
         run()
     assert sorted(row for rows in seen.values() for row in rows) == EXPECTED
+
+
+@pytest.mark.slow
+@HAS_LIMITS
+@pytest.mark.usefixtures("spark")
+def test_a_commit_that_is_still_empty_while_a_query_runs_is_read_once_it_is_whole(tmp_path: Path) -> None:
+    left, right, whole = (tmp_path / name for name in ("left", "right", "whole"))
+    write_deltalake(str(left), rows_of(0))
+    for number in range(2):
+        write_deltalake(str(right), rows_of(number, tier=["gold"] * ROWS), mode="append")
+    shutil.copytree(left, whole)
+    write_deltalake(str(whole), rows_of(1), mode="append")
+    inputs = [cj.Input(cj.sources.delta(str(each)), "id", "at", name=each.name) for each in (left, right)]
+    seen = list[int]()
+    query = (
+        cj.connect(*inputs, key_groups=2)
+        .asof_join(suffixes=("", "_right"))
+        .start(
+            output=lambda frame, _: seen.extend(row.id for row in frame.collect()),
+            checkpoint=str(tmp_path / "checkpoint"),
+            trigger=cj.Trigger.processing_time("100 milliseconds"),
+        )
+    )
+    wait_for(query, lambda report: report.inputs[0].rows_in == ROWS)
+    commit = left / "_delta_log" / f"{1:020}.json"
+    for file in whole.glob("*.parquet"):
+        shutil.copy2(file, left)
+    commit.touch()
+    # It is looked at some times.
+    time.sleep(3)
+    shutil.copyfile(whole / "_delta_log" / commit.name, commit)
+    # That of the last moment waits.
+    wait_for(query, lambda report: report.rows_out == 2 * ROWS - 1)
+    query.stop()
+    assert sorted(seen) == [*range(2 * ROWS - 1)]
 
 
 @pytest.mark.slow

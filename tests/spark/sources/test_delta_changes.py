@@ -9,7 +9,7 @@ import shutil
 import time
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -20,7 +20,7 @@ from cojoin.spark.query import start
 from cojoin.spark.sources import delta_changes
 from cojoin.storage.local_store import LocalStore
 from tests.delta.tables import PLAIN, by_hand, commit, features
-from tests.delta.test_table_stream import stream_of
+from tests.delta.test_table_stream import ID, added, column, metadata_of, removed, stream_of
 from tests.seeds import SEED, drawn
 from tests.spark.refused import refused
 from tests.spark.sources.changed_tables import A_DAY, FEED, HAS_LIMITS, MINUTE, READERS, ChangedTable
@@ -173,6 +173,22 @@ def test_a_snapshot_from_before_deletion_vectors_is_not_begun_with(tmp_path: Pat
     assert delta_changes._why_unreadable_since(log, 0, table) is None
 
 
+def test_a_column_that_was_added_and_dropped_again_does_not_end_the_changes(tmp_path: Path) -> None:
+    """Whether a table's columns fit is one rule for the check before the start and for the stream."""
+    properties = {"delta.enableChangeDataFeed": "true"}
+    by_hand(tmp_path, properties=properties)
+    commit(tmp_path, 1, metadata_of(column("note"), properties=properties), added("a"))
+    commit(tmp_path, 2, metadata_of(properties=properties), removed("a"), added("b"))
+    log = TableLog(LocalStore(str(tmp_path)))
+    assert delta_changes._why_unreadable_since(log, 1, log.at(2)) is None
+    assert stream_of(tmp_path, None).next(Position(ID, 1), 2, Limits()) == Position(ID, 3)
+    commit(tmp_path, 3, metadata_of(column("other"), properties=properties))
+    told = "the column 'note' was dropped and 'other' was added, perhaps as its new name"
+    assert delta_changes._why_unreadable_since(log, 1, log.at(3)) == f"since version 1 {told}"
+    with pytest.raises(cj.QueryFailedError, match=f"since version 1, which the query reads, {told}; start a new query"):
+        stream_of(tmp_path, None).next(Position(ID, 1), 3, Limits())
+
+
 @pytest.mark.parametrize("layout", ["", ", 'delta.enableInCommitTimestamps' = 'true'"])
 def test_times_of_changes_are_those_of_deltas_own_feed(spark: SparkSession, tmp_path: Path, layout: str) -> None:
     folder, draws, hour_ago = tmp_path / "table", random.Random(SEED), int(time.time()) - 3_600
@@ -260,6 +276,34 @@ def test_random_histories_give_what_duckdb_gives(
     table.trade(*moments(table))
     table.run(table.joined(event_time, 3, files), "new", drain=True, restore_from=query.savepoint())
     assert table.rows("old", "new") == table.expected(event_time), f"seed {seed}, {kinds}"
+
+
+@HAS_LIMITS
+@pytest.mark.slow  # Five runs.
+@pytest.mark.parametrize("layout", drawn(["", "partitioned by (customer_id)"], 1))
+def test_a_query_of_changes_goes_on_with_either_reader(spark: SparkSession, tmp_path: Path, layout: str) -> None:
+    """Within the snapshot and within the feed; ``test_delta_stream`` has the same of tables."""
+    table = ChangedTable(spark, tmp_path, random.Random(SEED), layout=layout)
+    for key in range(3):
+        table.insert(key)
+    table.starts()
+    table.trade(table.begin - 1_000 * MINUTE)
+    read_by, kinds = list[set[str | None]](), list[str]()
+    for dies_at, reader in zip((1, 3, 5, 7, -1), (*READERS, *READERS, "direct"), strict=True):
+        is_last, reports = dies_at < 0, list[Any]()
+        if is_last:
+            table.trade(*moments(table))
+        spark.conf.set("spark.cojoin.delta", reader)
+        try:
+            joined = table.joined(COMMITTED, 2)
+        finally:
+            spark.conf.unset("spark.cojoin.delta")
+        table.run(joined, "turns", drain=is_last, dies_at=dies_at, on_progress=reports.append)
+        # The first batch may have been planned by the reader before.
+        read_by.append({each.reading for each in reports[-1].inputs})
+        kinds += [] if is_last else [table.change(), table.change()]
+    assert read_by == [{"direct"}, {"spark.cojoin.delta is spark"}] * 2 + [{"direct"}]
+    assert table.rows("turns") == table.expected(COMMITTED), f"seed {SEED}, {kinds}"
 
 
 DEATHS = {
@@ -376,9 +420,13 @@ def test_a_table_whose_columns_change_is_told(spark: SparkSession, tmp_path: Pat
     table = started(spark, tmp_path / "type")
     table.insert(3)
     change_types(table, "customer_id", "1 tier")
-    goes_on_not(table, "its changes from version 2 on can't be read", "in version 2 the table had other columns")
+    goes_on_not(
+        table, "its changes from version 2 on can't be read", "since version 2 the column 'tier' has another type"
+    )
     change_types(table, "customer_id", "cast(tier as string) tier")
-    goes_on_not(table, "its changes from version 2 on can't be read", "in version 3 the table had", "start a new query")
+    goes_on_not(
+        table, "its changes from version 2 on can't be read", "since version 3 the column 'tier'", "start a new query"
+    )
     change_types(table, "cast(customer_id as string) customer_id", "tier")
     with refused("the key types differ", "'customer_id' of input 'customers' is string", kind=cj.SchemaError):
         table.joined(COMMITTED, 2)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 from collections import Counter
-from datetime import datetime
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
@@ -20,6 +21,8 @@ import cojoin as cj
 from cojoin.delta.actions import DataFile
 from cojoin.delta.table_log import TableLog, commit_name
 from cojoin.delta.table_stream import Columns, Limits, Position, StreamFile
+from cojoin.engine.row_changes import DELETES
+from cojoin.session.arrow_types import arrow_schema
 from cojoin.spark.batch.direct_reader import DirectReader
 from cojoin.spark.batch.packing import Grouping
 from cojoin.spark.batch.parquet_rows import RANGES
@@ -28,13 +31,14 @@ from cojoin.spark.sources import delta_reader, delta_stream
 from cojoin.storage.local_store import LocalStore
 from tests.delta.tables import commit, features
 from tests.delta.test_table_stream import batches, ids, stream_of
-from tests.seeds import SEED
+from tests.seeds import SEED, drawn
 from tests.spark.data import asof, connect, generate
 from tests.spark.query.test_input_progress import Lake
 from tests.spark.refused import refused
 from tests.spark.sources.changed_tables import HAS_LIMITS
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from pyspark.sql import SparkSession
@@ -109,10 +113,26 @@ def test_a_snapshot_of_files_of_one_moment_is_read_in_the_order_of_deltas_own_so
 
 @HAS_LIMITS
 @pytest.mark.spark
-def test_a_checkpoint_goes_on_with_either_reader(spark: SparkSession, tmp_path: Path) -> None:
-    lake, read_by = Lake(spark, generate(seed=SEED % 1_000), tmp_path), []
+@pytest.mark.parametrize(
+    "layout",
+    ["plain", *(pytest.param(each, marks=pytest.mark.slow) for each in ("partitions", "deletion vectors"))],
+)
+def test_a_checkpoint_goes_on_with_either_reader(spark: SparkSession, tmp_path: Path, layout: str) -> None:
+    """``test_delta_changes`` has the same of a change feed."""
+    lake, read_by = Lake(spark, generate(keys=3, seed=SEED % 1_000), tmp_path), []
+    lake.partition_by = ["customer_id"] if layout == "partitions" else []
     for name in ("trades", "customers"):
-        lake.write(name, 9, np.random.default_rng(SEED))
+        lake.write(name, 4 if layout == "partitions" else 10, np.random.default_rng(SEED))
+        if layout == "deletion vectors":
+            table = f"delta.`{tmp_path}/{name}`"
+            spark.sql(f"alter table {table} set tblproperties ('delta.enableDeletionVectors' = 'true')")
+            spark.sql(f"delete from {table} where position % 5 = 2")
+            rows = getattr(lake.streams, name)
+            setattr(lake.streams, name, rows[rows.position % 5 != 2])
+        log = TableLog(LocalStore(f"{tmp_path}/{name}"))
+        files = log.files(log.versions()[-1])
+        assert len(files) >= 8
+        assert all(bool(each.deletion_vector) == (layout == "deletion vectors") for each in files)
     for reader in ("direct", "spark", "direct", "spark", "direct"):
         query, batches_seen = list[cj.Query](), list[Any]()
 
@@ -224,13 +244,19 @@ def test_who_reads_a_table_is_told_with_the_reason(spark: SparkSession, tmp_path
 
 def packed_rows(bound: BoundInput, files: list[StreamFile], reading: delta_reader.TableReading) -> list[dict[str, Any]]:
     """Return the rows that tasks read of some files, in the order of their ids."""
-    schema = bound.spec.source_schema
-    stored = delta_stream.stored_schema(reading.columns, schema)
-    reader, found = DirectReader("input", None, Grouping(schema, ("id",), 4), {}, "a setting", stored), list[Any]()
-    for task in delta_reader.ranges_of(reading, files):
+    found = task_rows(delta_reader.ranges_of(reading, files), bound.spec.source_schema, reading.columns)
+    return sorted(found, key=lambda row: row["id"])
+
+
+def task_rows(
+    tasks: Sequence[Any], schema: pa.Schema, columns: Columns, *, is_feed: bool = False
+) -> list[dict[str, Any]]:
+    stored, grouping, found = delta_stream.stored_schema(columns, schema), Grouping(schema, ("id",), 4), list[Any]()
+    reader = DirectReader("input", None, grouping, {}, "a setting", stored, is_feed=is_feed)
+    for task in tasks:
         for rows in reader([pa.RecordBatch.from_pylist(task.value, RANGES)]):
             found += pa.table(rows.columns[: len(schema)], schema=schema).to_pylist()
-    return sorted(found, key=lambda row: row["id"])
+    return found
 
 
 @HAS_LIMITS
@@ -301,6 +327,138 @@ def plain(value: Any) -> Any:
         pairs = all(isinstance(each, tuple) for each in value) and value
         return [plain(each) for each in value] if not pairs else sorted((name, plain(each)) for name, each in value)
     return value.timestamp() if isinstance(value, datetime) else value
+
+
+@pytest.fixture(scope="module")
+def changed(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A table of three partitions, of which a file each is written, deleted, updated or compacted."""
+    folder = tmp_path_factory.mktemp("options") / "table"
+    table = f"delta.`{folder}`"
+    spark.sql(
+        f"create table {table} (id bigint, at timestamp, p int) using delta partitioned by (p) "
+        f"tblproperties ('delta.enableChangeDataFeed' = 'true')"
+    )
+    for number, statement in enumerate(STATEMENTS):
+        if statement == "insert":
+            rows = f"range({10 * number}, {10 * number + 6})"
+            spark.sql(f"insert into {table} select /*+ repartition(1) */ id, timestamp_seconds(id), id % 3 from {rows}")
+        else:
+            spark.sql(statement.format(table))
+    return folder
+
+
+STATEMENTS = (
+    "insert",
+    "insert",
+    "delete from {} where p = 2",
+    "update {} set at = at + interval 1 second where id % 10 < 2",
+    "insert",
+    "optimize {}",
+    "update {} set at = at + interval 1 second where id % 10 = 1",
+    "delete from {} where id % 10 = 3",
+    "insert",
+    "update {} set at = at + interval 1 second",
+)
+"""The commits of the table that is read with each of Delta's options."""
+
+SKIPS, FEED = {"skipChangeCommits": "true"}, {"readChangeFeed": "true"}
+DELTAS_OPTIONS: dict[str, tuple[dict[str, str], int, bool]] = {
+    "files": ({"maxFilesPerTrigger": "2", **SKIPS}, 10, True),
+    "bytes": ({"maxBytesPerTrigger": "1500b", **SKIPS}, 10, True),
+    "files and bytes": ({"maxFilesPerTrigger": "3", "maxBytesPerTrigger": "2k", **SKIPS}, 10, True),
+    "version": ({"startingVersion": "2", "maxFilesPerTrigger": "1", **SKIPS}, 10, True),
+    "timestamp": ({"startingTimestamp": "", "maxFilesPerTrigger": "2", **SKIPS}, 10, False),
+    "deletes": ({"ignoreDeletes": "true", "startingVersion": "0", "maxFilesPerTrigger": "4"}, 3, True),
+    "changes": ({"ignoreChanges": "true", "maxFilesPerTrigger": "2"}, 10, True),
+    "excluded": ({"excludeRegex": "p=1", "maxFilesPerTrigger": "2", **SKIPS}, 10, False),
+    "feed": ({**FEED, "maxFilesPerTrigger": "3"}, 10, True),
+    "feed by bytes": ({**FEED, "maxBytesPerTrigger": "3k"}, 10, True),
+    "feed from a version": ({**FEED, "startingVersion": "1", "maxFilesPerTrigger": "2"}, 10, False),
+    "feed from a timestamp": ({**FEED, "startingTimestamp": "", "maxFilesPerTrigger": "1"}, 10, False),
+}
+"""Delta's options, the last version that is there, and whether cojoin reads a table with them."""
+
+
+def batches_of(stream: Any, place: Path, *, is_feed: bool) -> list[tuple[Position, list[Any]]]:
+    """Return the batches of a stream of Delta's own source that are new: the position of each, and its rows."""
+    found = list[tuple[Position, list[Any]]]()
+    columns = ["id", "unix_micros(at)", "p"]
+    if is_feed:
+        columns += [f"_change_type in {DELETES}", "_commit_version"]
+
+    def keep(frame: Any, batch_id: int) -> None:
+        log = (place / "offsets" / str(batch_id)).read_text().splitlines()
+        found.append((Position.of(json.loads(log[-1])), sorted(map(tuple, frame.selectExpr(*columns).collect()))))
+
+    writer = stream.writeStream.foreachBatch(keep).option("checkpointLocation", str(place))
+    writer.trigger(availableNow=True).start().awaitTermination()
+    return found
+
+
+def own_batches(
+    spark: SparkSession, source: Any, start: dict[str, Any] | None
+) -> tuple[dict[str, Any], list[tuple[Position, list[Any]]]]:
+    """Return the same of cojoin's reader from a position on, and the position behind the last."""
+    opened = delta_stream.open_table(spark, source)
+    columns, struct = Columns.of(opened.version.metadata), delta_stream.present_columns(source, opened)
+    assert struct is not None
+    schema, table_id = arrow_schema(struct), opened.version.table_id
+    reading = delta_reader.TableReading(
+        opened.store.root, None, table_id, columns, *delta_stream._options(source), snapshot=source.snapshot_version
+    )
+    reader, found = delta_reader._reader(reading), list[tuple[Position, list[Any]]]()
+    reader.prepareForTriggerAvailableNow()
+    begin: dict[str, Any] = start or reader.initialOffset()
+    while (end := reader.latestOffset(begin, reader.getDefaultReadLimit())) != begin:
+        rows = task_rows(reader.partitions(begin, end), schema, columns, is_feed=source.feed is not None)
+        names = [name for name in schema.names if name != "_commit_timestamp"]
+        times = [{**row, "at": round(1_000_000 * row["at"].timestamp())} for row in rows]
+        found.append((Position.of(end), sorted(tuple(row[name] for name in names) for row in times)))
+        begin = end
+    return begin, found
+
+
+@HAS_LIMITS
+@pytest.mark.slow  # Two streams each.
+@pytest.mark.spark
+@pytest.mark.parametrize("case", drawn(DELTAS_OPTIONS, 4))
+def test_rows_and_batches_with_deltas_options_are_those_of_deltas_own_source(
+    spark: SparkSession, changed: Path, tmp_path: Path, case: str
+) -> None:
+    options, last, is_direct = DELTAS_OPTIONS[case]
+    folder, whole, is_feed = tmp_path / "table", changed / "_delta_log", "readChangeFeed" in options
+    shutil.copytree(changed, folder, ignore=shutil.ignore_patterns("*checkpoint*"))
+    if "startingTimestamp" in options:
+        # In whole milliseconds, as Delta takes it.
+        moment = datetime.fromtimestamp(int(1_000 * (whole / f"{2:020}.json").stat().st_mtime) / 1_000, timezone.utc)
+        options = {**options, "startingTimestamp": moment.isoformat(timespec="milliseconds")}
+    source = cj.sources.delta(str(folder), options=options)
+    if is_direct and is_feed:
+        limits = {name: value for name, value in options.items() if name not in FEED}
+        source = cj.sources.delta(str(folder), changes=True, options=limits)
+    theirs, ours, start = list[Any](), list[Any](), None
+    for first, until in ((0, 2), (3, last)):
+        for version in range(len(STATEMENTS) + 1):
+            place = folder / "_delta_log" / f"{version:020}.json"
+            if version > until:
+                place.unlink(missing_ok=True)
+                place.with_suffix(".crc").unlink(missing_ok=True)
+            elif version >= first:
+                shutil.copy2(whole / place.name, place)
+        stream = spark.readStream.format("delta").options(**options).load(str(folder))
+        theirs += batches_of(stream, tmp_path / "theirs", is_feed=is_feed)
+        if is_direct:
+            start, found = own_batches(spark, source, start)
+            ours += found
+        else:
+            with pytest.raises(delta_stream.UnsuitableError, match=r"^it has the option "):
+                delta_stream._options(source)
+            ours += batches_of(source.open(), tmp_path / "ours", is_feed=is_feed)
+    if is_feed:
+        # A position behind a commit with change files is written in another way, and may be a batch without rows.
+        theirs, ours = ([rows for _, rows in each if rows] for each in (theirs, ours))
+    assert ours == theirs
+    assert sum(len(rows) > 0 for rows in ours) >= 2
 
 
 @pytest.mark.spark
