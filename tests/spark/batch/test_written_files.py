@@ -283,7 +283,8 @@ def test_a_table_that_changed_meanwhile_is_not_written(spark: SparkSession, tmp_
 
 def test_a_task_that_fails_leaves_no_file(tmp_path: Path) -> None:
     target = FileTarget(f"{tmp_path}/out", NUMBERS)
-    broken = pa.record_batch({"kind": pa.array([1], pa.int8()), "payload": pa.array([b"no message"])})
+    payloads = [*(message.to_pybytes() for message in write_messages(pa.table({"id": [1]}))), b"no message"]
+    broken = pa.record_batch({"kind": pa.array([1] * len(payloads), pa.int8()), "payload": pa.array(payloads)})
     with pytest.raises((pa.ArrowException, OSError)):
         list(_Writer({1: target})([broken]))
     assert not list(Path(target.folder).iterdir())
