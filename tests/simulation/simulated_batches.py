@@ -36,7 +36,7 @@ from cojoin.engine.upsert import Upsert
 from cojoin.errors import CojoinError, QueryFailedError
 from cojoin.spark.batch.written_files import FileTarget
 from cojoin.spark.sinks import delta_upsert
-from cojoin.spark.sinks.batch_rows import BatchRows
+from cojoin.spark.sinks.batch_rows import BatchRows, FileRows
 from cojoin.spark.sinks.delta_upsert import TableUpsert
 from cojoin.storage.parquet_files import WrittenFile
 from tests.simulation import simulated_clock
@@ -427,7 +427,7 @@ def _code(batch_id: int, key: int) -> int:
     return 10 * (batch_id + 1) + key
 
 
-class SimulatedRows:
+class SimulatedRows(FileRows):
     """Files whose rows are numbers: a stranger's is its own key, and any other has key and batch (``FileRows``)."""
 
     def __init__(self, store: Store) -> None:

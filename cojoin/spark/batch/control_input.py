@@ -186,7 +186,10 @@ def _pieces(
         for columns in (rescaling.key_columns(name, inputs), rescaling.spreading_columns(name, inputs, schema))
     )
     group = key_group(hashed, len(labels), spread).alias("group")
-    pack = partial(_pack, name=name, schema=schema, inputs=inputs, labels=labels, query_id=query_id)
+
+    def pack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return _pack(batches, name, schema, inputs, labels, query_id)
+
     return state.numbered(name).select("*", group).mapInArrow(for_workers(pack), CONTROL_DDL)
 
 
