@@ -17,6 +17,7 @@ from cojoin.checkpoints.segment_files import SegmentCleaner, SegmentFolder
 from cojoin.checkpoints.snapshot_row import are_whole, open_content
 from cojoin.checkpoints.snapshots import Snapshots
 from cojoin.engine.state.segments import Segment
+from cojoin.engine.state.waiting_rows import Run
 from cojoin.engine.values import codec
 from cojoin.errors import CheckpointError
 from cojoin.session.spark_checkpoint import check_offsets, check_source_logs
@@ -134,7 +135,7 @@ def _removed(world: World) -> Any:
 
 
 def _state(world: World) -> Any:
-    """Read the state values, and the segments that they name, as a task does."""
+    """Read the state values, and the segments and runs that they name, as a task does."""
     folder, found = SegmentFolder.of(world.files), []
     for group in range(GROUPS):
         header, tables = codec.decode(world.contents[f"values/state {group}"])
@@ -142,6 +143,8 @@ def _state(world: World) -> Any:
         check_state(header.get("written"), group, expected)
         opened = [Segment(*each).open(folder) for each in header["segments"]["held1"]["segments"]]
         rows = [(each.table.to_pydict(), each.tombstones.tolist()) for each in opened]
+        runs = map(Run.of, header[codec.RUNS]["held2"])
+        rows += [(run.rows_up_to(run.last, folder)[0].to_pydict(), []) for run in runs]
         found.append((header, {name: each.to_pydict() for name, each in tables.items()}, rows))
     return found
 

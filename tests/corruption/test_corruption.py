@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import json
+import random
 import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from cojoin.engine.state.named_files import NamedFiles
+from cojoin.engine.values import codec
 from cojoin.errors import CojoinError
 from cojoin.storage.documents import _seal
 from tests.corruption.campaign import DAMAGES, run_campaign, table
 from tests.corruption.payloads import payloads
 from tests.corruption.readers import KINDS, World
-from tests.corruption.written import LAST, write_checkpoint
+from tests.corruption.written import GROUPS, LAST, write_checkpoint
 from tests.seeds import SEED
 
 if TYPE_CHECKING:
@@ -82,6 +85,30 @@ def test_a_former_manifest_of_the_last_batch_is_refused(world: World) -> None:
     (root / last).unlink()
     with pytest.raises(CojoinError, match=rf"{last}, .* this file is gone"):
         start(world)
+
+
+@pytest.mark.parametrize("kept_as", ["segments", "runs"])
+@pytest.mark.parametrize("damage", ["a flipped bit", "truncated", "gone", "of another key group", "of another kind"])
+def test_a_file_with_rows_of_the_state_is_refused_by_a_task_and_by_a_restore(
+    world: World, kept_as: str, damage: str
+) -> None:
+    drawn, files = random.Random(f"{SEED} {kept_as} {damage}"), dict[tuple[str, int], str]()
+    for group in range(GROUPS):
+        named = NamedFiles.of(codec.decode(world.contents[f"values/state {group}"])[0])
+        files["segments", group], files["runs", group] = (f"segments/{file.name}" for file in named.files())
+    name, another = files[kept_as, 1], {"segments": "runs", "runs": "segments"}[kept_as]
+    other = files[kept_as, 0] if damage == "of another key group" else files[another, 1]
+    for reader in (kind.read for kind in KINDS if kind.name in ("segments/", "contents in state/")):
+        if damage == "gone":
+            (world.written.root / name).unlink()
+        else:
+            content = world.written.files[name]
+            made = DAMAGES[damage](content, drawn) if damage in DAMAGES else world.written.files[other]
+            world.damage(name, made)
+        with pytest.raises(CojoinError, match=rf"{name}: .*; restore a snapshot that is whole"):
+            reader(world)
+        world.put_back()
+        reader(world)
 
 
 def sealed(document: dict[str, Any], name: str) -> bytes:

@@ -25,6 +25,7 @@ from tests.corruption.campaign import DAMAGES
 from tests.corruption.payloads import payloads
 from tests.seeds import SEED
 from tests.spark.data import table
+from tests.spark.saved import in_segments
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 
-CASES = 36
+CASES = 39
 DRAIN = cj.Trigger.available_now(drain=True)
 
 
@@ -94,7 +95,7 @@ class Demo:
         return [content(frame) for _, frame in sorted(state.buffered.items())]
 
     def _run(self, checkpoint: str, output: str, trigger: cj.Trigger, **options: Any) -> None:
-        query = _joined(self.root).start(
+        query = in_segments(_joined(self.root)).start(
             output=cj.sinks.delta(str(self.root / output)),
             checkpoint=str(self.root / checkpoint),
             trigger=trigger,
@@ -141,6 +142,7 @@ def demo(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Demo:
 
 COVERED = {
     "query.json": ("go_on", "restore", "read"),
+    "segments/000000000002-*.arrow": ("go_on", "restore", "read"),
     "lease.json": ("go_on",),
     "beats/*": ("go_on",),
     "manifest/*": ("go_on",),
@@ -164,7 +166,7 @@ def newest(paths: list[Path]) -> Path:
 def chosen(folder: Path, pattern: str, drawn: random.Random) -> Path | None:
     found = [each for each in sorted(folder.glob(pattern)) if each.is_file() and not each.name.startswith(".")]
     # Older ones are no longer read.
-    if found and not pattern.endswith("parquet"):
+    if found and not pattern.endswith(("parquet", "arrow")):
         parent = drawn.choice(sorted({each.parent for each in found}))
         found = [newest([each for each in found if each.parent == parent])]
     return drawn.choice(found) if found else None
@@ -218,7 +220,7 @@ def test_a_real_checkpoint_with_a_damaged_file_is_refused_or_right(demo: Demo, t
         action = drawn.choice(COVERED[pattern])
         outcome, said = ask(demo, action)
         counts[pattern, damage, action, outcome] += 1
-        line = f"{pattern:<28}{damage:<24}{action:<12}{outcome:<18}{said.strip().splitlines()[:1]}"
+        line = f"{pattern:<32}{damage:<24}{action:<12}{outcome:<18}{said.strip().splitlines()[:1]}"
         sys.stdout.write(f"{line[:400]}\n")
         sys.stdout.flush()
         if outcome == "silent":

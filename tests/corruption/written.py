@@ -27,8 +27,10 @@ from cojoin.checkpoints.segment_files import FOLDER, SegmentFolder
 from cojoin.checkpoints.snapshot_row import seal_of, snapshot_row
 from cojoin.checkpoints.snapshots import SnapshotIndex, Snapshots
 from cojoin.engine.input_spec import InputSpec
+from cojoin.engine.state.named_files import SEGMENTS
 from cojoin.engine.state.segmented_table import SHADOWED
-from cojoin.engine.state.segments import HASH, SegmentContext, write_segment
+from cojoin.engine.state.segments import HASH, SegmentContext, SegmentOptions, write_segment
+from cojoin.engine.state.waiting_rows import WaitingRows
 from cojoin.engine.values import codec
 from cojoin.session.spark_checkpoint import LogDigests
 from cojoin.spark.sinks.parquet_sink import _FORM as _OWNER_FORM
@@ -179,19 +181,24 @@ def _rows(number: int, batch_id: int, group: int) -> pa.Table:
 
 
 def _write_batch(written: Written, files: LocalStore, lease: Lease, made: Manifest) -> None:
-    """Write a batch's segments, state values, snapshot and manifest, in this order."""
+    """Write a batch's segments and runs, state values, snapshot and manifest, in this order."""
     number, names, seals, rows_in_all = made.report.rows_out, [], [], 0
     folder = SegmentFolder.of(files)
     for group in range(GROUPS):
         rows = _rows(number, made.batch_id, group)
         hashes = np.arange(rows.num_rows, dtype=np.uint64)
-        context = SegmentContext(folder, None, group, made.batch_id)
+        context = SegmentContext(folder, SegmentOptions(0), group, made.batch_id)
         segment = write_segment(context, hashes, rows, np.array([1_000], np.uint64))
-        names.append(segment.name)
+        waiting = WaitingRows(rows.slice(group, 30), lambda found: found.column("id").to_numpy())
+        waiting.flush(context)
+        # Of those of a run some were taken.
+        waiting.take(made.batch_id)
+        names += context.written
         header = {"processing_time": 5, "saved": None, "watermark": number, "counts": [{}, {}], "operator": "asof"}
         described = {"rows": rows.num_rows + 5, "expired": None, "segments": [segment.as_list()]}
-        header = {**header, "segments": {"held1": described}}
+        header = {**header, SEGMENTS: {"held1": described}, codec.RUNS: {"held2": waiting.describe()}}
         tables = {"held1": rows.slice(0, 5), f"{SHADOWED}held1": pa.table({HASH: pa.array([], pa.uint64())})}
+        tables["held2"] = waiting.memory
         by = {"written": [group, made.batch_id, written.query_id]}
         written.note_value(f"values/state {group}", codec.encode(header | by, tables))
         row, _ = snapshot_row(group, made.batch_id, header, tables)
@@ -199,7 +206,7 @@ def _write_batch(written: Written, files: LocalStore, lease: Lease, made: Manife
         written.note_value(f"values/content {group}", values.pop("content"))
         written.note_value(f"values/row {group}", json.dumps(values).encode())
         seals.append(values["seal"])
-        rows_in_all += rows.num_rows + 5
+        rows_in_all += rows.num_rows + 5 + waiting.rows
     made = replace(made, segments=tuple(sorted(names)))
     snapshot = SnapshotIndex(
         made,

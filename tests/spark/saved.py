@@ -9,6 +9,7 @@ import cojoin as cj
 from cojoin.checkpoints.manifest import Manifests
 from cojoin.checkpoints.snapshots import Snapshots
 from cojoin.checkpoints.state_table import StateCleaner, StateTable
+from cojoin.engine.state.segments import SegmentOptions
 from cojoin.session.sessions import open_store
 from tests.spark.data import ENRICHED_DDL, asof, connect, enriched_rows, table
 from tests.spark.functions import EnrichTrades
@@ -23,6 +24,12 @@ if TYPE_CHECKING:
 
 DRAIN = cj.Trigger.available_now(drain=True)
 PAUSE = cj.Trigger.available_now()
+
+
+def in_segments(joined: cj.Joined) -> cj.Joined:
+    """Have a join keep all rows of its state in segments and runs."""
+    joined._plan = joined.plan.__class__(**{**vars(joined.plan), "segments": SegmentOptions(0)})
+    return joined
 
 
 @dataclass

@@ -8,6 +8,8 @@ import subprocess
 import sys
 import time
 import uuid
+from functools import partial
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -18,14 +20,14 @@ import cojoin as cj
 from benchmarks.kills.leavings import compare, enriched, rejected, write_files
 from cojoin.checkpoints.segment_files import FOLDER
 from cojoin.delta.deltalake_table import address_of
-from cojoin.engine.state.segments import SegmentOptions
 from cojoin.session.session_adapter import FILE_MANAGER, changed_settings
 from cojoin.session.sessions import open_store
 from tests.seeds import drawn
 from tests.servers.jars import s3_jars
 from tests.servers.s3 import HANG_UP, SETTINGS, Refusal, S3Server
 from tests.spark.data import Folders, Streams, asof, connect, generate, table
-from tests.spark.saved import DRAIN, Saved
+from tests.spark.saved import DRAIN, PAUSE, Saved, in_segments
+from tests.spark.sources.test_changed_meanwhile import EXPECTED, FILES, ROWS, rows_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -65,9 +67,64 @@ def join_of(folders: Folders, files_a_batch: int = 1) -> cj.Joined:
     return asof(connect(*folders.sources(files_a_batch)))
 
 
-def in_segments(joined: cj.Joined) -> cj.Joined:
-    joined._plan = joined.plan.__class__(**{**vars(joined.plan), "segments": SegmentOptions(0)})
-    return joined
+def compact_and_vacuum(table: DeltaTable, spark: SparkSession, place: str) -> None:
+    del spark, place
+    table.optimize.compact()
+    table.vacuum(0, dry_run=False, enforce_retention_duration=False)
+
+
+CHANGES: dict[str, tuple[Callable[[DeltaTable, SparkSession, str], Any], str]] = {
+    "vacuumed": (compact_and_vacuum, "left/.*parquet is gone, .*: VACUUM removes .*; put it back as it was, and start"),
+    "overwritten": (
+        lambda table, _spark, _place: write_deltalake(table, rows_of(90), mode="overwrite"),
+        "version 4 of the Delta table .*left has updated or deleted rows, and a stream",
+    ),
+    # That of deltalake keeps Python's lock, which the server needs.
+    "restored": (
+        lambda _table, spark, place: spark.sql(f"restore table delta.`{place}` to version as of 0"),
+        "version 4 of the Delta table .*left has deleted rows, and a stream",
+    ),
+}
+
+
+@pytest.mark.slow  # Three runs over tables on an object store.
+@pytest.mark.parametrize("change", drawn(CHANGES, 1))
+def test_a_table_on_s3_that_changes_while_a_query_runs_is_named_and_nothing_is_lost(
+    spark: SparkSession, bucket: S3Server, tmp_path: Path, change: str
+) -> None:
+    client, kept, seen = bucket.client(), dict[str, bytes](), dict[int, list[tuple[int, str]]]()
+    for number, (name, more) in product(range(FILES), (("left", {}), ("right", {"tier": ["gold"] * ROWS}))):
+        place = address_of(open_store(spark, f"{bucket.root}/{name}"))
+        assert place is not None
+        options = dict(place.options)
+        write_deltalake(place.url, rows_of(number, **more), mode="append", storage_options=options)
+    left = partial(DeltaTable, place.url.replace("right", "left"), storage_options=options)
+
+    def keep(frame: Any, batch_id: int) -> None:
+        if batch_id == 1 and not kept:
+            kept.update(each for each in bucket.objects() if each[0].startswith("left/"))
+            CHANGES[change][0](left(), spark, f"{bucket.root}/left")
+        seen[batch_id] = [(row.id, row.tier) for row in frame.collect()]
+
+    def run(*triggers: cj.Trigger) -> None:
+        for trigger in triggers:
+            inputs = [
+                cj.Input(cj.sources.delta(f"{bucket.root}/{name}", options={"maxFilesPerTrigger": 1}), "id", "at", name)
+                for name in ("left", "right")
+            ]
+            joined = cj.connect(*inputs, key_groups=2).asof_join(suffixes=("", "_right"))
+            assert [each.reading for each in joined.plan.inputs] == ["direct", "direct"]
+            joined.start(output=keep, checkpoint=f"{tmp_path}/checkpoint", trigger=trigger).await_termination()
+
+    # What is committed while a run over the present rows goes on is read by the next one.
+    with pytest.raises(cj.CojoinError, match=CHANGES[change][1]):
+        run(PAUSE, PAUSE)
+    for name in [each for each, _ in bucket.objects() if each.startswith("left/")]:
+        client.delete_object(Bucket=bucket.bucket, Key=name)
+    for name, content in kept.items():
+        client.put_object(Bucket=bucket.bucket, Key=name, Body=content)
+    run(DRAIN)
+    assert sorted(row for rows in seen.values() for row in rows) == EXPECTED
 
 
 def faults(spark: SparkSession, streams: Streams, *queries: Saved) -> list[str]:
