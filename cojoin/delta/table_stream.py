@@ -142,7 +142,10 @@ class Position:
 
 
 class Limits(NamedTuple):
-    """The largest number of files and of bytes of a batch, None for no limit; a batch has one file in any case."""
+    """The largest number of files and of bytes of a batch, None for no limit.
+
+    A batch has one file, or the change files of one commit, in any case.
+    """
 
     files: int | None = 1_000
     size: int | None = None
