@@ -14,8 +14,8 @@ compares the epoch of the driver's lease within Delta's own transaction. That ho
 Where Spark writes them (partitions, writer options), the epoch is compared right before the commit. A commit of the
 suspended driver after that comparison can only add a batch that the table does not have yet. A Kafka topic fences off
 the driver as well: Kafka refuses its producer, and the topic's marker has the later epoch. So does a database: its row
-of the query has the later epoch. The other sinks do not: the
-lease is read right before each call, and a write that has begun by then may still finish.
+of the query has the later epoch. The other sinks do not: the lease is read right before each call, and a write that has
+begun by then may still finish.
 """
 
 from __future__ import annotations

@@ -526,7 +526,7 @@ def test_a_newest_commit_that_is_empty_is_read_with_a_later_look_unless_it_stays
         look()
         assert seen == ["a", "b"]
         clock[0] += 20
-    # One that begins now does not pass it over, nor does this one for ever.
+    # A stream that begins now does not pass over the commit, and this one does so for a minute at most.
     told = rf"{place.name} is empty, .* still being copied, or was cut off. Start again once it is whole"
     with pytest.raises(UnreadableLogError, match=told):
         stream_of(tmp_path)

@@ -286,7 +286,7 @@ def _converter(dtype: pa.DataType) -> Callable[[Any], Any] | None:
         fields = {field.name: convert for field in dtype if (convert := _converter(field.type)) is not None}
         if not fields:
             return None
-        return lambda value: value | {name: _applied(convert, value[name]) for name, convert in fields.items()}
+        return lambda value: {**value, **{name: _applied(convert, value[name]) for name, convert in fields.items()}}
     return None
 
 

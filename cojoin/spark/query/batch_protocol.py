@@ -181,8 +181,8 @@ class BatchProtocol:
         self._state_commits: StateCommits | None = None
         self._last_manifest = last
         self._is_first, self._log_digests = True, LogDigests(checkpoint.files)
-        # A large key is logged once in a run; each batch's report has its own.
-        self._has_told = False
+        # Each batch's report has its own large key; the first one of a run is logged.
+        self._has_logged_key = False
 
     def run(self, batch: Batch) -> None:
         """Execute and write a micro-batch; Spark commits it afterwards."""
@@ -407,9 +407,9 @@ class BatchProtocol:
         why["checkpoint/progress"] = self._checkpoint.progress.why_spark
         by_spark = {name: reason for name, reason in why.items() if reason is not None}
         merged = merge_reports(batch_id, (left.name, right.name), statistics)
-        for line in () if self._has_told else merged.oversized():
-            _LOG.warning("%s: batch %d: %s", self._files.named, batch_id, line)
-            self._has_told = True
+        if merged.large_key is not None and not self._has_logged_key:
+            _LOG.warning("%s: batch %d: %s", self._files.named, batch_id, *merged.oversized())
+            self._has_logged_key = True
         return replace(merged, written_by_spark=by_spark)
 
 

@@ -305,7 +305,6 @@ class NewSavepoint:
 
 
 def _snapshot_rows(contents: DataFrame, headers: Mapping[int, str], batch_id: int) -> DataFrame:
-
     def rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for group, content in zip(batch.column(0).to_pylist(), batch.column(1), strict=True):
