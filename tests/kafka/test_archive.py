@@ -351,6 +351,7 @@ def test_archives_that_tasks_would_misread_are_refused(spark: SparkSession, refu
     assert opened(refusing, cj.sources.delta(table("fine", "day", "topic")))
 
 
+@pytest.mark.slow
 def test_archives_that_do_not_fit_the_topic_are_refused(refusing: str, tmp_path: Path) -> None:
     whole = small(tmp_path / "whole")
     gap = "partition 0: offsets 4 to 6 (3 records): neither archive parquet"

@@ -151,6 +151,7 @@ def test_random_cuts_restores_and_static_joins_are_as_in_memory(spark: SparkSess
     assert job.rows(*names) == in_memory, (SEED_TEXT, name, names)
 
 
+@pytest.mark.slow
 def test_changes_of_a_table_are_known_at_their_commits(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "orders").mkdir()
     begin, place = datetime.now(timezone.utc).replace(microsecond=0), f"delta.`{tmp_path}/prices`"

@@ -161,7 +161,8 @@ def without_names() -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize("computed", ["once", pytest.param("twice", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("computed", ["once", "twice"])
 def test_the_files_of_a_savepoint_outlive_the_batches_after_it(
     spark: SparkSession, tmp_path: Path, computed: str
 ) -> None:

@@ -28,6 +28,7 @@ def wait_for(query: cj.Query, reached: Any, seconds: float = 120.0) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.slow
 def test_history_then_live_is_one_query_with_one_lease(spark: SparkSession, tmp_path: Path) -> None:
     """Rows that wait at the end of the history come out live; a start after the stop does the same again."""
     folders, found = Folders(tmp_path), dict[int, list[int]]()

@@ -91,6 +91,7 @@ PAIRS = [
 ]
 
 
+@pytest.mark.slow
 def test_the_progress_has_the_reason_why_spark_writes_a_table(
     spark: SparkSession, folders: Folders, tmp_path: Path
 ) -> None:

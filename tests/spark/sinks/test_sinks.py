@@ -254,6 +254,7 @@ def test_a_parquet_folder_that_is_deleted_ends_the_query_and_stops_the_next_star
     start().await_termination()
 
 
+@pytest.mark.slow
 def test_a_copy_of_a_table_that_was_written_since_is_not_taken_for_it(
     spark: SparkSession, two_batches: Folders, tmp_path: Path
 ) -> None:

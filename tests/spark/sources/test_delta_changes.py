@@ -106,6 +106,7 @@ def test_a_row_that_is_updated_to_no_time_or_one_too_far_ahead_keeps_its_former_
     assert customers.unchanged == 6
 
 
+@pytest.mark.slow
 @HAS_LIMITS
 def test_a_start_that_fails_before_its_first_batch_keeps_the_snapshot_of_its_time(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

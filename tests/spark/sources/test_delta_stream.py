@@ -113,10 +113,8 @@ def test_a_snapshot_of_files_of_one_moment_is_read_in_the_order_of_deltas_own_so
 
 @HAS_LIMITS
 @pytest.mark.spark
-@pytest.mark.parametrize(
-    "layout",
-    ["plain", *(pytest.param(each, marks=pytest.mark.slow) for each in ("partitions", "deletion vectors"))],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("layout", ["plain", "partitions", "deletion vectors"])
 def test_a_checkpoint_goes_on_with_either_reader(spark: SparkSession, tmp_path: Path, layout: str) -> None:
     """``test_delta_changes`` has the same of a change feed."""
     lake, read_by = Lake(spark, generate(keys=3, seed=SEED % 1_000), tmp_path), []
@@ -461,6 +459,7 @@ def test_rows_and_batches_with_deltas_options_are_those_of_deltas_own_source(
     assert sum(len(rows) > 0 for rows in ours) >= 2
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_a_commit_that_removes_rows_ends_the_query_with_what_to_do(spark: SparkSession, tmp_path: Path) -> None:
     lake = Lake(spark, generate(trades=40, customers=10), tmp_path)
