@@ -1,7 +1,7 @@
 """The actions of a commit in a Delta table's log, by the published protocol.
 
-A commit is a file of JSON lines, one action each. Its URL-encoded paths of files are decoded. Actions without a reader,
-such as those of a domain's metadata, are skipped. (Delta's protocol, "Actions".)
+A commit is a file of JSON lines, one action each. The paths of files are URL-encoded in it, and are decoded. Actions
+that cojoin does not use, such as domain metadata, are skipped. (Delta's protocol, "Actions".)
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ _IMPLIED_BY_WRITER = {
     5: ("columnMapping",),
     6: ("identityColumns",),
 }
-"""The features that a version of the protocol for writers implies, from before a protocol named its features."""
+"""The features that each older writer protocol adds; since version 7, a protocol lists its features itself."""
 
 _OUTSIDE = re.compile(r"/|[A-Za-z][A-Za-z0-9+.-]*:")
-"""The begin of a path that is not below a table's folder, as the log has it: encoded, with a scheme or a root."""
+"""The beginning of an encoded path that is not below the table's folder: a root, or the scheme of a URL."""
 
-_NAMED_WRITER_FEATURES, _NAMED_READER_FEATURES = 7, 3
+_NAMED_WRITER_FEATURES = 7
 
 
 @dataclass(frozen=True)
 class Protocol:
-    """A table's protocol: its versions for readers and writers, and its features, also those that an old one has.
+    """A table's protocol: its reader and writer versions, and its features, listed or implied by the writer version.
 
-    ``reader_features`` are those that a reader must know, too; a protocol that names no features has none.
+    ``reader_features`` are those that a reader must support, too; a protocol that does not list features has none.
     """
 
     reader: int
@@ -62,7 +62,7 @@ class Protocol:
 
 @dataclass(frozen=True)
 class DataFile:
-    """A file that a commit adds, removes, or holds changes in.
+    """A file that a commit adds or removes, or that has its changes.
 
     ``path`` is below the table's folder, decoded; a URL where the file is elsewhere. ``size`` is in bytes, 0 where a
     removal lacks it; ``modified`` is when it was written or removed, in epoch milliseconds, 0 where unknown. The
@@ -155,7 +155,7 @@ class Commit:
 
     @property
     def rows(self) -> int | None:
-        """The number of rows that it added by its operation's metrics; None where they lack it."""
+        """The number of rows that it added, by its operation's metrics; None where they lack it."""
         rows = str((self.info.get("operationMetrics") or {}).get("numOutputRows", ""))
         return int(rows) if rows.isdigit() else None
 

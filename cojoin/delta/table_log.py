@@ -1,18 +1,19 @@
 """Reads a Delta table's log as files, by the published protocol: a version's content, and each commit's changes.
 
-``deltalake`` opens no table with a reader feature that it does not know and no path with a ``%`` in it, always reads
-the list of all files, and returns no commit's actions. The application ids of a table that only Spark may write are
-needed all the same. So one reader serves every table on every store, and it reads a list of files only for a caller
-that needs it.
+``deltalake`` does not open a table with a reader feature unknown to it, nor a path with a ``%`` in it. It always reads
+the list of all files, and does not return the actions of a commit. cojoin also needs the application ids of tables that
+only Spark may write. So one reader serves every table on every store, and reads a list of files only for a caller that
+needs it.
 
-A version is the newest checkpoint that can be read, and the commits after it. What was read once is kept: the next call
-reads only the new commits, as long as the last commit that was read is unchanged, so that a table that was deleted and
-made again is another one. A commit costs the reading of a small file, a checkpoint that of its columns that are needed.
-(Delta's protocol, "Delta Log Entries", "Checkpoints", "Action Reconciliation".)
+A version is computed from the newest checkpoint that can be read, and the commits after it. The newest version that was
+read is kept, and the next call reads only the commits after it. That is so only while the last commit that was read is
+unchanged in the log: otherwise the table may have been deleted and made again. A commit costs a read of a small file, a
+checkpoint a read of the columns that are needed. (Delta's protocol, "Delta Log Entries", "Checkpoints", "Action
+Reconciliation".)
 
-The rows of a small table of cojoin, such as ``progress``, are read by pyarrow: whole files, in the order in which they
-were written (``TableRows``). A column that a file lacks, since it was added later, is null. A table whose rows differ
-from those of its files (deletion vectors, column mapping, widened types, values of partitions) is read by Spark.
+The rows of cojoin's own small tables, such as ``progress``, are read by pyarrow: whole files, in the order in which
+they were written (``TableRows``). A column that a file lacks, since it was added later, is null. Where a table's rows
+differ from those of its files (deletion vectors, column mapping, widened types, partition columns), Spark reads them.
 """
 
 from __future__ import annotations
@@ -57,8 +58,8 @@ class UnreadableLogError(ConfigurationError):
 class TableVersion:
     """A Delta table at one version: its folder as Spark takes it, its protocol and its ``metaData`` action.
 
-    ``applications`` has the newest versions that applications have written, by their ids. The protocol and the metadata
-    are those of each version from ``unchanged_since`` on; they may be older.
+    ``applications`` has the newest version of each application, by its id. The protocol and the metadata have not
+    changed since the version ``unchanged_since``, and may be older than it.
     """
 
     path: str
@@ -136,9 +137,9 @@ class _Listed:
 class TableLog:
     """The log of a Delta table, or of a folder that may become one, below the store's root.
 
-    ``lost`` is the last version that was known before ``newest`` found another commit in its place, or none; None until
-    then. Methods raise ``UnreadableLogError`` where a part of the log is gone or damaged, ``CheckpointError`` where the
-    store can't be reached.
+    ``lost`` is None until ``newest`` finds another commit, or none, in place of the last that was read; then it is that
+    commit's version. Methods raise ``UnreadableLogError`` where a part of the log is gone or damaged,
+    ``CheckpointError`` where the store can't be reached.
     """
 
     def __init__(self, store: Store, folder: str = "") -> None:
@@ -155,7 +156,7 @@ class TableLog:
 
     @property
     def last_read(self) -> TableVersion | None:
-        """The table as it was read last, which asks the store for nothing; None where there was none."""
+        """The table as it was read last, without a request to the store; None before the first read."""
         return None if self._known is None else self._known[0]
 
     def name(self, file: str) -> str:
@@ -163,11 +164,11 @@ class TableLog:
         return f"{self._folder}/{file}" if self._folder else file
 
     def forget(self) -> None:
-        """Forget what was read, as of another table."""
+        """Forget what was read, as it may be of another table."""
         self._known = self.lost = None
 
     def add(self, version: int, content: bytes) -> None:
-        """Add a commit that was made and read by the caller, where it is the one after the last that is known."""
+        """Add a commit that the caller has made and read back, if it follows the last commit that was read."""
         if self._known is not None and self._known[0].version == version - 1:
             self._known = self._known[0].after(self._parsed(version, _state_lines(content))), content
 
@@ -182,11 +183,12 @@ class TableLog:
     def newest(self, at: int | None = None, *, waits: bool = False) -> TableVersion | None:
         """Return the table at its newest version; None without a table.
 
-        ``at`` is that version where the caller has it, of the same table: then later ones are not looked for. With
-        ``waits``, a commit after the last that was read is not there yet while it is the newest and empty, for a minute
-        at most: its file is being copied.
+        ``at`` is the newest version of the same table, where the caller has it already; later versions are then not
+        looked for. With ``waits``, the newest commit counts as missing while its file is empty, for a minute at most:
+        it is being copied.
         """
-        known, is_same = self._known, True if at is not None else self.is_as_it_was()
+        known = self._known
+        is_same = True if at is not None else self.is_as_it_was()
         if known is not None and is_same:
             self._known = self._advanced(*known, at, waits=waits)
             return self._known[0]
@@ -195,7 +197,7 @@ class TableLog:
         if listed.newest < 0:
             return None
         table = self._built(listed, listed.newest)
-        # The log may have removed a commit that is old, and has later ones then.
+        # Where the commit is gone, the log may have removed it because it is old; later versions exist then.
         if known is not None and (is_same is False or table.version < known[0].version):
             self.lost = known[0].version
         last = self._content(table.version)
@@ -210,8 +212,8 @@ class TableLog:
     def files(self, version: int) -> list[DataFile]:
         """Return the files of a version in the order in which they were written, by their times and their paths.
 
-        A position in a snapshot is a number in this order, so it is that of Delta's ``DeltaSourceSnapshot``, which
-        compares the paths as the log has them.
+        A position in a snapshot is a number in this order, so it is the order of Delta's ``DeltaSourceSnapshot``, which
+        compares the encoded paths of the log.
         """
         _, rows, commits = self._replayed(self._listed(), version, "add")
         by_key = {_key(file): file for file in (DataFile.of(row["add"]) for row in rows if row.get("add"))}
@@ -228,7 +230,7 @@ class TableLog:
             yield self.commit(version)
 
     def commit(self, version: int, *, has_files: bool = True) -> Commit:
-        """Return one commit; without its files, a commit of thousands is read sooner."""
+        """Return one commit; it is read faster without its files, where it has thousands."""
         content = self._content(version)
         if content is None:
             first = self.earliest()
@@ -275,7 +277,7 @@ class TableLog:
         return next(iter(self.versions()), None)
 
     def check_checkpoint(self) -> None:
-        """Raise ``UnreadableLogError`` where the newest checkpoint is damaged, also where the log can do without it."""
+        """Raise ``UnreadableLogError`` where the newest checkpoint is damaged, even if the log suffices without it."""
         listed = self._listed()
         newest = max(listed.checkpoints, default=None)
         if newest is not None:
@@ -297,7 +299,7 @@ class TableLog:
             msg = (
                 f"Delta table {self._named}: {commit_name(version)} is empty, and a commit has at least one action: it "
                 f"is still being copied, or was cut off. Start again once it is whole; or put it back from a backup of "
-                f"the table, or where it is the newest and its writer has ended, delete it"
+                f"the table; or if it is the newest and its writer has ended, delete it"
             )
             raise UnreadableLogError(msg)
         return content
@@ -308,7 +310,7 @@ class TableLog:
             self._empty = version, time.monotonic()
         if time.monotonic() - self._empty[1] > _COPIED_WITHIN_S:
             return False
-        # It may have become whole before the next one was made.
+        # Where the next commit exists, this one may have become whole since it was read.
         is_last = not self._store.exists(self.name(commit_name(version + 1)))
         return is_last or self._store.read_unreplaced(self.name(commit_name(version))) != b""
 
@@ -354,18 +356,18 @@ class TableLog:
     def _replayed(
         self, listed: _Listed, version: int, *kinds: str
     ) -> tuple[int, list[dict[str, Any]], Iterator[Commit]]:
-        """Return a checkpoint's version, its actions of some kinds, and the commits from there to a version."""
+        """Return a checkpoint's version (-1: none), its actions of some kinds, and the commits from it to a version."""
         if not 0 <= version <= listed.newest:
             msg = f"Delta table {self._named}: version {version} does not exist; the newest is {listed.newest}"
             raise UnreadableLogError(msg)
-        begin, rows = -1, list[dict[str, Any]]()
+        rows: list[dict[str, Any]] = []
         damaged: UnreadableLogError | None = None
         for begin in sorted((each for each in listed.checkpoints if each <= version), reverse=True):
             try:
                 rows = self._of_checkpoint(listed.checkpoints[begin], kinds)
                 break
             except UnreadableLogError as error:
-                # An older checkpoint, or the first commit, gives the same with more commits.
+                # An older checkpoint, or no checkpoint, gives the same result with more commits.
                 damaged = error
         else:
             begin = -1
@@ -376,16 +378,16 @@ class TableLog:
         return begin, rows, (self.commit(each, has_files="add" in kinds) for each in needed)
 
     def _of_checkpoint(self, names: Sequence[str], kinds: Sequence[str]) -> list[dict[str, Any]]:
-        """Return a checkpoint's actions of some kinds, by its files and those that it names."""
-        rows_of_parts: list[dict[str, Any]] = []
+        """Return a checkpoint's actions of some kinds, from its files and its sidecar files."""
+        actions: list[dict[str, Any]] = []
         for name in names:
             rows = self._of_file(f"{LOG}/{name}", (*kinds, "sidecar") if "add" in kinds else kinds)
             for row in rows:
                 if row.get("sidecar") is not None:
                     path = row["sidecar"]["path"]
-                    rows_of_parts += self._of_file(path if "/" in path else f"{LOG}/_sidecars/{path}", kinds)
-            rows_of_parts += rows
-        return rows_of_parts
+                    actions += self._of_file(path if "/" in path else f"{LOG}/_sidecars/{path}", kinds)
+            actions += rows
+        return actions
 
     def _of_file(self, name: str, kinds: Sequence[str]) -> list[dict[str, Any]]:
         content = self._store.read_unreplaced(self.name(name))
@@ -406,9 +408,9 @@ class TableLog:
 
 
 class KnownFiles:
-    """The files of a table in order of time, with their statistics; a later version costs the commits since the last.
+    """The files of a table in order of time, with their statistics; a later version costs a read of the commits since.
 
-    It is for tables without deletion vectors, whose files are known by their paths.
+    It is for tables without deletion vectors, whose files are identified by their paths.
     """
 
     def __init__(self, log: TableLog) -> None:
@@ -416,7 +418,7 @@ class KnownFiles:
         self._files: dict[str, DataFile] = {}
 
     def at(self, table_id: str, version: int) -> list[DataFile]:
-        """Return the files of a version of a table, whose log has it."""
+        """Return the files of a table's version, which the log must still have."""
         known_id, known = self._table
         if known_id != table_id or not 0 <= known <= version:
             self._files = {file.path: file for file in self._log.files(version)}
@@ -439,27 +441,27 @@ def commit_name(version: int) -> str:
 
 
 def _state_lines(content: bytes, *more: str) -> bytes:
-    """Return the lines of a commit that have the table's state, or actions of more kinds."""
+    """Return the lines of a commit that have actions of the kinds ``_STATE``, or of ``more`` kinds."""
     kinds = [f'"{kind}"'.encode() for kind in (*_STATE, *more)]
     lines = [line for line in content.splitlines() if any(kind in line for kind in kinds)]
     return b"\n".join(lines)
 
 
 def _key(file: DataFile) -> tuple[str, str]:
-    """Return a file's identity: one whose deletion vector has changed is added again and removed as it was."""
+    """Return a file's path and deletion vector: a commit that changes the vector removes one pair and adds another."""
     vector = file.deletion_vector or {}
     return file.path, json.dumps([vector.get(each) for each in ("storageType", "pathOrInlineDv", "offset")])
 
 
 def _of_parquet(content: bytes, kinds: Sequence[str]) -> list[dict[str, Any]]:
-    # With a Python object in its place, Arrow's threads may abort the process as it ends.
+    # With a Python file object instead of the buffer, Arrow's threads may abort the process at its end.
     file = pq.ParquetFile(pa.BufferReader(content))
     rows: list[dict[str, Any]] = []
     for kind in kinds:
         if kind not in file.schema_arrow.names:
             continue
         column = file.read(columns=[f"{kind}.{each}" for each in _FIELDS] if kind == "add" else [kind]).column(kind)
-        # A field that each action of the kind has: some writers leave out the action, and some its fields alone.
+        # In a row without an action of this kind, some writers leave out the struct, and others only its fields.
         present = pc.is_valid(pc.struct_field(column, _REQUIRED[kind]))
         rows += [{kind: each} for each in column.filter(present).to_pylist()]
     return rows
@@ -468,8 +470,8 @@ def _of_parquet(content: bytes, kinds: Sequence[str]) -> list[dict[str, Any]]:
 class TableRows:
     """The rows of a table at its newest version.
 
-    ``files`` are the table's; none without a table. ``why_not`` is why only Spark reads its rows; None where this does.
-    ``why_not_appended`` is why only Spark adds files to it.
+    ``files`` are the table's; none without a table. ``why_not`` is why only Spark can read its rows, None where this
+    class can. ``why_not_appended`` is why only Spark can add files to it, None where cojoin can.
     """
 
     def __init__(self, store: Store, folder: str) -> None:

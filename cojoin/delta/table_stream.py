@@ -1,26 +1,25 @@
-"""The rows of a Delta table as a stream of its files: positions, and the files between two of them.
+"""The rows of a Delta table as a stream of its files: positions, and the files between two positions.
 
-A stream begins with the files of one version, the *snapshot*, in the order in which they were written, and continues
-with the files that each later commit adds; it passes over those that only have the rows of others, as OPTIMIZE writes
-them. A *position* is a version and the number of the last file that was read of it, -1 for none; after the last file it
-is the next version. Positions are written as Delta's own source for Spark writes them, and mean the same, so a stream
-can be continued by either. (Delta's ``DeltaSource``, ``DeltaSourceOffset`` and ``DeltaSourceSnapshot``.)
+A stream begins with the files of one version, the *snapshot*, in the order in which they were written. It continues
+with the files that each later commit adds, and skips those that only rewrite rows, such as OPTIMIZE's. A *position* is
+a version and the number of the last file that was read of it, -1 for none; after the last file it is the next version.
+Positions have the form and the meaning of those of Delta's own source for Spark, so either source can continue a
+stream. (Delta's ``DeltaSource``, ``DeltaSourceOffset`` and ``DeltaSourceSnapshot``.)
 
-The first position is not known before the first files are chosen: a run that repeats the first batch finds it from the
-batch's end, as Delta's own source does (``extractStartingState``). So what lies between two positions depends on the
-log alone.
+The snapshot's version is chosen with the first batch. A run that repeats this batch computes it from the batch's end,
+as Delta's own source does (``extractStartingState``). So the files between two positions depend on the log alone.
 
-A commit that removes rows, or changes the table's columns, ends the stream with an error that names it; so does a table
-that was made again. Files are read in the version's order as far as limits go, at least one at a time. A version is
-read from its log once; its files are kept until the position has passed them. Files with deletion vectors come with
-their deleted rows, which are read when the version's files are.
+A commit that removes rows or changes the table's columns ends the stream with an error that names it. So does a table
+that was deleted and made again. A batch has the next files up to its limits, and at least one. A commit is read from
+the log once, and its files are kept until the position has passed them. Deletion vectors are read together with the
+list of files.
 
-The stream of a table's *changes* has, after the snapshot, the files of each commit's change feed, a commit at a time.
-Where a commit has none, it has the files that were added and removed: their rows were inserted and deleted. It also has
-each commit's time: the one in the commit where the table keeps it there, or that of the commit's file in the log,
-moved behind those of the hundred commits before. So it does not depend on where a batch begins, as Delta's own does,
-and may go back only over more than a hundred commits. (``DeltaSourceCDCSupport``, ``CDCReader``,
-``DeltaHistoryManager``.)
+The stream of a table's *changes* has, after the snapshot, the files of each commit's change feed, a commit at a time. A
+commit without such files has the files that it added and removed: their rows were inserted and deleted. The stream also
+has each commit's time: the one in the commit if the table has in-commit timestamps, otherwise the modification time of
+the commit's file in the log, moved behind those of the hundred commits before. Unlike Delta's own, this time does not
+depend on where a batch begins. It goes back only where a file more than a hundred commits older has a later time.
+(``DeltaSourceCDCSupport``, ``CDCReader``, ``DeltaHistoryManager``.)
 """
 
 from __future__ import annotations
@@ -45,37 +44,37 @@ Removals: TypeAlias = Literal["fail", "ignore_deletes", "ignore_changes", "skip_
 """The treatment of a commit that removes files with their rows, by the names of Delta's options.
 
 - *fail*: it ends the stream.
-- *ignore_deletes*: it is passed over if it adds no rows, and ends the stream otherwise.
+- *ignore_deletes*: it is skipped if it adds no rows, and ends the stream otherwise.
 - *ignore_changes*: its added files are read, with rows that were read before among them.
-- *skip_commit*: it is passed over, whatever it adds.
+- *skip_commit*: it is skipped, whatever it adds.
 """
 
 DeletedRows: TypeAlias = Callable[[int, Sequence[str]], Mapping[str, bytes]]
-"""A function that returns the deleted rows of files of a version, by the files' paths (``StreamFile.deleted``)."""
+"""A function of a version and of paths of its files that returns these files' deleted rows (``StreamFile.deleted``)."""
 
 _READABLE_FEATURES = frozenset(
     {"columnMapping", "deletionVectors", "timestampNtz", "v2Checkpoint", "vacuumProtocolCheck", "variantType"}
 )
-"""The features for readers with which the files' rows are the table's; a later protocol's are not known."""
+"""The reader features with which files, read by themselves, still have the table's rows."""
 
-_READER_OF_FEATURES = 3
+_MOST_READER = 3
 _FIELDS = {"reservoirId", "reservoirVersion", "index", "isStartingVersion"}
 _MAPPING, _MAPPED_NAME = "delta.columnMapping.mode", "delta.columnMapping.physicalName"
 FEED = "delta.enableChangeDataFeed"
 """The property of a table that records its changes."""
 
-_SPARKS = (
+_DELTAS_SOURCE = (
     "Delta's own source: set spark.cojoin.delta=spark in the session, connect the inputs again, and start the query "
     "from the same checkpoint"
 )
 _LOOK_BACK = 100
-"""The number of commits before a commit behind whose times its time is moved, as in Delta's ``DeltaHistoryManager``."""
+"""A commit's time is moved behind those of so many commits before it, as in Delta's ``DeltaHistoryManager``."""
 
 _AT_ONCE = 8
-"""The number of commits whose times are looked at at once."""
+"""The number of threads that look up the times of commits."""
 
 _FEW_COMMITS = 20
-"""The number of commits that are read sooner than a checkpoint of the log."""
+"""Up to so many commits are read faster than a checkpoint of the log."""
 
 _NULLABLE = frozenset({"nullable", "containsNull", "valueContainsNull"})
 
@@ -91,7 +90,7 @@ class Position:
 
     @classmethod
     def of(cls, offset: Mapping[str, Any]) -> Position:
-        """Return a position by its form in Spark's offset log.
+        """Return the position of an offset in Spark's offset log.
 
         >>> Position.of({"reservoirId": "t", "reservoirVersion": 3, "index": -1, "isStartingVersion": False})
         Position(table_id='t', version=3, index=-1, in_snapshot=False)
@@ -101,7 +100,7 @@ class Position:
 
     @classmethod
     def read(cls, line: str) -> Position | None:
-        """Return the position in a line of Spark's offset log; None where no Delta table was read there."""
+        """Return the position in a line of Spark's offset log; None where it is not a Delta table's."""
         try:
             offset = json.loads(line)
         except ValueError:
@@ -122,7 +121,7 @@ class Position:
 
     @property
     def is_first(self) -> bool:
-        """Whether it is the position of a stream that has chosen nothing yet (``TableStream.first``)."""
+        """Whether the stream has not chosen its snapshot yet (``TableStream.first``)."""
         return self.version < 0
 
     @property
@@ -137,7 +136,7 @@ class Position:
 
     @property
     def begins_snapshot(self) -> bool:
-        """Whether nothing of a snapshot is before it."""
+        """Whether it is before the first file of a snapshot."""
         return self.in_snapshot and self.index < 0
 
 
@@ -152,11 +151,11 @@ class Limits(NamedTuple):
 
 
 class StreamFile(NamedTuple):
-    """A file of a stream: whether its rows were added or removed, or it is one of a change feed.
+    """A file of a stream: one whose rows were added or removed, or one of a change feed.
 
     ``committed_at`` is the time of its version in epoch milliseconds, -1 in a stream that is not one of changes.
-    ``deleted`` has a bit for each row of the file, from the lowest of the first byte on, which is set where the row is
-    deleted; later rows are not. None where no row is.
+    ``deleted`` has a bit for each row, beginning with the lowest bit of the first byte; the bit of a deleted row is
+    set. Rows after the last bit are not deleted. It is None where no row is.
     """
 
     kind: FileKind
@@ -167,7 +166,7 @@ class StreamFile(NamedTuple):
 
 
 class _Entry(NamedTuple):
-    """A file of a version, with its number in it; ``file`` is None for a version without files."""
+    """A file of a version, with its number in that version; ``file`` is None for a version without files."""
 
     version: int
     number: int
@@ -179,8 +178,8 @@ class Columns(NamedTuple):
     """A table's columns.
 
     ``types`` are their types as JSON by their names; ``partition_by`` are those by which the table is partitioned.
-    ``stored`` is what the files have for each column: its name and its type, where columns and the fields of structs
-    have the files' names (column mapping).
+    ``stored`` has, for each column, its name and its type in the files, where columns and the fields of structs may
+    have other names (column mapping).
     """
 
     types: Mapping[str, str]
@@ -196,7 +195,7 @@ class Columns(NamedTuple):
         Columns(types={'day': '"date"'}, partition_by=('day',), stored={'day': ('day', '"date"')})
         """
         fields = json.loads(metadata.get("schemaString") or '{"fields": []}')["fields"]
-        is_mapped = _is_mapped(metadata)
+        is_mapped = _mapping_mode(metadata) != "none"
         types = {field["name"]: json.dumps(_bare(field["type"])) for field in fields}
         stored = {
             field["name"]: (_stored_name(field, is_mapped), json.dumps(_bare(field["type"], is_mapped=is_mapped)))
@@ -211,10 +210,10 @@ class Columns(NamedTuple):
         return {names.get(name, name): value or None for name, value in file.partition_values.items()}
 
     def misfit(self, before: Columns, *, exactly: bool = False) -> str | None:
-        """Return how columns have changed into these, so that these do not read the rows from before; None if they do.
+        """Return why rows with the columns ``before`` can't be read with these columns; None if they can.
 
         A column that was dropped since is not read, and one that was added since is null. Both at once may be a
-        renaming. With ``exactly``, each of them is returned.
+        renaming, so that is a reason. With ``exactly``, one of them alone is a reason, too.
         """
         if self.partition_by != before.partition_by:
             was, are = (", ".join(each.partition_by) or "none" for each in (before, self))
@@ -232,7 +231,7 @@ class Columns(NamedTuple):
 
 
 _Type: TypeAlias = "tuple[Any, Any]"
-"""A type in its JSON form, or a list of fields, and the same with the files' names."""
+"""A type or a list of fields in its JSON form: with the table's names, and with the files' names."""
 
 
 def _as_type(columns: Columns) -> _Type:
@@ -243,7 +242,7 @@ def _as_type(columns: Columns) -> _Type:
 
 
 def _unlike(one: _Type, other: _Type, name: str = "") -> Iterator[str]:
-    """Yield the fields of a type that another one lacks, or has with another type or another name in files."""
+    """Yield the fields of a type that another one lacks, or has with another type or under another name in files."""
     if isinstance(one[0], list) and isinstance(other[0], list):
         others = _by_names(other)
         for names, inner in _by_names(one).items():
@@ -262,9 +261,8 @@ def _by_names(fields: _Type) -> dict[tuple[str, str], _Type]:
     }
 
 
-def _is_mapped(metadata: Mapping[str, Any]) -> bool:
-    mode: str = dict(metadata.get("configuration") or {}).get(_MAPPING, "none")
-    return mode.lower() != "none"
+def _mapping_mode(metadata: Mapping[str, Any]) -> str:
+    return str(dict(metadata.get("configuration") or {}).get(_MAPPING, "none")).lower()
 
 
 def _stored_name(field: Mapping[str, Any], is_mapped: bool) -> str:
@@ -291,18 +289,18 @@ def _bare(dtype: Any, *, is_mapped: bool = False) -> Any:
 
 
 def why_unreadable(protocol: Protocol, metadata: Mapping[str, Any], *, of_changes: bool = False) -> str | None:
-    """Return why a table's rows, or with ``of_changes`` those of its change feed, can't be read from its files.
+    """Return why a table's rows, or with ``of_changes`` those of its change feed, can't be read from its files alone.
 
     >>> from cojoin.delta.actions import Protocol
     >>> protocol = {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": ["typeWidening"]}
     >>> why_unreadable(Protocol.of(protocol), {})
     "its feature 'typeWidening'"
     """
-    mode = dict(metadata.get("configuration") or {}).get(_MAPPING, "none")
-    if mode.lower() not in ("none", "name"):
+    mode = _mapping_mode(metadata)
+    if mode not in ("none", "name"):
         return f"its column mapping by {mode}"
-    if protocol.reader > _READER_OF_FEATURES:
-        return f"its protocol for readers, {protocol.reader}"
+    if protocol.reader > _MOST_READER:
+        return f"its reader protocol {protocol.reader}"
     # The changes of a commit may be the differences between two deletion vectors.
     readable = _READABLE_FEATURES - ({"deletionVectors"} if of_changes else set())
     unread = sorted(protocol.reader_features - readable)
@@ -310,12 +308,12 @@ def why_unreadable(protocol: Protocol, metadata: Mapping[str, Any], *, of_change
 
 
 def rows_removed(path: str, version: int | str, *, only_deletes: bool) -> str:
-    """Return the message about a commit that a stream of a table can't read; its arguments are that commit's."""
-    kind, place = "deleted rows" if only_deletes else "updated or deleted rows", without_login(path)
+    """Return the message about a commit that updates or deletes rows, which a stream of a table can't read."""
+    rows, table = "deleted rows" if only_deletes else "updated or deleted rows", without_login(path)
     return (
-        f"version {version} of the Delta table {place} has {kind}, and a stream of a table reads only what is appended "
+        f"version {version} of the Delta table {table} has {rows}, and a stream of a table reads only what is appended "
         f"to it. To join with the rows as they change, start a new query, with its own checkpoint, that reads the "
-        f"table's changes: cojoin.sources.delta({place!r}, changes=True) as the right input of temporal_join, where an "
+        f"table's changes: cojoin.sources.delta({table!r}, changes=True) as the right input of temporal_join, where an "
         f"updated row is a new version and a deleted row ends its key's version; the table needs "
         f"'delta.enableChangeDataFeed'. To skip all commits that update or delete rows, give the source Delta's "
         f"option: options={{'skipChangeCommits': 'true'}}"
@@ -323,7 +321,7 @@ def rows_removed(path: str, version: int | str, *, only_deletes: bool) -> str:
 
 
 def columns_changed(where: str, why: str | None = None) -> str:
-    """Return the message about a table whose columns have changed; ``where`` may name the version, after a blank."""
+    """Return the message about a table whose columns have changed; ``where`` is empty or names the version."""
     shown = "" if why is None else f" ({why})"
     return (
         f"the columns of a table that is read as a stream have changed{where} since the query was built{shown}: make "
@@ -333,9 +331,9 @@ def columns_changed(where: str, why: str | None = None) -> str:
 
 
 class TableStream:
-    """The stream of a table, as its log shows it.
+    """The stream of a table, computed from its log.
 
-    ``columns`` are those that its rows are read with; a commit after which the table has others is an error.
+    ``columns`` are those with which its rows are read; a commit that changes the table's columns is an error.
     ``removals`` is None for the stream of the table's changes. Without ``deleted_rows``, a file with a deletion vector
     is an error.
     """
@@ -355,12 +353,12 @@ class TableStream:
         self._connected: int | None = None
         self._snapshot: tuple[int, list[StreamFile]] = (-1, [])
         self._commits: dict[int, list[StreamFile]] = {}
-        # The times of commits: those that they have in them, and those of their files, None for one that is gone.
+        # The in-commit timestamps of commits, and the times of their files in the log, None for a file that is gone.
         self._own_times: dict[int, Any] = {}
         self._file_times: dict[int, int | None] = {}
 
     def first(self) -> Position:
-        """Return the position of a stream of the whole table that has chosen nothing yet."""
+        """Return the position of a stream of the whole table that has not chosen its snapshot yet."""
         return Position(self._table_id, -1, -1, in_snapshot=True)
 
     def newest(self) -> int:
@@ -372,7 +370,7 @@ class TableStream:
         elif self._log.lost is not None:
             why = (
                 f"its version {self._log.lost} is not the one that the query has read: the table was put back from a "
-                f"backup, or another writer replaced the commit. Without a cure, the next start continues after it"
+                f"backup, or another writer replaced the commit. If nothing is done, the next start continues after it"
             )
             cure = ", or put back what it had up to that version"
         if table is None or why is not None:
@@ -384,8 +382,8 @@ class TableStream:
     def next(self, begin: Position, until: int, limits: Limits) -> Position:
         """Return the end of the batch that begins at a position; the position itself where there is nothing to read.
 
-        ``until`` is the last version that it may read. The batch that begins a snapshot has nothing else, so its end
-        shows of which version the snapshot is.
+        ``until`` is the last version that it may read. A batch that begins a snapshot reads nothing after it, so that
+        its end shows the snapshot's version.
         """
         self._check_position(begin)
         begun = replace(begin, version=until) if begin.is_first else begin
@@ -394,15 +392,16 @@ class TableStream:
         for entry in self._entries(begun, begun.version if begun.begins_snapshot else until):
             of_feed = entry.file is not None and entry.file.kind == "cdc"
             if entry.file is not None and not (of_feed and entry.number):
-                # As Delta has it: a file that goes beyond the bytes is taken, a commit's change files are not.
-                files_of_it = self._of_commit(entry.version) if of_feed else [entry.file]
-                more = sum(each.file.size for each in files_of_it)
-                is_full = (limits.files is not None and files + len(files_of_it) > limits.files) or (
-                    limits.size is not None and size + (more if of_feed else 1) > limits.size
+                # As in Delta, a commit's change files are taken together, and only if all fit into the bytes.
+                # Of other files, the last one may go beyond the bytes.
+                taken = self._of_commit(entry.version) if of_feed else [entry.file]
+                taken_size = sum(each.file.size for each in taken)
+                is_full = (limits.files is not None and files + len(taken) > limits.files) or (
+                    limits.size is not None and size + (taken_size if of_feed else 1) > limits.size
                 )
                 if files and is_full:
                     break
-                files, size = files + len(files_of_it), size + more
+                files, size = files + len(taken), size + taken_size
             end = self._after(begun, entry)
         return end
 
@@ -410,8 +409,9 @@ class TableStream:
         """Return the files between two positions, in order."""
         for position in (begin, end):
             self._check_position(position)
-        # A batch of an earlier start is planned again without a look at the newest version.
-        newest, self._newest = self.newest() if self._newest is None else self._newest, None
+        # Where Spark repeats a batch of an earlier start, ``newest`` was not called before.
+        newest = self.newest() if self._newest is None else self._newest
+        self._newest = None
         self.check_reached(end, newest)
         if begin.begins_snapshot:
             # Another start may have planned the batch, with a snapshot of another version.
@@ -440,7 +440,7 @@ class TableStream:
             raise QueryFailedError(msg)
 
     def check_reached(self, position: Position, newest: int) -> None:
-        """Raise ``QueryFailedError`` where the table's newest version is before one that was read up to a position."""
+        """Raise ``QueryFailedError`` where the last version that was read is later than the table's newest."""
         if position.last_version > newest:
             msg = (
                 f"Delta table {self._named}: the query has read its version {position.last_version}, and the newest "
@@ -450,18 +450,18 @@ class TableStream:
             raise QueryFailedError(msg)
 
     def _check_id(self, table_id: str) -> None:
-        """Raise ``QueryFailedError`` where the id is one of another table, which was in the same place."""
+        """Raise ``QueryFailedError`` where the id is that of another table, which was in the same folder."""
         if table_id != self._table_id:
             msg = (
                 f"Delta table {self._named}: a part of what the query reads is of a table with the id {table_id}, and "
-                f"the present one has the id {self._table_id}: it was made again, as another table; start a new query "
-                f"with its own checkpoint, and with startingVersion= at a version of this table, or put the former "
-                f"table back"
+                f"the present table has the id {self._table_id}: it was made again, as another table; start a new "
+                f"query with its own checkpoint, and with startingVersion= at a version of this table, or put the "
+                f"former table back"
             )
             raise QueryFailedError(msg)
 
     def _check_position(self, position: Position) -> None:
-        """Raise ``QueryFailedError`` where a position is one of another table, or one that only Delta's source has."""
+        """Raise ``QueryFailedError`` where a position is of another table, or one that only Delta's source writes."""
         self._check_id(position.table_id)
         if position.index < -1:
             msg = (
@@ -474,7 +474,7 @@ class TableStream:
     def _check_begin(self, version: int) -> None:
         """Check once that the table still has the stream's columns, and had them at the first version that is read.
 
-        A commit says what it changes, so where nothing was changed since, no more is read of the log.
+        The log is read only where the columns or the protocol may have changed since that version.
         """
         if self._connected is not None:
             return
@@ -493,7 +493,7 @@ class TableStream:
         self._connected = newest.version
 
     def _at_begin(self, version: int, newest: TableVersion) -> TableVersion | None:
-        """Return the table where reading begins; None where the log lacks that, and no column has other names."""
+        """Return the table at the first version that is read; None where its log is gone, unless columns are mapped."""
         try:
             if newest.version - version <= _FEW_COMMITS:
                 later = (self._log.commit(each, has_files=False) for each in range(version + 1, newest.version + 1))
@@ -514,7 +514,7 @@ class TableStream:
         return Position(begin.table_id, entry.version, entry.number, in_snapshot)
 
     def _entries(self, begin: Position, until: int) -> Iterator[_Entry]:
-        """Yield what follows a position, up to a version and with it."""
+        """Yield the files after a position, up to and including those of a version."""
         version, index = begin.version, begin.index
         if begin.in_snapshot:
             yield from _numbered(version, self.snapshot(version), index)
@@ -525,8 +525,8 @@ class TableStream:
     def snapshot(self, version: int) -> list[StreamFile]:
         """Return the files of a version, in order."""
         if self._snapshot[0] != version:
-            files = self._checked(version, [StreamFile("add", each, version) for each in self._log.files(version)])
-            self._snapshot = version, files
+            files = [StreamFile("add", each, version) for each in self._log.files(version)]
+            self._snapshot = version, self._with_deleted_rows(version, files)
         return self._snapshot[1]
 
     def _of_commit(self, version: int) -> list[StreamFile]:
@@ -534,7 +534,7 @@ class TableStream:
             commit = self._read(version)
             self._check_columns(commit)
             files = self._added(commit) if self._removals is not None else self._changes(commit)
-            self._commits[version] = self._checked(version, files)
+            self._commits[version] = self._with_deleted_rows(version, files)
             self._own_times[version] = commit.info.get("inCommitTimestamp")
         return self._commits[version]
 
@@ -570,7 +570,7 @@ class TableStream:
         raise QueryFailedError(rows_removed(self._log.path, commit.version, only_deletes=not added))
 
     def _changes(self, commit: Commit) -> list[StreamFile]:
-        """Return the files that hold what a commit has changed, or raise an error where it does not record changes."""
+        """Return the files with a commit's changes, or raise an error where they were not recorded or can't be read."""
         if commit.metadata is not None and not records_changes(commit.metadata):
             msg = (
                 f"Delta table {self._named}: since version {commit.version} it does not record its changes; start a "
@@ -585,7 +585,7 @@ class TableStream:
         for kind, file, *_ in files:
             why = None
             if file.deletion_vector:
-                why = f"{file.path} has a deletion vector, whose changes need {_SPARKS}"
+                why = f"{file.path} has a deletion vector, whose changes need {_DELTAS_SOURCE}"
             elif kind == "remove" and (not file.size or len(file.partition_values) < len(self._columns.partition_by)):
                 why = f"the removal of {file.path} lacks the file's size or its partition's values; {self._new_query}"
             if why is not None:
@@ -594,23 +594,23 @@ class TableStream:
         return files
 
     def _committed_at(self, versions: Sequence[int]) -> dict[int, int]:
-        """Return the times of commits, in order (see the module); commits that the log has removed move no other."""
+        """Return the times of commits (see the module); commits that are gone from the log do not count."""
         for version in versions:
             if version not in self._own_times:
-                # That of a snapshot.
+                # It is the snapshot's, whose commit is not read otherwise.
                 self._own_times[version] = self._log.commit(version, has_files=False).info.get("inCommitTimestamp")
         times = {each: int(own) for each in versions if (own := self._own_times[each]) is not None}
         of_files = [each for each in versions if each not in times]
         if of_files:
-            known = range(max(0, of_files[0] - _LOOK_BACK), of_files[-1] + 1)
-            unknown = [each for each in known if each not in self._file_times]
+            needed = range(max(0, of_files[0] - _LOOK_BACK), of_files[-1] + 1)
+            unknown = [each for each in needed if each not in self._file_times]
             with ThreadPoolExecutor(_AT_ONCE) as threads:
                 self._file_times.update(zip(unknown, threads.map(self._log.written_at, unknown), strict=True))
         for version in of_files:
             before = range(max(0, version - _LOOK_BACK), version + 1)
             behind = [time + version - each for each in before if (time := self._file_times[each]) is not None]
             if not behind:
-                # Its file has gone since it was read, and those before it.
+                # The commit's file, and those before it, are gone since they were read: this raises the error.
                 self._log.commit(version)
             times[version] = max(behind)
         return times
@@ -626,17 +626,17 @@ class TableStream:
     def _check_readable(self, table: TableVersion) -> None:
         why = why_unreadable(table.protocol, table.metadata, of_changes=self._removals is None)
         if why is not None:
-            msg = f"Delta table {self._named}: since version {table.version} {why} needs {_SPARKS}"
+            msg = f"Delta table {self._named}: since version {table.version} {why} needs {_DELTAS_SOURCE}"
             raise QueryFailedError(msg)
 
     def _check_fit(self, version: int, metadata: Mapping[str, Any]) -> None:
-        """Raise ``QueryFailedError`` unless the rows from a version with this metadata on are read with the columns."""
+        """Raise ``QueryFailedError`` unless the stream's columns read the rows of a version with this metadata."""
         columns = Columns.of(metadata)
         if self._connected is None or version <= self._connected:
             why = self._columns.misfit(columns)
             msg = f"since version {version}, which the query reads, {why}; {self._new_query}"
         else:
-            # Rows to come would lack a column that is dropped, in silence.
+            # Later rows would silently have nulls in a column that was dropped.
             why = columns.misfit(self._columns, exactly=True)
             msg = columns_changed(f" in version {version}", why)
         if why is not None:
@@ -645,11 +645,11 @@ class TableStream:
 
     @property
     def _new_query(self) -> str:
-        """The advice to begin with what the table has now."""
+        """The advice to begin with the table's present rows."""
         which = "" if self._removals is None else ", without startingVersion= or with that of a later version"
         return f"start a new query with its own checkpoint{which}"
 
-    def _checked(self, version: int, files: list[StreamFile]) -> list[StreamFile]:
+    def _with_deleted_rows(self, version: int, files: list[StreamFile]) -> list[StreamFile]:
         """Return files with their deleted rows."""
         paths = [each.file.path for each in files if each.file.deletion_vector]
         if not paths:
@@ -659,7 +659,7 @@ class TableStream:
         if lost:
             msg = (
                 f"Delta table {self._named}: the deletion vector of {lost[0]} in version {version} can't be read; that "
-                f"needs {_SPARKS}"
+                f"needs {_DELTAS_SOURCE}"
             )
             raise QueryFailedError(msg)
         return [each._replace(deleted=deleted[each.file.path] if each.file.deletion_vector else None) for each in files]
@@ -670,7 +670,7 @@ class TableStream:
 
 
 def records_changes(metadata: Mapping[str, Any]) -> bool:
-    """Return whether a table with a ``metaData`` action records its changes."""
+    """Return whether a table records its changes, by its ``metaData`` action."""
     return str(dict(metadata.get("configuration") or {}).get(FEED, "false")).lower() == "true"
 
 

@@ -1,28 +1,28 @@
 """Makes the commits of a Delta table: creates it, appends, replaces and removes files, and fences it.
 
-``deltalake`` makes each commit (put if absent, at the version after its handle's), the log's checkpoints and its
-cleaning (``deltalake_table``). It compares neither an application's version nor a file with the table, so this module
-does, by ``TableLog`` at the very version of the handle on which the commit is made: the application ids that the caller
-compares, the table's columns, its NOT NULL columns, the partition values, that each file exists in its size. (For each
-id that it is asked for, the handle would read the commits since the last checkpoint: on an object store, dozens of
-requests.)
+``deltalake`` makes each commit (put if absent, at the version after its handle's), writes the log's checkpoints, and
+cleans the log (``deltalake_table``). It compares neither an application's version nor a file with the table. So this
+module does that, by ``TableLog``, in the version on which the commit is made: the caller compares the versions of
+applications, and ``table_checks`` the columns, NOT NULL columns, partition values, and that each file exists in its
+size. (For each application id, the handle would read the commits since the last checkpoint: on an object store, dozens
+of requests.)
 
-``deltalake`` repeats no commit on a newer version (``retries=0``): with any commit in between, the table is read and
-compared again, at most five times. So an append next to another writer's DELETE, OPTIMIZE or new property is made on
-what these left, or refused by its name. A commit whose answer was lost is settled the same way: after another read, the
-application ids show whether it was made.
+``deltalake`` does not repeat a commit on a newer version (``retries=0``). After a commit in between, this module reads
+and compares the table again, in five tries at most. So an append next to another writer's DELETE, OPTIMIZE or new
+property is compared with the result, and then made or refused. A commit whose answer was lost is settled in the same
+way: in the next try, the application ids show whether it was made.
 
-Each commit has in the table's history what Spark's streaming writer writes, except the operation's name, which is
-``deltalake``'s own (WRITE, CREATE TABLE). An append is marked as a blind one, as Spark's own are. At the isolation
-level WriteSerializable it is in conflict with no other writer's MERGE, UPDATE or DELETE; at Serializable, the only one
-of Delta's open-source Spark, with those whose conditions on partitions its files meet. A commit with files costs a
-request for each of them.
+In the table's history, each commit has what Spark's streaming writer writes, except the operation's name, which is
+``deltalake``'s own (WRITE, CREATE TABLE). An append is marked as a blind one, as Spark's are. At the isolation level
+WriteSerializable, a blind append is in conflict with no other writer's MERGE, UPDATE or DELETE. At Serializable, the
+only level of open-source Delta on Spark, it is in conflict with those whose conditions on partitions its files meet. A
+commit costs one request for each added file.
 
-The log's checkpoints follow ``delta.checkpointInterval`` as Spark counts it (every tenth version without it, every
-hundredth of the tables made here), and its cleaning ``delta.enableExpiredLogCleanup`` and
-``delta.logRetentionDuration``, right after a checkpoint. ``deltalake``'s own hooks would count from the version after,
-take 100 for the default, and list what to clean after each commit. A failure of either is logged, and does not fail the
-commit.
+A checkpoint of the log is written every ``delta.checkpointInterval`` versions, counted as Spark does: every tenth
+version by default, every hundredth in the tables made here. The log is cleaned right after a checkpoint, by
+``delta.enableExpiredLogCleanup`` and ``delta.logRetentionDuration``. ``deltalake``'s own hooks are not used: they count
+from the version after, take 100 for the default, and list what to clean after each commit. A checkpoint or a cleaning
+that fails is logged, and does not fail the commit.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ _log = logging.getLogger("cojoin")
 class NewTable:
     """The table that a commit makes where it does not exist yet.
 
-    Its columns are all nullable; its properties are in addition to ``DEFAULT_PROPERTIES``, or in their place.
+    Its columns are all nullable. Its properties are added to ``DEFAULT_PROPERTIES``, or override them.
     """
 
     schema: pa.Schema
@@ -93,13 +93,13 @@ class NewTable:
 class Change:
     """The change that a commit makes to a table.
 
-    ``applications`` has the versions of applications that it writes, by their ids: at least one, except where it only
-    removes files, of which none are left once it is made. ``schema`` has the columns of the added files' rows, those of
-    the partitions among them; None without such files. The added files are in the table's folder, the removed ones are
-    of ``TableLog.files`` or ``TableWriter.files``. ``changes_data`` is False where files are replaced by others with
-    the same rows. ``is_blind`` is False where the added rows depend on the table's, so that they are in conflict with
-    another writer's MERGE. ``metadata`` is the commit's ``userMetadata``; ``query_id`` is for the table's history, with
-    the first application's version.
+    ``applications`` has the versions that it writes for applications, by their ids. It is empty only where the change
+    just removes files: that these are gone shows that the commit is made. ``schema`` has the columns of the added
+    files' rows, partition columns included; None without such files. The added files are in the table's folder, the
+    removed ones are of ``TableLog.files`` or ``TableWriter.files``. ``changes_data`` is False where files are replaced
+    by others with the same rows. ``is_blind`` is False where the added rows depend on the table's, so that the commit
+    is in conflict with another writer's MERGE. ``metadata`` is the commit's ``userMetadata``. ``query_id`` is for the
+    table's history, with the first application's version.
     """
 
     applications: Mapping[str, int]
@@ -124,10 +124,10 @@ class Committed:
 class TableWriter:
     """The writer of one Delta table, in a folder below the store's root, for one thread.
 
-    With ``statistics``, the files that a plan gets have theirs, in order of time. With ``reads_back``, each commit is
-    looked for once it was made; None: where other writers may look for a commit and then write it (S3). ``log`` is the
-    table's, where the caller reads it, too. Raises ``EnvironmentSetupError`` where ``deltalake`` is missing or too old,
-    and ``QueryFailedError`` where it does not reach the folder (``address_of``).
+    With ``statistics``, a plan gets the files with their statistics, in order of time. With ``reads_back``, each commit
+    is read back once it was made; None does so where other writers may replace a commit (S3). ``log`` is the table's,
+    where the caller reads it, too. Raises ``EnvironmentSetupError`` where ``deltalake`` is missing or too old, and
+    ``QueryFailedError`` where it does not reach the folder (``address_of``).
     """
 
     def __init__(
@@ -152,11 +152,10 @@ class TableWriter:
     def commit(self, change: Change | Plan, compare: Compare, *, new: NewTable | None = None) -> Committed:
         """Make a commit, unless the comparison finds that it is made already.
 
-        ``change`` is the change, or a plan: a function that takes the files, without their statistics, of the version
-        on which the commit is made, and returns the change, or None for none. ``compare`` takes a function that returns
-        the version of an application in that very version, None for none; it returns whether the change is made
-        already, and raises what forbids it. Both are called once more for each try. Without ``new``, a missing table is
-        an error.
+        ``change`` is the change, or a plan: a function that takes the files of the version on which the commit is made,
+        and returns the change, or None for none. ``compare`` takes a function that returns an application's version in
+        that version of the table, None for none. It returns whether the change is made already, and raises an error
+        where it must not be made. Both are called once more for each try. Without ``new``, a missing table is an error.
 
         Raises ``TableRefusedError`` where the table is not plain or differs in its columns or files,
         ``TableConflictError`` where others have committed at the same moment in each of five tries, ``LostCommitError``
@@ -167,18 +166,17 @@ class TableWriter:
         tried = -2
         for _ in range(_TRIES):
             table = self._current()
-            version = -1 if table is None else table.version
+            table_id, version = ("", -1) if table is None else (table.table_id, table.version)
             if table is None and new is None:
                 raise self._error(QueryFailedError, "it does not exist; create it first")
-            if compare(_none if table is None else table.transaction):
-                return Committed("" if table is None else table.table_id, version, is_new=False)
+            if compare((lambda _: None) if table is None else table.transaction):
+                return Committed(table_id, version, is_new=False)
             if failed is not None and version == tried:
                 # No other commit was first, so this was not a conflict.
-                secrets = self._table.secrets
-                raise QueryFailedError(explained_error(failed, self._path, "written", secrets)) from None
+                raise QueryFailedError(explained_error(failed, self._path, "written", self._table.secrets)) from None
             planned = change(self._files()) if callable(change) else change
             if planned is None:
-                return Committed("" if table is None else table.table_id, version, is_new=False)
+                return Committed(table_id, version, is_new=False)
             self._check(table, planned, new)
             failed, tried = self._put(version, planned, new), version
             if failed is None:
@@ -208,17 +206,17 @@ class TableWriter:
     def _lost(self, version: int, now: str) -> LostCommitError:
         return LostCommitError(
             f"Delta table {without_login(self._path)}: the commit of version {version} was made and is {now}: another "
-            f"writer of the table looks for a version and then writes it, as Spark does on S3 with each of Delta's log "
-            f"stores (S3DynamoDBLogStore keeps off only those that use it, too); let only one of them write at a time, "
-            f"and start the query again, which makes the commit again",
+            f"writer of the table looks for a commit and then writes it, as Spark does on S3 with each of Delta's log "
+            f"stores (S3DynamoDBLogStore excludes only writers that use it, too); let only one of them write at a "
+            f"time, and start the query again, which makes the commit again",
             version,
         )
 
     def _current(self) -> TableVersion | None:
         """Return the table at its newest version, which is that of the handle of ``deltalake``; None without a table.
 
-        A handle stays in use while the last commit that was read is unchanged in the log: to open one reads the list of
-        all files. Otherwise the table may have been deleted and made again.
+        A handle is used again while the last commit that was read is unchanged in the log, since opening one reads the
+        list of all files. Otherwise the table may have been deleted and made again.
         """
         for _ in range(_TRIES):
             if self._table.is_open and self._log.is_as_it_was():
@@ -234,7 +232,7 @@ class TableWriter:
             table = self._log.newest(version)
             if table is not None and (table.version, table.table_id) == (version, self._table.table_id):
                 return table
-            # Another commit came between the two looks, or another table.
+            # Between the two reads, another writer has made a commit, or the table again.
             self._table.close()
         raise self._busy()
 
@@ -284,7 +282,7 @@ class TableWriter:
             check_files(self._store, self._folder, described, features, change.schema, change.added)
 
     def _gone(self, removed: Sequence[DataFile]) -> list[str]:
-        """Return those of some files that are not files of the handle's version: another writer has removed them."""
+        """Return the paths of those files that the handle's version lacks: another writer has removed them."""
         if not removed:
             return []
         present = {each.path for each in self._table.files()} if self._table.is_open else set()
@@ -304,8 +302,14 @@ class TableWriter:
         applications, info = change.applications, _commit_info(change, version, self._txn_id)
         try:
             if self._table.is_open:
-                files, changes = (change.added, change.removed), change.changes_data
-                self._table.commit(*files, changes_data=changes, applications=applications, info=info, retries=0)
+                self._table.commit(
+                    change.added,
+                    change.removed,
+                    changes_data=change.changes_data,
+                    applications=applications,
+                    info=info,
+                    retries=0,
+                )
             else:
                 assert new is not None
                 self._table.create(
@@ -322,7 +326,7 @@ class TableWriter:
         return None
 
     def _made(self, table: TableVersion | None, version: int) -> Committed:
-        """Return the commit that was just made, once it was read back, and take care of the log."""
+        """Read back the commit that was just made, maintain the log, and return the commit."""
         if self._reads_back:
             content = self._store.read_unreplaced(self._log.name(commit_name(version)))
             if content is None or self._txn_id.encode() not in content:
@@ -333,10 +337,10 @@ class TableWriter:
             made = self._current()
             return Committed("" if made is None else made.table_id, version, is_new=True)
         if version % _interval(table) == 0:
-            self._care(version)
+            self._maintain_log(version)
         return Committed(table.table_id, version, is_new=True)
 
-    def _care(self, version: int) -> None:
+    def _maintain_log(self, version: int) -> None:
         """Write a checkpoint of the log, and clean the log as the table's properties require."""
         try:
             table = self._current()
@@ -352,10 +356,6 @@ def why_not_creatable(properties: Iterable[str]) -> str | None:
     """Return why only Spark makes a new table with these properties; None where this writer can."""
     others = sorted(set(properties) - _CREATABLE)
     return f"new tables have properties that only Spark gives: {', '.join(others)}" if others else None
-
-
-def _none(_: str) -> None:
-    """Return the version of an application without a table."""
 
 
 def _metadata_of_new(new: NewTable) -> dict[str, Any]:

@@ -5,9 +5,9 @@ Both inputs are packed into one DataFrame of tagged messages, which is grouped b
 A static DataFrame is lazy, so the number of rows that it rejects is known only after an action on it. Spark counts them
 in the same action (``observe``), from the statistics of the calls, so nothing runs a second time. A listener of the
 session's actions gets the counts of the first one, and warns as if at the line that made the DataFrame. The counts are
-those of that action: one that needs a few rows, such as ``show()``, may process a part. It costs one listener in a
-session, which the JVM calls after each action for a fraction of a millisecond, not in the user's thread, and a line of
-text for each of the last ``_MOST`` DataFrames that had no action yet.
+those of that action: one that needs a few rows, such as ``show()``, may process only a part. The JVM calls the listener
+after each action, for a fraction of a millisecond and not in the user's thread. cojoin keeps a line of text for each of
+the last ``_MOST_WAITING`` DataFrames that had no action yet.
 """
 
 from __future__ import annotations
@@ -60,20 +60,20 @@ if TYPE_CHECKING:
     from cojoin.spark.query.query_options import QueryOptions
     from cojoin.spark.query.triggers import Phase
 
-_MOST = 32
+_MOST_WAITING = 32
 _AT_EXIT_MS = 500
 """The milliseconds for which the end of the process waits for the counts of an action that has just ended."""
 
 
 class _Waiting(NamedTuple):
-    """A DataFrame without an action: its inputs' names, and the user's line as ``warn_explicit`` takes it."""
+    """A DataFrame that had no action yet: its inputs' names, and the user's line as ``warn_explicit`` takes it."""
 
     names: Sequence[str]
     line: Mapping[str, Any]
 
 
 _WAITING: WeakKeyDictionary[SparkSession, dict[str, _Waiting]] = WeakKeyDictionary()
-"""Each session's DataFrames without an action, by the names of their counts."""
+"""Each session's DataFrames that had no action yet, by the names of their counts."""
 
 
 def _with_rejection_warnings(emitted: DataFrame, text: Column, names: Sequence[str], depth: int) -> DataFrame:
@@ -96,7 +96,7 @@ def _with_rejection_warnings(emitted: DataFrame, text: Column, names: Sequence[s
     waiting = _waiting_of(session)
     name = f"cojoin-{uuid.uuid4().hex}"
     waiting[name] = _Waiting(tuple(names), line)
-    for oldest in list(waiting)[:-_MOST]:
+    for oldest in list(waiting)[:-_MOST_WAITING]:
         waiting.pop(oldest, None)
     return emitted.observe(name, *_sums(text))
 
@@ -110,7 +110,7 @@ def _waiting_of(session: SparkSession) -> dict[str, _Waiting]:
 
 
 def _sums(text: Column) -> list[Column]:
-    """Return the sums that Spark makes of the calls' statistics."""
+    """Return the sums that Spark computes from the calls' statistics."""
     names = ["rows_in", *(f"rejected.{reason}" for reason in get_args(Reason))]
     places = [f"inputs[{side}].{name}" for side in (0, 1) for name in names]
     return [F.sum(F.get_json_object(text, f"$.{place}").cast("bigint")).alias(place) for place in places]
@@ -118,21 +118,21 @@ def _sums(text: Column) -> list[Column]:
 
 def _warn(waiting: dict[str, _Waiting], name: str, metrics: Mapping[str, int | None]) -> None:
     """Warn of the rows that an action has rejected, in the thread in which the JVM calls a listener."""
-    frame = waiting.pop(name, None)
-    if frame is None:
+    waited = waiting.pop(name, None)
+    if waited is None:
         return
     inputs = []
-    for side, input_name in enumerate(frame.names):
+    for side, input_name in enumerate(waited.names):
         counts = {reason: metrics.get(f"inputs[{side}].rejected.{reason}") for reason in get_args(Reason)}
         rejected = {reason: count for reason, count in counts.items() if count}
         inputs.append((input_name, metrics.get(f"inputs[{side}].rows_in") or 0, rejected))
     warning = rejections(inputs, 'to_dataframe("rejected")')
     if warning is not None:
-        warnings.warn_explicit(warning, MissingRowsWarning, **frame.line)
+        warnings.warn_explicit(warning, MissingRowsWarning, **waited.line)
 
 
 @atexit.register
-def _wait() -> None:
+def _await_warnings() -> None:
     for session, waiting in list(_WAITING.items()):
         # The session may have been stopped.
         with contextlib.suppress(Exception):
@@ -177,12 +177,12 @@ class SparkExecution:
     def to_dataframe(self, plan: Plan, name: str, depth: int = 2) -> DataFrame:
         """Return one output of a plan as a DataFrame; ``name`` is a key of its ``outputs``.
 
-        ``depth`` is the number of calls between the one that warns of rejected rows and the user's line.
+        ``depth`` is the number of calls from the user's line to this one, included; a warning of rows names that line.
         """
         if self._has_static_side:
             msg = (
-                f"to_dataframe(): input {plan.right.name!r} is a static side, whose version a checkpoint of cojoin's "
-                f"pins, and a plain DataFrame has none; use start()"
+                f"to_dataframe(): input {plan.right.name!r} is a static side: its version is pinned in a "
+                f"checkpoint of cojoin's, and a plain DataFrame has none; use start()"
             )
             raise ConfigurationError(msg)
         for bound in self.bound:
@@ -203,7 +203,7 @@ class SparkExecution:
         spark = self._left.frame.sparkSession
         # Other sinks record the batch elsewhere: in a folder's name, an argument or a marker.
         plan = replace(plan, stamps_rejected=options.rejected is None or isinstance(options.rejected, DeltaSink))
-        # An invalid value of this setting is an error now, and not in the first batch.
+        # This raises for an invalid value of the setting, which would otherwise fail the first batch.
         is_left_to_spark(spark, OUTPUT_SETTING)
 
         def emit(plan: Plan, inputs: tuple[BoundInput, BoundInput], *arguments: Any) -> DataFrame:
@@ -228,7 +228,6 @@ class SparkExecution:
         properties carry the facts of a micro-batch.
         """
         run = for_workers(StreamingCall(plan, resumed_at, cadence, segments, facts_setting), _function_of(plan))
-
         timeout = GroupStateTimeout.ProcessingTimeTimeout if plan.has_timeouts else GroupStateTimeout.NoTimeout
         execution = self._without_end() if phase == "live" else self
         # The jobs of a query have the time of their batch as a local property.
@@ -238,7 +237,7 @@ class SparkExecution:
         return packed.groupBy("key_group").applyInPandasWithState(run, EMITTED_DDL, STATE_DDL, "append", timeout)
 
     def _rows_once(self, plan: Plan, name: str, depth: int) -> DataFrame:
-        """Return an output of static inputs; where Spark takes its columns as they are, the calls return its rows."""
+        """Return an output of static inputs; the calls return its rows unpacked where Spark keeps its types."""
         schema = plan.outputs[name][1]
         declared = spark_schema(schema)
         is_direct = schema.types == arrow_schema(declared).types and all(field.nullable for field in schema)
@@ -252,7 +251,7 @@ class SparkExecution:
         run = for_workers(call, _function_of(plan))
         packed, tasks = self._packed(plan), min(plan.key_groups, _bytes_of_files(self.bound) // _BYTES_OF_TASK)
         if tasks > adapter_of(packed.sparkSession).parallel_tasks():
-            # Spark would make a task for each core, and the first core that ends would wait for the last.
+            # Spark would make one task for each core, and a core that ends early would wait for the last one.
             packed = packed.repartition(tasks, "key_group")
         emitted = packed.groupBy("key_group").applyInArrow(run, columns)
         if name != REJECTED:
@@ -262,7 +261,7 @@ class SparkExecution:
         return unpack(emitted, *plan.outputs[name])
 
     def _without_end(self) -> SparkExecution:
-        """Return the execution over the same inputs as a run without an end reads them."""
+        """Return the execution over the same inputs, with their sources as a run without an end reads them."""
         sources = [None if each.source is None else each.source.without_end() for each in self.bound]
         if all(source is each.source for source, each in zip(sources, self.bound, strict=True)):
             return self
@@ -273,13 +272,13 @@ class SparkExecution:
 
     @property
     def _has_static_side(self) -> bool:
-        """Whether the right input is a static side of a stream, whose rows come through the control input."""
+        """Whether the right input is a static side of a stream, whose rows the control input brings."""
         return self._left.is_streaming and self._right.spec.static
 
     def _packed(self, plan: Plan, *, is_planned: bool = False, has_clock: bool = True) -> DataFrame:
-        sides, groups = (self._left,) if self._has_static_side else (self._left, self._right), plan.key_groups
+        sides = (self._left,) if self._has_static_side else self.bound
         packs = (each.packed_empty if is_planned else each.packed for each in sides)
-        frames = (pack(groups, has_clock=has_clock) for pack in packs)
+        frames = (pack(plan.key_groups, has_clock=has_clock) for pack in packs)
         packed = reduce(lambda one, two: one.union(two), frames)
         return packed.select("key_group", F.col("tag"), "payload")
 
@@ -292,11 +291,11 @@ def _function_of(plan: Plan) -> object:
 _KEY_GROUPS = 32
 """The number of key groups if the user names none."""
 
-_BYTES_FOR_GROUP = 256 << 10
+_LEAST_GROUP_BYTES = 256 << 10
 """The bytes of static inputs that make a key group worth its cost; with fewer, one call is quicker than two."""
 
-_BYTES_OF_GROUP, _MOST_STATIC_GROUPS = 4 << 20, 512
-"""The bytes of files for which static inputs get another key group, and the most that they get so.
+_MOST_GROUP_BYTES, _MOST_STATIC_GROUPS = 4 << 20, 512
+"""The bytes of files above which static inputs get another key group, and the most key groups that they get by size.
 
 A call has all rows of its key group in memory, where they are many times as large as in a file.
 """
@@ -342,15 +341,15 @@ def bind_inputs(left: Input, right: Input, key_groups: int | None) -> tuple[Spar
 def _static_groups(groups: int, inputs: Sequence[BoundInput]) -> int:
     """Return the number of key groups of static inputs; for streams it would be ``groups``.
 
-    Of a plan Spark only estimates the size, and of a join that is the product of its sides; so only files count for
-    more key groups.
+    Spark only estimates a plan's size, for a join as the product of its sides. So the number is greater than ``groups``
+    only by the size of files.
     """
-    needed = min(_bytes_of_files(inputs) // _BYTES_OF_GROUP, _MOST_STATIC_GROUPS) if inputs[0].spec.key else 1
-    return max(min(groups, 1 + sum(map(_size, inputs)) // _BYTES_FOR_GROUP), needed)
+    needed = min(_bytes_of_files(inputs) // _MOST_GROUP_BYTES, _MOST_STATIC_GROUPS) if inputs[0].spec.key else 1
+    return max(min(groups, 1 + sum(map(_size, inputs)) // _LEAST_GROUP_BYTES), needed)
 
 
 def _bytes_of_files(inputs: Sequence[BoundInput]) -> int:
-    """Return the size of the static inputs whose files the workers read."""
+    """Return the size in bytes of the static inputs whose files the workers read."""
     return sum(_size(each) for each in inputs if each.reads_files)
 
 
@@ -388,9 +387,10 @@ def _check(left: BoundInput, right: BoundInput) -> None:
 
 
 def _padded(left: BoundInput, right: BoundInput) -> Iterator[tuple[str, bool]]:
-    """Yield a message for each key column that one side pads with blanks as the other does not, and whether none match.
+    """Yield a message for each key column whose two sides pad texts differently, and whether no two keys can be equal.
 
-    Spark's own joins pad the shorter of two ``char`` columns; they compare a ``char`` with other texts as it is.
+    The message has ``{}`` for the consequence. Spark's own joins pad the shorter of two ``char`` columns; they compare
+    a ``char`` with other texts as it is.
     """
     for one, two in zip(left.spec.key, right.spec.key, strict=False):
         types = left.length_type(one), right.length_type(two)
@@ -416,7 +416,7 @@ def _trimmed(bound: BoundInput, column: str) -> str:
 
 
 def _together(left: Input, right: Input) -> tuple[Input, Input]:
-    """Return both inputs with sources that have the inputs' settings and each other, as Kafka's are read in step."""
+    """Return both inputs with their settings in their sources, which also get each other: Kafka's are read in step."""
     left, right = _with_settings(left, "left"), _with_settings(right, "right")
     one, two = getattr(left, "source", None), getattr(right, "source", None)
     if not (isinstance(one, Source) and isinstance(two, Source)):

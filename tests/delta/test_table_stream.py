@@ -264,7 +264,7 @@ def test_tables_whose_files_do_not_simply_hold_the_rows_are_left_to_deltas_own_s
     assert why_unreadable(protocol_of("typeWidening"), {}) == "its feature 'typeWidening'"
     assert why_unreadable(protocol_of("timestampNtz", "fromTheFuture"), {}) == "its feature 'fromTheFuture'"
     assert why_unreadable(protocol_of(writers_alone=["fromTheFuture", "rowTracking"]), {}) is None
-    assert why_unreadable(Protocol(4, 7, frozenset()), {}) == "its protocol for readers, 4"
+    assert why_unreadable(Protocol(4, 7, frozenset()), {}) == "its reader protocol 4"
 
 
 RECORDS = {"delta.enableChangeDataFeed": "true"}

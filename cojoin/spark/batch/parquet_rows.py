@@ -1,9 +1,10 @@
-"""The rows of parquet files, read by pyarrow exactly as Spark reads them, or left to it.
+"""The rows of parquet files, read by pyarrow exactly as Spark reads them; other files are refused.
 
-Columns, and the fields of structs, are looked up by name as in Spark: whatever their case, and null where the file has
-none. A value must have the input's own type, a narrower integer or a float for a double; times may be the older INT96
-of Spark itself. Lists and maps must be stored as the format recommends. A file that only Spark's reader reads rightly
-(dates of the Julian calendar, INT96 of other writers, wider decimals) is refused with its name and column (``misfit``).
+Columns, and the fields of structs, are looked up by name as in Spark: their case does not matter, and one that the file
+lacks is null. A column must be stored in the input's own type, in a narrower integer type, or as a float for a double;
+times may also be stored as the older INT96, by Spark itself. Lists and maps must be stored as the format recommends. A
+file that only Spark's reader reads rightly (dates of the Julian calendar, INT96 of other writers, wider decimals) is
+refused with its name and column (``misfit``).
 
 Rows are read a row group at a time, in batches of at most 32,768 rows or some 32 MB.
 """
@@ -29,26 +30,22 @@ if TYPE_CHECKING:
 
 _ROWS_AT_ONCE, _BYTES_AT_ONCE = 32_768, 32 << 20
 _NESTED_TEXTS_AT_ONCE = 4_096
-"""The rows that are read at once where texts are nested: their lengths are not known before."""
+"""The rows that are read at once where texts are nested, since their lengths are not known before they are read."""
 
 _WRITER = b"org.apache.spark.version"
-_FIRST_NEW, _FIRST_NEW_INT96 = (3, 0), (3, 1)
-"""The versions of Spark since which dates and times, and those of INT96, are of the Gregorian calendar throughout."""
+_FIRST_GREGORIAN, _FIRST_GREGORIAN_INT96 = (3, 0), (3, 1)
+"""The first versions of Spark that write dates and times, and INT96, in the Gregorian calendar throughout."""
 
-_OLD_DATES = b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96"
-_MILLIS, _MICROS = "milliseconds", "microseconds"
-_TEXTS = (None, "String")
-_ELEMENTS = ("element", "item")
-
+_JULIAN_MARKS = b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96"
 
 RANGES_DDL = "path string, size bigint, begin bigint, end bigint, constants string, deleted binary"
-"""The columns of a stream of ranges.
+"""The columns of a stream of ranges of files.
 
-A path is encoded as a URL's; the size is the file's in bytes; the range has the rows from the number ``begin`` to
-before ``end``. ``constants`` is null where just these are read; otherwise the row groups that begin with one of them
-are, and it has, as a JSON object, the values of columns that the file lacks, since all of its rows have the same. A
-file of a change feed has the kinds of its rows in place of ``_deleted``. ``deleted`` has the deleted rows of the file
-as ``StreamFile`` has them, null for none.
+``path`` is encoded as a URL's; ``size`` is the file's in bytes. The range has the rows numbered from ``begin`` to
+before ``end``. Where ``constants`` is null, exactly these are read. Otherwise the row groups that begin in the range
+are read, and ``constants`` is a JSON object with the values of columns that the file lacks, the same for all of its
+rows. A change file has the kinds of its rows in place of ``_deleted``. ``deleted`` has the file's deleted rows as
+``StreamFile`` has them, null for none.
 """
 
 RANGES = pa.schema(
@@ -60,7 +57,7 @@ RANGES = pa.schema(
 
 
 def is_plain(dtype: pa.DataType) -> bool:
-    """Return whether columns of a type can be read by pyarrow as Spark does; what is within them may be null.
+    """Return whether pyarrow reads columns of a type as Spark does; all values inside of them must be nullable.
 
     >>> is_plain(pa.list_(pa.timestamp("us", "UTC"))), is_plain(pa.timestamp("ns"))
     (True, False)
@@ -89,8 +86,9 @@ def _parts(dtype: pa.DataType) -> list[pa.DataType]:
 class StoredFile(pq.ParquetFile):  # type: ignore[misc]
     """A parquet file that is open for ``rows_between``; ``place`` is its path, or an open file.
 
-    Pages are compared with their checksums, if they have them, as Spark's do. Row groups are read as they are needed:
-    pyarrow would otherwise hold the columns of all of them. An OSError means a file that can't be read or is encrypted.
+    Pages are compared with their checksums, where they have them, as in Spark. Row groups are read as they are needed
+    (``pre_buffer``): pyarrow would otherwise hold the columns of all of them. An OSError means that the file can't be
+    read or is encrypted.
     """
 
     def __init__(self, place: Any, **settings: Any) -> None:
@@ -127,10 +125,11 @@ def misfit(metadata: pq.FileMetaData, schema: pa.Schema) -> str | None:
     version = _spark_version(metadata)
     older = next((leaf for leaf in dated if leaf.physical == "INT96"), None)
     if older is not None and version is None:
-        # Writers differ in times before 1970, and the setting of Spark's reader applies to them.
+        # Other writers differ in times before 1970, and a setting of Spark decides how it reads them.
         return f"its column {older.path!r} is INT96, and the file was not written by Spark"
-    first_new = _FIRST_NEW if older is None else _FIRST_NEW_INT96
-    if dated and version is not None and (version < first_new or any(each in metadata.metadata for each in _OLD_DATES)):
+    first_gregorian = _FIRST_GREGORIAN if older is None else _FIRST_GREGORIAN_INT96
+    has_marks = version is not None and any(mark in metadata.metadata for mark in _JULIAN_MARKS)
+    if dated and version is not None and (version < first_gregorian or has_marks):
         return "it was written by Spark with dates of the Julian calendar"
     return None
 
@@ -140,8 +139,8 @@ def rows_between(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows with the numbers from ``begin`` up to ``end`` of a file that fits a schema, in its types.
 
-    The range may begin inside a row group, and end after the last row. ``stored`` is the schema with the names that the
-    file has for the columns and for the fields of structs, where they are others.
+    The range may begin inside a row group, and end after the last row. ``stored`` is the schema with the file's names
+    for columns and for fields of structs, where these differ.
     """
     metadata, stored = file.metadata, schema if stored is None else stored
     columns_by_name = _columns(metadata)
@@ -154,8 +153,8 @@ def rows_between(
             first = start if first is None else first
             groups.append(number)
             leaves = (leaf for column in names.values() for leaf in column.leaves)
-            bytes_each = sum(group.column(leaf.at).total_uncompressed_size for leaf in leaves)
-            size = max(size, bytes_each // max(1, group.num_rows))
+            group_size = sum(group.column(leaf.at).total_uncompressed_size for leaf in leaves)
+            size = max(size, group_size // max(1, group.num_rows))
         start += group.num_rows
     at = first or 0
     size = max(size, _longest_texts(file, groups, names))
@@ -175,7 +174,7 @@ def rows_between(
 def _longest_texts(file: StoredFile, groups: list[int], names: dict[str, _Column]) -> int:
     """Return the sum of the lengths of each column's longest text in a dictionary; 0 without dictionaries.
 
-    A text of a dictionary is once in the file, and in a batch of rows as often as it occurs.
+    The file has such a text once, and a batch of rows has it as often as it occurs.
     """
     coded: dict[int, list[str]] = {}
     for number in groups:
@@ -187,11 +186,11 @@ def _longest_texts(file: StoredFile, groups: list[int], names: dict[str, _Column
             and column.leaves[0].is_text
             and group.column(column.leaves[0].at).has_dictionary_page
         ]
-    every = sorted({name for columns in coded.values() for name in columns})
-    if not every:
+    all_names = sorted({name for columns in coded.values() for name in columns})
+    if not all_names:
         return 0
     size = 0
-    with StoredFile(file.place, metadata=file.metadata, read_dictionary=every) as dictionaries:
+    with StoredFile(file.place, metadata=file.metadata, read_dictionary=all_names) as dictionaries:
         for number, columns in coded.items():
             for first in itertools.islice(dictionaries.iter_batches(1, [number], columns, use_threads=False), 1):
                 longest = (pc.max(pc.binary_length(each.dictionary)).as_py() for each in first.columns)
@@ -213,7 +212,7 @@ def _in_types(
 
 
 def _cast(column: pa.Array, stored: pa.DataType, dtype: pa.DataType) -> pa.Array:
-    """Return a column as a type; ``stored`` is the type with the names that the file has for the fields of structs."""
+    """Return a column as a type; ``stored`` is the type with the file's names for the fields of structs."""
     types = pa.types
     if column.type == dtype:
         return column
@@ -241,7 +240,7 @@ def _cast(column: pa.Array, stored: pa.DataType, dtype: pa.DataType) -> pa.Array
 
 
 class _Leaf:
-    """A column of values in a file's schema, the ``at``-th; its path has the names of all columns that it is within."""
+    """The leaf column number ``at`` of a file's schema; its path begins with the names of the columns around it."""
 
     def __init__(self, column: Any, at: int) -> None:
         self.at, self.path, self._stored = at, column.path, column
@@ -249,14 +248,14 @@ class _Leaf:
 
     @cached_property
     def logical(self) -> dict[str, Any]:
-        """The meaning of its values; empty where the file has none."""
+        """The logical type of its values; empty where the file has none."""
         logical = json.loads(self._stored.logical_type.to_json())
         return {} if logical["Type"] == "None" else logical
 
     @property
     def is_text(self) -> bool:
         """Whether its values are texts or bytes of any length."""
-        return self.physical == "BYTE_ARRAY" and self.logical.get("Type") in _TEXTS
+        return self.physical == "BYTE_ARRAY" and self.logical.get("Type") in (None, "String")
 
     def __str__(self) -> str:
         details = ", ".join(
@@ -270,7 +269,7 @@ class _Leaf:
 
 @dataclass(frozen=True)
 class _Column:
-    """A column at the top of a file's schema, its type as pyarrow reads it, and the columns of its values."""
+    """A column at the top of a file's schema, its type as pyarrow reads it, and its leaf columns."""
 
     name: str
     dtype: pa.DataType
@@ -282,7 +281,7 @@ class _Column:
         return bool(_parts(self.dtype))
 
     def leaves_as(self, dtype: pa.DataType) -> list[tuple[_Leaf, pa.DataType]]:
-        """Return the columns of its values that a type has, with their types in it; none where the two differ."""
+        """Return the leaf columns that are in a type, with their types in it; none where the structures differ."""
         try:
             return list(_paired(self.dtype, dtype, self.name, iter(self.leaves)))
         except _UnlikeError:
@@ -293,13 +292,13 @@ class _Column:
 
 
 class _UnlikeError(Exception):
-    """Two types that do not have the same structure, or one that is stored in an older way."""
+    """Two types that do not have the same structure, or one that is not stored as the format recommends."""
 
 
 def _paired(
     dtype: pa.DataType, wanted: pa.DataType, path: str, leaves: Iterator[_Leaf]
 ) -> Iterator[tuple[_Leaf, pa.DataType]]:
-    """Yield the columns of values of a file's type with the types that they have in a wanted one."""
+    """Yield the leaf columns of a file's type with the types that they have in a wanted one."""
     types = pa.types
     if types.is_struct(dtype) and types.is_struct(wanted):
         fields = {field.name.lower(): field.type for field in wanted}
@@ -315,7 +314,7 @@ def _paired(
     elif types.is_map(dtype) and types.is_map(wanted):
         yield from _paired(dtype.key_type, wanted.key_type, f"{path}.key_value.key", leaves)
         yield from _paired(dtype.item_type, wanted.item_type, f"{path}.key_value.value", leaves)
-    elif types.is_list(wanted) and _is_list(dtype) and dtype.value_field.name in _ELEMENTS:
+    elif types.is_list(wanted) and _is_list(dtype) and dtype.value_field.name in ("element", "item"):
         yield from _paired(dtype.value_type, wanted.value_type, f"{path}.list.{dtype.value_field.name}", leaves)
     else:
         leaf = next(leaves)
@@ -370,7 +369,7 @@ def _fits_time(leaf: _Leaf, *, is_utc: bool) -> bool:
     logical = leaf.logical
     if leaf.physical != "INT64" or logical.get("Type") != "Timestamp":
         return False
-    return logical["timeUnit"] in (_MILLIS, _MICROS) and (is_utc or not logical["isAdjustedToUTC"])
+    return logical["timeUnit"] in ("milliseconds", "microseconds") and (is_utc or not logical["isAdjustedToUTC"])
 
 
 def _spark_version(metadata: pq.FileMetaData) -> tuple[int, ...] | None:

@@ -58,8 +58,8 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 
-_LOOKED_EVERY = 100
-"""A query that takes no snapshots looks for interrupted savepoints at its first and then at every so many batches."""
+_CLEANED_EVERY = 100
+"""Without snapshots or segments to remove, the cleaning runs after the first batch, and then once in so many."""
 
 
 class Cleaning:
@@ -81,7 +81,7 @@ class Cleaning:
         """
         segments = self._segments.take(manifest, unnamed)
         if segments or has_snapshot or not self._until_looked:
-            self._until_looked = _LOOKED_EVERY
+            self._until_looked = _CLEANED_EVERY
             self.finish()
             self._newest = manifest.batch_id if has_snapshot else self._newest
             self._thread = threading.Thread(target=self._remove, args=(session, segments), daemon=True)
@@ -173,7 +173,7 @@ class BatchProtocol:
         self.last_report = checkpoint.last_report
         self._preparing: threading.Thread | None = None
         self._offsets = [] if last is None else list(last.offsets)
-        # Outputs without rows so far are included, so that no other query can use their places.
+        # Outputs without rows so far are included, so that no other query can write to the same place.
         declared = {name: {**each.sink.place(), "batch_id": None} for name, each in outputs.items()}
         self._written: dict[str, Any] = declared | ({} if last is None else dict(last.outputs))
         self._cleaning = Cleaning(checkpoint, retained)
@@ -207,7 +207,7 @@ class BatchProtocol:
             segments = tuple(sorted({name for each in statistics for name in each["segments"]}))
             segments = segments if statistics else self._segments
             is_same = (offsets, segments) == (self._offsets, self._segments) and _is_unchanged(report, self.last_report)
-            # No manifest is needed, and a snapshot would equal the last one.
+            # Nothing has changed, so no manifest is needed, and a snapshot would equal the last one.
             if not written and batch_id not in snapshot_batch_ids and is_same:
                 return
             self._written.update(written)
@@ -254,7 +254,7 @@ class BatchProtocol:
         return {"called": self.called_before(batch_id), "query_id": self._checkpoint.query_id}
 
     def called_before(self, batch_id: int) -> int | None:
-        """Return the last batch before ``batch_id`` that has called the key groups; None where that is not known."""
+        """Return the last batch before ``batch_id`` in which the key groups were called; None where it is not known."""
         before = self._before(batch_id)
         return None if before is None else before.called
 
@@ -263,7 +263,7 @@ class BatchProtocol:
         last = self._last_manifest
         if last is None or last.batch_id < batch_id:
             return last
-        # A batch that counts already is run again, and begins with the state before it.
+        # A batch that has a manifest already is run again, and begins with the state before it.
         return self._checkpoint.manifests.at_or_before(batch_id - 1)
 
     def _offsets_after(self, batch_id: int, planned: Sequence[str]) -> list[str]:
@@ -274,7 +274,7 @@ class BatchProtocol:
     def _markers(
         self, report: BatchReport, statistics: Sequence[Mapping[str, Any]], planned: Sequence[str]
     ) -> dict[str, BatchMarker]:
-        """Return the marker of each output, which is equal when the batch is run again with the same result."""
+        """Return the marker of each output, which is the same when the batch is run again with the same result."""
         offsets = offsets_digest([*planned, *self._log_digests.of(planned)])
         return {
             output: BatchMarker(
@@ -315,7 +315,7 @@ class BatchProtocol:
         # If a table is broken, the next write to it raises.
         with contextlib.suppress(Exception):
             if "delta" in self._outputs[OUTPUT].sink.place():
-                # With other sinks, loading Delta would take a second from the first batch; it is loaded at the end.
+                # With other sinks, loading Delta now would slow the first batch by a second; it is loaded at the end.
                 self._checkpoint.progress.prepare()
         with contextlib.suppress(Exception):
             self._outputs[OUTPUT].writer.prepare()
@@ -384,7 +384,7 @@ class BatchProtocol:
             raise QueryFailedError(msg) from error
 
     def _planned(self, batch_id: int) -> list[str]:
-        """Return the sources' end offsets of a batch, without which a restart would plan the batch again."""
+        """Return the sources' end offsets of a batch; without them, a restart would plan other ends for the batch."""
         planned = source_offsets(self._files, batch_id)
         if not planned:
             msg = (
@@ -415,11 +415,11 @@ class BatchProtocol:
 
 def _check_count(files: list[WrittenFile] | None, marker: BatchMarker, output: str) -> None:
     """Check that the workers' files hold as many rows as the calls emitted."""
-    if files is not None and sum(file.rows for file in files) != marker.rows:
-        written = f"{len(files)} files with {sum(file.rows for file in files):,} rows"
+    rows = sum(file.rows for file in files or ())
+    if files is not None and rows != marker.rows:
         msg = (
             f"batch {marker.batch_id}: {output}: expected files with {marker.rows:,} rows, the workers wrote "
-            f"{written}; nothing was committed, start the query again"
+            f"{len(files)} files with {rows:,} rows; nothing was committed, start the query again"
         )
         raise QueryFailedError(msg)
 
@@ -441,12 +441,10 @@ def _is_unchanged(report: BatchReport, last: BatchReport | None) -> bool:
     """Return whether a report equals the last one but for batch id, processing time, emitted rows and state sizes."""
     if last is None:
         return False
-    clockless = replace(last, batch_id=report.batch_id, processing_time=report.processing_time, emitted=report.emitted)
-    sizes: dict[str, Any] = {
-        name: getattr(report, name)
-        for name in ("state_bytes", "state_bytes_by_key_group", "segment_bytes_written", "upserts", "large_key")
-    }
-    return replace(clockless, **sizes) == report
+    own = ("batch_id", "processing_time", "emitted", "upserts")
+    sizes = ("state_bytes", "state_bytes_by_key_group", "segment_bytes_written", "large_key")
+    not_compared: dict[str, Any] = {name: getattr(report, name) for name in (*own, *sizes)}
+    return replace(last, **not_compared) == report
 
 
 def _since(started: float) -> float:

@@ -1,30 +1,32 @@
 """Checks of the inputs before a query starts: columns, change feeds, rows that are skipped, and spans of validity.
 
-A table may be altered between ``connect`` and ``start``; Spark's stream would find that inside a batch. A query that
-continues needs the changes of its tables from its position on, which costs a look into each table's log; another
+A table may be altered between ``connect`` and ``start``; without a check, Spark's stream would fail inside a batch. A
+query that continues needs the changes of its tables from its position on, and the check reads each table's log. Another
 query's positions are checked when it is restored (``savepoints.restore``).
 
-Spark's source of files leaves out some files without a message, so a warning names them. A file that comes late, with
-a time long before that of the newest file that was read (``maxFileAge``), is never read; it is in the folder and not in
-the source's log, so such files are counted. With ``ignoreMissingFiles``, a file that is gone when it is to be read is
-left out with all its rows; only those of a planned batch are counted. With ``ignoreCorruptFiles``, a damaged file is
-left out from the damage on, and not counted. As settings of the session, these two apply to Delta's own source, too.
-With either, a table's changes are not read, since a row would stay valid if the file that deletes it were left out.
+Spark's file source skips some files without a message, so a warning names them. It never reads a file whose time is
+long before that of the newest file that was read (``maxFileAge``). Such a file is in the folder and not in the source's
+log, so these files are counted. With ``ignoreMissingFiles``, a file that is gone when it is to be read is skipped; only
+those of a planned batch are counted. With ``ignoreCorruptFiles``, a damaged file is skipped from the damage on, and not
+counted. As settings of the session, these two apply to Delta's own source, too. With either, a table's changes are not
+read, since a row would stay valid if the file that deletes it were skipped.
 
-The warnings cost a reading of the log, and a listing of the folder that ends after a second: some 100,000 local files,
-10,000 of an object store, 2,000 of HDFS. Of a larger folder the number is a lower bound. Nothing is counted for a
-pattern in the path or ``pathGlobFilter``, whose rules are Spark's, nor in local folders with Spark Connect, whose
-server may have other ones.
+The warnings cost a read of the log, and a listing of the folder that ends after a second: some 100,000 local files,
+10,000 of an object store, 2,000 of HDFS. For a larger folder, the number is a lower bound. Nothing is counted where the
+path has a pattern or the source has ``pathGlobFilter``, whose rules are Spark's, nor in local folders with Spark
+Connect, whose server may have other ones.
 
 A Delta table that was put back from a backup while the query was stopped, and has grown since, has other rows in the
-versions that the query has read. Its commit of the last one is later than the batch that read it, so a warning names
-it. This costs a read of one commit for each table. It is not noticed within ten minutes, by which clocks may differ,
-nor where another batch was run or the query was restored since, nor where the commit has no time.
+versions that the query has read. The commit of the last of these versions is later than the batch that read it, so a
+warning names the version. This costs a read of one commit for each table. The warning is missing where the commit is
+less than ten minutes later, since clocks may differ, where another batch was run or the query was restored since, and
+where the commit has no time.
 
-Of rows with a span of validity, none may end early and none overlap another, in a static DataFrame, a version of a
-static side before it is loaded, or the present rows of a table that is going to be streamed. Later rows are checked
-where they are read: a row that ends before it begins is rejected, and of rows that overlap the one that begins last is
-valid. It costs one pass over the keys and the two columns, sorted by key.
+Rows with a span of validity must not end before they begin, and those of one key must not overlap. That is checked for
+a static DataFrame, for a version of a static side before it is loaded, and for the present rows of a table that is
+going to be streamed. Later rows are checked where they are read: a row that ends before it begins is rejected, and
+where rows overlap, the one that begins last is valid. The check costs one pass over the keys and the two columns,
+sorted by key.
 """
 
 from __future__ import annotations
@@ -73,7 +75,7 @@ if TYPE_CHECKING:
 
 
 def check_source_columns(inputs: Sequence[BoundInput]) -> None:
-    """Raise a ConfigurationError if a streamed table has other columns by now; loads check those of static sides."""
+    """Raise a ConfigurationError if a streamed table's columns have changed; loads check static sides."""
     for bound in inputs:
         if not isinstance(bound.source, Source) or bound.source.format != "delta" or not bound.is_streaming:
             continue
@@ -115,8 +117,8 @@ def check_feeds(files: Store, inputs: Sequence[BoundInput]) -> None:
 
 _AGE, _USUAL_AGE = "maxfileage", "7d"
 _MISSING = "ignoreMissingFiles"
-_PASSED_OVER = {_MISSING: "are gone when it reads them", "ignoreCorruptFiles": "are damaged"}
-"""The options of Spark, and the ends of its settings' names, by which it leaves out files, and which ones these are."""
+_SKIPPED_WITH = {_MISSING: "are gone when it reads them", "ignoreCorruptFiles": "are damaged"}
+"""Spark's options to skip files, with the files that each skips; settings of the same effect end with these names."""
 
 _SPAN = re.compile(r"\s*(\d+)\s*([a-z]*)\s*")
 _MILLIS = {"": 1, "ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -138,15 +140,15 @@ def files_passed_over(
     """
     for at, bound in enumerate(inputs):
         source, label = bound.source, f"input {bound.spec.name!r}"
-        passed_over = _passed_over(spark, bound)
+        skipping = _skipping_options(spark, bound)
         # A source that is read twice has two lines and one log.
         if type(source) is not Source or not source.has_log or lines[at] != 1:
-            yield from (_warned(label, option) for option in passed_over)
+            yield from (_warned(label, option) for option in skipping)
             continue
         options = {name.lower(): each for name, each in source.options.items()}
         number = sum(lines[:at])
         known = source_entries(files, number)
-        for option in passed_over:
+        for option in skipping:
             listed = known if option == _MISSING and adapter_of(spark).shares_paths else []
             yield _warned(label, option, listed, _planned_from(files, number))
         if known and not _reads_any_age(options):
@@ -156,7 +158,7 @@ def files_passed_over(
 def tables_put_back(
     spark: SparkSession, files: Store, inputs: Sequence[BoundInput], streams: InputStreams
 ) -> Iterator[str]:
-    """Yield a warning for each Delta table whose last version that was read is later than the batch that read it."""
+    """Yield a warning for each Delta table whose last version that was read is later than the batch which read it."""
     batch_id = newest_id(files, COMMITS) if any(streams.logs) else None
     lines = [] if batch_id is None else source_offsets(files, batch_id)[:-1]
     names = [bound.spec.name for bound, count in zip(inputs, streams.lines, strict=True) for _ in range(count)]
@@ -168,7 +170,7 @@ def tables_put_back(
         if table is None or version < 0:
             continue
         written_at = _written_at(spark, table[0], version)
-        # A time that is still to come is that of a wrong clock.
+        # A time in the future is that of a wrong clock.
         if written_at is not None and ran_at + _CLOCKS_DIFFER_MS < written_at <= 1_000 * time.time():
             yield (
                 f"input {name!r}: Delta table {without_login(table[0])}: the batch {batch_id} of {format_time(ran_at)} "
@@ -180,7 +182,7 @@ def tables_put_back(
 
 def _written_at(spark: SparkSession, location: str, version: int) -> int | None:
     """Return a commit's own time, in epoch milliseconds; None where it can't be read."""
-    # The stream raises what is wrong with the table.
+    # Where the table can't be read, the stream raises the error.
     with contextlib.suppress(CheckpointError, ConfigurationError, *SPARK_ERRORS):
         log = table_log(spark, location)
         return None if log is None else log.commit(version, has_files=False).timestamp
@@ -198,15 +200,15 @@ def _reads_any_age(options: Mapping[str, str]) -> bool:
 
 
 def _planned_from(files: Store, number: int) -> int:
-    """Return the first id of the log that no committed batch has read."""
+    """Return the first batch id in the log of the source with this number that no committed batch has read."""
     committed = committed_batches(files)
     before = source_offsets(files, committed[-1]) if committed else []
     position = re.search(r'"logOffset":\s*(\d+)', before[number]) if number < len(before) else None
     return 0 if position is None else int(position[1]) + 1
 
 
-def _passed_over(spark: SparkSession, bound: BoundInput) -> list[str]:
-    """Return the options, also those that are a session's settings, by which Spark leaves out files of an input."""
+def _skipping_options(spark: SparkSession, bound: BoundInput) -> list[str]:
+    """Return the options with which Spark skips files of an input; the session's settings of the same effect count."""
     source = bound.source
     is_table = isinstance(source, Source) and source.format == "delta"
     if source is None or not (is_table or type(source) is Source) or bound.spec.reading == DIRECT:
@@ -215,7 +217,7 @@ def _passed_over(spark: SparkSession, bound: BoundInput) -> list[str]:
     options = {} if is_table else {name.lower(): each for name, each in source.options.items()}
     return [
         name
-        for name in _PASSED_OVER
+        for name in _SKIPPED_WITH
         if _is_true(options.get(name.lower(), spark.conf.get(f"spark.sql.files.{name}", "false")))
     ]
 
@@ -223,13 +225,13 @@ def _passed_over(spark: SparkSession, bound: BoundInput) -> list[str]:
 def check_whole_feeds(inputs: Sequence[BoundInput]) -> None:
     """Raise a ConfigurationError if Spark would leave out files of a table's changes."""
     for bound in inputs:
-        passed_over = _passed_over(bound.frame.sparkSession, bound)
-        if passed_over and bound.source is not None and bound.source.begins_with_snapshot:
-            (name, *_) = passed_over
+        skipping = _skipping_options(bound.frame.sparkSession, bound)
+        if skipping and bound.source is not None and bound.source.begins_with_snapshot:
+            name = skipping[0]
             msg = (
                 f"input {bound.spec.name!r}: {bound.source.title}: with spark.sql.files.{name} Spark leaves out files "
-                f"that {_PASSED_OVER[name]}, and without their changes rows would stay valid that were changed or "
-                f"deleted; set it to false, and connect the inputs again"
+                f"that {_SKIPPED_WITH[name]}, and without their changes, rows that were changed or deleted would stay "
+                f"valid; set it to false, and connect the inputs again"
             )
             raise ConfigurationError(msg)
 
@@ -240,7 +242,7 @@ def _warned(label: str, option: str, known: Sequence[Mapping[str, Any]] = (), pl
     gone = [each for each in _for_a_second(planned) if not Path(each).exists()]
     count = f". Of the batch that is planned {len(gone):,} are gone, such as {gone[0]}" if gone else ""
     return (
-        f"{label}: with {option} Spark passes over files that {_PASSED_OVER[option]}, and does not count their "
+        f"{label}: with {option} Spark passes over files that {_SKIPPED_WITH[option]}, and does not count their "
         f"rows{count}; leave it out, so that such a batch fails and can run again once the file is back"
     )
 
@@ -254,10 +256,12 @@ def _by_times(
     if span is None or span[2] not in _MILLIS:
         return
     oldest = max(int(each["timestamp"]) for each in known) - int(span[1]) * _MILLIS[span[2]]
-    read, listed = {_path(each["path"]): int(each["timestamp"]) for each in known}, _listed(spark, source, options)
+    # Spark's log has URLs, a listing has paths.
+    read = {unquote(urlsplit(each["path"]).path): int(each["timestamp"]) for each in known}
+    listed = _listed(spark, source, options)
     times: dict[str, int] = {}
     is_whole = False
-    # A fault of the folder is Spark's error when it reads it.
+    # Where the folder can't be listed, Spark raises the error when it reads the folder.
     with contextlib.suppress(CheckpointError, *SPARK_ERRORS):
         times |= _for_a_second(listed)
         is_whole = next(listed, None) is None
@@ -299,7 +303,7 @@ def _listed(spark: SparkSession, source: Source, options: Mapping[str, str]) -> 
         return
     store = open_store(spark, location, "source")
     if not isinstance(store, LocalStore) or adapter_of(spark).shares_paths:
-        # Spark reads the folders in it that are named by a column's value.
+        # Spark also reads the folders in it whose names have a partition's value.
         is_recursive = _is_true(options.get(_RECURSIVE))
         listed = store.times(lambda name: (is_recursive or "=" in name) and not _is_hidden(name))
         yield from (each for each in listed if not _is_hidden(each[0].rpartition("/")[2]))
@@ -319,12 +323,7 @@ def _is_hidden(name: str) -> bool:
     return name.startswith(".") or (name.startswith("_") and "=" not in name)
 
 
-def _path(url: str) -> str:
-    """Return the path of a file in Spark's log without scheme and host, as a listing has it."""
-    return unquote(urlsplit(url).path)
-
-
-_WRONG, _OVERLAPS = 1, 2
+_ENDS_EARLY, _OVERLAPS = 1, 2
 
 
 def check_present_validity(inputs: Iterable[BoundInput]) -> None:
@@ -352,12 +351,12 @@ def check_rows_validity(frame: DataFrame, spec: InputSpec) -> None:
     before = F.lag(F.struct("begins", "ends", F.expr("true").alias("is_one"))).over(by_key)
     rows = rows.withColumn("before", before)
     is_open = F.col("before.ends").isNull() | (F.col("before.ends") > F.col("begins"))
-    fault = F.when(F.col("ends") < F.col("begins"), _WRONG).when(F.col("before.is_one") & is_open, _OVERLAPS)
+    fault = F.when(F.col("ends") < F.col("begins"), _ENDS_EARLY).when(F.col("before.is_one") & is_open, _OVERLAPS)
     first = F.min(F.struct(*keys, "begins", "ends", "before"))
     faulty = rows.withColumn("found", fault).where("found IS NOT NULL").groupBy("found")
     by_kind = {row.found: row for row in faulty.agg(F.count("*").alias("rows"), first.alias("example")).collect()}
-    if _WRONG in by_kind:
-        row = by_kind[_WRONG]
+    if _ENDS_EARLY in by_kind:
+        row = by_kind[_ENDS_EARLY]
         raise ends_too_early(spec, row.rows, _shown(spec, row.example, row.example))
     if _OVERLAPS in by_kind:
         row = by_kind[_OVERLAPS]

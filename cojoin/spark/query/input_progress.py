@@ -1,31 +1,31 @@
 """The driver's view of how far inputs are read: limits of watermarks inside a table's history, and a bounded run's end.
 
 Delta reads a table's first snapshot in the order of its files, a limited number per batch (``maxFilesPerTrigger``),
-whatever their event times, and a commit that is too large for a batch in the same way. Rows of the first files would
-advance the watermark past rows of the others, which would then be late. So files that are still unread hold the
+whatever their event times. It reads a commit that is too large for a batch in the same way. Rows of the first files
+would advance the watermark past rows of the others, which would then be late. So files that are still unread hold the
 input's watermark back (``HistoryHolds``), and only rows that were read advance it.
 
 Spark's offset log has the table's position after each batch. Inside a snapshot, the input's watermark stays below the
-smallest event time of the files that are still unread, according to the statistics in the Delta log: where files follow
-each other in time, nothing waits for long. Without such statistics (a column that has none, a computed event time, a
-user's own DataFrame), and inside a commit, the watermark does not advance until all of it is read. A position with a
-commit's version may be after the whole commit (``sources.delta_changes``); the log is read once for each such commit.
-If the log is out of reach, the watermark waits for the next commit, and the driver logs a warning.
+smallest event time of the files that are still unread, by the statistics in the Delta log; so it advances where files
+follow each other in time. Without such statistics (a column that has none, a computed event time, a user's own
+DataFrame), and inside a commit, the watermark does not advance until all of it is read. A position with a commit's
+version may be after the whole commit (``sources.delta_changes``); the log is read once for each such commit. If the log
+is out of reach, the watermark waits for the next commit, and the driver logs a warning.
 
-Of a table whose changes are read (``delta(..., changes=True)``), the watermark does not advance until all of the
-snapshot is read: the other input's rows wait until the table is in the state. The snapshot's version is in the offset
-log, too: Delta itself takes, for a first batch that ends after it, the version before the batch's end.
+For a table whose changes are read (``delta(..., changes=True)``), the watermark does not advance until all of the
+snapshot is read: the other input's rows wait until the table is in the state. The snapshot's version follows from the
+offset log, too. If the first batch ends after the snapshot, it is the version before the batch's end, as in Delta.
 
 A batch that is run again has the same offsets and the same Delta log, so it gets the same limits. They are passed to
 the calls with the other facts of the batch (``batch_facts``), and are stored as part of the state. A session of Spark
 Connect may not reach the log, so the watermark waits until all of a table's snapshot is read.
 
-A bounded run fixes its end once, by the clock (``RunEnd``): before Spark asks the sources for their ends, and before a
-table is asked for its newest version. So all that the run reads was written by this moment or later, and all else came
-after it. The moment counts only once all was read, and is then stored with the plan of the last batch
-(``checkpoints.control``): a run that fails, or is stopped, leaves nothing of it. An input has such a complete reading
-where something depends on it: its strategy has an idleness, or its event time is that of its table's commits. Of a
-table, Spark's offset log must also show that the version was read to its end.
+A bounded run fixes its end once, by the clock (``RunEnd``), before Spark reads the sources' ends, and before a table's
+newest version is read. So all rows that the run does not read were written after this moment. The moment counts only
+once all was read, and is then stored with the plan of the last batch (``checkpoints.control``): a run that fails, or is
+stopped, stores nothing of it. An input has such a complete reading where something depends on it: its strategy has an
+idleness, or its event time is that of its table's commits. For a table, Spark's offset log must also show that the
+version was read to its end.
 """
 
 from __future__ import annotations
@@ -75,15 +75,15 @@ class InputStreams:
     """The streams of a query's inputs, as far as their watermarks may have to wait for them.
 
     Attributes:
-        tables: The folder of each input's Delta table, None for any other input; and the columns of which the later one
-            is the time by which the watermark passes a row, each with the axis of times that are not timestamps. They
-            are the event time, None where it is computed, and the known time where there is one.
+        tables: The folder of each input's Delta table, None for any other input; and its time columns, each with the
+            axis of times that are not timestamps: the event time, None where it is computed, and the known time where
+            there is one. The watermark passes a row by the later of the two.
         lines: How many lines of Spark's offset log belong to each input.
-        feeds: Which inputs are the changes of a table.
+        feeds: Whether each input is the changes of a table.
         logs: The folder of the Delta table of each of these lines, and whether its changes are read; None where it is
             not known.
 
-    The folders are those of the start, which the stream reads: a table's name may become another table's.
+    The folders are those at the start, which the stream reads: a table's name may later be another table's.
     """
 
     tables: tuple[tuple[str | None, Sequence[_TimeColumn]], ...]
@@ -159,9 +159,11 @@ class HistoryHolds:
                 holds[number] = until
             if count == 1 and own[0] is not None:
                 snapshot = _snapshot_between(begins[0], own[0]) if table.is_feed else None
-                snapshots |= {} if snapshot is None else {number: snapshot}
+                if snapshot is not None:
+                    snapshots[number] = snapshot
                 read = table.rows_read(session, own[0])
-                rows |= {} if read is None else {number: read}
+                if read is not None:
+                    rows[number] = read
             begins, is_read = begins[count:], is_read[count:]
         return holds, Loads(snapshots, rows)
 
@@ -204,7 +206,7 @@ def snapshot_of(begin: str, end: str) -> int | None:
 def _snapshot_between(begin: Position | None, end: Position) -> int | None:
     if begin is not None:
         return begin.version if begin.in_snapshot else None
-    # As Delta's own ``DeltaSource.extractStartingState`` has it.
+    # As in Delta's own ``DeltaSource.extractStartingState``.
     return end.version if end.in_snapshot else end.version - 1
 
 
@@ -216,7 +218,7 @@ def _is_read_through(session: SparkSession, location: str, line: str, version: i
     """
     end = Position.read(line)
     if end is None:
-        # Of a table that never had a row nothing is read.
+        # The stream of a table that never had a row has read nothing.
         first = None if has_read(line) else 0
     elif end.in_snapshot:
         return False
@@ -273,7 +275,7 @@ class _Table:
 
 
 def _table(bound: BoundInput) -> str | None:
-    """Return the Delta table that an input reads, unless a user's own option reads its change data feed."""
+    """Return the folder of an input's Delta table; None otherwise, or if a user's option reads its change feed."""
     source = bound.source
     if source is None or source.format != "delta":
         return None
@@ -287,14 +289,14 @@ def _folder(bound: BoundInput, source: Source) -> str:
 
 
 class _TimeColumn(NamedTuple):
-    """A column of times, and their axis; None for timestamps."""
+    """A column of times, None where they are computed, and their axis, None for timestamps."""
 
     name: str | None
     axis: TimeAxis | None
 
 
 def _time_columns(spec: InputSpec) -> list[_TimeColumn]:
-    """Return the table's columns of which the later one is the earliest time that a row takes effect."""
+    """Return the table's columns of times; a row takes effect no earlier than the later one."""
     changes = spec.changes
     earliest = spec.event_time if changes is None or changes.valid_from is None else changes.valid_from
     known = [] if spec.known is None or spec.known.column is None else [_TimeColumn(spec.known.column, spec.known.axis)]
@@ -318,7 +320,7 @@ def _logs(bound: BoundInput) -> tuple[tuple[str, bool] | None, ...]:
 
 
 def _log_of(source: StreamSource | None) -> tuple[str, bool] | None:
-    """Return the same of a user's own stream; None where it is not a Delta table, or not known."""
+    """Return the table of one such stream, and whether it reads changes; None where it is not Delta's, or not known."""
     if source is None or source.format != "delta":
         return None
     path = source.options.get("path")
@@ -330,17 +332,17 @@ def _of_files(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
     """Return the limit before each file of a snapshot is read, and its rows, in the order of Delta's stream.
 
-    None where the table is another one by now, whose files are not those that are read.
+    None where the table was made again since, so that its files are not those that are read.
 
-    The limit is a millisecond before the file's smallest time, in epoch milliseconds, of several columns of times the
-    latest of these; ``NONE`` where the statistics lack them, ``END_OF_TIME`` for a file without rows. The number of
-    rows is -1 where they lack it.
+    The limit is a millisecond before the file's smallest time, in epoch milliseconds; with several columns of times, it
+    is the latest limit. It is ``NONE`` where the statistics lack a time, and ``END_OF_TIME`` for a file without rows.
+    The number of rows is -1 where the statistics lack it.
     """
     log = table_log(session, location)
     table = None if log is None else log.at(end.version)
     if log is None or table is None or table.table_id != end.table_id:
         return None
-    # The statistics have the files' names of columns.
+    # The statistics have the columns' names in the files.
     stored = Columns.of(table.metadata).stored
     # Delta's own ``DeltaSourceSnapshot`` numbers the files in this order.
     statistics = [(file.rows, file.deletion_vector or {}, file.counted()) for file in log.files(end.version)]
@@ -349,14 +351,14 @@ def _of_files(
     for name, axis in times:
         column, _ = stored.get(str(name), (name, None))
         least = [(known.get("minValues") or {}).get(column) for _, _, known in statistics]
-        limits_by_column.append(_before(session, least) if axis is None else _before_on(axis, least))
-    before = [max(each) for each in zip(*limits_by_column, strict=True)]
-    limits = [END_OF_TIME if rows == 0 else time for rows, time in zip(counts, before, strict=True)]
+        limits_by_column.append(_limits_before(session, least) if axis is None else _limits_on(axis, least))
+    latest = [max(each) for each in zip(*limits_by_column, strict=True)]
+    limits = [END_OF_TIME if rows == 0 else time for rows, time in zip(counts, latest, strict=True)]
     return np.array(limits, dtype=np.int64), np.array(counts, dtype=np.int64)
 
 
-def _before(session: SparkSession, texts: Sequence[Any]) -> list[int]:
-    """Return the milliseconds before some times in statistics, as Spark reads these; ``NONE`` for any other text."""
+def _limits_before(session: SparkSession, texts: Sequence[Any]) -> list[int]:
+    """Return a millisecond before each time in statistics, as Spark parses it; ``NONE`` for any other text."""
     # Not by createDataFrame, which would make a batch's session, a copy of the user's, the active one.
     lines = F.split(F.lit("\n".join(text if isinstance(text, str) else "" for text in texts)), "\n")
     least = session.range(1).select(F.explode(lines).alias("least"))
@@ -364,15 +366,15 @@ def _before(session: SparkSession, texts: Sequence[Any]) -> list[int]:
     return [NONE if millis is None else millis - 1 for millis in times.toArrow().column(0).to_pylist()]
 
 
-def _before_on(axis: TimeAxis, least: Sequence[Any]) -> list[int]:
-    """Return the same for local times and whole numbers in statistics."""
+def _limits_on(axis: TimeAxis, least: Sequence[Any]) -> list[int]:
+    """Return the same for local times or whole numbers in statistics."""
     kind = int if axis.zone is None else str
     values = [value if type(value) is kind else None for value in least]
     try:
         column = pa.array(values, pa.int64()) if axis.zone is None else pa.array(values, pa.string()).cast(_LOCAL)
     except pa.ArrowInvalid:
         return [NONE] * len(values)
-    # A local time that a clock change leaves out moves forward by the gap, and so behind later ones.
+    # A local time inside the gap of a clock change moves forward by the gap, and may then be after later ones.
     slack = 0 if axis.zone is None else _LONGEST_GAP_MS
     times = axis.timestamps(pa.chunked_array([column])).cast(pa.int64()).to_pylist()
     return [NONE if micros is None else micros // 1_000 - 1 - slack for micros in times]
@@ -398,8 +400,8 @@ class RunEnd:
     ) -> RunEnd | None:
         """Return the end, None where nothing depends on it; the caller starts the stream afterwards.
 
-        It takes the moment, then asks the tables for their newest versions, and warns of one further ahead of the clock
-        than ``clock_skew``. ``held_back`` has, for each input, whether its source must leave something for the next
+        It reads the clock, then the newest versions of the tables, and warns of a version that is ahead of the clock by
+        more than ``clock_skew``. ``held_back`` has, for each input, whether its source must leave rows for the next
         run.
         """
         asked_at = int(1000 * time.time())

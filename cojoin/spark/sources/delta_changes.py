@@ -1,20 +1,20 @@
 """The source of a Delta table's changes: its rows as they are at the start, then Delta's change data feed.
 
 It is Delta's own stream with ``readChangeFeed`` and without a starting version: first the rows of the newest version,
-the *snapshot*, then every change after it, in order, none twice and none left out. Its positions are those of any Delta
-stream. The stream's column ``_change_type`` becomes ``_deleted``. The former state of an updated row counts as deleted,
-too: it is superseded by the row's new state, unless the update changed the key (``engine.row_changes``).
+the *snapshot*, then every change after it, in order, exactly once. Its positions are those of any Delta stream. The
+stream's column ``_change_type`` becomes ``_deleted``. The former state of an updated row counts as deleted, too: it is
+superseded by the row's new state, unless the update changed the key (``engine.row_changes``).
 
-A position inside a commit is the number of the last file that was read, from 0 on. Of a table's rows the stream numbers
-the added files, of its changes the files of changes, or where the commit has none, the added and the removed ones;
-files that OPTIMIZE and the like rewrote do not count. After the whole commit, the position is the next version; only
-after a commit with files of changes it stays at the last file. So the log alone shows whether a commit is read to its
-end. (Delta's ``DeltaSource`` and ``DeltaSourceCDCSupport``.)
+A position inside a commit is the number of the last file that was read, from 0 on. A stream of rows numbers the files
+that the commit adds. A stream of changes numbers its change files, or if it has none, the files that it adds and
+removes. Files that OPTIMIZE and the like rewrite are not numbered. After the whole commit, the position is the next
+version; only after a commit with change files, Delta's position stays at the last file. So the log alone shows whether
+a commit is read to its end. (Delta's ``DeltaSource`` and ``DeltaSourceCDCSupport``.)
 
-A change needs its commit, and the files that the commit wrote or removed. Delta deletes commits after
-``delta.logRetentionDuration`` (30 days unless the table has another), and VACUUM the files after a week, oldest first.
-So a binary search finds which files are gone; a file that something else has deleted fails the query where it is read.
-(Delta's documentation, "Change data feed", and protocol, "Change Data Files".)
+To read a change, its commit and the files that the commit wrote or removed must exist. Delta deletes commits after
+``delta.logRetentionDuration`` (30 days unless the table has another), and VACUUM deletes the files after a week, oldest
+first. So a binary search finds which files are gone. A file that was deleted in another way fails the query when it is
+read. (Delta's documentation, "Change data feed", and protocol, "Change Data Files".)
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 
 class _Mortal(NamedTuple):
-    """A file that VACUUM may delete from the version ``since`` on; versions need it for their changes."""
+    """A file that VACUUM may delete from the version ``since`` on, and the versions whose changes are in it."""
 
     since: int
     path: str
@@ -58,7 +58,7 @@ class _Mortal(NamedTuple):
 
 
 def files_in_commit(spark: SparkSession, location: str, version: int, *, is_feed: bool) -> int | None:
-    """Return how many files a stream of a table, or of its changes, numbers in a commit; the answer never changes.
+    """Return how many files a stream of a table, or of its changes, numbers in a commit; their number never changes.
 
     ``location`` is the table's path, with a ``/``, or its name. None means that the commit is gone from the log, or
     that a session of Spark Connect does not reach the log.
@@ -106,7 +106,7 @@ def _why_unreadable_since(log: TableLog, first: int, table: TableVersion, *, is_
 def _vacuumed_versions(spark: SparkSession, location: str, first: int) -> list[int]:
     """Return the versions of a table whose changes are gone with their files, oldest first.
 
-    All versions from ``first`` on, whose changes are needed, must be in the log.
+    The changes of all versions from ``first`` on are needed, and their commits must be in the log.
     """
     log = table_log(spark, location)
     if log is None:
@@ -119,7 +119,7 @@ def _vacuumed_versions(spark: SparkSession, location: str, first: int) -> list[i
 
 
 def _mortal_files(log: TableLog, first: int) -> list[_Mortal]:
-    """Return the files that hold changes from a version on, and that the newest version does not have any more."""
+    """Return the files that hold changes from a version on, and are not in the newest version."""
     commits = [log.commit(version) for version in log.versions() if version >= first]
     removed: dict[str, int] = {}
     for commit in commits:
@@ -137,7 +137,7 @@ def _mortal_files(log: TableLog, first: int) -> list[_Mortal]:
     return [_Mortal(*named, tuple(versions)) for named, versions in needed.items()]
 
 
-_OWN = ("readchangefeed", "readchangedata", "startingversion", "startingtimestamp")
+_OWN_OPTIONS = ("readchangefeed", "readchangedata", "startingversion", "startingtimestamp")
 
 
 @dataclass(frozen=True, repr=False)
@@ -173,9 +173,9 @@ class DeltaChanges(Source):
     ) -> tuple[DeltaChanges, str | None]:
         """Return this source with the version of its snapshot: the newest one at the query's first start.
 
-        So a start that fails before its first batch does not lose the versions that the table replaces until the next
-        one. Where that version can't be read any more, or only Delta's own source reads the table, it is the newest
-        version now; the second value says so if rows changed in between.
+        If that start fails before its first batch, the next one begins with the same version, so it does not lose rows
+        that the table replaces in between. Where that version can't be read any more, or only Delta's own source reads
+        the table, it is the newest version now. The second value is a warning if rows changed in between.
         """
         log = table_log(spark, str(self.location))
         table = None if log is None else log.newest()
@@ -220,7 +220,7 @@ class DeltaChanges(Source):
         return described | {"snapshot": ["" if table is None else table.table_id, self.snapshot_version]}
 
     def newest_commit(self, spark: SparkSession, event_time: str | None) -> NewestCommit | None:
-        """Return the newest version and its time, if that is the event time; None where the table can't be asked."""
+        """Return the newest version and its time, if that is the event time; None otherwise, and without a table."""
         if event_time != COMMITTED_AT:
             return None
         log = table_log(spark, str(self.location))
@@ -253,8 +253,8 @@ class DeltaChanges(Source):
         taken = [name for name in columns if name.lower() == DELETED]
         if taken:
             msg = (
-                f"source {self.title}: the table has a column {taken[0]!r}, and its changes get one of this name, "
-                f"whether the row is deleted; rename it"
+                f"source {self.title}: the table has a column {taken[0]!r}, and its changes get one of this name "
+                f"for whether the row is deleted; rename it"
             )
             raise ConfigurationError(msg)
         table = [frame[back_quoted(name)] for name in columns if name not in (COMMIT, COMMITTED_AT)]
@@ -270,10 +270,10 @@ class DeltaChanges(Source):
         return frame.select("*", F.expr("false").alias(DELETED), version, time)
 
     def lost_since(self, spark: SparkSession, label: str, offset: str | None) -> list[str]:
-        """Return nothing: a CheckpointError, if changes are lost, since without them deleted rows would stay valid."""
+        """Return an empty list; raise a CheckpointError if changes are lost, since deleted rows would stay valid."""
         lost = super().lost_since(spark, label, offset)
         if lost:
-            msg = f"{'; '.join(lost)}: without its changes, rows would stay valid that were changed or deleted; {_CURE}"
+            msg = f"{'; '.join(lost)}: without its changes, rows that were changed or deleted would stay valid; {_CURE}"
             raise CheckpointError(msg)
         if offset is not None and has_read(offset):
             self._check_changes(spark, label, json.loads(offset))
@@ -297,7 +297,7 @@ class DeltaChanges(Source):
         first = version + bool(position["isStartingVersion"])
         if index >= 0 and first == version:
             files = files_in_commit(spark, str(self.location), version, is_feed=True)
-            # Delta leaves a commit with files of changes at the last one, which VACUUM may delete then.
+            # After a commit with change files, Delta's position stays at the last one, which VACUUM may delete.
             first += files is not None and index >= files - 1
         log = table_log(spark, str(self.location))
         table = None if log is None else log.newest()
@@ -333,7 +333,7 @@ _CURE = "start a new query with its own checkpoint, which begins with the table'
 def delta_changes(location: str, options: Mapping[str, str], clock_skew: Duration | None = None) -> DeltaChanges:
     """Return the source of a table's changes; see ``cojoin.sources.delta``."""
     for name in options:
-        if name.lower() in _OWN:
+        if name.lower() in _OWN_OPTIONS:
             msg = (
                 f"sources.delta {location!r}: changes=True begins with the table's present rows and continues with "
                 f"its changes; leave the option {name} out"

@@ -1,8 +1,8 @@
 """The reader of a Delta table's stream, which chooses each batch's files in a process next to the driver.
 
-Spark starts such a process for each table, and some more to look for the source and to plan with it, so this imports
-little. Tasks have about equal numbers of bytes. A file that is larger than a task's share is read by several, each of
-which reads the row groups that begin in its part of the rows.
+Spark starts such a process for each table, and some more to look for the source and to plan with it, so this module
+imports little. Tasks have about equal numbers of bytes. A file that is larger than a task's share is read by several
+tasks, each of which reads the row groups that begin in its part of the rows.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ _LEAST_BYTES, _END = 4 << 20, 1 << 62
 class TableReading:
     """The description of a table that its reader needs; it is sent to a process on the driver, and has no connections.
 
-    ``root`` is the table's folder, ``settings`` are those of its object store, or None. ``columns`` are those that its
-    rows are read with. ``begin`` is the version whose commit is read first; None reads the whole table first, at
+    ``root`` is the table's folder, ``settings`` are those of its object store, or None. ``columns`` are those with
+    which its rows are read. ``begin`` is the version whose commit is read first; None reads the whole table first, at
     version ``snapshot``, or at its newest one. ``tasks`` is the number of a batch's tasks.
     """
 
@@ -77,15 +77,16 @@ class Ranges(InputPartition):
 
 
 def ranges_of(reading: TableReading, files: Sequence[StreamFile]) -> list[Ranges]:
-    """Return the tasks that read some files."""
-    store, share = reading.store, max(_LEAST_BYTES, -(-sum(each.file.size for each in files) // max(1, reading.tasks)))
+    """Return the ranges of some files, a task at a time."""
+    store, size = reading.store, sum(each.file.size for each in files)
+    share = max(_LEAST_BYTES, -(-size // max(1, reading.tasks)))
     tasks: list[list[dict[str, Any]]] = []
     room = 0.0
     for kind, file, version, committed_at, deleted in files:
         values: dict[str, Any] = reading.columns.partition_values(file)
         if reading.removals is None:
             values |= {COMMIT: version, COMMITTED_AT: 1000 * committed_at}
-            # The rows of a file of changes have their kinds in a column.
+            # A change file has the kind of each row in a column.
             values |= {} if kind == "cdc" else {DELETED: kind == "remove"}
         constants = json.dumps(values)
         place, rows = store.url(file.path), file.rows or 0

@@ -1,17 +1,17 @@
 """The stream of a Delta table's appended rows, or of its changes, without Delta's own reader.
 
-It is a data source of Spark's in Python, whose reader runs in a process next to the driver (``delta_reader``). For each
-micro-batch it reads the commits that are new in the table's log, and chooses the files up to the limits
+It is a Python data source of Spark, whose reader runs in a process next to the driver (``delta_reader``). For each
+micro-batch, the reader reads the new commits in the table's log, and chooses the files up to the limits
 (``delta.table_stream``). The workers read these as they read a folder's (``batch.direct_reader``). So no row becomes
 one of Spark's, and no class of Delta's is called for a batch.
 
-The positions in Spark's offset log are those of Delta's own source, so a checkpoint continues with either. Which of the
-two reads a table is decided when the inputs are connected: Delta's does where files can't be read by themselves (types
-that were widened, columns mapped by number, changes between deletion vectors), where a setting or an option changes
-what is read, and where a column's type or a file is one that only Spark reads (``why_through_spark``).
+The positions in Spark's offset log are those of Delta's own source, so a checkpoint continues with either source.
+``connect`` chooses the source of each table. It is Delta's where files by themselves do not have the table's rows
+(types that were widened, columns mapped by number, changes between deletion vectors), where a setting or an option
+changes what is read, and where only Spark reads a column's type or a file (``why_through_spark``).
 
-The rows that deletion vectors delete are read by ``deltalake`` with the list of a version's files. A batch's tasks have
-a bit for each row of such a file.
+Deletion vectors are read by ``deltalake``, together with the list of a version's files. A batch's tasks have a bit for
+each row of a file with one.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from cojoin.storage.local_store import LocalStore
 from cojoin.storage.locations import scheme_and_place
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -69,7 +69,7 @@ _REMOVALS: dict[str, Removals] = {
     "ignoredeletes": "ignore_deletes",
 }
 _PADDED = '"__CHAR_VARCHAR_TYPE_STRING":"char('
-"""The mark of a column that Spark pads with blanks as it reads it, in a table's schema."""
+"""The text in a table's schema that marks a column which Spark pads with blanks as it reads it."""
 
 _OF_FEED = {CHANGE_TYPE, DELETED, COMMIT, COMMITTED_AT}
 _SIZE = re.compile("([1-9][0-9]*)([bkmgt]?)")
@@ -85,11 +85,11 @@ class OpenTable(NamedTuple):
 
 
 def streamed_table(session: SparkSession, source: Source) -> OpenTable | None:
-    """Open a table that cojoin may read as a stream; None where it does not, whatever the table's rows are."""
+    """Open a table that cojoin may read as a stream; None where the session, the store or an option rules that out."""
     if why_never(session) is not None:
         return None
     try:
-        # An option may change the columns, such as one of the user's own that reads the change feed.
+        # This raises for an option that may change the columns, such as a user's own readChangeFeed.
         _options(source)
         return open_table(session, source)
     except (CheckpointError, UnsuitableError):
@@ -106,12 +106,12 @@ def why_through_spark(
     try:
         return next(_reasons(frame.sparkSession, source, spec, opened, is_computed=is_computed), None)
     except (CheckpointError, EnvironmentSetupError, QueryFailedError, UnsuitableError) as error:
-        # A log that can't be read is an error of Delta's own source, too, which says more.
+        # Where the log can't be read, Delta's own source fails, too, with a more detailed error.
         return str(error)
 
 
 def why_never(session: SparkSession) -> str | None:
-    """Return why cojoin reads no table as a stream in a session; None where it does."""
+    """Return why cojoin can't read any table as a stream in a session; None where it can."""
     if is_left_to_spark(session, TABLE_SETTING):
         return "spark.cojoin.delta is spark"
     if find_spec("pyspark.sql.streaming.datasource") is None:
@@ -158,7 +158,7 @@ def open_table(session: SparkSession, source: Source) -> OpenTable:
 
 
 def _options(source: Source) -> tuple[Limits, Removals | None, int | None]:
-    """Return the limits, the treatment of removals, and the first version; an error where another option is set."""
+    """Return the limits, the treatment of removals, and the first version; ``UnsuitableError`` for any other option."""
     limits, begin = Limits(), None
     removals: list[Removals] = []
     for name, text in source.options.items():
@@ -176,11 +176,10 @@ def _options(source: Source) -> tuple[Limits, Removals | None, int | None]:
             msg = f"it has the option {name}"
             raise UnsuitableError(msg)
     if limits.size is not None and "maxfilespertrigger" not in {name.lower() for name in source.options}:
-        # As Delta has it: with a limit of bytes alone, the number of files has none.
+        # As in Delta: with a limit of bytes alone, the number of files is not limited.
         limits = limits._replace(files=None)
-    # Where several are given, as Delta has it: a commit is passed over before its files are read.
-    order: Sequence[Removals] = ("skip_commit", "ignore_changes", "ignore_deletes")
-    chosen: Removals = next((each for each in order if each in removals), "fail")
+    # As in Delta: where several are given, the first in the order of ``_REMOVALS`` applies.
+    chosen: Removals = next((each for each in _REMOVALS.values() if each in removals), "fail")
     return limits, None if source.feed is not None else chosen, begin
 
 
@@ -249,7 +248,7 @@ def check_deltas_source(session: SparkSession, label: str, why: str | None) -> N
 
 
 def present_columns(source: Source, opened: OpenTable) -> StructType | None:
-    """Return the columns of a stream of a table, by its log; None where cojoin does not read it."""
+    """Return the columns of a stream of a table, by its log; None where cojoin can't read it."""
     columns = columns_of(opened.version)
     if columns is None or source.feed is None:
         return columns
@@ -259,16 +258,16 @@ def present_columns(source: Source, opened: OpenTable) -> StructType | None:
 
 
 def open_columns(source: Source, opened: OpenTable) -> DataFrame | None:
-    """Return a stream that has a table's columns, and fails if its rows are read; None where cojoin does not read it.
+    """Return a stream that has a table's columns, and fails if its rows are read; None where cojoin can't read it.
 
     It stands for the table, so that Delta's classes, which take a second or two, are loaded only where they are needed.
     """
     session, columns = active_session(), present_columns(source, opened)
     if session is None or columns is None:
         return None
-    none = F.raise_error(F.lit(f"{source.title}: its rows were to be read through the stream of its columns"))
+    failure = F.raise_error(F.lit(f"{source.title}: this stream has only the table's columns, its rows can't be read"))
     stream = session.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
-    return stream.select(*(none.cast(each.dataType).alias(each.name, metadata=each.metadata) for each in columns))
+    return stream.select(*(failure.cast(each.dataType).alias(each.name, metadata=each.metadata) for each in columns))
 
 
 class OpenRanges(NamedTuple):
@@ -285,7 +284,7 @@ class OpenRanges(NamedTuple):
 def open_ranges(session: SparkSession, source: Source, schema: pa.Schema) -> OpenRanges:
     """Return the stream of the ranges of a table's files; ``schema`` has the columns of its rows.
 
-    A ConfigurationError means that the table has changed since these were read: its files may not fit them any more.
+    It raises a ConfigurationError where the table has changed since, so that its files may not fit ``schema`` any more.
     """
     opened = open_table(session, source)
     store, table, _ = opened
@@ -297,7 +296,7 @@ def open_ranges(session: SparkSession, source: Source, schema: pa.Schema) -> Ope
     if why is not None:
         msg = (
             f"source {source.title}: by version {table.version} it has become a table that only Delta's own source "
-            f"reads ({why}): connect the inputs again, which chooses it"
+            f"reads ({why}): connect the inputs again, which chooses that source"
         )
         raise ConfigurationError(msg)
     tasks = adapter_of(session).parallel_tasks()
@@ -312,7 +311,7 @@ def open_ranges(session: SparkSession, source: Source, schema: pa.Schema) -> Ope
 
 
 def _types(schema: pa.Schema) -> list[tuple[str, str]]:
-    """Return the names and the types of columns, whatever may be null in them."""
+    """Return the names and the types of columns, without their nullability."""
     return [(each.name, each.dataType.simpleString()) for each in spark_schema(schema)]
 
 
@@ -329,5 +328,5 @@ def stored_schema(columns: Columns, schema: pa.Schema) -> pa.Schema:
 def places_of_store(store: Store) -> dict[str, Settings]:
     """Return how tasks reach the files of a store, by its place (``sessions.places_of``); empty for local files."""
     settings = store.for_tasks()
-    # A file's path is below the place, not below the store's root.
+    # Paths of files are below the place, not below the store's root.
     return {} if settings is None else {scheme_and_place(store.root): replace(settings, prefix="")}

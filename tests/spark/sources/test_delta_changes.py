@@ -462,7 +462,7 @@ def test_a_query_goes_on_only_where_all_changes_are_there(spark: SparkSession, t
             Path(folder, "_delta_log", name).unlink(missing_ok=True)
             Path(folder, "_delta_log", f".{name}.crc").unlink(missing_ok=True)
     spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
-    goes_on_not(table, "versions 2 to 3 are gone from the log", "rows would stay valid that were changed or deleted")
+    goes_on_not(table, "versions 2 to 3 are gone from the log", "rows that were changed or deleted would stay valid")
 
     table = started(spark, tmp_path / "replaced")
     shutil.rmtree(tmp_path / "replaced" / "customers")
