@@ -1,17 +1,17 @@
 """The segments of a checkpoint: files that tasks write and read, and that the driver deletes.
 
 They are in ``<checkpoint>/segments/``. A local file is written under a temporary name and renamed, and mapped into
-memory when it is read. On an object store, tasks write and read whole objects with the settings of the session; on
-HDFS, pyarrow does. For non-local files, each process caches those that it read last. The driver tries to write and
-read a file before the start; if that fails, or Hadoop alone reaches the object store, all state stays in Spark's state
-store.
+memory when it is read. On an object store, tasks write and read whole objects with the settings of the session. On
+HDFS, pyarrow writes and reads the files. Each process caches the non-local files that it read last. The driver tries to
+write and read a file before the start. If that fails, or Hadoop alone reaches the object store, all state stays in
+Spark's state store.
 
-A segment is deleted once a restart, a repeated batch or a snapshot can't need it. That is when neither the manifests of
-the last ten batches nor the index of a snapshot names it (``Snapshots.segments``), and it was written at least two
-batches before the last one. (Two manifests are enough for a restart. A savepoint in another process is noted while its
-batch is one of the last ten, so that the files that it names stay however long it takes. Where Spark has computed a
-batch twice, as after a lost executor, the state may name other files, with equal rows, than the manifest does:
-``may_be_deleted``.) A crash before the deletion may leave files behind, which a later run deletes. It never loses a
+A segment is deleted once no restart, no repeated batch and no snapshot can need it. That is when neither the manifests
+of the last ten batches nor the index of a snapshot names it (``Snapshots.segments``), and it was written at least two
+batches before the last one. A restart alone needs two manifests. The others leave a savepoint in another process time
+to register while its batch is one of the last ten; then its files stay, however long it takes. Where Spark has computed
+a batch twice, as after a lost executor, the state may name other files than the manifest, with equal rows
+(``may_be_deleted``). A crash before the deletion may leave files behind, which a later run deletes. It never loses a
 file that is needed.
 """
 
@@ -62,10 +62,10 @@ _fetches = count()
 
 @dataclass(frozen=True)
 class SegmentFolder:
-    """The URL of a checkpoint's segments (``state.segments.SegmentStore``); it is serialized with the tasks.
+    """The folder of a checkpoint's segments (``state.segments.SegmentStore``); it is serialized with the tasks.
 
-    ``settings`` are those of its object store; None on other file systems. ``cache_bytes`` limits what a process keeps
-    of the files that it read from non-local file systems.
+    ``settings`` are those of its object store; None on other file systems. ``cache_bytes`` limits the cache of files
+    that a process read from non-local file systems.
     """
 
     uri: str
@@ -83,11 +83,11 @@ class SegmentFolder:
         return self.uri
 
     def within(self, memory: int) -> SegmentFolder:
-        """Return the folder for tasks that may use so many bytes of memory."""
+        """Return the folder with a cache for tasks that may use ``memory`` bytes."""
         return replace(self, cache_bytes=min(_CACHE_BYTES, memory // 4))
 
     def write(self, name: str, content: pa.Buffer) -> object:
-        """Write a file whole or not at all; an existing file of that name has the same content."""
+        """Write a file whole or not at all, and return its stamp if it is local; an older file of its name is equal."""
         if self.settings is not None:
             _object_store(self.uri, self.settings).write_bytes(name, content.to_pybytes())
             return None
@@ -171,11 +171,12 @@ def _object_store(uri: str, settings: Settings) -> ObjectStore:
 
 
 def open_segments(files: Store, memory: int | None = None, *, names_files: bool = False) -> SegmentFolder | None:
-    """Create and return the directory of a checkpoint's segments; None if a test file can't be written and read.
+    """Create and return the folder of a checkpoint's segments; None if a test file can't be written and read.
 
-    None also for an object store that is left to Hadoop, since pyarrow would write without the session's settings, such
-    as those of encryption; a query that has segments in it continues with them. ``memory`` is what a task may use, in
-    bytes. Raises ``CheckpointError`` where the state names files, and a test file can't be written and read now.
+    It is also None for an object store that only Hadoop reaches with the session's settings, since pyarrow would write
+    without them, such as without encryption. A query that already has segments in such a store continues with them.
+    ``memory`` is the bytes that a task may use. Raises ``CheckpointError`` where the state has rows in files
+    (``names_files``), and a test file can't be written and read.
     """
     folder, probe = SegmentFolder.of(files), f"probe-{uuid.uuid4().hex}"
     is_hadoops = folder.settings is None and files.root.partition("://")[0] in SCHEMES
@@ -204,7 +205,7 @@ def open_segments(files: Store, memory: int | None = None, *, names_files: bool 
 
 
 def obsolete(names: Collection[str], last_batch_id: int, needed: Collection[str]) -> list[str]:
-    """Return the files that no manifest of the last batches names, and that are old.
+    """Return the files that are not needed, and were written at least two batches before the last one.
 
     >>> obsolete(["000000000003-00000-ab.arrow", "000000000005-00000-cd.arrow"], 5, [])
     ['000000000003-00000-ab.arrow']
@@ -218,10 +219,10 @@ def _batch_id(name: str) -> int:
 
 
 def may_be_deleted(manifests: Manifests, batch_id: int, *, unnamed: bool) -> bool:
-    """Return whether a cleaning may be deleting files of the state after a batch, or have deleted them.
+    """Return whether a cleaning may have deleted files that the state after a batch names, or be deleting them.
 
-    It is not if the batch is one of the last ones, whose manifests' files are kept. With ``unnamed`` ones, which the
-    batch's manifest does not name, no cleaning after a batch two later may have begun.
+    It may not while the batch is one of the last ten, since the files in their manifests are kept. Where the state also
+    names files that the batch's manifest does not (``unnamed``), it may from two batches later on.
     """
     batch_ids = manifests.batch_ids()
     return batch_id not in batch_ids[-KEPT_MANIFESTS:] or (unnamed and batch_ids[-1] >= batch_id + _KEPT_BATCHES)
@@ -238,12 +239,10 @@ class SegmentCleaner:
         self._until_listed = 0
 
     def take(self, manifest: Manifest, unnamed: Collection[str] = ()) -> list[str]:
-        """Register the manifest of a finished batch, and return the files that it and the last ones do not name.
+        """Register the manifest of a finished batch, and return the old files that no recent manifest names.
 
-        ``unnamed`` are others that the batch has written.
-
-        The directory is listed at the first and then at every 100th batch, to find files that crashes and lost tasks
-        have left behind.
+        ``unnamed`` are files that the batch has written and its manifest does not name. The directory is listed at the
+        first and then at every 100th batch, to find files that crashes and lost tasks have left behind.
         """
         if self._recent and self._recent[-1].batch_id == manifest.batch_id:
             self._recent.pop()
@@ -260,7 +259,7 @@ class SegmentCleaner:
         return outlived
 
     def remove(self, names: Collection[str], of_snapshots: Callable[[], Collection[str]]) -> None:
-        """Delete the files that ``take`` returned, except those of snapshots, which a later call deletes."""
+        """Delete the files that ``take`` returned; those that snapshots name are left to later calls."""
         names = {*names, *self._of_snapshots}
         if names:
             self._of_snapshots = names.intersection(of_snapshots())

@@ -2,14 +2,14 @@
 
 The *content* of a row is the tables of the key group's state. Rows that the state value has in files are not copied:
 the content names their files, as the state value does, and they are kept as long as the snapshot (``segment_files``).
-So a snapshot costs as much as a state value, however large the state is. The content is written only if it changed
-since the previous snapshot, by its fingerprint; otherwise the row points to the snapshot that has it. The *header*,
-with the watermarks, the counters and the names of the content's files, is small and always changes, so every row has
-it. The index of the snapshot keeps the files that its rows name: a task that is run again may have given its files
-other names than the batch's manifest has.
+So a snapshot costs as much as a state value, however large the state is. The content is written only if its fingerprint
+has changed since the previous snapshot; otherwise the row points to the snapshot that has it. The *header*, with the
+watermarks, the counters and the names of the content's files, is small and always changes, so every row has it. The
+index of the snapshot lists the files that its rows name, which protects them from deletion. The batch's manifest is not
+enough for that: a task that is run again may give its files other names.
 
-The calls decide whether a batch ends with a snapshot, each from its key group's state (``SnapshotCadence``). The driver
-foresees it (``DueSnapshots``).
+Each key group's call decides from its state whether a batch ends with a snapshot (``SnapshotCadence``). The driver
+predicts this from the last snapshots (``DueSnapshots``).
 """
 
 from __future__ import annotations
@@ -69,15 +69,14 @@ STATE_SCHEMA = pa.schema(
 
 _FILES = "files"
 _NOT_OF_HEADERS = ("saved", SEGMENTS, codec.RUNS, _FILES)
-"""The entries of a state value's header, or of another row's, that a row's header does not take over."""
+"""The entries that a row's header does not copy from the header of a state value or of another row."""
 
 
 @dataclass(frozen=True)
 class SnapshotCadence:
-    """The rule by which a snapshot is due, from the state alone, so that all key groups and a repeated batch agree.
+    """The rule by which a snapshot is due. It depends on the state alone, so all key groups and a repeated batch agree.
 
-    The interval is in batches, or in milliseconds of the batches' processing time; both are None where none is ever
-    due.
+    The interval is in batches, or in milliseconds of the batches' processing time; if both are None, none is ever due.
 
     >>> SnapshotCadence.of("10 minutes").interval_ms, SnapshotCadence.of(5).batches
     (600000, 5)
@@ -117,11 +116,11 @@ def snapshot_row(
 ) -> tuple[pa.Table, dict[str, Any]]:
     """Return a key group's row after a batch, and the ``"saved"`` entry for the header of its state.
 
-    ``header`` and ``tables`` are those of the state value; the former's ``"saved"`` is the entry that the last snapshot
-    returned.
+    ``header`` and ``tables`` are those of the state value. The header's ``"saved"`` is the entry that this function
+    returned for the last snapshot.
     """
     saved, files = header.get("saved") or {}, NamedFiles.of(header)
-    # Release 0.6 and earlier ones read a content without files, and refuse one that names files.
+    # Release 0.6 and earlier ones read content that names no files, and refuse content that does.
     content = codec.encode(files.header(), tables)
     fingerprint = _digest(content)
     is_new = saved.get("fingerprint") != fingerprint
@@ -157,7 +156,7 @@ def files_of(header: str) -> list[str]:
 
 
 def describe_content(files: NamedFiles, tables: Mapping[str, pa.Table]) -> list[dict[str, Any]]:
-    """Return the description of a content's tables, as a row has it; ``files`` has those of their rows in files."""
+    """Return a row's description of its content: ``tables``, whose other rows are in ``files``."""
     return [
         {"name": size.name, "rows": size.rows, "bytes": size.bytes, "columns": schema_to_ddl(size.schema)}
         for size in files.sizes(tables)
@@ -165,7 +164,7 @@ def describe_content(files: NamedFiles, tables: Mapping[str, pa.Table]) -> list[
 
 
 def are_whole(rows: Sequence[Any], snapshot: SnapshotIndex) -> bool:
-    """Return whether a snapshot's rows, by key group and without content, are those of which its index was made."""
+    """Return whether rows, sorted by key group and without content, are those for which a snapshot's index was made."""
     holders = {group: int(batch_id) for batch_id, groups in snapshot.content_batch_ids.items() for group in groups}
     return (
         seal_of(*(row.seal for row in rows)) == snapshot.seal
@@ -178,7 +177,8 @@ def are_whole(rows: Sequence[Any], snapshot: SnapshotIndex) -> bool:
 def _is_sealed(row: Mapping[str, Any]) -> bool:
     """Return whether a row of the ``state`` table fits its seal.
 
-    Release 0.5.0 sealed header and fingerprint alone. An index names the seals, so none can become one of these.
+    Release 0.5.0 sealed header and fingerprint alone. A newer seal can't be replaced by such a weaker one unnoticed,
+    since the index has the BLAKE2b of all seals.
     """
     header, fingerprint = row["header"], row["fingerprint"]
     described = [each.asDict() if hasattr(each, "asDict") else each for each in row["tables"]]
@@ -209,7 +209,7 @@ def _digest(content: bytes) -> str:
 def open_content(content: bytes | None, fingerprint: str, where: str) -> tuple[NamedFiles, dict[str, pa.Table]]:
     """Return the files that a row's content names, and its tables, checked by their fingerprint.
 
-    Raises ``CodecError`` where the content is missing, was changed, or has a newer version; its message begins with
+    Raises ``CodecError`` where the content is missing, was changed, or has a newer version; the message begins with
     ``where``.
     """
     if content is None:
@@ -232,18 +232,18 @@ def open_content(content: bytes | None, fingerprint: str, where: str) -> tuple[N
 
 
 class DueSnapshots:
-    """The last snapshots that the calls of one run have reported; ``is_new``: no key group has a state yet."""
+    """The last snapshot of each key group, as one run's calls reported it; with ``is_new`` none has a state yet."""
 
     def __init__(self, cadence: SnapshotCadence, key_groups: int, *, is_new: bool) -> None:
         self._cadence, self._key_groups = cadence, key_groups
         self._last: dict[int, Mapping[str, Any] | None] = dict.fromkeys(range(key_groups)) if is_new else {}
 
     def may_have(self, batch_id: int, now: int) -> bool:
-        """Return whether a batch may end with a snapshot; its time is before ``now``, in epoch milliseconds."""
+        """Return whether a batch may end with a snapshot; its processing time is at most ``now`` (epoch ms)."""
         if len(self._last) < self._key_groups:
             return True
         return any(self._cadence.is_due(last, batch_id, now) for last in self._last.values())
 
     def observe(self, statistics: Iterable[Mapping[str, Any]]) -> None:
-        """Note the snapshots that a batch's calls have reported."""
+        """Record the snapshots that a batch's calls have reported."""
         self._last.update((each["key_group"], each["saved"]) for each in statistics)

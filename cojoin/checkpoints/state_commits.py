@@ -1,23 +1,24 @@
-"""The commits of the ``state`` table: data files that tasks have written, each together with a claim.
+"""The commits of the ``state`` table: each adds data files that tasks have written, together with a claim.
 
 *Files.* A row with content gets its own file, in the folder of its batch and key group; the rows of a task without
-content share one. The driver gets each row together with the name of its file, so what is known of the rows is in the
-files: a task that is run twice writes two files, and only those whose names have arrived are committed. A task that
-fails deletes its files. Those of a killed task, or of one that is run twice, stay until the batch's snapshot is removed
-(``StateCleaner``), so their names are final from the start: hidden ones would never be listed.
+content share one. The driver gets each row with the name of its file, and commits only files whose names it got. Of the
+two files of a task that is run twice, it gets the name of one. A task that fails deletes its files. The uncommitted
+files of other tasks, such as killed ones, stay until the batch's snapshot is removed (``StateCleaner``). It finds them
+by listing the folder, so their names are final from the start: a listing would leave out hidden files.
 
-*Claims* are transaction ids of Delta's, written with the rows; two applications are numbered in the table's log. The
-runs of the query write an epoch and a batch with every snapshot, and a run that takes over writes its epoch first.
-Savepoints write a number that grows with each, and once more when one counts or a cleaning takes one for interrupted.
-No two attempts draw the same number. A commit whose number is less than the last is refused, at the very version on
-which it would be made. So a run that was suspended does not overwrite the rows of its successor. A savepoint that was
-suspended does not bring files back that a cleaning has deleted, nor does it replace the rows of one that counts.
+*Claims* are Delta's transaction ids, written with the rows. The table's log has the last number of each of two
+applications, the query's runs and its savepoints. A run writes a number made of its epoch and batch with every
+snapshot, and one of its epoch alone when it takes over. A savepoint writes a greater number than the last, with its
+rows. A further number ends all savepoints that have begun, when one counts or a cleaning takes one for interrupted. No
+two attempts draw the same number. A commit whose number is less than the last is refused, at the very version on which
+it would be made. So a run that was suspended does not overwrite the rows of its successor. A savepoint that was
+suspended does not bring back files that a cleaning has deleted, nor replace the rows of a savepoint that counts.
 
 *Commits* are made without the JVM (``cojoin/delta``) on local disks and object stores: the claim is compared on the
 very version on which the commit is made, and again after any commit in between. Spark's own writer commits where only
-Hadoop reaches the store, where Spark encrypts its files, where that writer can't give a session's default properties
-for new tables, and where the table has been given a feature that the writer does not support. Then the claim is
-compared right before, and Delta skips a commit whose claim is not greater than the last (``txnAppId``, ``txnVersion``).
+Hadoop reaches the store, where Spark encrypts its files, where the writer without the JVM can't set a session's default
+properties for new tables, and where it does not support a feature of the table. Then the claim is compared just before
+the commit, and Delta skips a commit whose claim is not greater than the last (``txnAppId``, ``txnVersion``).
 """
 
 from __future__ import annotations
@@ -58,7 +59,8 @@ if TYPE_CHECKING:
 _RUNS, SAVEPOINTS = "cojoin-state-runs", "cojoin-state-savepoints"
 _BATCHES = 1 << 32
 _DRAWN = 1 << 31
-"""The number of numbers above the last one from which a savepoint draws."""
+"""A savepoint draws one of this many numbers above the last one."""
+
 STATE_TABLE = "state"
 """The table's folder below the checkpoint."""
 
@@ -73,11 +75,11 @@ _WRITTEN = pa.schema(
 )
 
 _INTERVAL = {"delta.checkpointInterval": "10"}
-"""Few commits are made, and to open the table reads all of them since the last checkpoint of its log."""
+"""Commits are few, and opening the table reads all since the last checkpoint of its log."""
 
 
 class ClaimGoneError(CheckpointError):
-    """A claim whose application has written a later one: a later run, another savepoint or a cleaning has committed."""
+    """A claim is outdated, because a later run, another savepoint or a cleaning has committed a later one."""
 
 
 class Claim(NamedTuple):
@@ -92,8 +94,13 @@ class Claim(NamedTuple):
 
     @property
     def savepoint(self) -> int:
-        """The number of the savepoint whose claim it is; 0 where it is a run's."""
+        """The number of a savepoint's claim; 0 for a run's claim."""
         return self.version if self.app_id == SAVEPOINTS else 0
+
+    @property
+    def transaction(self) -> dict[str, int]:
+        """The claim as the transaction id of a ``Change``."""
+        return {self.app_id: self.version}
 
     @classmethod
     def of_run(cls, epoch: int, batch_id: int) -> Claim:
@@ -102,7 +109,7 @@ class Claim(NamedTuple):
 
     @classmethod
     def of_epoch(cls, epoch: int) -> Claim:
-        """Return the claim of a run that has not written yet; that of epoch 0 is below all others."""
+        """Return the claim of a run that has not written yet; the claim of epoch 0 is less than all others."""
         return cls(_RUNS, epoch * _BATCHES)
 
     @classmethod
@@ -112,18 +119,18 @@ class Claim(NamedTuple):
 
     @classmethod
     def above_savepoints(cls, last: int) -> Claim:
-        """Return the claim that ends all savepoints that have begun so far; ``last`` is their last written number."""
+        """Return the claim that ends all savepoints begun so far; ``last`` is the last number that one has written."""
         return cls(SAVEPOINTS, last + 1 + _DRAWN)
 
     def is_made(self, version: Callable[[str], int | None]) -> bool:
-        """Return whether a version of the table has this claim as the newest of its application.
+        """Return whether this claim is the newest of its application in the table.
 
-        ``version`` returns the newest version of an application, or None. Raises ``ClaimGoneError`` where that is a
-        later one.
+        ``version`` returns the number of an application's newest claim, or None. Raises ``ClaimGoneError`` where that
+        is a later claim.
         """
         last = version(self.app_id)
         if last is not None and last > self.version:
-            msg = f"the claim {self.version} of {self.app_id} is over: the table's is {last}"
+            msg = f"the claim {self.version} of {self.app_id} is outdated: the table has the later claim {last}"
             raise ClaimGoneError(msg)
         return last == self.version
 
@@ -139,7 +146,7 @@ def partition_folder(batch_id: int, segment: int | None) -> str:
 
 @dataclass(frozen=True)
 class StateFolder:
-    """The table's folder, local or with the scheme of an object store, as tasks get it, serialized with them."""
+    """The table's folder, on a local disk or an object store; it is serialized with the tasks."""
 
     path: str
     settings: Settings | None = None
@@ -173,9 +180,9 @@ class _OpenFolder:
         if self._objects is not None:
             self._objects.write_bytes(name, content.to_pybytes())
             return
-        place = self._path / name
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_bytes(memoryview(content))
+        path = self._path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(memoryview(content))
 
     def delete_written(self) -> None:
         """Delete the files that were written, as far as that is possible."""
@@ -190,7 +197,7 @@ class _OpenFolder:
 def write_rows(rows: DataFrame, folder: StateFolder, batch_id: int) -> list[Row]:
     """Write a batch's snapshot, rows of ``STATE_SCHEMA``, as files below the table's folder, in one Spark job.
 
-    Returns the rows without content, each with a column ``file``: the file that has it, as ``data_files`` reads it.
+    Returns the rows without content. Their column ``file`` describes the file with the row, for ``data_files``.
     """
     written: list[Row] = rows.mapInArrow(for_workers(_Writer(folder, batch_id)), spark_schema(_WRITTEN)).collect()
     return written
@@ -230,7 +237,7 @@ class _Writer:
         except BaseException:
             folder.delete_written()
             raise
-        # Idle workers keep their memory until the next task.
+        # Otherwise an idle worker keeps this memory until the next task.
         pa.default_memory_pool().release_unused()
 
     def _write(self, folder: _OpenFolder, rows: pa.Table, segment: int | None) -> list[pa.RecordBatch]:
@@ -248,7 +255,7 @@ class _Writer:
 def _parquet(rows: pa.Table) -> pa.Buffer:
     """Return rows as a Parquet file without statistics, since its readers choose by partitions alone."""
     made = pa.BufferOutputStream()
-    # The page checksums, as in Spark's files, reveal to readers that a disk has changed a file.
+    # By the page checksums, as in Spark's files, readers notice that a disk has changed a file.
     pq.write_table(
         rows, made, store_schema=False, use_dictionary=False, write_statistics=False, write_page_checksum=True
     )
@@ -258,7 +265,7 @@ def _parquet(rows: pa.Table) -> pa.Buffer:
 class StateCommits:
     """The commits of one checkpoint's state table.
 
-    Whoever makes several keeps it, since opening the table costs more than a commit.
+    Callers with several commits keep one instance, since opening the table costs more than a commit.
     """
 
     def __init__(self, spark: SparkSession, files: Store) -> None:
@@ -266,7 +273,7 @@ class StateCommits:
         self._log = TableLog(files, STATE_TABLE)
         self._made: TableWriter | None = None
         self.why_spark = self._why_by_place()
-        """Why Spark makes the commits, as of the last one, and before it by the place alone; None where it does not."""
+        """Why Spark makes the commits, as of the last commit, or at first by the store alone; None if it does not."""
 
     def has_claim(self, claim: Claim) -> bool:
         """Return whether a claim is the newest one of its application."""
@@ -277,13 +284,13 @@ class StateCommits:
         return Claim.of_savepoint(self._claimed(SAVEPOINTS) or 0)
 
     def end_savepoints(self) -> Claim:
-        """Let no savepoint commit any more that has begun before, if the table exists; return the claim that did so."""
+        """Write a claim by which the table, if it exists, refuses all savepoints begun so far, and return it."""
         claim = Claim.above_savepoints(self._claimed(SAVEPOINTS) or 0)
         self._claim(claim)
         return claim
 
     def fence_runs(self, epoch: int) -> None:
-        """Let no run of an epoch before this one commit any more, if the table exists."""
+        """Write a claim by which the table, if it exists, refuses the runs of earlier epochs."""
         self._claim(Claim.of_epoch(epoch))
 
     def create(self) -> None:
@@ -292,8 +299,8 @@ class StateCommits:
             return
         (writer, new), first = self._writer_and_new(), Claim.of_epoch(0)
         if writer is not None:
-            # Of two that create it at once, one finds the other's claim.
-            writer.commit(Change(dict([first])), lambda version: version(first.app_id) is not None, new=new)
+            # If two processes create it at once, one of them finds the other's claim.
+            writer.commit(Change(first.transaction), lambda version: version(first.app_id) is not None, new=new)
         else:
             self._check_spark()
             empty = empty_frame(self._spark, STATE_SCHEMA)
@@ -302,9 +309,9 @@ class StateCommits:
     def replace(self, rows: DataFrame, batch_id: int, claim: Claim) -> list[Row] | None:
         """Write a batch's snapshot in place of an earlier attempt's rows, together with a claim, in one commit.
 
-        Returns the rows as they were written, without content; None where the table has to be read for them, such as
-        where the commit was made already. Raises ``ClaimGoneError``, with the table unchanged, where the claim's
-        application has written a later one; other errors are those of ``TableWriter.commit``.
+        Returns the written rows without content; None where they can only be read from the table, such as where the
+        commit was made already. Raises ``ClaimGoneError``, with the table unchanged, where the claim is outdated; other
+        errors are those of ``TableWriter.commit``.
         """
         writer, new = self._writer_and_new()
         if writer is None:
@@ -314,14 +321,14 @@ class StateCommits:
         added = data_files(written)
 
         def change(present: Sequence[DataFile]) -> Change:
-            # An earlier attempt's rows must go: their state may be in another order, with other fingerprints.
+            # An earlier attempt's rows are removed: their state may be in another order, with other fingerprints.
             former = [each for each in present if _partition(each)[0] == batch_id]
-            return Change(dict([claim]), STATE_SCHEMA, added, former)
+            return Change(claim.transaction, STATE_SCHEMA, added, former)
 
         try:
             done = writer.commit(change, claim.is_made, new=new)
         except TableRefusedError:
-            # A cleaning that has ended the claim since it was compared deletes the files; this raises that.
+            # A cleaning may have ended the claim since it was compared, and deleted the files: then this raises.
             claim.is_made(self._claimed)
             raise
         return written if done.is_new else None
@@ -334,10 +341,11 @@ class StateCommits:
     def remove(
         self, paths: Collection[str], partitions: Collection[tuple[int, int | None]], ended: Claim | None
     ) -> bool:
-        """Remove those files that still exist, and end the savepoints that have begun since others were ended.
+        """Remove those of the files that the table still has; with ``ended`` also end the savepoints begun since.
 
         ``partitions`` are those of the files; where Spark commits, it removes all their rows. ``ended`` is the claim of
-        ``end_savepoints``; None where no savepoint must be ended. Returns False where a savepoint was written since.
+        ``end_savepoints``, None where no savepoint must be ended. Returns False where the table may still have them,
+        since a savepoint or another cleaning has committed meanwhile.
         """
         if self._log.newest() is None:
             return True
@@ -350,7 +358,7 @@ class StateCommits:
 
             def change(present: Sequence[DataFile]) -> Change | None:
                 gone = [each for each in present if each.path in paths]
-                return Change({} if again is None else dict([again]), removed=gone) if gone or again else None
+                return Change({} if again is None else again.transaction, removed=gone) if gone or again else None
 
             done = writer.commit(change, lambda version: _is_ended(version, ended, again))
         except ClaimGoneError:
@@ -363,12 +371,12 @@ class StateCommits:
         return None if table is None else table.transaction(app_id)
 
     def _claim(self, claim: Claim) -> None:
-        """Write a claim without rows, unless the table is missing or has it or a later one of its application."""
+        """Write a claim without rows, unless the table is missing, or has this or a later claim of its application."""
         if self._log.newest() is None or (self._claimed(claim.app_id) or 0) >= claim.version:
             return
         writer = self._writer()
         if writer is not None:
-            writer.commit(Change(dict([claim])), lambda version: (version(claim.app_id) or 0) >= claim.version)
+            writer.commit(Change(claim.transaction), lambda version: (version(claim.app_id) or 0) >= claim.version)
             return
         self._check_spark()
         rows = self._spark.read.format("delta").load(self._path).limit(0)
@@ -411,7 +419,7 @@ class StateCommits:
             writer.option("txnAppId", claim.app_id).option("txnVersion", str(claim.version)).save(self._path)
         except SPARK_ERRORS as error:
             if names_same_transaction(error):
-                msg = f"the claim {claim.version} of {claim.app_id} is over: another commit has written it"
+                msg = f"the claim {claim.version} of {claim.app_id} is outdated: another commit has written it"
                 raise ClaimGoneError(msg) from error
             raise
         claim.is_made(self._claimed)
@@ -422,7 +430,7 @@ class StateCommits:
         _is_ended(self._claimed, ended, again)
         if partitions:
             self._check_spark()
-            # Its rows are looked up again: only rows of the same batch's later savepoint are at risk.
+            # Spark looks the rows up again, so this could also remove those of a later savepoint of the same batch.
             conditions = " OR ".join(f"({_condition(*each)})" for each in partitions)
             self._spark.sql(f"DELETE FROM {quoted_table(self._path)} WHERE {conditions}")  # noqa: S608 - numbers only
         if again is not None:
@@ -430,12 +438,12 @@ class StateCommits:
 
 
 def _is_ended(version: Callable[[str], int | None], ended: Claim | None, again: Claim | None) -> bool:
-    """Return whether the savepoints have been ended once more; ``ClaimGoneError`` where one was written since."""
+    """Return whether ``again`` is written already; ``ClaimGoneError`` where a savepoint was written after ``ended``."""
     if ended is None or again is None:
         return False
     last = version(ended.app_id)
     if last not in (ended.version, again.version):
-        msg = f"a savepoint was written since the claim {ended.version}: the table's is {last}"
+        msg = f"a savepoint was written after the claim {ended.version}: the table has the later claim {last}"
         raise ClaimGoneError(msg)
     return last == again.version
 

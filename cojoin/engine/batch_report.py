@@ -1,8 +1,8 @@
 """The report of a batch: counters, watermarks and state sizes, as JSON values and as text for people.
 
-Every key group reports its own counters. Watermarks travel in band, so all key groups report the same ones.
-``merge_reports`` makes one report of them, and raises an error where the watermarks differ. The report checks the
-law of conservation: per input, rows in = done + buffered + rejected.
+Every key group reports its own counters. Watermarks are in band, so all key groups report the same ones.
+``merge_reports`` makes one report of those of all key groups, and raises an error where their watermarks differ.
+``is_conserved`` checks the law of conservation: for each input, rows in = done + buffered + rejected.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class InputCounts:
     late_commits: int = 0
     clock_changed: int = 0
     late_commit: tuple[int, int] | None = None
-    """The newest version that has broken its table's promise, and its time in epoch milliseconds; None if none has."""
+    """The newest commit that broke its table's promise: its version, and its time in epoch milliseconds; or None."""
     rejected: Counter[str] = field(default_factory=Counter)
 
     def as_dict(self) -> dict[str, Any]:
@@ -52,20 +52,20 @@ class InputCounts:
             "done": self.done,
             "late_applied": self.late_applied,
             "rejected": dict(self.rejected),
-            # A state without them is as one of 0.5.0.
+            # Without these counters, the state is as release 0.5.0 wrote it.
             **{name: getattr(self, name) for name in RARE_COUNTERS if getattr(self, name)},
             **({} if self.late_commit is None else {"late_commit": list(self.late_commit)}),
         }
 
     def add_received(self, control: Control) -> None:
-        """Count what a map task sent: its rows, its faults, and its tombstones, which are done."""
+        """Count the rows, faults and tombstones that a map task sent; its tombstones are done."""
         self.rows_in += control.rows + len(control.faults) + control.tombstones
         self.done += control.tombstones
         self.tombstones += control.tombstones
         self.unavailable += control.unavailable
 
     def add_late_commits(self, commits: Sequence[tuple[int, int]]) -> None:
-        """Count rows that broke their table's promise, each by its commit's version and time in epoch milliseconds."""
+        """Count rows by the commits that broke their table's promise: a version and epoch milliseconds for each row."""
         self.late_commits += len(commits)
         self.late_commit = max([*commits, *([self.late_commit] if self.late_commit else [])], default=None)
 
@@ -102,10 +102,10 @@ _OTHERS = {
     "unavailable": "set values of {} to null that were unavailable",
     "clock_changed": "took a moment by clock_change= for {}",
 }
-"""The last line's words for the rows of other counters."""
+"""The clauses of ``BatchReport.ending`` about other counters of rows."""
 
 _NEWER = ("held_by", "idle_after_ms", "quiet_since", "promise", "late_commits", "late_commit", "clock_changed")
-"""The values of an input's report that are written only where there are any."""
+"""The values of an input's report that ``as_dict`` leaves out where they are empty, as earlier releases did."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -116,8 +116,8 @@ class InputReport:
 
     Attributes:
         name: The input's name.
-        rows_in: Rows that the map side sent, including faults that its source returned instead of rows.
-        done: Rows that are finished: emitted, unmatched in an inner join, in force or superseded as a version, or
+        rows_in: Rows that the map tasks sent, including faults that the source returned instead of rows.
+        done: Rows that are finished: emitted, without a match in an inner join, in force or superseded as a version, or
             processed by a function.
         buffered: Rows that wait for the watermark, or for a match.
         rejected: Rows that were not admitted, by reason.
@@ -126,34 +126,34 @@ class InputReport:
         max_timestamp: The largest timestamp seen; ``-2**63`` before the first row.
         status: ``"active"``, ``"idle"`` or ``"finished"``.
         holding_partition: The active source partition with the smallest watermark; None where none is active.
-        held_by: Where that partition has no rows as new as its watermark, how it got it (``HeldBy``); None where its
-            own rows gave it.
+        held_by: Why that partition's watermark is later than its rows' (``HeldBy``); None where it follows from its
+            rows.
         partitions: Each source partition's watermark.
         idle_partitions: The source partitions that are idle.
         source_agrees: Whether the times by which its source is read, such as Kafka's record timestamps, are near the
             rows' event times, so that silent partitions do not hold the watermark back. None where the source is not
-            read by times, or no row came yet.
-        table: For a static side the version of the table that its rows are: ``version``, ``table_id``, ``loaded_at``
-            (the processing time of the batch that loaded it, in epoch milliseconds), and that batch. None for others.
-        snapshot_rows: How many rows of its Delta table's initial snapshot are read, and how many that has; None where
-            the whole snapshot is read, where the input does not begin with one, and where the table's statistics lack
-            these numbers.
+            read by times, or has returned no row yet.
+        table: For a static side the loaded version of its table: ``version``, ``table_id``, ``loaded_at`` (the
+            processing time of the batch that loaded it, in epoch milliseconds), and ``batch_id``. None for others.
+        snapshot_rows: How many rows of its Delta table's initial snapshot have been read, and how many there are. None
+            where the whole snapshot has been read, where the input does not begin with one, and where the table's
+            statistics lack these numbers.
         reads_changes: Whether its rows are the changes of a table.
         has_idleness: Whether its watermark strategy has an idleness.
-        tombstones: Records without a value that only repeat a delete before them, as Debezium's; they are counted in
-            ``rows_in`` and ``done``, too.
-        unchanged: Rows of a table that keep their former state, since their new one was rejected; the new ones are
+        tombstones: Records without a value that only repeat the delete before them, such as Debezium's; they are
+            counted in ``rows_in`` and ``done``, too.
+        unchanged: Rows of a table that stay as they were, since their new version was rejected; the new versions are
             counted in ``rejected``.
         unavailable: Rows that have nulls instead of values that the source could not read
             (``cojoin.kafka.debezium(..., unavailable="null")``).
         reading: For ``cojoin.sources.files(..., "parquet")`` and ``cojoin.kafka.source`` how the rows are read:
             ``"direct"`` where the Python workers read them, else the reason for which Spark does. None for others.
         idle_after_ms: After how many milliseconds of silence it goes idle; None where it never does.
-        quiet_since: Since when it had no row, where it is idle and complete readings say so; else None.
-        promise: What its watermark rests on besides rows, where its event time is that of its table's commits: the
-            newest ``version`` that was read to its end, the moment ``asked_at`` just before the table was asked for
-            it, the time ``up_to`` which no later commit is expected, and the ``watermark`` that follows. None for
-            others.
+        quiet_since: Since when it had no row, where it is idle by complete readings; else None.
+        promise: The promise of its table, on which its watermark may rest where event time is that of the table's
+            commits: the newest ``version`` that was read to its end, the moment ``asked_at`` just before that version
+            was looked up, the time ``up_to``, above which all later commits are expected, and the ``watermark`` that
+            follows. None for others.
         late_commits: Rows of commits that broke this promise and were late; they are counted as late, too.
         late_commit: The newest of these commits: its version, and its time. None if there is none.
         clock_changed: Rows whose local time a clock change repeats or leaves out; ``clock_change`` decided their
@@ -193,7 +193,7 @@ class InputReport:
     def holder(self) -> str | None:
         """The holding partition in words, such as ``"partition 3"``; None where it is the only one.
 
-        Of several columns that identify a partition, only those are named in which the partitions differ.
+        Of the columns that identify a partition, it shows only those in which the partitions differ.
         """
         if self.holding_partition is None or len(self.partitions) < 2:
             return None
@@ -215,14 +215,17 @@ class InputReport:
         )
 
     def loading(self) -> str | None:
-        """Return a line that says how far the input's snapshot is read; None where all of it is, or it is unknown."""
+        """Return a line on how much of the input's snapshot has been read; None where ``snapshot_rows`` is None."""
         if self.snapshot_rows is None:
             return None
         read, total = self.snapshot_rows
         return f"{self.name}: {read:,} of {total:,} rows of the snapshot read"
 
     def distance(self) -> str:
-        """Return how far the watermark is behind the newest row, where its bound says so, as the end of a sentence."""
+        """Return the end of a sentence: how far the bound of the strategy keeps the watermark behind the newest row.
+
+        It is empty where the bound is zero, where ``held_by`` names another reason, and with several partitions.
+        """
         lag = self.lag
         if lag is None or lag <= 1 or self.held_by or len(self.partitions) > 1:
             return ""
@@ -245,22 +248,21 @@ class BatchReport(Shown):
         holding_input: The name of the input that holds the watermark back; None where none is active.
         inputs: The left and the right input.
         rows_out: Output rows since the first batch.
-        emitted: Rows of this batch alone, by output.
+        emitted: Rows that this batch alone emitted, by output.
         state_bytes: The size in bytes of the state of all key groups, segments included.
         state_bytes_by_key_group: The size in bytes of each key group's state, by the group's number.
         details: Counters that the operator adds, such as ``versions_in_force`` or ``timers``.
         drained: Whether all inputs are finished.
         output_delay_ms: How far an output row's event time may be behind the watermark when the row is emitted.
         segment_bytes_written: How many bytes of state this batch wrote as segments.
-        written_by_spark: Why Spark writes the rows of a Delta table, and not the workers or this process, by the
-            output's name; the checkpoint's tables are ``"checkpoint/state"`` and ``"checkpoint/progress"``.
-        upserts: Of an output with ``upsert=``, by its name, the rows of this batch that were ``inserted``, ``updated``,
-            ``deleted``, ``superseded`` by another row of their key, or left out for a null in it (``null_keys``). Of a
-            batch that the output had already there are none.
-        large_key: The largest key of which this batch has read so many rows in files of the state that a task's memory
-            (``spark.cojoin.memory``) may be too small for them: the input or state that they are ``of``, the ``key`` as
-            text, the ``rows``, their ``bytes``, and the ``memory``. None where no key has so many, and where all rows
-            are in memory.
+        written_by_spark: For each Delta table that Spark writes instead of the workers or this process, the reason, by
+            the output's name; the checkpoint's tables are ``"checkpoint/state"`` and ``"checkpoint/progress"``.
+        upserts: For each output with ``upsert=``, by its name, how many rows of this batch were ``inserted``,
+            ``updated``, ``deleted``, ``superseded`` by another row of their key, or left out for a null in it
+            (``null_keys``). A batch that the output had already counts none.
+        large_key: The largest key that may need more than a task's memory (``spark.cojoin.memory``) for its rows in
+            files of the state, among those that this batch has read. It has the input or state that the rows are
+            ``of``, the ``key`` as text, the ``rows``, their ``bytes``, and the ``memory``. None if there is none.
     """
 
     batch_id: int
@@ -291,7 +293,6 @@ class BatchReport(Shown):
         values = asdict(self)
         for report in values["inputs"]:
             for name in _NEWER:
-                # A report without them is as one of an earlier version.
                 if not report[name]:
                     del report[name]
         for name in ("written_by_spark", "upserts", "large_key"):
@@ -305,12 +306,12 @@ class BatchReport(Shown):
         return all(each.is_conserved for each in self.inputs)
 
     def ending(self, *, goes_on: bool = False, drain: str = "drain=True", before: BatchReport | None = None) -> str:
-        """Return a line that says how a run over the available input ended.
+        """Return a line about the end of a run over the available input.
 
-        It says how many rows wait, for what, and which one setting would release them; then, for each input since the
-        query's first batch, how many rows were rejected, why, and how many late ones were applied. With ``goes_on`` the
-        query continues at once with new rows; ``drain`` is how the reader drains it, such as an option of a command.
-        With ``before``, the report before the run, it also says which of these rows came in the run.
+        It shows how many rows wait, for what, and the one setting that would release them. For each input it adds how
+        many rows were rejected since the query's first batch, why, and how many late ones were applied. With
+        ``goes_on`` the query continues at once with new rows; ``drain`` is the option by which the reader drains it.
+        With ``before``, the report before the run, the line also shows which of these rows came in the run.
         """
         text = self._end(goes_on=goes_on, drain=drain)
         total = _exceptions(self.inputs)
@@ -404,10 +405,10 @@ class BatchReport(Shown):
     def _late_commits(self) -> list[str]:
         """Return a sentence for each table with commits that broke its promise."""
         return [
-            f"Since the query's first batch, {_rows(report.late_commits)} of {report.name!r} were of commits with a "
-            f"time up to which its table was known already, the newest one version {report.late_commit[0]} of "
-            f"{format_time(report.late_commit[1])} UTC: clock_skew= of its source should be as long as its writers' "
-            f"clocks are slow"
+            f"Since the query's first batch, {_rows(report.late_commits)} of {report.name!r} came late, in commits "
+            f"with times up to which its table had been read already, the newest one version {report.late_commit[0]} "
+            f"of {format_time(report.late_commit[1])} UTC: set clock_skew= of its source to at least the time by which "
+            f"its writers' clocks are slow"
             for report in self.inputs
             if report.late_commit is not None
         ]
@@ -416,11 +417,11 @@ class BatchReport(Shown):
         return Display(self.headline(), self.table_rows(), [*self.loading(), self.ending(), *self.readings()])
 
     def loading(self) -> list[str]:
-        """Return a line for each input whose snapshot is being read, which says how far."""
+        """Return a line for each input whose snapshot is being read, with the progress."""
         return [line for line in (each.loading() for each in self.inputs) if line is not None]
 
     def readings(self) -> list[str]:
-        """Return a line for a key that is too large, for each upsert, table that Spark writes, and input's reader."""
+        """Return lines about a key that is too large, upserts, tables that Spark writes, and the inputs' readers."""
         upserted = [f"of the rows of {name!r} {_upserted(counts)}" for name, counts in self.upserts.items()]
         written = [f"the rows of {name!r} are written by Spark: {why}" for name, why in self.written_by_spark.items()]
         return (
@@ -436,7 +437,7 @@ class BatchReport(Shown):
         )
 
     def oversized(self) -> list[str]:
-        """Return a line about the key that a task's memory may be too small for, and what helps, if there is one."""
+        """Return a line about the key that may need more than a task's memory, with the remedies, if there is one."""
         if self.large_key is None:
             return []
         of, key, rows, size, memory = (self.large_key[name] for name in ("of", "key", "rows", "bytes", "memory"))
@@ -449,7 +450,7 @@ class BatchReport(Shown):
         return [line]
 
     def headline(self) -> str:
-        """Return a line that says of which batch the report is, its watermark, and what holds that back."""
+        """Return a line with the batch, its watermark, and the input that holds the watermark back."""
         if self.batch_id < 0:
             return "Before the first batch"
         when = f", at {format_time(self.processing_time)} UTC" if self.processing_time > 0 else ""
@@ -520,7 +521,7 @@ def merge_reports(batch_id: int, names: tuple[str, str], groups: Sequence[Mappin
 
 
 def parse_report(values: Mapping[str, Any]) -> BatchReport:
-    """Return the report that ``as_dict`` wrote as JSON values."""
+    """Return the report whose ``as_dict`` returned these JSON values."""
     left, right = (_read_input(each) for each in values["inputs"])
     return BatchReport(**{**values, "inputs": (left, right)})
 
@@ -528,7 +529,8 @@ def parse_report(values: Mapping[str, Any]) -> BatchReport:
 def rejections(inputs: Iterable[tuple[str, int, Mapping[str, int]]], where: str) -> str | None:
     """Return the warning that rows were rejected, for people; None where none were.
 
-    Of each input come its name, the number of its rows, and how many were rejected, by reason; ``where`` returns them.
+    ``inputs`` has each input's name, its number of rows, and the numbers of rejected ones by reason. ``where`` is the
+    expression that returns the rejected rows.
 
     >>> rejections([("trades", 300, {"null_key": 2})], "run().rejected")[:65]
     "2 of 300 rows of 'trades' were rejected (2 whose key is null), so"
@@ -573,7 +575,7 @@ def furthest_of_idle(report: BatchReport) -> int | None:
 
 
 def _exceptions(inputs: Sequence[InputReport]) -> str:
-    """Return how many rows did not simply take part in the join, and why; empty where all did."""
+    """Return the clauses on rejected rows and on other exceptions, with their counts; empty if there are none."""
     rejected = [
         f"{_rows(count)} of {report.name!r} {_REASONS.get(reason, reason)}"
         for report in inputs
@@ -588,13 +590,13 @@ def _exceptions(inputs: Sequence[InputReport]) -> str:
 
 
 def _since(now: InputReport, before: InputReport) -> InputReport:
-    """Return the counts of ``_exceptions`` since an earlier report of an input."""
+    """Return an input's report whose counts for ``_exceptions`` are those since an earlier report."""
     rejected = {reason: count - before.rejected.get(reason, 0) for reason, count in now.rejected.items()}
     return replace(now, rejected=rejected, **{name: getattr(now, name) - getattr(before, name) for name in _OTHERS})
 
 
 def _held_by(report: InputReport) -> str:
-    """Return what holds an input back, for the table; empty for an input without source partitions."""
+    """Return the table's entry: the status, or the holding partition; empty for an input without partitions."""
     if report.status != "active":
         return report.status
     return "" if report.holding_partition in (None, "[]") else str(report.holding_partition)

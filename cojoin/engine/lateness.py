@@ -4,12 +4,12 @@ A row's *lateness* is the largest timestamp among the earlier arrivals of its so
 in milliseconds; 0 if that is negative or if nothing has arrived before it. With ``for_bounded_out_of_orderness(b)`` the
 partition's watermark is then that largest timestamp less b less 1 ms, so a row is late if its lateness is above b.
 Rows that arrive together come in one micro-batch, so none of them makes another one late. A row without event time,
-without arrival, or too far ahead of its arrival is left out and moves nothing, as in a stream.
+without arrival, or too far ahead of its arrival is left out. It does not move the watermark, as in a stream.
 
 It keeps a count for each lateness, rounded up to four significant digits of milliseconds: at most 9,000 numbers for
-each power of ten, however many rows there are. So counts are exact for a bound of at most four such digits, which are
-all usual ones, such as ``"90 seconds"`` and ``"7 days"``, and the largest lateness is exact. Rows must come sorted by
-partition and arrival.
+each power of ten, however many rows there are. So the count of late rows is exact for a bound of at most four such
+digits, and the usual bounds, such as ``"90 seconds"`` and ``"7 days"``, have no more. The largest lateness is exact,
+too. Rows must be sorted by partition and arrival.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ _SHOWN = (0, _SECOND, 10 * _SECOND, _MINUTE, 10 * _MINUTE, _HOUR, 6 * _HOUR, _DA
 _SHARES = (0.99, 0.999, 1.0)
 """The shares of the rows for which the smallest bound is shown."""
 
-_EXACT, _LARGEST = 10_000, 18
-"""The lateness up to which each millisecond has its own count, and the digits of the largest one."""
+_LARGEST = 18
+"""The number of digits of the largest lateness in milliseconds."""
 
 _INTEGERS = ("tinyint", "smallint", "int", "bigint")
 
@@ -52,11 +52,11 @@ class ArrivalOrder:
     """The order in which rows arrive.
 
     Attributes:
-        column: The column that orders them; None is the order of the rows.
+        column: The column that orders them; None for the order in which the rows are stored.
         kind: Its type, as Spark names it.
-        every_us: The length of a micro-batch's window of arrival times in microseconds; 0 is none.
-        max_ahead_ms: How far a row may be ahead of its arrival, in milliseconds; None is any distance.
-        now_ms: The clock where arrivals are not times, in epoch milliseconds.
+        every_us: The length of a micro-batch's window of arrival times in microseconds; 0 for no windows.
+        max_ahead_ms: How far a row may be ahead of its arrival, in milliseconds; None for any distance.
+        now_ms: The time that ``max_ahead_ms`` counts from where arrivals are not times, in epoch milliseconds.
     """
 
     column: str | None
@@ -67,12 +67,12 @@ class ArrivalOrder:
 
     @property
     def has_clock(self) -> bool:
-        """Whether arrivals are times: the clock is then at the end of a row's window of arrivals."""
+        """Whether arrivals are times; ``max_ahead_ms`` then counts from the end of a row's window of arrivals."""
         return self.kind == "timestamp"
 
     @property
     def window_us(self) -> tuple[int, int]:
-        """The length of a window of arrivals in microseconds, and its end less its begin."""
+        """The distance between the begins of windows of arrivals, and how long a window lasts, in microseconds."""
         return max(self.every_us, 1), self.every_us if self.every_us > 1 else 0
 
     def words(self, partition: Sequence[str]) -> str:
@@ -87,8 +87,7 @@ def arrival_order(
 ) -> ArrivalOrder:
     """Return the order of arrival that the arguments of ``cojoin.lateness`` name.
 
-    ``types`` are the columns, with their types as Spark names them. The others are those of ``ArrivalOrder``,
-    unchecked.
+    ``types`` are the columns, with their types as Spark names them. The other arguments are not checked yet.
 
     >>> arrival_order({"arrived": "timestamp"}, "arrived", "1 day", None, 0).every_us
     86400000000
@@ -122,8 +121,7 @@ def _arrival_column(types: Mapping[str, str], arrival: Any) -> tuple[str | None,
     if kind == "void":
         kind = "timestamp"
     if kind not in (*_INTEGERS, "timestamp", "date"):
-        without = "; it has no time zone: make it a column of moments in the zone that is meant"
-        cure = without if kind == "timestamp_ntz" else ""
+        cure = "; it has no time zone: convert it to timestamps in its zone" if kind == "timestamp_ntz" else ""
         msg = f"arrival: column {name!r} is {kind}; expected a timestamp, a date or whole numbers{cure}"
         raise SchemaError(msg)
     return name, kind
@@ -161,7 +159,7 @@ class LatenessCounter:
         self.largest_ms = 0
         self._partition = self._arrival = 0
         self._before, self._newest = NONE, NONE
-        """The largest timestamps of the newest partition: before its newest arrival, and with it."""
+        """The largest timestamps of the last partition that was added: before its last arrival, and with it."""
 
     def add(
         self,
@@ -172,15 +170,15 @@ class LatenessCounter:
     ) -> None:
         """Add the next rows: their partitions as numbers, arrivals, and event times in milliseconds.
 
-        Rows of one partition with one arrival come together. Rows that are not ``counted`` only move the largest
-        timestamp; None counts all.
+        Rows of a partition with equal arrivals have arrived together. Rows that are not ``counted`` only move the
+        largest timestamp; None counts all rows.
         """
         if not len(timestamps):
             return
         differs = partitions[1:] != partitions[:-1]
         starts = np.concatenate([[0], np.flatnonzero(differs) + 1])
         ends = np.append(starts[1:], len(timestamps))
-        # The position at which the rows that arrive together with a row begin.
+        # For each row, the position of the first row that has arrived together with it.
         begins = np.zeros(len(timestamps), np.int64)
         begins[1:] = np.where(differs | (arrivals[1:] != arrivals[:-1]), np.arange(1, len(timestamps)), 0)
         np.maximum.accumulate(begins, out=begins)
@@ -190,11 +188,10 @@ class LatenessCounter:
                 self._partition, self._before, self._newest = int(partitions[start]), NONE, NONE
             elif arrivals[start] != self._arrival:
                 self._before = self._newest
-            self._arrival = int(arrivals[start])
             largest = np.maximum.accumulate(timestamps[start:end])
             np.maximum(largest, self._newest, out=largest)
-            at = begins[start:end] - start
-            before[start:end] = np.where(at > 0, largest[at - 1], self._before)
+            first = begins[start:end] - start
+            before[start:end] = np.where(first > 0, largest[first - 1], self._before)
             self._before, self._newest = int(before[end - 1]), int(largest[-1])
             self._arrival = int(arrivals[end - 1])
         behind = before > timestamps
@@ -216,10 +213,10 @@ class LatenessCounter:
 
 @dataclass(frozen=True, repr=False)
 class Lateness(Shown):
-    """The lateness of rows, made by ``lateness``: which share of them is late with which bound.
+    """The lateness of rows, returned by ``lateness``, with the share of late rows for any bound.
 
     Attributes:
-        order: In which order the rows arrived, in words.
+        order: The order in which the rows arrived, in words.
         rows: The number of all rows.
         counts: The number of rows by their lateness in milliseconds, ascending. Each lateness is rounded up to four
             significant digits; 0 is a row that is not behind any other.
@@ -243,8 +240,8 @@ class Lateness(Shown):
         """Return how many rows are late with a bound, ``for_bounded_out_of_orderness(bound)``.
 
         Args:
-            bound: ``"10 minutes"`` or a ``timedelta``, in whole milliseconds. Of more than four significant digits of
-                milliseconds, up to one row in the next digit counts as late, too.
+            bound: ``"10 minutes"`` or a ``timedelta``, in whole milliseconds. If it has more than four significant
+                digits of milliseconds, some rows with a lateness just below it count as late, too.
 
         Raises:
             ConfigurationError: It is negative, has no unit, or does not parse.
@@ -255,7 +252,7 @@ class Lateness(Shown):
         return sum(rows for lateness, rows in self.counts.items() if lateness > millis)
 
     def share_late(self, bound: Duration) -> float:
-        """Return which share of the counted rows, from 0 to 1, is late with a bound; 0 if there are none.
+        """Return the share of the counted rows, from 0 to 1, that is late with a bound; 0 without any rows.
 
         Args:
             bound: As in ``late``.
@@ -269,8 +266,8 @@ class Lateness(Shown):
             share: From 0 to 1; 1 is all rows.
 
         Returns:
-            The bound, rounded up to four significant digits of milliseconds; for all rows it is exact. A strategy
-            takes it: ``WatermarkStrategy.for_bounded_out_of_orderness(found.bound_for(0.999))``.
+            The bound, rounded up to four significant digits of milliseconds; for all rows it is exact. It is an
+            argument for ``WatermarkStrategy.for_bounded_out_of_orderness``.
 
         Raises:
             ConfigurationError: The share is not a number from 0 to 1.
@@ -285,8 +282,8 @@ class Lateness(Shown):
             return self.largest_ms
         bounds = sorted(self.counts)
         on_time = np.cumsum([self.counts[each] for each in bounds])
-        place = int(np.searchsorted(on_time / on_time[-1], share))
-        return min(bounds[min(place, len(bounds) - 1)], self.largest_ms)
+        position = int(np.searchsorted(on_time / on_time[-1], share))
+        return min(bounds[min(position, len(bounds) - 1)], self.largest_ms)
 
     def to_pandas(self) -> pd.DataFrame:
         """Return the table: ``bound`` (a timedelta), ``late`` (rows) and ``share_late`` (from 0 to 1).
@@ -299,23 +296,19 @@ class Lateness(Shown):
         check_pandas("to_pandas()")
         import pandas as pd  # noqa: PLC0415 - it takes half a second, and is not always installed
 
-        late = [(each, self.late(timedelta(milliseconds=each))) for each in self._shown_bounds()]
-        columns: dict[str, Any] = {
-            "bound": pd.to_timedelta([bound for bound, _ in late], unit="ms"),
-            "late": [rows for _, rows in late],
-            "share_late": [rows / max(self.counted, 1) for _, rows in late],
-        }
-        frame: pd.DataFrame = pd.DataFrame(columns)
+        frame: pd.DataFrame = pd.DataFrame(self._table(), columns=["bound", "late", "share_late"])
+        frame["bound"] = pd.to_timedelta(frame["bound"], unit="ms")
         return frame
 
-    def _shown_bounds(self) -> tuple[int, ...]:
-        return _SHOWN[: bisect_right(_SHOWN, max(self.largest_ms - 1, -1)) + 1]
+    def _table(self) -> list[tuple[int, int, float]]:
+        """Return the table's bounds in milliseconds, each with the number and the share of late rows."""
+        bounds = _SHOWN[: bisect_right(_SHOWN, max(self.largest_ms - 1, -1)) + 1]
+        late = [self.late(timedelta(milliseconds=bound)) for bound in bounds]
+        return [(bound, rows, rows / max(self.counted, 1)) for bound, rows in zip(bounds, late, strict=True)]
 
     def _display(self) -> Display:
-        rows = [("bound", "late rows", "share late")]
-        for bound in self._shown_bounds():
-            late = self.late(timedelta(milliseconds=bound))
-            rows.append((_span(bound), f"{late:,}", _percent(late / max(self.counted, 1))))
+        table = [(_span(bound), f"{late:,}", _percent(share)) for bound, late, share in self._table()]
+        rows = [("bound", "late rows", "share late"), *table]
         notes = []
         if self.counted:
             shares = [(_percent(share) if share < 1 else "all", _span(self._bound_for(share))) for share in _SHARES]
@@ -333,7 +326,7 @@ def _span(millis: int) -> str:
 
 
 def _percent(share: float) -> str:
-    """Return a share in percent with three significant digits; only all is 100 %, and only nothing 0 %.
+    """Return a share in percent with three significant digits, or with more where these would round up to 100 %.
 
     >>> _percent(0.0602), _percent(0.999), _percent(1), _percent(0.9999999), _percent(0.00001234)
     ('6.02 %', '99.9 %', '100 %', '99.99999 %', '0.00123 %')

@@ -4,32 +4,32 @@ It buffers the rows that wait for the watermark, as one Arrow table for each inp
 (``waiting_rows``). It keeps each source partition's largest timestamp, and the counters. It removes a row from its
 buffer once it passes the row to the subclass.
 
-It processes a micro-batch's rows and control rows. It folds the watermarks first, so all key groups agree on the
-watermark before the batch, which decides what is late, and on the watermark after it, which decides what is due. It
-emits what is due in the same batch. At the end of input the watermark first advances as far as the rows move it, and
-then to the end of time.
+It processes a micro-batch's rows and control rows. It folds the control rows into the watermarks first, so all key
+groups agree on two watermarks: the one before the batch decides which rows are late, and the one after it which rows
+are due. Due rows are processed in the same batch. At the end of input the watermark first advances as far as the rows
+move it, and then to the end of time.
 
 The law of conservation, for each input: rows in = rows done + rows buffered + rows rejected, counted since the query's
-first batch. Subclasses count the rows that they have done, and the rows that wait in buffers of their own. A version of
-a join is done once the watermark has reached it, although the join keeps it.
+first batch. Subclasses count the rows that are done, and the rows that wait in their own buffers. A version of a join
+is done once the watermark has reached it, although the join keeps it.
 
-A row with a null key that was admitted is due at its own time, and then emitted without a match, and done: the subclass
-never sees it. This also holds after a restore into a query whose input rejects such rows.
+An admitted row with a null key is due at its own time. It is then emitted without a match and is done; the subclass
+never gets it. This also holds after a restore into a query whose input rejects such rows.
 
-A *load* of a table (``TableLoad``) brings all rows of one version of it to the right side at once. A key group's part
-comes whole in one micro-batch, with a closing message that counts its rows. The input is finished from then on, so it
-never holds time. A later load, a *refresh*, takes the place of all rows before it: rows that are buffered or kept are
-forgotten and counted as done. Rows that were emitted never change.
+A *load* of a table (``TableLoad``) brings all rows of one version of the table to the right side at once. A key group's
+part comes whole in one micro-batch, with a closing message that counts its rows. From then on the input is finished, so
+it never holds the watermark back. A later load, a *refresh*, replaces all rows of the former load: those that are
+buffered or kept are forgotten and counted as done. Rows that were emitted never change.
 
-A snapshot has the buffers, the watermarks, the counters and the subclass's tables; while a commit of a table's changes
-is half read, also its rejected versions (``row_changes``). The header names the operator's class, so that a query never
-continues another operator's state.
+A snapshot has the buffers, the watermarks, the counters and the subclass's tables. While a commit of a table's changes
+is half read, it also has the commit's rejected versions (``row_changes``). The header names the operator's class, so
+that a query never continues another operator's state.
 
-Due rows of files are passed to the subclass in slices of event time, one after the other, as if they had become due in
-several batches.
+Due rows that are in files are passed to the subclass in slices of event time, one after the other, as if they had
+become due in several batches.
 
-It costs a comparison of the time of each row that is buffered in memory in each batch, and a copy of these and of the
-due rows where some are due and others are not.
+Each batch compares the time of each row that is buffered in memory. Where some rows are due and others are not, it also
+copies both.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ Sides: TypeAlias = "tuple[pa.Table, pa.Table]"
 """The rows of the left (first) and of the right (second) input."""
 
 _OWN = frozenset({"held1", "held2", "rejected1", "rejected2"})
-"""The tables of the operator itself."""
+"""The tables of this class; the others are the subclass's."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ class TableLoad:
     batch_id: int = -1
 
     def as_dict(self, processing_time: int) -> dict[str, Any]:
-        """Return what the state remembers of the load, with its micro-batch's processing time, as JSON values."""
+        """Return the state's record of the load, with the processing time of its micro-batch, as JSON values."""
         return {
             "load": self.load,
             "table_id": self.table_id,
@@ -133,13 +133,13 @@ class Batch:
 
     Attributes:
         rows: The rows of both inputs, as they came.
-        controls: What the map tasks observed of both inputs.
+        controls: The control rows of the map tasks, of both inputs.
         end_of_input: Whether all inputs are finished after these rows.
         processing_time: The micro-batch's processing time in epoch milliseconds; 0 if it is unknown. The largest value
             in the controls is used if it is greater.
         resumed: Whether the query was not running before this batch, so that idleness timeouts restart.
-        holds: The upper bounds of the inputs' watermarks in this batch, in epoch milliseconds, by input number; an
-            input has one if its source is known to have more rows from then on.
+        holds: The upper bounds of the inputs' watermarks in this batch, in epoch milliseconds, by input number. An
+            input has one if its source has rows left, from that time on.
         snapshots: The version of the table that is the initial snapshot of an input's change feed, by input number; an
             input has one if this batch may have rows of that snapshot.
         load: The load of a table whose rows are the right input's rows of this batch; None in most batches.
@@ -166,9 +166,9 @@ class Emission:
 class Operator(ABC):
     """The operator of one key group; subclasses decide what a due row does.
 
-    Its methods are called in this order: restore, process, then flush or snapshot, then close. ``late`` is what happens
-    to late rows of each input that does not decide it itself. With ``holds_rows`` rows are buffered until the watermark
-    reaches them; otherwise they are due at once.
+    Its methods are called in this order: restore, process, then flush or snapshot, then close. ``late`` has the default
+    policies for late rows; an input's own policy takes precedence. With ``holds_rows`` rows are buffered until the
+    watermark reaches them; otherwise they are due at once.
     """
 
     saved: dict[str, Any] | None = None
@@ -184,13 +184,13 @@ class Operator(ABC):
     """How far an output row's event time may be behind the watermark when the row is emitted, in milliseconds."""
 
     _drains_in_slices: bool = True
-    """Whether due rows may come in slices at the end of input, too."""
+    """Whether due rows may be passed to ``advance`` in slices at the end of input, too."""
 
     _is_partial: bool = False
-    """Whether this batch has another slice of due rows. What the clock makes due is due with the last one."""
+    """Whether this batch has further slices of due rows. Processing-time timers fire with the last slice."""
 
     shows_rows: bool = False
-    """Whether a user's function sees the rows, as Python's values; those with a time that has none are rejected."""
+    """Whether a user's function gets the rows as Python values; a row with a time that Python lacks is rejected."""
 
     def __init__(
         self,
@@ -216,13 +216,13 @@ class Operator(ABC):
     def advance(self, due: Sides, before: int, after: int, last_event: int | None) -> Iterator[Emission]:
         """Process the due rows of both inputs, which are in no order, and emit what the watermark's advance makes due.
 
-        ``before`` and ``after`` are the operator's watermarks around this advance; ``last_event`` is at the end of time
-        the largest timestamp seen in any input, else None. The rows that are done are added to ``counts``;
-        ``waiting_rows`` counts those that the subclass keeps.
+        ``before`` and ``after`` are the operator's watermarks before and after this advance. At the end of time,
+        ``last_event`` is the largest timestamp seen in any input; otherwise it is None. The subclass adds the rows that
+        are done to ``counts``; its ``waiting_rows`` returns the number of those that are not done.
         """
 
     def unmatched(self, side: int, rows: pa.Table) -> pa.Table:
-        """Return rows of a side that have a null key as rows of the output, in the total order."""
+        """Return a side's rows with a null key as output rows without a match, in the total order."""
         del rows
         msg = (
             f"{type(self).__name__}: the state has rows of input {self.inputs[side].name!r} with a null key, which "
@@ -257,12 +257,12 @@ class Operator(ABC):
                 side, batch.rows[side], limit, batch.snapshots.get(side + 1), min(limit, promised[side])
             )
             yield from rejections
-            is_within = side + 1 in batch.holds and not batch.end_of_input
+            is_half_read = side + 1 in batch.holds and not batch.end_of_input
             present, moved_back = self._without_moved_back(side, concat([self._held[side].memory, fresh]), limit)
             yield from moved_back
-            kept, open_ = self._without_superseded(side, present, is_within=is_within)
+            kept, deletes = self._without_superseded(side, present, is_half_read=is_half_read)
             waiting.append(kept)
-            undecided.append(open_)
+            undecided.append(deletes)
         last_event = self.watermark.max_timestamp()
         ends = after == END_OF_TIME
         yield from self._advance_to((waiting[0], waiting[1]), before, after, last_event if ends else None)
@@ -274,7 +274,7 @@ class Operator(ABC):
             yield from self._advance_to(in_memory, after, self.watermark.current(), last_event)
 
     def _take_load(self, load: TableLoad) -> None:
-        """Finish the right input, and forget its rows before a refresh."""
+        """Finish the right input; where the load is a refresh, forget the rows of the former load."""
         right = self.watermark.inputs[1]
         if load.largest is not None:
             right.observe(ONE_PARTITION, load.largest)
@@ -287,7 +287,7 @@ class Operator(ABC):
         self.table = load.as_dict(self.processing_time)
 
     def forget_table(self) -> None:
-        """Forget all rows of the right input that the subclass keeps, before those of a refresh come."""
+        """Forget all rows of the right input that the subclass keeps, before it gets those of a refresh."""
         msg = (
             f"{type(self).__name__}: input {self.inputs[1].name!r} was loaded before, and can't be loaded again: a "
             f"file in control/ of the checkpoint is not the one that was written; put the checkpoint back from a backup"
@@ -302,9 +302,9 @@ class Operator(ABC):
             yield Emission(REJECTED, fault_table(control.faults, name, watermark))
 
     def _without_moved_back(self, side: int, rows: pa.Table, watermark: int) -> tuple[pa.Table, list[Emission]]:
-        """Reject the rows, buffered or new, that a change of their table has moved back; their deletes change nothing.
+        """Reject the buffered and new rows that a change of their table has moved back (``row_changes``).
 
-        Return the other rows, and the rejected ones as emissions.
+        Return the other rows, and the rejected ones as emissions. The deletes that they replace will be dropped.
         """
         spec = self.inputs[side]
         if spec.changes is None or spec.known is None:
@@ -312,18 +312,16 @@ class Operator(ABC):
         is_moved = spec.changes.moved_back(rows, spec.key)
         if not is_moved.any():
             return rows, []
-        moved = rows.filter(pa.array(is_moved))
+        moved, others = _parted(rows, is_moved)
         self.counts[side].rejected["moved_back"] += moved.num_rows
         self._rejected[side] = concat([self._rejected[side], spec.changes.replacing(moved, spec.key, None)])
-        return rows.filter(pa.array(~is_moved)), [
-            Emission(REJECTED, rejected_table(moved, spec, "moved_back", watermark))
-        ]
+        return others, [Emission(REJECTED, rejected_table(moved, spec, "moved_back", watermark))]
 
-    def _without_superseded(self, side: int, waiting: pa.Table, *, is_within: bool) -> Sides:
-        """Split off the deletes that are replaced in their own commit, which are counted as done.
+    def _without_superseded(self, side: int, waiting: pa.Table, *, is_half_read: bool) -> Sides:
+        """Drop the deletes that a version of their own commit replaces, and count them as done.
 
-        Return the other rows that are buffered or new, and the deletes among them that wait until their commit is read,
-        since rejected versions of it may replace them. ``is_within`` is whether more rows of the commit may come.
+        Return the other rows, and separately the deletes that a rejected version of a half-read commit may replace.
+        These wait until the commit is read. ``is_half_read`` is whether more rows of the newest commit may come.
         """
         spec, counts, rejected = self.inputs[side], self.counts[side], self._rejected[side]
         if spec.changes is None:
@@ -331,7 +329,7 @@ class Operator(ABC):
         kept = spec.changes.without_superseded(waiting, spec.key)
         undecided = kept.slice(0, 0)
         if rejected.num_rows:
-            half_read = spec.changes.of_newest_commit(rejected, waiting) if is_within else rejected.slice(0, 0)
+            half_read = spec.changes.of_newest_commit(rejected, waiting) if is_half_read else rejected.slice(0, 0)
             waits = spec.changes.may_be_replaced_by(kept, half_read, spec.key)
             replaced = spec.changes.replaced_by(kept, rejected, spec.key) & ~waits
             counts.unchanged += int(replaced.sum())
@@ -345,8 +343,9 @@ class Operator(ABC):
     ) -> tuple[pa.Table, list[Emission]]:
         """Split new rows into those to process and those to reject; count the rejected and the late ones.
 
-        Rows are late at or below ``watermark``; late ones at or below ``promised`` have broken their table's promise.
-        ``snapshot`` is the version of the table that is the initial snapshot of its feed; None where none may come.
+        A row is late if its time is at most ``watermark``. If it is also at most ``promised``, the row's commit has
+        broken its table's promise. ``snapshot`` is the version of the table that is the initial snapshot of its feed;
+        None where no row of it may come.
         """
         spec, counts = self.inputs[side], self.counts[side]
         if spec.changes is not None and spec.max_ahead_ms is not None:
@@ -355,8 +354,7 @@ class Operator(ABC):
         if spec.changes is not None:
             admitted = spec.changes.from_the_beginning(admitted, snapshot)
         if self.shows_rows and (beyond := beyond_python(admitted)).any():
-            rejected[_BEYOND] = admitted.filter(pa.array(beyond))
-            admitted = admitted.filter(pa.array(~beyond))
+            rejected[_BEYOND], admitted = _parted(admitted, beyond)
         counts.clock_changed += spec.clock_changed(admitted)
         late = up_to_millis(spec.micros(admitted), watermark)
         if spec.event_time is not None and late.any():
@@ -364,8 +362,7 @@ class Operator(ABC):
                 broken = admitted.filter(pa.array(up_to_millis(spec.micros(admitted), promised)))
                 counts.add_late_commits(spec.changes.commits_of(broken))
             if self._late[side] == "reject":
-                rejected["late"] = admitted.filter(pa.array(late))
-                admitted = admitted.filter(pa.array(~late))
+                rejected["late"], admitted = _parted(admitted, late)
             else:
                 counts.late_applied += int(late.sum())
         for reason, table in rejected.items():
@@ -406,7 +403,7 @@ class Operator(ABC):
                 self.flush_tables()
 
     def _advance(self, rows: Sides, before: int, after: int, last_event: int | None) -> Iterator[Emission]:
-        """Take the rows apart that the subclass does not get, run ``advance`` for the others, and count the output."""
+        """Process the due rows that the subclass does not get, run ``advance`` for the others, and count the output."""
         due = list(rows)
         apart = [self._take_null_keys(side, due) + self._take_beyond_python(side, due, before) for side in (0, 1)]
         for emission in chain(*apart, self.advance((due[0], due[1]), before, after, last_event)):
@@ -420,18 +417,15 @@ class Operator(ABC):
         key = self.inputs[side].key
         if not any(due[side].column(name).null_count for name in key):
             return []
-        is_null = has_null_key(due[side], key)
-        rows = due[side].filter(pa.array(is_null))
-        due[side] = due[side].filter(pa.array(~is_null))
+        rows, due[side] = _parted(due[side], has_null_key(due[side], key))
         self.counts[side].done += rows.num_rows
         return [Emission(OUTPUT, self.unmatched(side, rows))]
 
     def _take_beyond_python(self, side: int, due: list[pa.Table], watermark: int) -> list[Emission]:
-        """Reject the due rows that no function can see; only cojoin 0.5 and earlier have buffered such rows."""
+        """Reject the due rows with a time that Python lacks; only cojoin 0.5 and earlier have buffered such rows."""
         if not self.shows_rows or not (beyond := beyond_python(due[side])).any():
             return []
-        rows = due[side].filter(pa.array(beyond))
-        due[side] = due[side].filter(pa.array(~beyond))
+        rows, due[side] = _parted(due[side], beyond)
         self.counts[side].rejected[_BEYOND] += rows.num_rows
         return [Emission(REJECTED, rejected_table(rows, self.inputs[side], _BEYOND, watermark))]
 
@@ -442,7 +436,7 @@ class Operator(ABC):
 
     @property
     def options(self) -> SegmentOptions | None:
-        """The limits of what lies in memory; None where all of the state does."""
+        """The limits above which state is written to files; None where all of it stays in the state value."""
         return None if self.segmenting is None else self.segmenting.options
 
     def by_key_range(
@@ -462,7 +456,7 @@ class Operator(ABC):
         return WaitingRows(self.input_rows(side, rows), self.inputs[side].millis, partial(self.input_rows, side))
 
     def _spills(self, side: int) -> bool:
-        """Return whether an input's waiting rows may lie in files; those of changes are looked at in each batch."""
+        """Return whether an input's waiting rows may be in files; rows of changes may not: each batch compares them."""
         return self.inputs[side].changes is None
 
     def close(self) -> None:  # noqa: B027 - joins hold no resources
@@ -501,7 +495,7 @@ class Operator(ABC):
         }
 
     def _large_key(self) -> dict[str, Any]:
-        """Return the report's entry of the largest key that a task's memory may be too small for; empty without one."""
+        """Return the report's entry on the largest key that may need more than a task's memory; empty without one."""
         noted = [table.large for table in self.segmented_tables().values() if table.large is not None]
         if not noted or self.options is None:
             return {}
@@ -515,14 +509,14 @@ class Operator(ABC):
 
     @abstractmethod
     def state_tables(self) -> dict[str, pa.Table]:
-        """Return the subclass's state as tables; of ``segmented_tables`` the memtables."""
+        """Return the subclass's state as tables; those of ``segmented_tables`` without the rows in segments."""
 
     @abstractmethod
     def load_state_tables(self, tables: dict[str, pa.Table]) -> None:
         """Restore what ``state_tables`` returned."""
 
     def segmented_tables(self) -> Mapping[str, SegmentedTable]:
-        """Return the tables whose rows may lie in segments."""
+        """Return the tables whose rows may be in segments."""
         return {}
 
     def waiting_rows(self) -> tuple[int, int]:
@@ -530,19 +524,19 @@ class Operator(ABC):
         return 0, 0
 
     def parts(self) -> tuple[dict[str, Any], dict[str, pa.Table]]:
-        """Return all that the operator keeps, in segments too: JSON values, and tables whose rows carry their keys."""
+        """Return the operator's whole state, rows in files included: JSON values, and tables with the key columns."""
         # The subclass removes what has expired when it makes its tables.
         tables = self._tables() | self._buffers(WaitingRows.read_all)
         return self._header(), tables | {name: rows.read_all() for name, rows in self.segmented_tables().items()}
 
     def snapshot(self) -> bytes:
-        """Return all that the operator keeps, as versioned bytes."""
+        """Return the operator's whole state as versioned bytes."""
         return codec.encode(*self.parts())
 
     def flush(self) -> tuple[dict[str, Any], dict[str, pa.Table], int]:
         """Write memtables and waiting rows that are too large as files, and return the content of the state value.
 
-        It is as ``parts``, but with the segments' names in place of their rows; and the number of bytes written.
+        It is that of ``parts`` with the files' names in place of their rows. The last value is the bytes written.
         """
         if self.segmenting is not None:
             spilled = [held for side, held in enumerate(self._held) if self._spills(side)]
@@ -556,7 +550,7 @@ class Operator(ABC):
         return header, {**tables, **flushed.tables}, written
 
     def flush_tables(self) -> Flushed:
-        """Write memtables that are too large as segments; also between parts of a batch, which would each copy them."""
+        """Write memtables that are too large as segments; also between parts of a batch, which each copy them."""
         before = self.waiting_rows()
         flushed = flush(self.segmented_tables(), self.segmenting)
         for counts, were, are in zip(self.counts, before, self.waiting_rows(), strict=True):
@@ -636,9 +630,9 @@ class Operator(ABC):
         self._count_rows_in()
 
     def load_spilled(self, header: Mapping[str, Any], spilled: SpilledTables, *, keeps_counts: bool) -> None:
-        """Restore as ``load_parts`` does; of tables in files, one range of hashes is in memory at a time.
+        """Restore as ``load_parts`` does, with one range of hashes in memory at a time where the tables are in files.
 
-        The rows of a range that may lie in files of the state are moved to some.
+        A range's rows are moved to files of the state where these may have them; the rest is loaded at the end.
         """
         whole = spilled.whole()
         if whole is not None:
@@ -668,13 +662,13 @@ class Operator(ABC):
             counts.rows_in = counts.done + held.rows + waiting + counts.rejected.total()
 
     def input_rows(self, side: int, table: pa.Table | None) -> pa.Table:
-        """Return stored rows in an input's present columns; the key, whose hash is fixed, keeps its types."""
+        """Return stored rows in an input's present columns; key columns keep their types, which the hash depends on."""
         spec = self.inputs[side]
         return _stored_rows(spec, spec.schema, table)
 
     @staticmethod
     def _rejected_rows(spec: InputSpec, table: pa.Table | None) -> pa.Table:
-        """Return stored rejected rows of an input in the columns that decide; earlier versions stored all columns."""
+        """Return stored rejected rows in ``remembered_columns``; earlier releases of cojoin stored all columns."""
         columns = [] if spec.changes is None else spec.changes.remembered_columns(spec.key)
         if table is not None:
             table = table.select([name for name in columns if name in table.column_names])
@@ -685,13 +679,13 @@ class Operator(ABC):
 
 
 def _by_time(rows: pa.Table, millis: NDArray[np.int64]) -> tuple[pa.Table, NDArray[np.int64]]:
-    """Return rows sorted by their timestamps, and these."""
+    """Return rows sorted by their timestamps, and the sorted timestamps."""
     order = np.argsort(millis, kind="stable")
     return take_rows(rows, order), millis[order]
 
 
 def _parted(rows: pa.Table, chosen: NDArray[np.bool_]) -> tuple[pa.Table, pa.Table]:
-    """Return the rows that are chosen, and the others, without a copy where one part is empty."""
+    """Return the chosen rows and the others, without a copy where one part is empty."""
     if chosen.all():
         return rows, rows.slice(0, 0)
     if not chosen.any():
@@ -707,7 +701,7 @@ def _stored_rows(spec: InputSpec, schema: pa.Schema, table: pa.Table | None) -> 
 
 
 def _of_readings(spec: InputSpec, watermark: InputWatermark) -> dict[str, Any]:
-    """Return a report's values of how an input is held, of its idleness and of its promise, where it has them."""
+    """Return the report's entries on what holds an input back, its idleness and its promise, where there are any."""
     idleness, held_by, quiet_since = spec.watermark.idleness, watermark.held_by(), watermark.quiet_since()
     return {
         **({} if held_by is None else {"held_by": held_by}),

@@ -1,8 +1,8 @@
-"""Rescaling: a state is put together from its key groups, and cut into another number of key groups.
+"""Rescaling: the states of all key groups are joined into one, which is cut into another number of key groups.
 
-Every row of a state's tables carries its key, so tables are concatenated by name and cut by key group, whatever the
-operator. Key groups may have been written before and after a function or an input changed, so their tables are first
-brought to the widest schema. Counters can't be divided by key: those of all key groups are summed, and
+Every row of a state's tables carries its key. So tables are concatenated by name and cut by key group, whatever the
+operator. Some key groups may have been written before a function or an input changed, and some after, so their tables
+are first converted to the widest schema. Counters can't be divided by key: those of all key groups are summed, and
 ``Operator.load_parts`` gives the sums to one key group. Every key group counts its own buffered rows.
 """
 
@@ -32,17 +32,17 @@ if TYPE_CHECKING:
     from cojoin.engine.state.segments import Segment, SegmentStore
 
 _SIDES = {"held1": 0, "left": 0, "waiting": 0, "rejected1": 0, "held2": 1, "right": 1, "versions": 1, "rejected2": 1}
-"""The tables of an operator's state that hold rows of an input, and which: 0 is the left. All other tables begin with
-the key columns, under the left input's names."""
+"""The tables of an operator's state that hold rows of an input, with the input: 0 is the left, 1 the right. All other
+tables begin with the key columns, under the left input's names."""
 
 _WITH_NULL_KEYS = frozenset({"held1", "held2"})
-"""The tables that may have rows with a null key, which wait for their own time."""
+"""The tables that may have rows with a null key, which wait for the watermark as other rows do."""
 
 _MOST_PIECES = 256
 
 _FLAGGED = frozenset({"left", "right"})
-"""The tables that have one more column, the last. No column of the input has its name, so its name may change with the
-input's columns."""
+"""The tables whose last column is a flag, after the input's columns. The flag's name is one that no column of the input
+has, so it may change when the input's columns do."""
 
 
 def key_columns(name: str, inputs: tuple[InputSpec, InputSpec]) -> list[str]:
@@ -62,15 +62,15 @@ def cut(
     groups_of: Callable[[pa.Table], NDArray[np.int64]],
     count: int,
 ) -> list[dict[str, pa.Table]]:
-    """Return a whole state's tables cut into those of key groups, all tables for each; the rows keep their order."""
+    """Cut a whole state's tables by key group, and return every group's tables; the rows keep their order."""
     pieces: list[dict[str, pa.Table]] = [{} for _ in range(count)]
     for name, table in tables.items():
         key = key_columns(name, inputs)
         missing = [column for column in key if column not in table.column_names]
         if missing:
             msg = (
-                f"the checkpoint's table {name!r} has no column {missing[0]!r}, which is of the query's key; keep the "
-                f"key as it was, or start with a new checkpoint"
+                f"the checkpoint's table {name!r} has no column {missing[0]!r}, which is part of the query's key; keep "
+                f"the key as it was, or start with a new checkpoint"
             )
             raise CheckpointError(msg)
         groups = groups_of(table.select(key))
@@ -84,10 +84,10 @@ def cut(
 
 
 def merged_header(headers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the header of all key groups together: the values on which they agree, and their counters summed.
+    """Return the header of the joined state: the values on which all key groups agree, and their counters summed.
 
-    The place of the key groups' last snapshots (``saved``) is left out, since the whole is not stored yet. In an older
-    checkpoint the key groups may not agree on time; then the smallest watermark is taken, so that no row becomes late.
+    It has no last snapshot (``saved``), since the joined state is not stored yet. In an older checkpoint the key groups
+    may have different watermarks; then the smallest is taken, so that no row becomes late.
     """
     return {
         **headers[0],
@@ -124,16 +124,16 @@ def assemble(pieces: Sequence[Mapping[str, pa.Table]]) -> dict[str, pa.Table]:
 
 
 class SpilledTables:
-    """Pieces of a key group's tables, which lie in files where they have more than ``most_bytes`` together.
+    """A key group's tables, collected in pieces: in memory, and beyond ``most_bytes`` in files.
 
     Args:
         inputs: The inputs of the query.
-        most_bytes: The bytes of rows above which they are written, and of a range that is read back; None keeps all
-            rows in memory.
-        open_store: Returns the store of the files; called once, before the first.
+        most_bytes: The bytes of rows in memory above which they are written to files, and about the bytes of a range
+            that is read back; None keeps all rows in memory.
+        open_store: Returns the store of the files; it is called once, before the first file.
 
     Attributes:
-        store: The store of the files; None before the first.
+        store: The store of the files; None before the first file.
     """
 
     def __init__(
@@ -146,13 +146,13 @@ class SpilledTables:
         self._files: dict[str, list[Segment]] = {}
 
     def add(self, tables: Mapping[str, pa.Table], size: int = 0) -> None:
-        """Add a piece of some or all tables; ``size`` is that of the message that they are views of."""
+        """Add rows of some or all tables; ``size`` are the bytes of the message whose memory they keep in use."""
         self._pieces.append(tables)
         self._bytes += max(size, sum(table.nbytes for table in tables.values()))
         if self._most_bytes is None:
             return
         if len(self._pieces) >= _MOST_PIECES:
-            # Small pieces have more bytes around their rows than in these.
+            # The buffers of many small pieces take more memory than their rows.
             self._pieces = [{name: table.combine_chunks() for name, table in assemble(self._pieces).items()}]
             self._bytes = sum(table.nbytes for table in self._pieces[0].values())
         if self._bytes > self._most_bytes:
@@ -160,11 +160,11 @@ class SpilledTables:
             self._spill(self.store)
 
     def whole(self) -> dict[str, pa.Table] | None:
-        """Return the tables; None where rows lie in files."""
+        """Return the tables; None where some of their rows are in files."""
         return None if self._files else assemble(self._pieces)
 
     def ranges(self) -> Iterator[tuple[int, dict[str, pa.Table]]]:
-        """Yield the tables in ranges of hashes, each with its last hash; the rows of a hash keep their order."""
+        """Yield ranges of hashes: the last hash, and the tables' rows in the range; rows of a hash keep their order."""
         assert self.store is not None
         assert self._most_bytes is not None
         self._spill(self.store)
@@ -193,12 +193,12 @@ class SpilledTables:
                     msg += "; see to this disk, and start the query again"
                     raise CheckpointError(msg) from error
                 rows = np.arange(*between(opened.hashes, first, last))
-                # Copied, so that a file is mapped only while it is read. The first column has the hashes.
+                # The rows are copied, so that a file is mapped only while it is read. The first column has the hashes.
                 yield {name: take_rows(opened.table.select(range(1, opened.table.num_columns)), rows)}
 
 
 def _hashes(table: pa.Table, key: Sequence[str]) -> NDArray[np.uint64]:
-    """Return the hash of each row's key; rows that have a null in it need not be together, so their own hash."""
+    """Return the hash of each row's key; a row with a null in its key, which matches no other, has the whole row's."""
     is_null = has_null_key(table, key)
     hashes = np.zeros(table.num_rows, dtype=np.uint64)
     hashes[is_null] = row_hashes(table.filter(pa.array(is_null)))

@@ -4,13 +4,13 @@ Of several rows of one key the *greatest* stays (``conflict="last"``) or the *le
 the columns that order them, then by their content, column by column, as in the engine's total order
 (``ordering.sort_keys``): nulls first, NaN last. With ``"error"`` no key may come twice.
 
-The columns that order them are those of ``order_by``, and the stored row takes part like any other. Without
-``order_by`` they are those in whose order the rows are emitted over all batches (``Plan.output_order``): then a later
-batch has the greater rows, so with ``"last"`` it replaces stored rows, and with ``"first"`` it leaves them.
+With ``order_by``, rows are ordered by these columns, and the stored row of a key is compared like any other. Without
+it, they are ordered by the columns in whose order the output is emitted over all batches (``Plan.output_order``). A
+later batch then has the greater rows, so its rows replace stored ones with ``"last"``, and not with ``"first"``.
 
-A row with a null in its key is left out and counted, since no table can look for it. A row that ``deletes`` marks
-removes the stored row of its key, if it is the one that stays, and is not stored itself. Nothing remains of a removed
-row that a later one could be compared with, so ``deletes`` does not go with ``order_by``.
+A row with a null in its key is left out and counted, since no table can look for it. A row that the ``deletes`` column
+marks is not stored: if it is the one of its key that stays, the stored row is removed. A later row could not be
+compared with a removed row, so ``deletes`` can't be combined with ``order_by``.
 
 It costs one encoding of a batch's keys, and a sort of the rows whose keys come more than once.
 """
@@ -45,9 +45,9 @@ Conflict: TypeAlias = Literal["last", "first", "error"]
 
 
 class KeyedRows(NamedTuple):
-    """The keys of some rows: the places of those without a null, their codes, and how many rows are the others.
+    """The keys of some rows: the positions of the rows without a null in their key, and a code for each one's key.
 
-    ``repeated`` is how many rows have the key of another one.
+    ``null_keys`` is the number of the other rows; ``repeated`` is that of rows with a key, less that of distinct keys.
     """
 
     places: NDArray[np.int64]
@@ -57,7 +57,7 @@ class KeyedRows(NamedTuple):
 
 
 class Standing(NamedTuple):
-    """The rows that stay of some rows: their places in rising order, and the numbers of the others."""
+    """The positions of the rows that stay, in rising order, and the numbers of those that do not, by reason."""
 
     places: NDArray[np.int64]
     null_keys: int
@@ -69,11 +69,11 @@ class Upsert:
     """The rule of an upsert.
 
     Attributes:
-        key: The columns of which each row of the table has other values.
+        key: The columns whose values together are distinct in each row of the table.
         conflict: Which of the rows of one key stays.
-        order_by: The columns of the output by which rows are compared, also with stored ones; none where they are
-            emitted in order.
-        deletes: A boolean column that marks rows which remove the stored one; it is not stored.
+        order_by: The columns of the output by which rows are compared, also with stored ones; none where the order of
+            the output decides.
+        deletes: A boolean column that marks the rows that remove the stored one; it is not stored.
     """
 
     key: tuple[str, ...]
@@ -112,10 +112,10 @@ class Upsert:
         return cls(columns, conflict, order, deletes)
 
     def within(self, schema: pa.Schema, order: Sequence[str] | None, role: str) -> Upsert:
-        """Return the rule with the columns' names as an output has them.
+        """Return the rule with the columns' names spelled as in an output's schema.
 
-        ``order`` are the columns in whose order the output's rows are emitted, None for another order; ``role`` is the
-        output, for messages.
+        ``order`` are the columns in whose order the output's rows are emitted over all batches, None where there are
+        none. ``role`` names the output in messages.
 
         Raises:
             ConfigurationError: The output lacks a column, its type does not fit, or rows have no order.
@@ -158,17 +158,15 @@ class Upsert:
     def as_dict(self) -> dict[str, Any]:
         """Return the rule as JSON values."""
         rule = {"key": list(self.key), "conflict": self.conflict}
-        return rule | ({"order_by": list(self.order_by)} if self.order_by else {}) | self._of_deletes()
-
-    def _of_deletes(self) -> dict[str, str]:
-        return {} if self.deletes is None else {"deletes": self.deletes}
+        rule |= {"order_by": list(self.order_by)} if self.order_by else {}
+        return rule | ({} if self.deletes is None else {"deletes": self.deletes})
 
     def stored(self, schema: pa.Schema) -> pa.Schema:
-        """Return those of an output's columns that are stored."""
+        """Return the columns of an output that are stored."""
         return pa.schema([field for field in schema if field.name != self.deletes])
 
     def keyed(self, rows: pa.Table) -> KeyedRows:
-        """Return the codes of the rows' keys."""
+        """Return the positions and codes of the rows' keys."""
         keys = rows.select(list(self.key))
         places = present(keys)
         known = keys if len(places) == rows.num_rows else keys.take(pa.array(places))
@@ -176,10 +174,10 @@ class Upsert:
         return KeyedRows(places, codes, rows.num_rows - len(places), len(places) - count)
 
     def standing(self, rows: pa.Table, order: Sequence[str], keyed: KeyedRows | None = None) -> Standing:
-        """Return which rows stay; ``order`` are the columns that order them where ``order_by`` has none.
+        """Return which rows stay; ``order`` are the columns that order them without ``order_by``.
 
-        ``keyed`` has their keys' codes where the caller has them. Without a key that comes twice, no other columns are
-        looked at. With ``conflict="error"`` several rows of one key stay.
+        ``keyed`` are the codes of their keys if the caller has them already. If no key comes twice, only the
+        key's columns are read. With ``conflict="error"`` all rows of a key stay.
 
         >>> rows = pa.table({"id": [1, 2, 1, None], "at": [5, 6, 7, 8]})
         >>> Upsert(("id",)).standing(rows, ["at"])
@@ -203,7 +201,7 @@ class Upsert:
         return Standing(np.sort(np.concatenate([places[~is_tied], tied[by_rank][is_end]])), null_keys, superseded)
 
     def winners(self, stored: pa.Table, rows: pa.Table) -> NDArray[np.bool_]:
-        """Return which rows, of which each has another key, stay by ``order_by`` among stored ones.
+        """Return which rows stay by ``order_by`` when they are compared with stored ones; their keys are distinct.
 
         >>> stored, rows = pa.table({"id": [1, 2], "at": [5, 5]}), pa.table({"id": [2, 1], "at": [4, 6]})
         >>> Upsert(("id",), order_by=("at",)).winners(stored, rows).tolist()
@@ -215,7 +213,7 @@ class Upsert:
         return wins
 
     def example(self, rows: pa.Table, keyed: KeyedRows) -> str | None:
-        """Return the key that comes most often in rows, in words; None where none comes twice.
+        """Return the most frequent key of rows, with its count, for messages; None where no key comes twice.
 
         >>> rows, rule = pa.table({"id": [3, 4, 3]}), Upsert(("id",))
         >>> rule.example(rows, rule.keyed(rows))
@@ -229,7 +227,7 @@ class Upsert:
 
 
 def present(keys: pa.Table) -> NDArray[np.int64]:
-    """Return the places of rows without a null in their key."""
+    """Return the positions of the rows without a null in their key."""
     is_present = [pc.is_valid(column).to_numpy() for column in keys.columns if column.null_count]
     return np.flatnonzero(reduce(np.logical_and, is_present)) if is_present else np.arange(keys.num_rows)
 
@@ -245,12 +243,12 @@ def show_key(keys: pa.Table) -> str:
 
 
 def is_same_rule(one: Mapping[str, Any] | None, other: Mapping[str, Any] | None) -> bool:
-    """Return whether two rules, as ``Upsert.as_dict`` returns them or None for appends, are one; case is ignored."""
+    """Return whether two results of ``Upsert.as_dict``, or None for appends, are the same rule; case is ignored."""
     return json.dumps(one).lower() == json.dumps(other).lower()
 
 
 def spelled_rule(rule: Mapping[str, Any] | None) -> str:
-    """Return a rule as the arguments of a sink.
+    """Return a rule as a sink's arguments, for messages.
 
     >>> spelled_rule({"key": ["id"], "conflict": "last"}), spelled_rule(None)
     ("with upsert=['id'], conflict='last'", 'without upsert=')
@@ -261,7 +259,7 @@ def spelled_rule(rule: Mapping[str, Any] | None) -> str:
 
 
 def already_stored(key: str) -> str:
-    """Return the message about a key that must not come twice, and that the table has."""
+    """Return the message that the table already has a key that must not come twice."""
     return (
         f"a key must not come twice, by conflict='error', and the table has {key} already; nothing was "
         f'written: choose conflict="last" or "first", or delete the row'
@@ -272,7 +270,7 @@ class KeySet:
     """The distinct keys of some rows, for finding the rows of other tables that have one of them."""
 
     def __init__(self, keys: pa.Table) -> None:
-        """Take key columns without nulls, in which no key comes twice."""
+        """Take the key columns of rows; the keys have no nulls and are distinct."""
         self._keys, hashes = keys, key_hashes(keys)
         self._order = np.argsort(hashes, kind="stable")
         self._hashes = hashes[self._order]
@@ -282,9 +280,9 @@ class KeySet:
         return int(self._keys.num_rows)
 
     def find(self, keys: pa.Table) -> NDArray[np.int64]:
-        """Return for each row of key columns, of the same types, the place of its key among these, or -1.
+        """Return for each row of ``keys`` the position of its key in this set; -1 if it is not in it or has a null.
 
-        A key with a null has none.
+        The columns have the types of this set's columns.
 
         >>> KeySet(pa.table({"id": [3, 4]})).find(pa.table({"id": [4, None, 5]})).tolist()
         [1, -1, -1]
@@ -295,18 +293,18 @@ class KeySet:
             return of_rows
         known = keys if len(rows) == keys.num_rows else keys.take(pa.array(rows))
         hashes = key_hashes(known)
-        at = np.minimum(np.searchsorted(self._hashes, hashes), len(self) - 1)
-        likely = np.flatnonzero(self._hashes[at] == hashes)
+        near = np.minimum(np.searchsorted(self._hashes, hashes), len(self) - 1)
+        likely = np.flatnonzero(self._hashes[near] == hashes)
         if not len(likely):
             return of_rows
-        # Unequal keys may have one hash, so those with a hash of these are compared.
-        own = np.flatnonzero(np.isin(self._hashes, hashes[likely])) if self._has_collisions else np.unique(at[likely])
-        places = self._order[own]
-        mine = self._keys.take(pa.array(places)).rename_columns(keys.column_names)
-        (theirs, ours), count = encode_keys([known.take(pa.array(likely)), mine])
-        place_of_code = np.full(count, -1, dtype=np.int64)
-        place_of_code[ours] = places
-        of_rows[rows[likely]] = place_of_code[theirs]
+        # Unequal keys may have the same hash, so all keys with a hash that both sides have are compared.
+        own = np.flatnonzero(np.isin(self._hashes, hashes[likely])) if self._has_collisions else np.unique(near[likely])
+        positions = self._order[own]
+        own_keys = self._keys.take(pa.array(positions)).rename_columns(keys.column_names)
+        (codes, own_codes), count = encode_keys([known.take(pa.array(likely)), own_keys])
+        position_of_code = np.full(count, -1, dtype=np.int64)
+        position_of_code[own_codes] = positions
+        of_rows[rows[likely]] = position_of_code[codes]
         return of_rows
 
 

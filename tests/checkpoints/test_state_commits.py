@@ -171,7 +171,7 @@ def test_rows_replace_those_of_an_earlier_attempt_alone(writer: Writer) -> None:
 def test_a_claim_that_has_gone_on_is_refused(writer: Writer) -> None:
     writer.replace(3, Claim.of_run(2, 3))
     version = DeltaTable(str(writer.folder / "state")).version()
-    with pytest.raises(ClaimGoneError, match="is over"):
+    with pytest.raises(ClaimGoneError, match="is outdated"):
         writer.replace(3, Claim.of_run(1, 3), clock=5)
     assert writer.clocks() == {3: [0, 0]}
     assert DeltaTable(str(writer.folder / "state")).version() == version

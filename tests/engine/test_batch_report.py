@@ -312,9 +312,9 @@ def test_the_last_line_names_a_tables_promise_and_the_commits_that_broke_it() ->
     assert f"{again}the last one did so at 1970-01-01 00:01:00.002 UTC. Since" in told
     broken = customers_of(promise=promise, late_commits=2, late_commit=(9, 1))
     assert broken.ending().endswith(
-        "Since the query's first batch, 2 rows of 'customers' were of commits with a time up to which its table was "
-        "known already, the newest one version 9 of 1970-01-01 00:00:00.001 UTC: clock_skew= of its source should be "
-        "as long as its writers' clocks are slow"
+        "Since the query's first batch, 2 rows of 'customers' came late, in commits with times up to which its table "
+        "had been read already, the newest one version 9 of 1970-01-01 00:00:00.001 UTC: set clock_skew= of its source "
+        "to at least the time by which its writers' clocks are slow"
     )
     stored = json.loads(json.dumps(broken.as_dict()))
     assert parse_report(stored) == broken

@@ -58,7 +58,7 @@ def test_a_cut_keeps_every_row_once_and_in_order() -> None:
     assert assemble(pieces)["timers"].column("@timestamp").to_pylist() == [2, 5, 3, 1, 4]
     with pytest.raises(AssertionError, match="a key group out of range"):
         cut({"timers": timers}, INPUTS, by_length, 2)
-    with pytest.raises(CheckpointError, match="table 'held2' has no column 'id', which is of the query's key"):
+    with pytest.raises(CheckpointError, match="table 'held2' has no column 'id', which is part of the query's key"):
         cut({"held2": timers}, INPUTS, by_length, 2)
 
 

@@ -117,7 +117,7 @@ def test_a_restore_into_other_key_groups_keeps_the_key() -> None:
     harness = make("asof", 2)
     first_half(harness)
     other = HarnessInput("id string, customer string, tier string", key="customer", name="customers")
-    with pytest.raises(CheckpointError, match="table 'held2' has no column 'customer', which is of the query's key"):
+    with pytest.raises(CheckpointError, match="table 'held2' has no column 'customer', which is part of the query"):
         Harness.of(AsofJoin(), input1=TRADES, input2=other).restore(harness.snapshot())
     longer = HarnessInput("customer_id string, trade_id long, amount double", key="trade_id", name="trades")
     numbered = HarnessInput("id long, tier string", key="id", name="customers")

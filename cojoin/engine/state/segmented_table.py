@@ -1,27 +1,27 @@
-"""A key group's state table as an LSM tree: a memtable and segments, of which a batch reads few rows.
+"""A key group's state table as an LSM tree: a memtable and segments, from which a batch reads only its keys' rows.
 
-It keeps the *memtable*, which is part of the state value, and *segments* (``segments``), newest first: immutable,
-sorted by the hash of the key, and in several files where they are large. The memtable *shadows* hashes: their rows in
-segments are superseded or deleted, whether or not the memtable has rows of them. It shadows the hashes of rows that a
-batch read from segments and that were changed, added, removed or expired; hashes whose rows were all put back unchanged
-are not shadowed. A read returns the rows of a hash from the newest piece that has or shadows it. Keys whose hashes are
-equal always move together, so a collision costs time and never a row.
+The *memtable* is part of the state value. *Segments* (``segments``) are immutable, sorted by the hash of the key, and
+in several files where they are large; they are kept newest first. The memtable *shadows* a hash if rows of it were read
+from segments, and one of them was changed or removed or has expired, or another was added. Rows of a shadowed hash in
+segments are superseded or deleted, whether or not the memtable has rows of it. A hash whose rows were all put back
+unchanged is not shadowed. A read returns the rows of a hash from the newest piece that has or shadows it. Keys with
+equal hashes always move together, so a collision costs time and never a row.
 
-A batch takes the memtable and the rows of its keys (``take``), and puts back what is to stay (``put_back``). Where its
-keys have more rows than a slice may have, it takes one range of hashes after another (``by_key_range``); a single key
-that has too many is noted (``LargeKey``). A memtable that has outgrown its limit is flushed (``flush``): it becomes a
+A batch takes the memtable and the rows of its keys (``take``), and puts back the rows that stay (``put_back``). Where
+its keys have more bytes of rows than a slice, it takes one range of hashes after another (``by_key_range``). A single
+key with too many is noted (``LargeKey``). A memtable that has outgrown its limit is flushed (``flush``): it becomes a
 segment, and is compacted with the newest segments while these are not much larger, so that sizes grow by a ratio
-(size-tiered compaction). The state value then has the memtable and the hashes that it shadows, and its header the
+(size-tiered compaction). The state value then has the memtable and the hashes that it shadows. Its header has the
 segments' names.
 
-Compaction removes superseded and expired rows of segments. It merges one range of hashes after another, so that it has
-some megabytes of rows in memory, however large the segments are. Expired rows are never returned; in segments they are
+Compaction removes superseded and expired rows of segments. It merges one range of hashes after another, so only some
+megabytes of rows are in memory, however large the segments are. Expired rows are never returned. Those in segments are
 counted until they are read or compacted.
 
-Without segments the memtable is decoded and returned whole in each batch. With segments it costs 0.1 ms for each
-segment that a batch opens, and a binary search for each segment and touched key (``SegmentOptions``: writing).
-Timers, and left rows that wait for a version, are not such tables: they stay in the state value. Rows that wait for the
-watermark have files of their own (``waiting_rows``).
+Without segments the memtable is decoded and returned whole in each batch. With segments a batch costs 0.1 ms for each
+segment that it opens, and a binary search for each segment and touched key. ``SegmentOptions`` has the cost of writing.
+Timers, and left rows that wait for a version, stay in the state value, in other tables. Rows that wait for the
+watermark have other files (``waiting_rows``).
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 
 
 def ranges(starts: NDArray[np.int64], stops: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the numbers of one or more ranges, one range after the other."""
+    """Return the integers of one or more ranges, one range after the other; stops are excluded."""
     lengths = stops - starts
     ends = np.cumsum(lengths)
     positions: NDArray[np.int64] = np.arange(ends[-1]) + np.repeat(starts - (ends - lengths), lengths)
@@ -69,21 +69,21 @@ def ranges(starts: NDArray[np.int64], stops: NDArray[np.int64]) -> NDArray[np.in
 def with_fewer(before: NDArray[np.uint64], after: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Return the distinct hashes that occur less often after than before."""
     distinct, counts = np.unique(before, return_counts=True)
-    left = np.sort(after)
-    still = np.searchsorted(left, distinct, "right") - np.searchsorted(left, distinct, "left")
-    return distinct[still < counts]
+    after = np.sort(after)
+    counts_after = np.searchsorted(after, distinct, "right") - np.searchsorted(after, distinct, "left")
+    return distinct[counts_after < counts]
 
 
 def among(values: NDArray[np.uint64], known: NDArray[np.uint64]) -> NDArray[np.bool_]:
-    """Return for each value whether it is among the known ones, which are sorted."""
+    """Return for each value whether it is one of ``known``, which are sorted."""
     if not len(known):
         return np.zeros(len(values), dtype=bool)
-    places = np.minimum(np.searchsorted(known, values), len(known) - 1)
-    return known[places] == values  # type: ignore[no-any-return]
+    positions = np.minimum(np.searchsorted(known, values), len(known) - 1)
+    return known[positions] == values  # type: ignore[no-any-return]
 
 
 SHADOWED = "@owned:"
-"""The prefix under which a state value has the hashes that a memtable shadows; it is part of the stored format."""
+"""The prefix of a state value's tables of shadowed hashes, before the memtable's name; part of the stored format."""
 
 MAX_CHUNKS = 16
 """The number of Arrow chunks (one per batch) above which a stored table is combined into one."""
@@ -94,10 +94,10 @@ _NONE = np.empty(0, dtype=np.uint64)
 
 @dataclass(frozen=True)
 class Expired:
-    """Rows that no read may return any more: those whose time is at most ``cutoff``.
+    """The rule by which rows have expired: those whose time is at most ``cutoff``, which no read returns any more.
 
-    It is in epoch microseconds of ``column``, whose times are on ``axis``, or with None in milliseconds of the last
-    accesses that a state with a time-to-live stores with its values.
+    With a ``column`` it is the time in this column, in epoch microseconds; ``axis`` converts times that are not
+    timestamps. Without one it is the last access, in milliseconds, which a state with a time-to-live stores.
     """
 
     cutoff: int
@@ -106,7 +106,7 @@ class Expired:
 
     @classmethod
     def by_age(cls, watermark: int, age: int, column: str | None, axis: TimeAxis | None) -> Expired:
-        """Return the rows whose time plus an age in microseconds, in whole milliseconds, is at most the watermark."""
+        """Return the rule for rows whose time plus ``age`` microseconds is at most the watermark's millisecond."""
         return cls((watermark + 1) * 1_000 - age - 1, column, axis)
 
     def describe(self) -> list[Any]:
@@ -115,9 +115,9 @@ class Expired:
 
     @classmethod
     def read(cls, described: Sequence[Any], schema: pa.Schema) -> Expired | None:
-        """Return what ``describe`` returned, for a table's columns.
+        """Return the rule that ``describe`` returned, for a table with this schema.
 
-        Release 0.6 and earlier ones left out the axis: None where the column's times need one.
+        None where release 0.6 or earlier wrote it, without the axis, and the column's times need one.
         """
         cutoff, column, *axis = described
         if column is not None and not axis and not is_moment(schema.field(column).type):
@@ -135,7 +135,7 @@ class Expired:
 
 
 class HashRange(NamedTuple):
-    """A range of hashes of keys."""
+    """A range of key hashes, with its first and its last one."""
 
     first: int
     last: int
@@ -146,7 +146,7 @@ class HashRange(NamedTuple):
 
 
 class LargeKey(NamedTuple):
-    """A key that may have more rows in segments than a task's memory allows for, and its table's label (``of``)."""
+    """A key whose rows in segments may be too large for a task's memory; ``of`` is the label of its table."""
 
     of: str
     key: Mapping[str, Any]
@@ -155,7 +155,7 @@ class LargeKey(NamedTuple):
 
 
 class _Surviving(NamedTuple):
-    """Rows of a file in a range that are neither hidden nor superseded, with their hashes; and its tombstones there."""
+    """A file's rows that are neither hidden nor superseded, with their hashes, and its tombstones, within a range."""
 
     rows: pa.Table
     tombstones: NDArray[np.uint64]
@@ -163,17 +163,17 @@ class _Surviving(NamedTuple):
 
 @dataclass
 class _Read:
-    """A batch's reading of segments: the hashes of its rows, and the hashes of which some rows had expired."""
+    """The hashes of the rows that a batch read from segments, and those hashes of which some rows had expired."""
 
     hashes: NDArray[np.uint64]
     expired: NDArray[np.uint64]
 
 
 class SegmentedTable:
-    """The rows of one table, in a memtable and in segments, newest first; the label names them in messages.
+    """The rows of one table, in a memtable and in segments, newest first; messages name the table by its label.
 
-    ``stays`` returns which rows stay in the memtable when it is flushed; None means none. ``large`` is the largest key
-    that was taken and may be too large for a task's memory; None if none was.
+    ``stays`` returns which rows stay in the memtable when it is flushed; without it no row stays. ``large`` is the
+    largest taken key that may need more than a task's memory, or None.
 
     >>> table = SegmentedTable(pa.table({"id": [1, 2], "tier": ["gold", "none"]}), ["id"], "state")
     >>> table.take([pa.table({"id": [1]})]).num_rows, table.rows
@@ -194,7 +194,7 @@ class SegmentedTable:
         self._shadowed = _NONE
         self._expired: Expired | None = None
         self._taken: _Read | None = None
-        # The rows of the memtable that a batch has not taken.
+        # The memtable's rows outside the range of hashes that was taken.
         self._apart = _empty(memtable)
         self._segmenting: SegmentContext | None = None
 
@@ -208,10 +208,10 @@ class SegmentedTable:
         self.memtable = change(self.memtable)
 
     def take(self, keys: Sequence[pa.Table], within: HashRange | None = None) -> pa.Table:
-        """Return the memtable's rows, then those of the keys' hashes in segments; ``put_back`` must follow.
+        """Return the memtable's rows, then the rows of the keys' hashes in segments; ``put_back`` must follow.
 
-        ``within`` takes only a range of hashes, which those of the keys are in. Only rows of these keys may be added.
-        The tables have the key columns in the order of the key, whatever their names.
+        With ``within``, only rows of this range of hashes are taken, and the keys' hashes must be in it. ``put_back``
+        may only add rows of these keys. The tables of ``keys`` have the key's columns in its order, under any names.
         """
         if within is not None:
             is_within = within.has(key_hashes(self.memtable.select(self._key)))
@@ -221,7 +221,7 @@ class SegmentedTable:
             return self.memtable
         wanted = np.unique(np.concatenate([key_hashes(each) for each in keys])) if keys else _NONE
         wanted = wanted[~among(wanted, self._shadowed)]
-        pieces = [_none_of(self.memtable)]
+        pieces = [_empty(self.memtable).add_column(0, pa.field(HASH, pa.uint64()), pa.array([], pa.uint64()))]
         for parts in _segments(self.segments):
             done = [_NONE]
             for part, own in zip(parts, _by_part(wanted, parts), strict=True):
@@ -244,9 +244,9 @@ class SegmentedTable:
         return concat([self.memtable, alive.drop_columns([HASH])])
 
     def _note_large(self, rows: pa.Table) -> None:
-        """Note the largest key of rows of segments, if a task's memory may be too small for it.
+        """Note the largest key among rows of segments if a task's memory may be too small for it.
 
-        The rows of a hash follow each other.
+        Rows with the same hash must be adjacent.
         """
         options = None if self._segmenting is None else self._segmenting.options
         most = 0 if options is None else max(options.key_bytes, 0 if self.large is None else self.large.bytes)
@@ -266,9 +266,9 @@ class SegmentedTable:
                 self.large = LargeKey(self._label, key.as_dict(), piece.num_rows, most)
 
     def put_back(self, rows: pa.Table, origins: NDArray[np.int64]) -> None:
-        """Store rows in place of those that were taken; new rows may only have keys that were taken.
+        """Store rows instead of those that were taken; new rows may only have keys that were taken.
 
-        ``origins`` is the position of each among the taken rows, if it is one of them and unchanged; for a new row any
+        ``origins`` has an entry for each row: for an unchanged one its position among the taken rows, for a new one any
         number that is not such a position.
         """
         count, taken = self.memtable.num_rows, self._taken
@@ -292,7 +292,7 @@ class SegmentedTable:
         self._keep(rows.filter(pa.array(~stays)) if stays.any() else rows, live)
 
     def sizes_of(self, hashes: NDArray[np.uint64]) -> NDArray[np.float64]:
-        """Return about how many bytes of rows the segments have of each hash; the hashes are sorted and distinct."""
+        """Return an estimate of the segments' bytes of rows for each hash; the hashes are sorted and distinct."""
         sizes = np.zeros(len(hashes))
         for parts in _segments(self.segments):
             start = 0
@@ -312,7 +312,7 @@ class SegmentedTable:
         self.rows = rows
 
     def expire(self, expired: Expired) -> None:
-        """Remove what has expired: in memory at once, in segments when it is read or compacted."""
+        """Remove the expired rows: of the memtable at once, of segments when they are read or compacted."""
         young = expired.filter(self.memtable)
         self.rows -= self.memtable.num_rows - young.num_rows
         self.memtable = young
@@ -322,7 +322,7 @@ class SegmentedTable:
     def flush(self, segmenting: SegmentContext) -> int:
         """Write the memtable as a segment if it has outgrown its limit, and return the bytes written.
 
-        The newest segments are compacted with it while they are not larger by the ratio (``SegmentOptions``).
+        The newest segments are compacted with it while the next is not larger by the ratio (``SegmentOptions``).
         """
         options = segmenting.options
         outgrown = None if options is None else self._outgrown(options.limit_bytes)
@@ -366,9 +366,9 @@ class SegmentedTable:
         return sum(part.bytes for part in written)
 
     def move(self, segmenting: SegmentContext, last: int) -> list[Segment]:
-        """Move the rows of memory, of hashes up to ``last``, to a file, which ``adopt`` takes; some may stay.
+        """Move the memtable's rows to a file, for ``adopt``, and return its record; rows that ``stays`` returns stay.
 
-        No earlier file has rows of these hashes.
+        ``last`` is the end of their range of hashes; files that were moved before have only hashes below the range.
         """
         rows = self.memtable
         stays = np.zeros(rows.num_rows, dtype=bool) if self._stays is None else self._stays(rows)
@@ -378,13 +378,13 @@ class SegmentedTable:
         return [replace(part, last=last)] if part else []
 
     def adopt(self, parts: Sequence[Segment], segmenting: SegmentContext) -> None:
-        """Take the parts of a segment that ``move`` returned, in order, into a table without segments."""
+        """Make the files that ``move`` returned, in order, the one segment of this table, which has none yet."""
         if parts:
             self._segmenting, self.segments = segmenting, (*parts[:-1], replace(parts[-1], last=None))
             self.rows += sum(part.rows for part in parts)
 
     def _outgrown(self, limit: int) -> tuple[pa.Table, pa.Table] | None:
-        """Return the memtable's rows to flush, and those that stay; None where the former are within the limit."""
+        """Return the memtable's rows to flush, and those that stay; None where those to flush are within the limit."""
         rows, others = self.memtable, int(self._shadowed.nbytes)
         if rows.nbytes + others <= limit:
             return None
@@ -426,17 +426,17 @@ class SegmentedTable:
     def _by_range(
         self, segments: Sequence[tuple[Segment, ...]], hidden: NDArray[np.uint64], size: int, range_bytes: int
     ) -> Iterator[tuple[int, int, Iterator[_Surviving]]]:
-        """Yield ranges of hashes, each with its first and last hash, and the surviving rows of segments, newest first.
+        """Yield ranges of hashes: the first and last hash, and the surviving rows of the segments, newest first.
 
-        Hidden hashes and those of a newer segment have no surviving rows. A range has about ``range_bytes`` of a table
-        of ``size`` bytes.
+        A row survives if its hash is neither in ``hidden`` nor among the rows and tombstones of a newer segment. A
+        table of ``size`` bytes is divided into ranges of about ``range_bytes``.
         """
         count = max(1, -(-size // range_bytes))
         bounds = [HASHES * number // count for number in range(count + 1)]
         opened: dict[Segment, OpenSegment] = {}
         for first, after in pairwise(bounds):
             within = [_parts_between(parts, first, after - 1) for parts in segments]
-            # A file that several ranges need is opened once: elsewhere than on a local disk it is read as a whole.
+            # A file that several ranges need is opened once, since a file of a non-local store is read as a whole.
             opened = {part: opened.get(part) or self._open(part) for parts in within for part in parts}
             hidden_within = _sliced(hidden, first, after - 1)
             yield first, after - 1, self._surviving(within, opened, hidden_within, first, after - 1)
@@ -466,7 +466,7 @@ class SegmentedTable:
         return part.open(self._segmenting.store)
 
     def _adapted(self, rows: pa.Table) -> pa.Table:
-        """Return rows of a segment, with their hashes, in the table's present columns."""
+        """Return rows of a segment, with their hashes, converted to the table's present columns."""
         return evolve(rows, pa.schema([rows.schema.field(0), *self.memtable.schema]), self._label)
 
     def describe(self) -> dict[str, Any]:
@@ -479,7 +479,7 @@ class SegmentedTable:
         return pa.table({HASH: pa.array(self._shadowed)})
 
     def attach(self, described: Mapping[str, Any], shadowed: pa.Table, segmenting: SegmentContext) -> None:
-        """Restore what ``describe`` and ``shadowed`` returned; the memtable was loaded before."""
+        """Restore the segments from what ``describe`` and ``shadowed`` returned, after the memtable was loaded."""
         self.rows, self._segmenting = int(described["rows"]), segmenting
         self.segments = tuple(Segment(*each) for each in described["segments"])
         self._shadowed = shadowed.column(0).to_numpy()
@@ -489,15 +489,12 @@ class SegmentedTable:
 
 def without_shadowed(described: Mapping[str, Any], tables: Mapping[str, pa.Table]) -> dict[str, pa.Table]:
     """Return the tables of a state value, except those of shadowed hashes."""
-    return {
-        name: table
-        for name, table in tables.items()
-        if name.removeprefix(SHADOWED) not in described or name in described
-    }
+    shadowed = {SHADOWED + name for name in described}
+    return {name: table for name, table in tables.items() if name not in shadowed}
 
 
 def _segments(parts: Sequence[Segment]) -> list[tuple[Segment, ...]]:
-    """Return segments, each with its parts, of which the last has no last hash."""
+    """Return the parts grouped by segment; the part whose ``last`` is None is a segment's last one."""
     segments: list[tuple[Segment, ...]] = []
     start = 0
     for number, part in enumerate(parts, start=1):
@@ -520,7 +517,7 @@ def _parts_between(parts: Sequence[Segment], first: int, last: int) -> Sequence[
 
 
 def _by_part(wanted: NDArray[np.uint64], parts: Sequence[Segment]) -> list[NDArray[np.uint64]]:
-    """Return sorted hashes by the part of a segment that may have them."""
+    """Return sorted hashes split by the part of a segment that may have them."""
     ends = np.array([part.last for part in parts[:-1]], dtype=np.uint64)
     return np.split(wanted, np.searchsorted(wanted, ends, "right"))
 
@@ -534,11 +531,6 @@ def _hashes_of(rows: pa.Table) -> NDArray[np.uint64]:
     return rows.column(0).to_numpy()  # type: ignore[no-any-return]
 
 
-def _none_of(rows: pa.Table) -> pa.Table:
-    """Return an empty table that also has the column of hashes."""
-    return _empty(rows).add_column(0, pa.field(HASH, pa.uint64()), pa.array([], pa.uint64()))
-
-
 def _empty(rows: pa.Table) -> pa.Table:
     return rows.schema.empty_table()
 
@@ -546,11 +538,11 @@ def _empty(rows: pa.Table) -> pa.Table:
 def by_key_range(
     tables: Collection[SegmentedTable], rows: Sequence[tuple[pa.Table, pa.Table]], options: SegmentOptions | None
 ) -> Iterator[tuple[HashRange | None, list[pa.Table]]]:
-    """Yield ranges of hashes, each with the rows of each table of ``rows`` that are in it.
+    """Yield ranges of hashes, each with the rows of ``rows`` in it, table by table.
 
-    Each table of ``rows`` comes with its key columns. Of a range's keys, the segments of the tables have about as many
-    bytes as a slice may have, or those of a single key. Where all keys have no more, or without options, there is one
-    range, None, with all rows.
+    ``rows`` are tables, each with its key columns. A range is chosen so that the segments have about a slice's bytes of
+    its keys, or more where a single key has more. Where the segments have less than that in all, or without options,
+    there is one range, None, with all rows.
     """
     if options is None or sum(part.bytes for table in tables for part in table.segments) <= options.slice_bytes:
         yield None, [each for each, _ in rows]
@@ -567,10 +559,9 @@ def by_key_range(
 
 
 def _range_starts(tables: Collection[SegmentedTable], touched: NDArray[np.uint64], slice_bytes: int) -> Iterator[int]:
-    """Yield the hashes with which ranges begin, among those that are touched.
+    """Yield the hashes with which ranges begin, among the touched ones.
 
-    A store may have to fetch a file that is opened, and keeps few: only those up to a range's end are opened before it
-    is taken.
+    Files are opened only as far as the next range needs them: a store may have to fetch each, and caches few.
     """
     ends = {part.last for table in tables for part in table.segments if part.last is not None}
     size, number = 0.0, -1.0
@@ -586,7 +577,7 @@ class Flushed(NamedTuple):
     """The content of a state value after a flush."""
 
     described: dict[str, Any]
-    """For each table with segments, the header's record of it (``SegmentedTable.describe``)."""
+    """The header's records of the tables with segments (``SegmentedTable.describe``)."""
 
     tables: dict[str, pa.Table]
     """The memtables, and the hashes that they shadow."""
@@ -596,7 +587,7 @@ class Flushed(NamedTuple):
 
 
 def flush(tables: Mapping[str, SegmentedTable], segmenting: SegmentContext | None) -> Flushed:
-    """Write memtables that are too large for the state value as segments; None leaves all rows in the state value."""
+    """Write memtables that are too large for the state value as segments; None leaves all rows in memtables."""
     written = 0 if segmenting is None else sum(table.flush(segmenting) for table in tables.values())
     with_segments = {name: table for name, table in tables.items() if table.segments}
     memtables = {name: table.memtable for name, table in tables.items()}
@@ -611,7 +602,7 @@ def attach(
     stored: Mapping[str, pa.Table],
     segmenting: SegmentContext | None,
 ) -> None:
-    """Connect tables whose memtables were loaded from a state value with their segments, as its header has them."""
+    """Attach the segments that a state value's header describes to tables whose memtables were loaded from it."""
     for name, description in described.items():
         if segmenting is None:
             msg = (

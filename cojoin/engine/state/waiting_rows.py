@@ -3,13 +3,14 @@
 Rows in memory are part of the state value. Once they exceed a limit (``SegmentOptions``), they become a run: an
 immutable file next to the checkpoint's segments, whose rows are sorted by timestamp. The state value has each run's
 name, and how many of its rows were taken. A batch takes from each run the rows that the watermark has passed; they are
-the next ones in the file. The state value drops a run without further rows; its file is deleted as that of a segment.
+the next ones in the file. Once all rows of a run are taken, the state value no longer names it, and its file is deleted
+as a segment's would be.
 
 Due rows are taken in slices of time of some megabytes each. All rows of one millisecond are in one slice. When there
 are many small runs, they are merged into larger ones. A snapshot reads all runs into memory.
 
-A run costs a sort and a file when it is written. In each batch in which rows of it are due, it is opened and its
-timestamps are read, in some 0.1 to 2 ms; where the store is not local, the file is read as a whole.
+Writing a run costs a sort and a file. Each batch in which rows of a run are due opens it and reads its timestamps, in
+some 0.1 to 2 ms; a file of a non-local store is read as a whole.
 """
 
 from __future__ import annotations
@@ -32,21 +33,21 @@ if TYPE_CHECKING:
     from cojoin.engine.state.segments import SegmentStore
 
 _TIME = "@time"
-"""The name of a run's first column, of timestamps; it is found by its position, as an input may have such a column."""
+"""The name of a run's first column, of timestamps. It is read by its position, since an input may use the name, too."""
 
 _MOST_RUNS = 16
-"""The number of small runs that are merged."""
+"""The most runs that are merged at a time, and the most small runs that a key group keeps."""
 
 _BATCH_BYTES = 1 << 20
 _SAMPLES = 4
-"""The number of samples by which a slice is measured."""
+"""The number of samples in a slice; their timestamps and bytes decide where it ends."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """The record of a run in the state value: its file, the timestamps of its first and last row, and rows taken.
+    """The record of a run in the state value: its file, and the number of its rows that were taken.
 
-    ``first`` is that of the first row that was not taken; timestamps are epoch milliseconds.
+    ``first`` and ``last`` are the timestamps of the first and the last of the other rows, in epoch milliseconds.
     """
 
     file: Segment
@@ -77,21 +78,21 @@ class Run:
         """Return the rows up to a timestamp, and the record of the run without them; None where no row remains."""
         table, times = self._open(store)
         stop = int(np.searchsorted(times, until, "right"))
-        left = None if stop == len(times) else replace(self, first=int(times[stop]), taken=self.taken + stop)
-        return table.slice(0, stop), left
+        rest = None if stop == len(times) else replace(self, first=int(times[stop]), taken=self.taken + stop)
+        return table.slice(0, stop), rest
 
     def samples(self, until: int, share: int, store: SegmentStore) -> Iterator[tuple[int, int]]:
-        """Yield the timestamps of some due rows, each with the bytes of the rows between it and the one before.
+        """Yield the timestamps of some due rows, each with the bytes of the rows after the one before it.
 
-        ``share`` is the largest number of bytes between two of them.
+        The rows of one sample have about ``share`` bytes.
         """
         _, times = self._open(store)
         due = times[: int(np.searchsorted(times, until, "right"))]
-        row = max(1, self.file.bytes // self.file.rows)
-        step = max(1, share // row)
-        yield from ((int(time), step * row) for time in due[step - 1 :: step])
+        row_bytes = max(1, self.file.bytes // self.file.rows)
+        step = max(1, share // row_bytes)
+        yield from ((int(time), step * row_bytes) for time in due[step - 1 :: step])
         if len(due) % step:
-            yield int(due[-1]), len(due) % step * row
+            yield int(due[-1]), len(due) % step * row_bytes
 
     def _open(self, store: SegmentStore) -> tuple[pa.Table, NDArray[np.int64]]:
         table = pa.ipc.open_file(self.file.content(store)).read_all().slice(self.taken)
@@ -99,9 +100,9 @@ class Run:
 
 
 class WaitingRows:
-    """The rows of one input that wait, in memory and in runs.
+    """The rows of one input that wait for the watermark, in memory and in runs.
 
-    ``millis`` returns the timestamps of rows, ``evolved`` converts rows of a run to the input's present columns.
+    ``millis`` returns the timestamps of rows. ``evolved`` converts rows of a run to the input's present columns.
     """
 
     def __init__(
@@ -124,7 +125,7 @@ class WaitingRows:
         """Return all rows; all runs are read."""
         if not self.runs:
             return self.memory
-        pieces = [run.rows_up_to(run.last, self._opened)[0] for run in self.runs]
+        pieces = [run.rows_up_to(run.last, self._run_store)[0] for run in self.runs]
         return concat([self.memory, *map(self._evolved, pieces)])
 
     def forget(self) -> None:
@@ -136,28 +137,29 @@ class WaitingRows:
         return any(run.first <= until for run in self.runs)
 
     def samples(self, until: int, slice_bytes: int) -> list[tuple[int, int]]:
-        """Return timestamps of due rows in runs, and the bytes for which each stands (``slice_bounds``)."""
+        """Return timestamps of due rows in runs, each with the bytes of the rows up to it, for ``slice_bounds``."""
         due = [run for run in self.runs if run.first <= until]
         share = slice_bytes // (_SAMPLES * max(1, len(due)))
-        return [sample for run in due for sample in run.samples(until, share, self._opened)]
+        return [sample for run in due for sample in run.samples(until, share, self._run_store)]
 
     def take(self, until: int) -> pa.Table:
         """Return the rows of runs up to a timestamp, and remove them."""
         pieces, runs = [self.memory.slice(0, 0)], []
         for run in self.runs:
-            left: Run | None = run
+            rest: Run | None = run
             if run.first <= until:
-                rows, left = run.rows_up_to(until, self._opened)
+                rows, rest = run.rows_up_to(until, self._run_store)
                 pieces.append(self._evolved(rows))
-            if left is not None:
-                runs.append(left)
+            if rest is not None:
+                runs.append(rest)
         self.runs = tuple(runs)
         return concat(pieces)
 
     def flush(self, segmenting: SegmentContext) -> int:
         """Write the rows in memory as a run if they exceed the limit, and return the bytes written.
 
-        Small runs that are there already are merged first, if they are many. Key groups do that in different batches.
+        Before that, small runs are merged if there are many. The number differs by key group, so that the key groups
+        merge theirs in different batches.
         """
         options = segmenting.options
         if options is None or self.memory.nbytes <= options.waiting_bytes or not self.memory.num_rows:
@@ -173,30 +175,30 @@ class WaitingRows:
         return sum(run.file.bytes for run in written)
 
     def move(self, store: SegmentStore) -> list[Run]:
-        """Move the rows in memory to a run in a store, which ``adopt`` takes."""
+        """Move the rows in memory to a run in another store, for ``adopt``, and return its record."""
         rows, self.memory = self.memory, self.memory.slice(0, 0)
         return [_write(SegmentContext(store), rows, self._millis(rows))] if rows.num_rows else []
 
     def adopt(self, runs: Sequence[Run], store: SegmentStore, segmenting: SegmentContext) -> None:
-        """Take the rows of runs of another store, each of all times, merged some at a time into runs of fewer times."""
+        """Copy the rows of another store's runs, some runs at a time, into runs that each have one slice of time."""
         assert segmenting.options is not None
         self._store = segmenting.store
         for start in range(0, len(runs), _MOST_RUNS):
-            some = tuple(runs[start : start + _MOST_RUNS])
-            self.runs += self._merged(some, store, segmenting, segmenting.options.slice_bytes)
+            merged = tuple(runs[start : start + _MOST_RUNS])
+            self.runs += self._merged(merged, store, segmenting, segmenting.options.slice_bytes)
 
     def _merged(
         self, runs: tuple[Run, ...], store: SegmentStore, segmenting: SegmentContext, slice_bytes: int
     ) -> tuple[Run, ...]:
-        """Return runs with the rows of others in a store, each of a slice of time of about so many bytes."""
-        rest = WaitingRows(self.memory.slice(0, 0), self._millis, self._evolved)
-        rest.runs, rest._store = runs, store
+        """Write the rows of runs of ``store`` as new runs, each with a slice of time of about ``slice_bytes``."""
+        source = WaitingRows(self.memory.slice(0, 0), self._millis, self._evolved)
+        source.runs, source._store = runs, store
         last = max(run.last for run in runs)
-        slices = (rest.take(until) for until in slice_bounds(rest.samples(last, slice_bytes), last, slice_bytes))
+        slices = (source.take(until) for until in slice_bounds(source.samples(last, slice_bytes), last, slice_bytes))
         return tuple(_write(segmenting, rows, self._millis(rows)) for rows in slices if rows.num_rows)
 
     @property
-    def _opened(self) -> SegmentStore:
+    def _run_store(self) -> SegmentStore:
         assert self._store is not None
         return self._store
 
@@ -218,9 +220,9 @@ class WaitingRows:
 
 
 def slice_bounds(samples: Sequence[tuple[int, int]], until: int, slice_bytes: int) -> list[int]:
-    """Return the timestamps at which slices of about so many bytes end; the last is ``until``.
+    """Return the timestamps at which slices of about ``slice_bytes`` end; the last is ``until``.
 
-    ``samples`` are timestamps, each with the bytes for which it stands.
+    ``samples`` are timestamps, each with the bytes of the rows up to it that no earlier sample counts.
 
     >>> slice_bounds([(1, 60), (5, 60), (7, 60), (7, 60), (9, 10)], 9, 100)
     [5, 7, 9]

@@ -1,9 +1,9 @@
-"""The moments of event times that are not timestamps: of times without a zone, of dates and of whole numbers.
+"""Computes the moments of event times that are not timestamps: times without a zone, dates and whole numbers.
 
-A row keeps its column as it came; only the moment is computed, wherever the engine needs it. A date is its midnight in
-the zone. A clock change repeats an hour of local time or leaves one out; ``clock_change`` is the offset that such a
-time has, the one *before* the change or the one *after* it. So of a repeated hour *before* is the first, and a time
-that is left out moves forward by the gap. (Python's ``fold``, PEP 495; Spark takes *before*, too.)
+A row's column stays as it is; the engine computes the moment where it needs it. The moment of a date is its midnight in
+the zone. A clock change repeats an hour of local time or leaves one out. For a time in such an hour ``clock_change``
+chooses the zone's offset: the one *before* the change, or the one *after* it. With *before*, a repeated time is the
+first of the two, and a time that is left out moves forward by the gap. Python's ``fold=0`` (PEP 495) and Spark do so.
 
 It costs two conversions for times and dates, some 0.1 µs a row, and a multiplication for numbers.
 """
@@ -39,6 +39,7 @@ ClockChange: TypeAlias = Literal["before", "after", "reject"]
 
 _FACTORS: Mapping[str, int] = {"s": 1_000_000, "ms": 1_000, "us": 1}
 _LOCAL, _FURTHEST = pa.timestamp("us"), 2 * 86_400_000_000
+"""The type of local times, and a span in microseconds that no zone's offset reaches."""
 
 
 def is_local(dtype: pa.DataType) -> bool:
@@ -87,20 +88,20 @@ class TimeAxis:
     clock_change: ClockChange = "before"
 
     def describe(self) -> dict[str, Any]:
-        """Return the axis as JSON values, by the names of ``Input``'s arguments."""
+        """Return the axis as JSON values, under the names of ``Input``'s arguments."""
         if self.unit is not None:
             return {"time_unit": self.unit}
         return {"time_zone": self.zone, "clock_change": self.clock_change}
 
     @classmethod
     def read(cls, described: Mapping[str, Any]) -> TimeAxis | None:
-        """Return the axis in the description of an input; None where it has none."""
+        """Return the axis from an input's description; None if it has none."""
         zone, unit = described.get("time_zone"), described.get("time_unit")
         return None if zone is None and unit is None else cls(zone, unit, described.get("clock_change", "before"))
 
     @classmethod
     def of(cls, zone: Any, unit: Any, clock_change: Any, label: str) -> TimeAxis | None:
-        """Return the axis of an input's arguments; None where its times are timestamps.
+        """Return the axis that an input's arguments declare; None where its times are timestamps.
 
         Raises:
             ConfigurationError: The zone or the unit does not exist, both are given, or a word is unknown.
@@ -117,13 +118,13 @@ class TimeAxis:
             _check_zone(zone, label)
         check_word(f"{label}: clock_change", clock_change, get_args(ClockChange))
         if clock_change != "before" and zone is None:
-            msg = f"{label}: clock_change={clock_change!r}: only times with time_zone= have them; leave it out"
+            msg = f"{label}: clock_change={clock_change!r}: only times with time_zone= have clock changes; leave it out"
             raise ConfigurationError(msg)
         return None if zone is None and unit is None else cls(zone, unit, clock_change)
 
     @property
     def expected(self) -> str:
-        """The values that the axis is for, with the argument, for messages."""
+        """The values that the axis converts, with the argument, for messages."""
         return "a time without a zone or a date with time_zone=" if self.zone else "a whole number with time_unit="
 
     @property
@@ -132,17 +133,16 @@ class TimeAxis:
         return int(((1 << 63) - 1) // _FACTORS[str(self.unit)])
 
     def takes(self, dtype: pa.DataType) -> bool:
-        """Return whether the axis is for values of a type."""
+        """Return whether the axis converts values of a type."""
         return is_local(dtype) if self.unit is None else is_whole(dtype)
 
     def micros(self, column: pa.ChunkedArray) -> NDArray[np.int64]:
-        """Return the moments of a column in epoch microseconds; a null, and a value without a moment, is 0."""
+        """Return the moments of a column in epoch microseconds; a null, and a value that is out of range, is 0."""
         return self._moments(column)[0]
 
     def misfits(self, column: pa.ChunkedArray) -> NDArray[np.bool_]:
         """Return which values have no moment: those out of range, and with ``"reject"`` those of a clock change."""
-        _, misfits, changed = self._moments(column)
-        return misfits | changed if self.clock_change == "reject" else misfits
+        return self._moments(column)[1]
 
     def changed(self, column: pa.ChunkedArray) -> NDArray[np.bool_]:
         """Return which values are local times that a clock change repeats or leaves out."""
@@ -150,19 +150,16 @@ class TimeAxis:
 
     def timestamps(self, column: pa.ChunkedArray) -> pa.Array:
         """Return the moments of a column as ``timestamp[us, UTC]``; null where there is none."""
-        moments, misfits, changed = self._moments(column)
-        without = misfits | changed if self.clock_change == "reject" else misfits
-        nulls = pc.is_null(column).to_numpy() | without
-        return pa.array(moments, mask=nulls).cast(pa.timestamp("us", "UTC"))
+        moments, misfits, _ = self._moments(column)
+        return pa.array(moments, mask=pc.is_null(column).to_numpy() | misfits).cast(pa.timestamp("us", "UTC"))
 
     def _moments(self, column: pa.ChunkedArray) -> tuple[NDArray[np.int64], NDArray[np.bool_], NDArray[np.bool_]]:
-        """Return the moments, which values are out of range, and which a clock change concerns."""
+        """Return the results of ``micros``, ``misfits`` and ``changed``."""
         is_null = pc.is_null(column).to_numpy()
         if self.unit is not None:
             numbers, factor = _numbers(column), _FACTORS[self.unit]
             misfits = (numbers > self.largest) | (numbers < -self.largest)
             return np.where(misfits, 0, numbers) * factor, misfits, np.zeros(len(column), dtype=bool)
-        # Days and microseconds of 64 bits: a date of 32 bits is always in range.
         local = column.cast(_LOCAL)
         numbers = _numbers(local)
         first, last = (
@@ -170,7 +167,7 @@ class TimeAxis:
             for side in ("earliest", "latest")
         )
         moments, latest = _numbers(first), _numbers(last)
-        # Near the ends of 64 bits the offset would wrap around.
+        # Near the smallest and the largest integer of 64 bits, adding the offset wraps around.
         wraps = np.where(numbers > 0, moments < numbers - _FURTHEST, moments > numbers + _FURTHEST)
         misfits = wraps & ~is_null
         changed = (moments != latest) & ~misfits & ~is_null
@@ -181,11 +178,11 @@ class TimeAxis:
             moments = moments.copy()
             moments[changed] = numbers[changed] - offsets
         moments = np.where(misfits, 0, moments) if misfits.any() else moments
-        return moments, misfits, changed
+        return moments, misfits | changed if self.clock_change == "reject" else misfits, changed
 
 
 def micros_of(table: pa.Table, column: str, axis: TimeAxis | None) -> NDArray[np.int64]:
-    """Return the moments of a column in epoch microseconds, of timestamps without an axis; a null becomes 0."""
+    """Return the moments of a column in epoch microseconds, a null as 0; without an axis it has timestamps."""
     return event_micros(table, column) if axis is None else axis.micros(table.column(column))
 
 
@@ -195,7 +192,7 @@ def _numbers(column: pa.ChunkedArray) -> NDArray[np.int64]:
 
 
 def _check_zone(zone: Any, label: str) -> None:
-    """Check that a time zone exists where rows are joined."""
+    """Check that pyarrow, which computes the moments, has the time zone."""
     try:
         if not isinstance(zone, str) or not zone:
             raise ValueError  # noqa: TRY301 - one message for every wrong zone

@@ -1,13 +1,12 @@
-"""A user's Python values as Arrow: checked against the declared type, converted, and encoded.
+"""Converts a user's Python values to Arrow, and checks them against the declared type.
 
-A state stores the converted value. It is of the exact class, it is a copy, and it equals the value that is decoded
-after a restart: 5 stored as ``double`` reads as 5.0, 0.1 stored as ``float`` reads as the nearest float, and changing a
-list after ``update`` does not change the state. A ``coercer`` is compiled once for each type.
+A state stores the converted value. It has the type's exact class, is a copy, and equals the value that is decoded after
+a restart: 5 stored as ``double`` reads as 5.0, 0.1 stored as ``float`` reads as the nearest float, and changing a list
+after ``update`` does not change the state. A ``coercer`` is compiled once for each type.
 
 Output rows are many, so pyarrow converts them column by column. A column with values that pyarrow would change (1.5 to
-the integer 1, 5 to a timestamp) first goes through a ``coercer``. The row at fault is searched for only when a column
-is refused. Nested values are encoded column by column at every level: only leaves go through pyarrow's conversion of
-Python values.
+the integer 1, 5 to a timestamp) first goes through a ``coercer``. Only if a column is refused, its rows are searched
+for the one at fault. Nested values are encoded column by column at every level: pyarrow converts only their leaves.
 """
 
 from __future__ import annotations
@@ -75,15 +74,15 @@ def _encode_structs(values: Sequence[Any], dtype: pa.StructType) -> pa.Array:
 
 
 Coercer: TypeAlias = "Callable[[Any], Any]"
-"""Returns the value that is stored for a user's value; raises ``FunctionError`` where it does not fit."""
+"""A function that returns the stored form of a user's value; raises ``FunctionError`` where it does not fit."""
 
 _INTEGERS = {pa.int8(): 8, pa.int16(): 16, pa.int32(): 32, pa.int64(): 64}
 
 
 def coercer(dtype: pa.DataType, label: str) -> Coercer:
-    """Return a function that checks and converts values of one type; None passes, since states may be null.
+    """Return a function that checks and converts values of one type; None stays None, since states may be null.
 
-    The label names in messages what has the type, such as ``"EnrichTrades: state 'customer'"``.
+    The label names in messages the state or field of this type, such as ``"EnrichTrades: state 'customer'"``.
 
     >>> coercer(pa.float64(), "state 'total'")(5)
     5.0
@@ -93,14 +92,14 @@ def coercer(dtype: pa.DataType, label: str) -> Coercer:
 
 
 def has_mutable_parts(dtype: pa.DataType) -> bool:
-    """Return whether values of this type contain a list or a dict, which a reader could change."""
+    """Return whether values of this type contain a list or a dict, which a user could change."""
     if pa.types.is_struct(dtype):
         return any(has_mutable_parts(field.type) for field in dtype)
     return bool(pa.types.is_list(dtype) or pa.types.is_map(dtype))
 
 
 def converter(dtype: pa.DataType, label: str) -> Coercer:  # noqa: PLR0911 - one a type
-    """Return what ``coercer`` does, of which None is refused, too."""
+    """Return a function like that of ``coercer``, which refuses None."""
     types = pa.types
     if types.is_struct(dtype):
         return _struct_converter(dtype, label)
@@ -121,7 +120,7 @@ def converter(dtype: pa.DataType, label: str) -> Coercer:  # noqa: PLR0911 - one
 
 
 def _plain_converter(dtype: pa.DataType, label: str) -> Coercer:
-    """Return the check of a type whose values only need a class; a subclass is converted where Arrow can't hold it."""
+    """Return the converter of a type that only needs values of a class; it converts subclasses that Arrow refuses."""
     types = pa.types
     if types.is_string(dtype):
         return lambda value: value if type(value) is str else str.__str__(_expect(value, str, dtype, label))
@@ -147,8 +146,8 @@ def _map_converter(dtype: pa.MapType, label: str) -> Coercer:
             raise misfit(value, dtype, label)
         converted = {freeze(key(k)): item(v) for k, v in pairs}
         if len(converted) < len(value):
-            # As two NaN, or two numbers that are one float.
-            msg = f"{misfit(value, dtype, label)}; several of its keys are one {type_to_ddl(dtype.key_type)}: leave one"
+            # Such as two NaN, or two numbers with the same nearest float.
+            msg = f"{misfit(value, dtype, label)}; several keys become the same {type_to_ddl(dtype.key_type)}: keep one"
             raise FunctionError(msg)
         return converted
 
@@ -250,9 +249,9 @@ def _struct_converter(dtype: pa.StructType, label: str) -> Coercer:
 
 
 def _exact_struct_check(dtype: pa.StructType) -> Callable[[Any], bool]:
-    """Return a quick check that a struct's values need no conversion; where it fails, the full conversion decides.
+    """Return a quick check whether a struct's values need no conversion; if it returns False, they are converted.
 
-    Most structs have exactly the expected classes, and one lookup of the tuple of their classes shows it.
+    The values of most structs have exactly the expected classes; one lookup of the tuple of these classes is enough.
     """
     exact = [_exact_class(field.type) for field in dtype]
     limits = [
@@ -285,7 +284,7 @@ def _exact_struct_check(dtype: pa.StructType) -> Callable[[Any], bool]:
 
 
 def _exact_class(dtype: pa.DataType) -> type | None:
-    """Return the class whose values are stored unchanged; None where every value needs the full conversion."""
+    """Return the class whose values are stored unchanged; None where every value is converted."""
     types = pa.types
     if dtype in _INTEGERS:
         return int
@@ -319,6 +318,7 @@ def misfit(value: Any, dtype: pa.DataType, label: str) -> FunctionError:
 
 
 _REFUSALS = (FunctionError, pa.ArrowException, TypeError, ValueError, OverflowError)
+"""The errors of ``encode_column`` about a value that does not fit."""
 
 _FAITHFUL: tuple[tuple[Callable[[pa.DataType], bool], frozenset[type]], ...] = (
     (pa.types.is_integer, frozenset({int})),
@@ -332,7 +332,7 @@ _FAITHFUL: tuple[tuple[Callable[[pa.DataType], bool], frozenset[type]], ...] = (
     (pa.types.is_duration, frozenset({timedelta})),
     (pa.types.is_time, frozenset({time})),
 )
-"""The classes whose values pyarrow stores unchanged or refuses, by type; any other class is converted first."""
+"""The classes whose values pyarrow stores unchanged or refuses, by type; other values are converted first."""
 
 
 def encode_rows(rows: list[Any], schema: pa.Schema, label: str) -> pa.Table:
@@ -358,7 +358,7 @@ def encode_rows(rows: list[Any], schema: pa.Schema, label: str) -> pa.Table:
 
 
 def encode_input(rows: list[Any], schema: pa.Schema, label: str) -> pa.Table:
-    """Return the same for rows of an input, whose errors are ``SchemaError``."""
+    """Return rows of an input as ``encode_rows`` does, but raise ``SchemaError`` where one does not fit."""
     try:
         return encode_rows(rows, schema, label)
     except FunctionError as error:
@@ -369,7 +369,7 @@ def encode_column(values: Sequence[Any], dtype: pa.DataType) -> pa.Array:
     """Return Python values as an Arrow column.
 
     Raises:
-        FunctionError: A value does not fit; for some values it is pyarrow's own error or a ``ValueError`` instead.
+        FunctionError: A value does not fit; for some values it is another error of ``_REFUSALS``.
     """
     if pa.types.is_nested(dtype):
         return encode_entries(list(map(coercer(dtype, ""), values)), dtype)
@@ -392,7 +392,7 @@ def _faithful_classes(dtype: pa.DataType) -> frozenset[type]:
 
 
 def _encode_moments(values: Sequence[datetime | None], dtype: pa.TimestampType) -> pa.Array:
-    """Return datetimes in UTC, or without a zone, in a fifth of the time that pyarrow takes."""
+    """Encode datetimes that are in UTC or have no zone, in a fifth of the time that pyarrow takes."""
     epoch = datetime(1970, 1, 1, tzinfo=timezone.utc if dtype.tz else None)
     since = [None if value is None else value - epoch for value in values]
     return pa.array(since, pa.duration("us")).view(pa.int64()).view(dtype)

@@ -101,8 +101,8 @@ def test_what_is_described_is_read_again(axis: TimeAxis | None) -> None:
         (("", None, "before"), "time_zone: expected a zone's name, .* got ''"),
         ((None, "minute", "before"), "time_unit: expected 's', 'ms' or 'us', got 'minute'"),
         (("UTC", "s", "before"), "expected time_zone= for times without a zone and dates, or time_unit= .*, got both"),
-        ((None, "s", "after"), "clock_change='after': only times with time_zone= have them; leave it out"),
-        ((None, None, "reject"), "clock_change='reject': only times with time_zone= have them"),
+        ((None, "s", "after"), "clock_change='after': only times with time_zone= have clock changes; leave it out"),
+        ((None, None, "reject"), "clock_change='reject': only times with time_zone= have clock changes"),
         (("UTC", None, "later"), "clock_change: expected 'before', 'after' or 'reject', got 'later'"),
     ],
 )
