@@ -41,6 +41,9 @@ _FACTORS: Mapping[str, int] = {"s": 1_000_000, "ms": 1_000, "us": 1}
 _LOCAL, _FURTHEST = pa.timestamp("us"), 2 * 86_400_000_000
 """The type of local times, and a span in microseconds that no zone's offset reaches."""
 
+_LAST_DAY = ((1 << 63) - 1) // 86_400_000_000
+"""The largest date, in days since 1970, whose microseconds have 64 bits."""
+
 
 def is_local(dtype: pa.DataType) -> bool:
     """Return whether values of a type are local times: dates, and times without a zone.
@@ -160,6 +163,11 @@ class TimeAxis:
             numbers, factor = _numbers(column), _FACTORS[self.unit]
             misfits = (numbers > self.largest) | (numbers < -self.largest)
             return np.where(misfits, 0, numbers) * factor, misfits, np.zeros(len(column), dtype=bool)
+        is_beyond = np.zeros(len(column), dtype=bool)
+        if pa.types.is_date32(column.type):
+            is_beyond = np.abs(_numbers(column.cast(pa.int32()))) > _LAST_DAY
+            if is_beyond.any():
+                column = pc.replace_with_mask(column, pa.array(is_beyond), pa.scalar(None, column.type))
         local = column.cast(_LOCAL)
         numbers = _numbers(local)
         first, last = (
@@ -169,7 +177,7 @@ class TimeAxis:
         moments, latest = _numbers(first), _numbers(last)
         # Near the smallest and the largest integer of 64 bits, adding the offset wraps around.
         wraps = np.where(numbers > 0, moments < numbers - _FURTHEST, moments > numbers + _FURTHEST)
-        misfits = wraps & ~is_null
+        misfits = (wraps | is_beyond) & ~is_null
         changed = (moments != latest) & ~misfits & ~is_null
         if changed.any():
             side = last if self.clock_change == "after" else first

@@ -71,6 +71,18 @@ def test_a_date_is_its_midnight() -> None:
     assert night.as_py() == datetime(2026, 3, 28, 22, tzinfo=timezone.utc)
 
 
+def test_a_date_has_a_moment_if_its_microseconds_have_64_bits() -> None:
+    last = ((1 << 63) - 1) // 86_400_000_000
+    days = pa.chunked_array([pa.array([last - 1, 1 - last, last + 1, -last - 1, -(1 << 31), None], pa.int32())])
+    found = TimeAxis(zone="Europe/Berlin")
+    assert found.misfits(days.cast(pa.date32())).tolist() == [False, False, True, True, True, False]
+    assert TimeAxis(zone="UTC").micros(days.cast(pa.date32())).tolist() == [
+        (last - 1) * 86_400_000_000,
+        (1 - last) * 86_400_000_000,
+        *[0] * 4,
+    ]
+
+
 @pytest.mark.parametrize(("unit", "factor"), [("s", 1_000_000), ("ms", 1_000), ("us", 1)])
 def test_a_whole_number_is_a_moment_if_its_microseconds_have_64_bits(unit: Any, factor: int) -> None:
     axis, largest = TimeAxis(unit=unit), ((1 << 63) - 1) // factor
