@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming import StreamingQuery
 
 WAYS = (("few rows", "plain"), ("few rows", "cojoin"), ("empty", "cojoin"), ("idle", "plain"), ("idle", "cojoin"))
-FILES, ROWS, EMPTY_BATCHES, IDLE_SECONDS, DEADLINE_SECONDS = 80, 3, 120, 20, 300
+BATCHES, ROWS, IDLE_SECONDS, DEADLINE_SECONDS = 80, 3, 20, 300
 BEGIN, SECOND = 1_760_000_000_000_000, 1_000_000
 COLUMNS = "k long, at timestamp, v long"
 PARTS = ("latestOffset", "queryPlanning", "walCommit", "addBatch", "commitOffsets")
@@ -83,10 +83,10 @@ def start(spark: SparkSession, case: str, way: str, root: Path) -> cj.Query | No
     return joined.start(output=cj.sinks.delta(f"{root}/out"), checkpoint=f"{root}/checkpoint", trigger=trigger)
 
 
-def run(case: str, way: str, root: Path) -> dict[str, Any]:
-    """Run a query in a new session, and return its figures."""
+def run(case: str, way: str, root: Path, number: int) -> dict[str, Any]:
+    """Run a query of so many batches in a new session, and return the figures of all but the first quarter."""
     spark = open_session("batch")
-    write_inputs(root, FILES if case == "few rows" else 4)
+    write_inputs(root, number if case == "few rows" else 4)
     batches: dict[int, dict[str, float]] = {}
     with Footprint(os.getpid()) as footprint:
         query = start(spark, case, way, root)
@@ -97,11 +97,10 @@ def run(case: str, way: str, root: Path) -> dict[str, Any]:
             time.sleep(IDLE_SECONDS)
             figures = {"cpu": (footprint.cpu_seconds() - before) / IDLE_SECONDS}
         else:
-            wanted = FILES if case == "few rows" else EMPTY_BATCHES
-            _follow(stream, batches, wanted // 4)
+            _follow(stream, batches, number // 4)
             before, first = footprint.cpu_seconds(), max(batches)
-            _follow(stream, batches, wanted)
-            counted = [durations for number, durations in batches.items() if number > first]
+            _follow(stream, batches, number)
+            counted = [durations for batch_id, durations in batches.items() if batch_id > first]
             cpu = (footprint.cpu_seconds() - before) / (max(batches) - first)
             names = ("triggerExecution", *PARTS)
             figures = {"cpu": cpu} | {name: statistics.median(each.get(name, 0) for each in counted) for name in names}
@@ -111,7 +110,7 @@ def run(case: str, way: str, root: Path) -> dict[str, Any]:
             query.await_termination(progress=False)
         stream.awaitTermination()
     if case == "few rows":
-        assert count_rows(result_files(root / "out", "delta")) == FILES * ROWS
+        assert count_rows(result_files(root / "out", "delta")) == number * ROWS
     return figures
 
 
@@ -128,9 +127,9 @@ def _follow(stream: StreamingQuery, batches: dict[int, dict[str, float]], wanted
         time.sleep(0.2)
 
 
-def run_in_process(case: str, way: str) -> dict[str, Any]:
-    """Run a query in a process of its own, and return its figures."""
-    command = [sys.executable, "-m", "benchmarks.batch", "--way", case, way]
+def run_in_process(case: str, way: str, number: int = BATCHES) -> dict[str, Any]:
+    """Run a query of so many batches in a process of its own, and return its figures."""
+    command = [sys.executable, "-m", "benchmarks.batch", "--way", case, way, str(number)]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     return dict(json.loads(done.stdout.splitlines()[-1]))
 
@@ -140,11 +139,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3, help="how often each way runs; 3")
     parser.add_argument("--only", help="a case, such as 'empty'; by default all")
-    parser.add_argument("--way", nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("--way", nargs=3, help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     if chosen.way is not None:
         with tempfile.TemporaryDirectory(prefix="cojoin-batch-") as name:
-            print(json.dumps(run(*chosen.way, Path(name))))
+            case, one_way, number = chosen.way
+            print(json.dumps(run(case, one_way, Path(name), int(number))))
         return
     figures: dict[tuple[str, str], list[dict[str, float]]] = {}
     ways = [way for way in WAYS if chosen.only in (None, way[0])]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["PROCESSES"]
 
-_FRAME_ROWS, _BUDGET, _TIMES = 300_000, 32 << 20, 10
+_FRAME_ROWS, _BATCHES, _BUDGET, _TIMES = 300_000, 32, 32 << 20, 10
 
 
 def _frames() -> float:
@@ -27,7 +27,7 @@ def _frames() -> float:
 
 def _empty_batch() -> float:
     """Return the time of a batch without rows, over that of plain Spark's batch of three rows."""
-    ours, floor = (batch.run_in_process(*way) for way in (("empty", "cojoin"), ("few rows", "plain")))
+    ours, floor = (batch.run_in_process(*way, _BATCHES) for way in (("empty", "cojoin"), ("few rows", "plain")))
     return float(ours["triggerExecution"] / floor["triggerExecution"])
 
 
