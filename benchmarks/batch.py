@@ -105,7 +105,7 @@ def run(case: str, way: str, root: Path, number: int) -> dict[str, Any]:
             names = ("triggerExecution", *PARTS)
             figures = {"cpu": cpu} | {name: statistics.median(each.get(name, 0) for each in counted) for name in names}
         if case != "few rows":
-            stream.stop()
+            (query or stream).stop()
         if query is not None:
             query.await_termination(progress=False)
         stream.awaitTermination()

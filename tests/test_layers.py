@@ -207,7 +207,7 @@ MOST_LINES = {
     "kafka": 12_250,
     "metrics": 350,
     "plots": 1_280,
-    "session": 4_550,
+    "session": 4_560,
     "spark": 13_790,
     "sql": 1_400,
     "storage": 2_420,

@@ -14,6 +14,7 @@ import os
 import sys
 import tempfile
 import threading
+import time
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -47,6 +48,7 @@ from cojoin.session.spark_checkpoint import (
 )
 from cojoin.session.spark_errors import (
     SPARK_ERRORS,
+    BatchInterruptedError,
     explain,
     names_missing_table,
     names_table_without_columns,
@@ -61,7 +63,7 @@ if TYPE_CHECKING:
 _ALL = "4.0"
 """The oldest version that cojoin works with, which has most of these names."""
 
-_LISTENER_SECONDS = 30.0
+_WAIT_SECONDS = 30.0
 _ERRORS = ("CONCURRENT_STREAM_LOG_UPDATE", "FOREACH_BATCH_USER_FUNCTION_ERROR", "SCHEMA_NOT_FOUND", "STREAM_FAILED")
 """The names of Spark's errors by which cojoin distinguishes failures, and which no probe raises."""
 
@@ -217,8 +219,8 @@ def _listeners(sample: Sample) -> bool:
 
     sample.adapter.add_listener(lambda: ["probe"], take)
     sample.spark.range(3).observe("probe", F.count(F.lit(1)).alias("rows")).collect()
-    done.wait(_LISTENER_SECONDS)
-    sample.adapter.await_listeners(int(1000 * _LISTENER_SECONDS))
+    done.wait(_WAIT_SECONDS)
+    sample.adapter.await_listeners(int(1000 * _WAIT_SECONDS))
     return observed == {"probe": {"rows": 3}}
 
 
@@ -261,6 +263,26 @@ def _batch_id(sample: Sample) -> bool:
 def _errors(sample: Sample) -> bool:
     missing = _raised(lambda: sample.spark.table("cojoin_no_such_table"))
     return names_missing_table(missing) and _has_errors(sample, "error/error-conditions.json", _ERRORS)
+
+
+def _interruption(sample: Sample) -> bool:
+    begun, ends = threading.Event(), threading.Event()
+
+    def fail(*_: Any) -> None:
+        begun.set()
+        ends.wait(_WAIT_SECONDS)
+        raise BatchInterruptedError
+
+    writer = sample.stream.writeStream.foreachBatch(fail)
+    query = writer.option("checkpointLocation", f"{sample.folder}/interrupted").start()
+    begun.wait(_WAIT_SECONDS)
+    stop = threading.Thread(target=query.stop, daemon=True)
+    stop.start()
+    while query.isActive:
+        time.sleep(0.02)
+    ends.set()
+    stop.join()
+    return query.exception() is None
 
 
 def _deltas_errors(sample: Sample) -> bool:
@@ -353,6 +375,7 @@ PROBES = (
     Probe("state store: key.*, value.groupState.state", "savepoints and read_state", _ALL, "", _state),
     Probe("task property streaming.sql.batchId", "the id of a call's batch", _ALL, "a local property", _batch_id),
     Probe("names of errors", "errors distinguished", _ALL, "", _errors),
+    Probe("the text of an interruption", "a stop in the midst of a batch", _ALL, "a thousand lines", _interruption),
     Probe("names of Delta's errors, where it has Delta", "Delta's errors distinguished", _ALL, "", _deltas_errors),
     Probe(
         "pyspark.cloudpickle",

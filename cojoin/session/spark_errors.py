@@ -79,6 +79,20 @@ _SAME_TRANSACTION = ("ConcurrentTransactionException", "DELTA_CONCURRENT_TRANSAC
 _CODES = re.compile(r"\s*\bSQLSTATE: \w{5}\b")
 
 
+class BatchInterruptedError(Exception):
+    """The error of a batch's function whose query is being stopped; Spark takes its text for an interruption.
+
+    Spark finds the interruption in an error's text by a pattern that needs a stack frame for each further character. A
+    text with the JVM's stack trace overflows the stack of the query's thread, and a thousand lines are printed.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the query is being stopped (py4j.protocol.Py4JJavaError: An error occurred while calling foreachBatch: "
+            "java.lang.InterruptedException)"
+        )
+
+
 def has_own_class(error: BaseException) -> bool:
     """Return whether PySpark has a class for an error of Java's."""
     return isinstance(error, PySparkException)

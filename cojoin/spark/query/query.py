@@ -9,6 +9,7 @@ so a query ends even if no caller waits for it. ``await_termination`` raises the
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 import time
 import traceback
@@ -31,14 +32,20 @@ from cojoin.session.spark_checkpoint import (
     plan_look_at_the_clock,
     stream_settings,
 )
-from cojoin.session.spark_errors import JAVA_ERRORS, explain, has_own_class, names_other_run
+from cojoin.session.spark_errors import (
+    JAVA_ERRORS,
+    BatchInterruptedError,
+    explain,
+    has_own_class,
+    names_other_run,
+)
 from cojoin.spark.query.progress import ProgressLine, query_display
 from cojoin.spark.query.triggers import with_trigger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
     from cojoin.checkpoints.checkpoint import Snapshot
@@ -53,6 +60,8 @@ if TYPE_CHECKING:
 
 _Phase: TypeAlias = "Callable[[], bool]"
 """Starts a phase of a query; returns False where it has nothing to do."""
+
+_LOG = logging.getLogger(__name__)
 
 _COMMIT_SECONDS = 10.0
 _POLL_SECONDS = 1
@@ -328,6 +337,23 @@ class Query(Shown):
             if has_own_class(error) and (self._manifests is None or isinstance(error, AnalysisException)):
                 raise
             raise QueryFailedError(explain(error)) from error
+
+    def _stoppable(self, write: Callable[[DataFrame, int], None]) -> Callable[[DataFrame, int], None]:
+        """Return the function that writes a batch, with a short error where it fails while ``stop`` interrupts it.
+
+        Such a batch has no manifest, so the next start runs it again.
+        """
+
+        def written(emitted: DataFrame, batch_id: int) -> None:
+            try:
+                write(emitted, batch_id)
+            except Exception:
+                if not self._stopping:
+                    raise
+                _LOG.debug("batch %d failed while the query was being stopped", batch_id, exc_info=True)
+                raise BatchInterruptedError from None
+
+        return written
 
     def _follow(self, phases: list[_Phase], at_end: Sequence[Callable[[], None]]) -> None:
         try:

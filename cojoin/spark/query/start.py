@@ -365,7 +365,8 @@ class _Start:
         """Return the function that writes a micro-batch, and then the next load of a static side where it is due."""
         if writer is None:
             return for_workers(self._remote(side))
-        return HistoryHolds(self.streams, self.new.files, self.checkpoint.begins_at).around(writer.and_then(loads))
+        holds = HistoryHolds(self.streams, self.new.files, self.checkpoint.begins_at)
+        return self.query._stoppable(holds.around(writer.and_then(loads)))  # noqa: SLF001 - its own layer
 
     def _remote(self, side: StaticSide | None) -> RemoteWriter:
         new, checkpoint = self.new, self.checkpoint

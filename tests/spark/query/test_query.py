@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import logging
+import threading
 import time
 import weakref
 from typing import TYPE_CHECKING, Any
@@ -368,6 +369,54 @@ def test_a_processing_time_query_takes_what_comes_until_it_is_stopped(spark: Spa
     assert job.run(DRAIN).inputs[0].rows_in == 3
     assert rows(job.out(), "trade_id", "version") == [(1, 1), (2, 2), (3, 2)]
     job.assert_conserved()
+
+
+class Uncaught:
+    """Collects the errors that end threads of the JVM; by py4j it implements Java's handler of these."""
+
+    def __init__(self) -> None:
+        self.errors: list[str] = []
+
+    def uncaughtException(self, thread: Any, error: Any) -> None:  # noqa: N802 - Java's name
+        self.errors.append(f"{thread.getName()}: {error}")
+
+    class Java:
+        implements = ("java.lang.Thread$UncaughtExceptionHandler",)
+
+
+def test_a_stop_in_the_midst_of_a_batch_ends_sparks_thread_without_an_error(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    folders = Folders(tmp_path)
+    folders.add_trades(trades([(1, 1, 10), (2, 1, 30)]))
+    folders.add_customers(customers([(1, 1, 5), (2, 1, 20)]))
+    began, uncaught = threading.Event(), Uncaught()
+
+    def linger(batches: Any) -> Any:
+        time.sleep(60)
+        yield from batches
+
+    def write(frame: DataFrame, _: int) -> None:
+        began.set()
+        # As a sink's job that is interrupted: its error has the stack trace of the JVM.
+        frame.sparkSession.range(1).mapInArrow(linger, "id long").collect()
+
+    job = Job(spark, tmp_path, folders)
+    job.output = write
+    thread: Any = spark.sparkContext._jvm.java.lang.Thread  # type: ignore[union-attr]
+    former = thread.getDefaultUncaughtExceptionHandler()
+    query = job.start()
+    try:
+        thread.setDefaultUncaughtExceptionHandler(uncaught)
+        assert began.wait(60)
+        time.sleep(0.5)
+        query.stop()
+    finally:
+        thread.setDefaultUncaughtExceptionHandler(former)
+    assert query.await_termination()
+    assert query.exception() is None
+    assert uncaught.errors == []
+    assert not job.manifests().batch_ids()
 
 
 def wait_for(query: cj.Query, condition: Any) -> None:
