@@ -527,7 +527,7 @@ def test_slow_writers_are_counted_and_named_and_a_longer_clock_skew_waits_for_th
         shop.order(BEGIN + DAY + HOUR)
         report = shop.run(BEGIN + 2 * DAY, shop.joined(clock_skew=skew))
         outcomes.append((shop.rows()[0], report.inputs[1].late_applied, report.inputs[1].late_commits))
-        assert ("version 2 of 2026-01-01 23:58:00.000 UTC: clock_skew=" in report.ending()) == (skew is None)
+        assert ("version 2 of 2026-01-01 23:58:00.000 UTC: set clock_skew=" in report.ending()) == (skew is None)
     assert outcomes == [("tier 0", 2, 2), ("tier 1", 0, 0)], "of an update the delete and the version"
 
 
