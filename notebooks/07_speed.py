@@ -319,8 +319,9 @@ plt.show()
 # ## How large will my job be?
 #
 # The calculator takes what you know of the rows and gives what to set. It goes by the formula above, and by 10 ms a
-# batch for a megabyte of rows that wait, since these lie in the state values. A batch may take 80 % of the time between
-# two triggers. All was measured on two cores: that more cores divide everything but the 0.66 seconds is an assumption.
+# batch for a megabyte of rows that wait in the state values: beyond 8 MB a key group they lie in files, and cost nothing
+# until they are due. A batch may take 80 % of the time between two triggers. All was measured on two cores: that more
+# cores divide everything but the 0.66 seconds is an assumption.
 # `held` is how long rows wait: the out-of-orderness bound plus the usual lag between the inputs.
 
 
@@ -330,15 +331,14 @@ def size_job(trades_per_second, versions_per_second, keys, *, row_bytes=100, hel
     rows_per_second = trades_per_second + versions_per_second
     waiting = rows_per_second * pd.Timedelta(held).total_seconds()
     waiting_mb, versions_mb = waiting * row_bytes / 1e6, keys * row_bytes / 1e6
-    key_groups = int(np.ceil(max(4, waiting_mb / 10 / cores)) * cores)
-    share = 2 / cores
-    fixed = 0.66 + share * (0.0029 * key_groups + 0.049 * keys / 1e6 + 0.010 * waiting_mb)
+    key_groups, share = 4 * cores, 2 / cores
+    fixed = 0.66 + share * (0.0029 * key_groups + 0.049 * keys / 1e6 + 0.010 * min(waiting_mb, 8 * key_groups))
     a_second = share * rows_per_second / 1.2e6 * (0.63 + 0.35 * max(0, columns - 5))
     shortest = fixed / (0.8 - a_second) if a_second < 0.8 else np.inf
     return {
         "key groups": key_groups,
         "rows that wait": f"{waiting:,.0f}",
-        "MB of them, in state values": f"{waiting_mb:,.0f}",
+        "MB of them": f"{waiting_mb:,.0f}",
         "MB of versions": f"{versions_mb:,.0f}",
         "work for a second's rows, s": f"{a_second:.2f}",
         "shortest trigger, s": f"{shortest:.1f}",
@@ -363,8 +363,8 @@ pd.DataFrame(
 #
 # **`key_groups`**, of `connect`, is the unit of parallel work and of state. A few for each core are right, and a
 # multiple of `spark.sql.shuffle.partitions`, so that all tasks have as many. The default is 32. More are needed only
-# where rows that wait, or timers, are more than some 10 MB a group: they lie in the state value, which is read and
-# written whole in each batch. Results don't depend on the number. It can't change on a checkpoint in use, only by a
+# where timers are more than some 10 MB a group: they lie in the state value, which is read and written whole in each
+# batch. Results don't depend on the number. It can't change on a checkpoint in use, only by a
 # restore (guide [03](03_checkpoints.ipynb)). `connect` warns where empty calls alone would take five seconds a batch.
 #
 # **`spark.sql.shuffle.partitions`** is the number of tasks of the reduce stage. `cj.spark_session()` sets it to the
