@@ -42,9 +42,10 @@ os.chdir(tempfile.mkdtemp())  # all paths below are in here
 #
 # Parquet files of `cj.sources.files` on a local or mounted disk do not become rows of Spark at all: Spark lists and
 # splits them, and the workers read their parts with pyarrow. `query.progress.inputs[0].reading` is then `"direct"`, and
-# else the reason for which Spark reads them, such as an option, or a file with dates of the Julian calendar. With `spark.cojoin.parquet=spark` in the session Spark reads all files; checkpoints go on either way. `connect`
-# decides it. A file that comes later, and that the workers do not read as Spark does, stops the query with an error that
-# names it and this setting. The files of a static DataFrame are read in this way, too, where it is nothing but
+# else the reason for which Spark reads them, such as an option, or a file with dates of the Julian calendar. With
+# `spark.cojoin.parquet=spark` in the session Spark reads all files; checkpoints go on either way. `connect` decides it.
+# A file that comes later, and that the workers do not read as Spark does, stops the query with an error that names it
+# and this setting. The files of a static DataFrame are read in this way, too, where it is nothing but
 # `spark.read.parquet(...)` and some of its columns: without filters, other expressions, partitions or a cache.
 #
 # Delta tables, and their changes, are read in the same way on Spark 4.2 and later: cojoin chooses the files of a batch by
@@ -112,17 +113,17 @@ plt.show()
 # %%
 FIGURES = pd.DataFrame(
     [
-        ("plain Spark, no join", "Delta", 5_000_000, 233_000, 397_000, 1.00, 36, 1.3),
-        ("plain Spark, no join", "parquet", 5_000_000, 374_000, 833_000, 1.00, 22, 1.5),
-        ("cojoin: asof_join", "Delta", 5_000_000, 325_000, 622_000, 0.72, 26, 2.0),
-        ("cojoin: asof_join", "parquet", 5_000_000, 285_000, 522_000, 1.24, 30, 1.5),
-        ("cojoin: asof_join, forward", "Delta", 5_000_000, 300_000, 516_000, 0.78, 28, 1.7),
-        ("cojoin: asof_join, nearest", "Delta", 5_000_000, 305_000, 562_000, 0.75, 28, 1.7),
-        ("cojoin: interval_join", "Delta", 5_000_000, 281_000, 502_000, 0.83, 31, 1.8),
-        ("cojoin: a function with a value state", "Delta", 5_000_000, 184_000, 266_000, 1.20, 49, 2.0),
-        ("cojoin: a function with a value state", "parquet", 5_000_000, 195_000, 267_000, 1.88, 46, 1.9),
-        ("cojoin: a function with timers", "Delta", 5_000_000, 133_000, 185_000, 1.62, 68, 2.0),
-        ("Flink in Java: KeyedCoProcessFunction", "parquet", 5_000_000, 190_000, None, 1.97, 49, 2.4),
+        ("plain Spark, no join", "Delta", 5_000_000, 217_000, 423_000, 1.00, 39, 1.5),
+        ("plain Spark, no join", "parquet", 5_000_000, 382_000, 754_000, 1.00, 21, 1.3),
+        ("cojoin: asof_join", "Delta", 5_000_000, 328_000, 639_000, 0.64, 26, 2.0),
+        ("cojoin: asof_join", "parquet", 5_000_000, 350_000, 706_000, 1.09, 24, 1.5),
+        ("cojoin: asof_join, forward *", "Delta", 5_000_000, 300_000, 516_000, 0.78, 28, 1.7),
+        ("cojoin: asof_join, nearest *", "Delta", 5_000_000, 305_000, 562_000, 0.75, 28, 1.7),
+        ("cojoin: interval_join *", "Delta", 5_000_000, 281_000, 502_000, 0.83, 31, 1.8),
+        ("cojoin: a function with a value state *", "Delta", 5_000_000, 184_000, 266_000, 1.20, 49, 2.0),
+        ("cojoin: a function with a value state", "parquet", 5_000_000, 224_000, 335_000, 1.74, 40, 1.9),
+        ("cojoin: a function with timers *", "Delta", 5_000_000, 133_000, 185_000, 1.62, 68, 2.0),
+        ("Flink in Java: KeyedCoProcessFunction", "parquet", 5_000_000, 205_000, None, 1.78, 46, 2.5),
         ("Flink SQL: temporal join *", "parquet", 5_000_000, 162_000, None, 2.13, 58, 1.9),
         ("bytewax, 2 processes *", "parquet", 5_000_000, 119_000, None, 3.84, 73, 0.4),
         ("PyFlink, thread mode *", "parquet", 500_000, 4_000, None, None, None, 0.9),
@@ -181,12 +182,13 @@ plt.show()
 #   Tests of the project read the same rows with Spark, pyarrow and DuckDB. By hand, Polars and delta-rs read them, too
 #   (2026-11), and fastparquet (2026.9) read wrong numbers without an error: for its sake, let Spark write.
 # * Of a run of 5 million trades into parquet, half is start: the classes of Java that only a streaming query loads, the
-#   first two batches, the end. At 20 million, `asof_join` takes 1.19 times the floor's time into parquet and 0.77 times
-#   into Delta, and does 2.5 times as many trades a second as Flink in Java.
+#   first two batches, the end. At 20 million, `asof_join` takes 0.42 to 0.75 of the floor's time into Delta, and does
+#   2.5 times as many trades a second as Flink in Java.
 # * Where Spark reads the files (`spark.cojoin.parquet=spark`), `asof_join` into Delta takes 0.15 of the floor's time
 #   more.
-# * A `static` join of 20 million rows of files takes 1.04 times what Spark takes to shuffle, sort and copy them, and
-#   2.8 GB, of which Spark's has 2.4: a key group's rows are in a worker's memory at once, where Spark's sort spills.
+# * A `static` join of 20 million rows of files takes 0.88 to 1.04 of what Spark takes to shuffle, sort and copy them,
+#   and 3.0 GB, where Spark's copy takes 2.5: a key group's rows are in a worker's memory at once, where Spark's sort
+#   spills.
 # * Without Spark, rows go through a function that sets a timer for each and updates a state at 145,000 to 196,000 a
 #   second and core (`python -m benchmarks.join.row_path`).
 #
